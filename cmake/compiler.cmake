@@ -1,0 +1,26 @@
+# Finds the C++ compiler, with a sentence for the user who has none or an old one.
+include(CheckLanguage)
+check_language(CXX)
+if(NOT CMAKE_CXX_COMPILER)
+  message(FATAL_ERROR
+    "fourfold needs a C++20 compiler and found none. Install one (Debian, Ubuntu: apt-get install g++) or set the "
+    "environment variable CXX to the compiler to use.")
+endif()
+enable_language(CXX)
+
+if(NOT cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
+  message(FATAL_ERROR
+    "fourfold needs a C++20 compiler, but ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} "
+    "(${CMAKE_CXX_COMPILER}) is not one. Install GCC 11 or Clang 14, or newer, or set CXX to one.")
+endif()
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)

@@ -1,0 +1,64 @@
+# Finds torch. Sets FOURFOLD_TORCH_FLAVOUR (cpu, cuda, rocm) and makes the target fourfold::torch.
+set(FOURFOLD_TORCH_MINIMUM 2.10)
+
+if(FOURFOLD_PYTHON)
+  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+else()
+  find_package(Python 3.10 COMPONENTS Interpreter)
+endif()
+
+if(NOT Torch_DIR AND NOT Torch_ROOT AND Python_Interpreter_FOUND)
+  # find_spec rather than import: importing torch takes seconds, and a CUDA build may fail to import on a build machine.
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" -c
+      "import importlib.util, pathlib; s = importlib.util.find_spec('torch'); print(pathlib.Path(s.origin).parent / 'share' / 'cmake' if s else '')"
+    OUTPUT_VARIABLE _torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  if(_torch_prefix)
+    list(PREPEND CMAKE_PREFIX_PATH "${_torch_prefix}")
+  endif()
+endif()
+
+# A CUDA build of torch makes find_package(Torch) fail where no CUDA toolkit is. libfourfold links nothing of CUDA that
+# torch would bring, so torch's own search is skipped: it looks for this target first.
+if(NOT TARGET torch::cudart)
+  add_library(torch::cudart INTERFACE IMPORTED)
+endif()
+# It also switches CMAKE_CUDA_ARCHITECTURES off and edits the global CUDA flags.
+foreach(_variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS)
+  set(_saved_${_variable} "${${_variable}}")
+endforeach()
+find_package(Torch QUIET)
+foreach(_variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS)
+  if(_saved_${_variable})
+    set(${_variable} "${_saved_${_variable}}")
+  else()
+    unset(${_variable})
+  endif()
+endforeach()
+
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR
+    "fourfold is built against torch, and the Python that builds it (${Python_EXECUTABLE}) has none. Install torch "
+    "${FOURFOLD_TORCH_MINIMUM} or newer there and build with `pip install --no-build-isolation .`, or point Torch_ROOT "
+    "at a libtorch.")
+endif()
+if(Torch_VERSION VERSION_LESS FOURFOLD_TORCH_MINIMUM)
+  message(FATAL_ERROR
+    "fourfold needs torch ${FOURFOLD_TORCH_MINIMUM} or newer, the first with the stable ABI that it is built on, but "
+    "found ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX}. Upgrade it: `pip install 'torch>=${FOURFOLD_TORCH_MINIMUM}'`.")
+endif()
+
+find_library(FOURFOLD_TORCH_CPU_LIBRARY torch_cpu PATHS "${TORCH_INSTALL_PREFIX}/lib" NO_DEFAULT_PATH REQUIRED NO_CACHE)
+set(FOURFOLD_TORCH_FLAVOUR cpu)
+foreach(_flavour IN ITEMS cuda hip)
+  find_library(_torch_${_flavour} torch_${_flavour} PATHS "${TORCH_INSTALL_PREFIX}/lib" NO_DEFAULT_PATH NO_CACHE)
+  if(_torch_${_flavour})
+    string(REPLACE hip rocm FOURFOLD_TORCH_FLAVOUR ${_flavour})
+  endif()
+endforeach()
+
+# Not ${TORCH_LIBRARIES}: it can hold a -NOTFOUND, and it drags in libraries that the stable ABI does not need.
+add_library(fourfold_torch INTERFACE)
+add_library(fourfold::torch ALIAS fourfold_torch)
+target_include_directories(fourfold_torch SYSTEM INTERFACE "${TORCH_INSTALL_PREFIX}/include")
+target_link_libraries(fourfold_torch INTERFACE "${FOURFOLD_TORCH_CPU_LIBRARY}")

@@ -1,0 +1,64 @@
+// _C: what Python asks the library besides its operators. No torch type crosses this boundary.
+#include <fourfold/library.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::map<std::string, std::string> build_facts() {
+  std::map<std::string, std::string> facts;
+  std::istringstream lines(fourfold_build_facts());
+  for (std::string line; std::getline(lines, line);) {
+    const auto equals = line.find('=');
+    facts[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return facts;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  std::istringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+pybind11::dict build_info() {
+  pybind11::dict info;
+  for (const auto& [key, value] : build_facts()) {
+    if (key == "CUDA" || key == "HIP" || key == "METAL") continue;
+    const bool is_list = key == "operators" || key == "cpu_levels";
+    info[pybind11::str(key)] = is_list ? pybind11::cast(split(value)) : pybind11::cast(value);
+  }
+  info["abi_version"] = fourfold_abi_version();
+  return info;
+}
+
+// name -> (built, the reason that the configuration gave)
+std::map<std::string, std::pair<bool, std::string>> backends() {
+  std::map<std::string, std::pair<bool, std::string>> result{{"cpu", {true, "always built"}}};
+  const auto facts = build_facts();
+  for (const auto& [key, name] : {std::pair{"CUDA", "cuda"}, {"HIP", "hip"}, {"METAL", "metal"}}) {
+    const std::string& value = facts.at(key);
+    result[name] = {value.rfind("TRUE", 0) == 0, value.substr(value.find(": ") + 2)};
+  }
+  return result;
+}
+
+std::string cpu_capability() {
+  if (const char* name = fourfold_cpu_capability()) return name;
+  throw std::runtime_error(fourfold_cpu_capability_error());
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
+  m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
+  m.def("backends", &backends, "Each backend's name with (built, reason).");
+  m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2 or avx512.");
+}

@@ -1,0 +1,45 @@
+// Which of the CPU kernels' compilations runs: chosen once a process, from the CPU and FOURFOLD_CPU_CAPABILITY.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace fourfold::cpu {
+
+struct LevelChoice {
+  int index = 0;               // 0 default, 1 avx2, 2 avx512
+  const char* name = nullptr;  // null when the environment asks for what is not there
+  std::string error;
+};
+
+const LevelChoice& level_choice();
+
+inline int level_index() {
+  static const LevelChoice& choice = level_choice();
+  if (choice.name == nullptr) throw std::runtime_error(choice.error);
+  return choice.index;
+}
+
+// One kernel, compiled for each level; a call goes to the chosen one.
+template <typename Signature>
+struct Kernel {
+  Signature* at[FOURFOLD_CPU_LEVEL_COUNT];
+
+  template <typename... Arguments>
+  void operator()(Arguments&&... arguments) const {
+    at[level_index()](std::forward<Arguments>(arguments)...);
+  }
+};
+
+}  // namespace fourfold::cpu
+
+#if FOURFOLD_CPU_LEVEL_COUNT == 3
+#define FOURFOLD_CPU_KERNEL(name, signature)                                                                 \
+  namespace level_default { signature name; } namespace level_avx2 { signature name; }                       \
+  namespace level_avx512 { signature name; }                                                                 \
+  inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name, level_avx512::name}};
+#else
+#define FOURFOLD_CPU_KERNEL(name, signature) \
+  namespace level_default { signature name; } inline constexpr Kernel<signature> name{{level_default::name}};
+#endif

@@ -1,0 +1,132 @@
+// The time loop of a recurrent layer, forward and backward, for any Cell (cell.h says what that is).
+// Threads share the batch's rows out among themselves and each runs its rows through all steps, so no step waits.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/cell.h"
+#include "cpu/recurrent_job.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// The rows that make a part worth a thread of its own: some 2^18 multiply-adds.
+inline int64_t row_grain(int64_t time, int64_t gates, int64_t hidden_size) {
+  const int64_t work = time * gates * hidden_size * hidden_size + 1;
+  return 1 + (int64_t(1) << 18) / work;
+}
+
+// Of the batch rows [begin, end), how many take part in step t; they come first.
+template <typename Job>
+int64_t active_rows(const Job& job, int64_t t, int64_t begin, int64_t end) {
+  const int64_t active = job.offsets[t + 1] - job.offsets[t];
+  return (end < active ? end : active) - begin;
+}
+
+template <typename Cell, typename S>
+class ForwardLoop {
+ public:
+  explicit ForwardLoop(const RecurrentForward& job)
+      : job_(job),
+        weights_(Packed<S, gates>::grouped(
+            static_cast<const S*>(job.weights), job.hidden_size, job.hidden_size, 1, job.weights_leading_dim,
+            job.hidden_size * job.weights_leading_dim)) {}
+
+  void run() const {
+    parallel(job_.batch, row_grain(job_.time, gates, job_.hidden_size), [this](int64_t begin, int64_t end) {
+      for (int64_t s = 0; s < job_.time; ++s) step(job_.reverse ? job_.time - 1 - s : s, begin, end);
+    });
+  }
+
+ private:
+  static constexpr int gates = Cell::gates;
+
+  void step(int64_t t, int64_t begin, int64_t end) const {
+    const int64_t rows = active_rows(job_, t, begin, end);
+    if (rows <= 0) return;
+    const int64_t size = job_.hidden_size;
+    const int64_t first = job_.offsets[t] + begin;
+    S* h = static_cast<S*>(job_.h) + begin * size;
+    for (int64_t p = 0; p < weights_.panels(); ++p) {
+      multiply_rows<gates>(
+          static_cast<const S*>(h), size, 1, rows, weights_.panel(p), size,
+          [&](int64_t row, const Vectorized<S>(&product)[gates]) {
+            forward_units<Cell, S>(row_of(first + row, begin + row), size, p * lanes<S>, product);
+          });
+    }
+    // Only now: every unit of the new h is computed from all units of the old.
+    std::memcpy(h, static_cast<const S*>(job_.output) + first * size, static_cast<size_t>(rows * size) * sizeof(S));
+  }
+
+  ForwardRow<S> row_of(int64_t row, int64_t state_row) const {
+    const int64_t size = job_.hidden_size;
+    S* c = at_row(static_cast<S*>(job_.c), state_row, size);
+    return {at_row(static_cast<const S*>(job_.projection), row, gates * size),
+            c,
+            at_row(static_cast<S*>(job_.output), row, size),
+            c,
+            at_row(static_cast<S*>(job_.activated), row, gates * size),
+            at_row(static_cast<S*>(job_.cells), row, size)};
+  }
+
+  const RecurrentForward& job_;
+  Packed<S, gates> weights_;
+};
+
+template <typename Cell, typename S>
+class BackwardLoop {
+ public:
+  explicit BackwardLoop(const RecurrentBackward& job)
+      : job_(job),
+        weights_(static_cast<const S*>(job.weights), gates * job.hidden_size, job.hidden_size, job.weights_leading_dim,
+                 1) {}
+
+  void run() const {
+    parallel(job_.batch, row_grain(job_.time, gates, job_.hidden_size), [this](int64_t begin, int64_t end) {
+      for (int64_t s = 0; s < job_.time; ++s) step(job_.reverse ? s : job_.time - 1 - s, begin, end);
+    });
+  }
+
+ private:
+  static constexpr int gates = Cell::gates;
+  static constexpr int width = 3;
+
+  void step(int64_t t, int64_t begin, int64_t end) const {
+    const int64_t rows = active_rows(job_, t, begin, end);
+    if (rows <= 0) return;
+    const int64_t size = job_.hidden_size;
+    const int64_t first = job_.offsets[t] + begin;
+    for (int64_t row = 0; row < rows; ++row) backward_row<Cell, S>(row_of(first + row, begin + row), size);
+    S* grad_h = static_cast<S*>(job_.grad_h) + begin * size;
+    multiply_all(
+        static_cast<const S*>(job_.grad_gates) + first * gates * size, gates * size, 1, rows, weights_, size,
+        [&](int64_t row, int64_t column, const Vectorized<S>& v, int64_t count) {
+          store_lanes(grad_h + row * size + column, v, count);
+        });
+  }
+
+  BackwardRow<S> row_of(int64_t row, int64_t state_row) const {
+    const int64_t size = job_.hidden_size;
+    S* grad_c = at_row(static_cast<S*>(job_.grad_c), state_row, size);
+    return {at_row(static_cast<const S*>(job_.activated), row, gates * size),
+            at_row(static_cast<const S*>(job_.cells), row, size),
+            {at_row(static_cast<const S*>(job_.grad_h), state_row, size),
+             at_row(static_cast<const S*>(job_.grad_output), row, size)},
+            grad_c,
+            at_row(static_cast<S*>(job_.grad_gates), row, gates * size),
+            grad_c};
+  }
+
+  const RecurrentBackward& job_;
+  Packed<S, width> weights_;
+};
+
+template <template <typename, typename> class Loop, typename Cell, typename Job>
+void run_loop(const Job& job) {
+  if (job.kind == Kind::float64) {
+    Loop<Cell, double>(job).run();
+  } else {
+    Loop<Cell, float>(job).run();
+  }
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

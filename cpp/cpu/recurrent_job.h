@@ -1,0 +1,46 @@
+// What a recurrent layer's kernels are given: one layer, one direction, raw pointers, contiguous unless a leading
+// dimension says otherwise. rows = the sum of all steps' batch sizes; row offsets[t] + b is row b of step t. Packed
+// batches are sorted by length, so a step's rows are the first offsets[t + 1] - offsets[t] of the batch.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/strided.h"
+
+namespace fourfold::cpu {
+
+struct RecurrentForward {
+  Kind kind;  // float32 or float64
+  int64_t time;
+  int64_t batch;
+  int64_t hidden_size;
+  bool reverse;
+  const int64_t* offsets;     // (time + 1)
+  const void* weights;        // (gates * hidden_size, hidden_size), the recurrent part
+  int64_t weights_leading_dim;
+  const void* projection;     // (rows, gates * hidden_size): input projection with bias; may be the same as activated
+  void* activated;            // out (rows, gates * hidden_size), or null: what the backward needs of each gate
+  void* cells;                // out (rows, hidden_size), or null: the new c of each row
+  void* output;               // out (rows, hidden_size)
+  void* h;                    // in/out (batch, hidden_size): initial state, then final
+  void* c;                    // in/out (batch, hidden_size)
+};
+
+struct RecurrentBackward {
+  Kind kind;
+  int64_t time;
+  int64_t batch;
+  int64_t hidden_size;
+  bool reverse;
+  const int64_t* offsets;
+  const void* weights;
+  int64_t weights_leading_dim;
+  const void* activated;
+  const void* cells;
+  const void* grad_output;  // (rows, hidden_size), or null for zero
+  void* grad_gates;         // out (rows, gates * hidden_size)
+  void* grad_h;             // in/out (batch, hidden_size): the final state's gradient, then the initial one's
+  void* grad_c;             // in/out (batch, hidden_size)
+};
+
+}  // namespace fourfold::cpu

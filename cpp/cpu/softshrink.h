@@ -1,0 +1,15 @@
+#pragma once
+
+#include "cpu/level.h"
+#include "cpu/strided.h"
+
+namespace fourfold::cpu {
+
+// out (n, contiguous) from inputs of the same floating point type.
+using Softshrink = void(Kind kind, int64_t n, void* out, Strided x, double lambd);
+using SoftshrinkBackward = void(Kind kind, int64_t n, void* out, Strided grad, Strided x, double lambd);
+
+FOURFOLD_CPU_KERNEL(softshrink, Softshrink)
+FOURFOLD_CPU_KERNEL(softshrink_backward, SoftshrinkBackward)
+
+}  // namespace fourfold::cpu

@@ -1,0 +1,23 @@
+// What libfourfold exports besides its operators, which are reached through torch's dispatcher as torch.ops.fourfold.*.
+#pragma once
+
+#if defined(_WIN32)
+#define FOURFOLD_EXPORT
+#else
+#define FOURFOLD_EXPORT __attribute__((visibility("default")))
+#endif
+
+extern "C" {
+
+// Rises when a program built against an older libfourfold can no longer run with this one. A program that takes no
+// symbol of a library may lose it at link time (--as-needed), so whoever links libfourfold calls this.
+FOURFOLD_EXPORT int fourfold_abi_version();
+
+// "key=value" lines: how the library was built. Static storage.
+FOURFOLD_EXPORT const char* fourfold_build_facts();
+
+// The CPU level whose kernels run: "default", "avx2" or "avx512". Static storage. Null when FOURFOLD_CPU_CAPABILITY
+// asks for a level that this library or CPU does not have; fourfold_cpu_capability_error() then says so.
+FOURFOLD_EXPORT const char* fourfold_cpu_capability();
+FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();
+}

@@ -1,0 +1,182 @@
+#include "ops/aten.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/stable/library.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "cpu/parallel.h"
+
+namespace fourfold {
+namespace {
+
+using torch::stable::detail::from;
+using torch::stable::detail::to;
+
+void check_call(AOTITorchError code, const char* what) {
+  if (code == TORCH_SUCCESS) return;
+  // In torch since 2.13, so looked up when it is needed.
+  using Reason = const char*();
+  static auto* const reason =
+      reinterpret_cast<Reason*>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
+  if (reason != nullptr) throw std::runtime_error(std::string("fourfold: ") + what + " failed: " + reason());
+  throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
+}
+
+template <size_t arguments>
+Tensor call(const char* name, const char* overload, std::array<StableIValue, arguments> stack) {
+  check_call(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION), name);
+  return to<Tensor>(stack[0]);
+}
+
+// Under autocast a product of float32 comes back as bfloat16. fourfold's own autocast rule keeps the key out of here;
+// should it come in by another road, the pointer must not be read as float32.
+Tensor expect_product(Tensor product, ScalarType dtype) {
+  if (product.scalar_type() != dtype) return convert(product, dtype);
+  return product;
+}
+
+}  // namespace
+
+namespace cpu {
+
+void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
+  struct Call {
+    void (*body)(void*, int64_t, int64_t);
+    void* context;
+  } pair{body, context};
+  check_call(
+      torch_parallel_for(
+          begin, end, grain,
+          [](int64_t from, int64_t until, void* data) {
+            const Call* call = static_cast<const Call*>(data);
+            call->body(call->context, from, until);
+          },
+          &pair),
+      "a parallel region");
+}
+
+}  // namespace cpu
+
+Tensor empty(const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {
+  AtenTensorHandle handle = nullptr;
+  check_call(
+      aoti_torch_empty_strided(
+          dim, sizes, strides, to<int32_t>(from(dtype)), aoti_torch_device_type_cpu(), 0, &handle),
+      "an allocation");
+  return Tensor(handle);
+}
+
+Tensor empty(Sizes sizes, ScalarType dtype) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= sizes.begin()[d] > 1 ? sizes.begin()[d] : 1;
+  }
+  return empty(sizes.begin(), strides.data(), static_cast<int64_t>(sizes.size()), dtype);
+}
+
+Tensor zeros(Sizes sizes, ScalarType dtype) {
+  Tensor out = empty(sizes, dtype);
+  if (out.numel() > 0) std::memset(out_data(out), 0, static_cast<size_t>(out.numel()) * out.element_size());
+  return out;
+}
+
+Tensor nothing(ScalarType dtype) { return empty({0}, dtype); }
+
+Tensor empty_like(const Tensor& x, ScalarType dtype) {
+  if (x.is_contiguous()) return empty(x.sizes().data(), x.strides().data(), x.dim(), dtype);
+  return call<6>(
+      "aten::empty_like", "",
+      {from(x), from(std::optional<ScalarType>(dtype)), from(std::nullopt), from(std::nullopt), from(std::nullopt),
+       from(std::nullopt)});
+}
+
+Tensor clone(const Tensor& x) {
+  using torch::headeronly::MemoryFormat;
+  return call<2>("aten::clone", "", {from(x), from(std::optional<MemoryFormat>(MemoryFormat::Contiguous))});
+}
+
+Tensor contiguous(const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  return call<2>("aten::contiguous", "", {from(x), from(torch::headeronly::MemoryFormat::Contiguous)});
+}
+
+Tensor convert(const Tensor& x, ScalarType dtype) {
+  if (x.scalar_type() == dtype) return x;
+  return call<5>(
+      "aten::to", "dtype", {from(x), from(dtype), from(false), from(false), from(std::nullopt)});
+}
+
+ScalarType compute_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? dtype : ScalarType::Float; }
+
+Tensor prepared(const Tensor& x) { return contiguous(convert(x, compute_dtype(x.scalar_type()))); }
+
+OptionalTensor prepared(const OptionalTensor& x) { return x ? OptionalTensor(prepared(*x)) : std::nullopt; }
+
+OptionalTensor flat_bias(const OptionalTensor& bias) {
+  if (!bias) return std::nullopt;
+  const Tensor dense = prepared(*bias);
+  return dense.dim() == 1 ? dense : view(dense, {dense.numel()});
+}
+
+Tensor like_bias(const Tensor& grad, const Tensor& bias) {
+  return bias.dim() == 1 ? grad : view(grad, {1, grad.numel()});
+}
+
+ScalarType result_type(const Tensor& x, const Tensor& y) {
+  std::array<StableIValue, 2> stack{from(x), from(y)};
+  check_call(torch_call_dispatcher("aten::result_type", "Tensor", stack.data(), TORCH_ABI_VERSION), "result_type");
+  return to<ScalarType>(stack[0]);
+}
+
+Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  return call<4>("aten::narrow", "", {from(x), from(dim), from(start), from(length)});
+}
+
+Tensor view(const Tensor& x, Sizes sizes) { return view(x, std::vector<int64_t>(sizes)); }
+
+Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
+  return call<2>("aten::view", "", {from(x), from(torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), sizes.size()))});
+}
+
+Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
+  return expect_product(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
+}
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  return expect_product(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
+}
+
+Tensor mm_transposed(const Tensor& a, const Tensor& b) {
+  return mm(call<3>("aten::transpose", "int", {from(a), from(int64_t(0)), from(int64_t(1))}), b);
+}
+
+Tensor sum_rows(const Tensor& a) {
+  const int64_t dim = 0;
+  return call<4>(
+      "aten::sum", "dim_IntList",
+      {from(a), from(std::optional(torch::headeronly::IntHeaderOnlyArrayRef(&dim, 1))), from(false),
+       from(std::nullopt)});
+}
+
+cpu::Kind kind_of(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Bool: return cpu::Kind::boolean;
+    case ScalarType::Byte: return cpu::Kind::uint8;
+    case ScalarType::Char: return cpu::Kind::int8;
+    case ScalarType::Short: return cpu::Kind::int16;
+    case ScalarType::Int: return cpu::Kind::int32;
+    case ScalarType::Long: return cpu::Kind::int64;
+    case ScalarType::Half: return cpu::Kind::float16;
+    case ScalarType::BFloat16: return cpu::Kind::bfloat16;
+    case ScalarType::Float: return cpu::Kind::float32;
+    case ScalarType::Double: return cpu::Kind::float64;
+    default: fail("fourfold: no CPU kernel computes in ", name_of(dtype));
+  }
+}
+
+}  // namespace fourfold

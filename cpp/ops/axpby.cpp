@@ -1,0 +1,89 @@
+#include "cpu/axpby.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include <cmath>
+#include <vector>
+
+#include "ops/elementwise.h"
+
+namespace fourfold {
+namespace {
+
+void expect_real(const char* name, const Tensor& tensor) {
+  const ScalarType dtype = tensor.scalar_type();
+  switch (dtype) {
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long: return;
+    default: break;
+  }
+  if (!is_floating(dtype)) {
+    fail("axpby: expected ", name, " to be bool, an integer or floating point, but got ", name_of(dtype));
+  }
+}
+
+// A factor travels as a double, which holds whole numbers exactly up to 2^53.
+void expect_whole(const char* name, double factor, ScalarType dtype) {
+  if (factor != std::floor(factor) || std::abs(factor) > 9007199254740992.0) {
+    fail("axpby: expected ", name, " to be a whole number within 2^53 for a result of ", name_of(dtype), ", but got ",
+         factor, "; pass a floating point dtype");
+  }
+}
+
+std::vector<int64_t> broadcast_shape(const Tensor& x, const Tensor& y) {
+  std::vector<int64_t> shape(static_cast<size_t>(std::max(x.dim(), y.dim())));
+  for (int64_t d = 1; d <= static_cast<int64_t>(shape.size()); ++d) {
+    const int64_t a = d <= x.dim() ? x.sizes()[x.dim() - d] : 1;
+    const int64_t b = d <= y.dim() ? y.sizes()[y.dim() - d] : 1;
+    if (a != b && a != 1 && b != 1) {
+      fail("axpby: expected x and y to broadcast together, but got ", shape_of(x), " and ", shape_of(y));
+    }
+    shape[shape.size() - static_cast<size_t>(d)] = a == 1 ? b : a;
+  }
+  return shape;
+}
+
+// Laid out like the first of x and y that has the result's shape already.
+Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
+  const std::vector<int64_t> shape = broadcast_shape(x, y);
+  for (const Tensor* like : {&x, &y}) {
+    const auto sizes = like->sizes();
+    if (std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end())) return empty_like(*like, dtype);
+  }
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 0; stride *= std::max<int64_t>(shape[d], 1)) strides[d] = stride;
+  return empty(shape.data(), strides.data(), static_cast<int64_t>(shape.size()), dtype);
+}
+
+Tensor axpby(const Tensor& x, const Tensor& y, double alpha, double beta, std::optional<ScalarType> wanted) {
+  expect_real("x", x);
+  expect_real("y", y);
+  const ScalarType dtype =
+      wanted ? *wanted : x.scalar_type() == y.scalar_type() ? x.scalar_type() : result_type(x, y);
+  if (!is_floating(dtype)) {
+    expect_whole("alpha", alpha, dtype);
+    expect_whole("beta", beta, dtype);
+  }
+  Tensor out = empty_result(x, y, dtype);
+  const cpu::Kind kind = kind_of(dtype);
+  const Tensor a = convert(x, dtype);
+  const Tensor b = convert(y, dtype);
+  Elementwise<2>(out, {&a, &b}).run([&](int64_t n, void* to, cpu::Strided u, cpu::Strided v) {
+    cpu::axpby(kind, n, to, u, v, alpha, beta);
+  });
+  return out;
+}
+
+}  // namespace
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+  m.def("axpby(Tensor x, Tensor y, float alpha=2, float beta=1, ScalarType? dtype=None) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) { m.impl("axpby", TORCH_BOX(&fourfold::axpby)); }

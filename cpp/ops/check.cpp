@@ -1,0 +1,119 @@
+#include "ops/check.h"
+
+namespace fourfold {
+namespace {
+
+std::string join(std::initializer_list<Dimension> shape, bool sizes) {
+  std::ostringstream text;
+  text << "(";
+  const char* separator = "";
+  for (const Dimension& dimension : shape) {
+    text << separator;
+    if (!sizes) {
+      text << dimension.name;
+    } else if (dimension.size < 0) {
+      text << "any";
+    } else {
+      text << dimension.size;
+    }
+    separator = ", ";
+  }
+  text << (shape.size() == 1 ? ",)" : ")");
+  return text.str();
+}
+
+}  // namespace
+
+std::string shape_of(const Tensor& tensor) {
+  std::ostringstream text;
+  text << "(";
+  const char* separator = "";
+  for (const int64_t size : tensor.sizes()) {
+    text << separator << size;
+    separator = ", ";
+  }
+  text << (tensor.dim() == 1 ? ",)" : ")");
+  return text.str();
+}
+
+std::string name_of(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Bool: return "torch.bool";
+    case ScalarType::Byte: return "torch.uint8";
+    case ScalarType::Char: return "torch.int8";
+    case ScalarType::Short: return "torch.int16";
+    case ScalarType::Int: return "torch.int32";
+    case ScalarType::Long: return "torch.int64";
+    case ScalarType::UInt16: return "torch.uint16";
+    case ScalarType::UInt32: return "torch.uint32";
+    case ScalarType::UInt64: return "torch.uint64";
+    case ScalarType::Half: return "torch.float16";
+    case ScalarType::BFloat16: return "torch.bfloat16";
+    case ScalarType::Float: return "torch.float32";
+    case ScalarType::Double: return "torch.float64";
+    case ScalarType::ComplexHalf: return "torch.complex32";
+    case ScalarType::ComplexFloat: return "torch.complex64";
+    case ScalarType::ComplexDouble: return "torch.complex128";
+    default: return std::string("torch.") + torch::headeronly::toString(dtype);
+  }
+}
+
+bool is_floating(ScalarType dtype) {
+  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 || dtype == ScalarType::Float ||
+         dtype == ScalarType::Double;
+}
+
+void expect_floating(const char* op, const char* name, const Tensor& tensor) {
+  if (!is_floating(tensor.scalar_type())) {
+    fail(op, ": expected ", name, " to be floating point (float16, bfloat16, float32 or float64), but got ",
+         name_of(tensor.scalar_type()));
+  }
+}
+
+void expect_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType dtype) {
+  if (tensor.scalar_type() != dtype) {
+    fail(op, ": expected ", name, " to have dtype ", name_of(dtype), ", but got ", name_of(tensor.scalar_type()));
+  }
+}
+
+void expect_shape(const char* op, const char* name, const Tensor& tensor, std::initializer_list<Dimension> shape) {
+  const auto sizes = tensor.sizes();
+  bool agrees = sizes.size() == shape.size();
+  size_t d = 0;
+  for (const Dimension& dimension : shape) {
+    agrees = agrees && (dimension.size < 0 || sizes[d] == dimension.size);
+    ++d;
+  }
+  if (!agrees) {
+    fail(op, ": expected ", name, " to have shape ", join(shape, false), " = ", join(shape, true), ", but got ",
+         shape_of(tensor));
+  }
+}
+
+void expect_gradient(
+    const char* op, const char* name, const std::optional<Tensor>& grad, std::initializer_list<Dimension> shape) {
+  if (!grad) return;
+  expect_floating(op, name, *grad);
+  expect_shape(op, name, *grad, shape);
+}
+
+void expect_saved(const char* op, const Tensor& saved, std::initializer_list<Dimension> shape, ScalarType dtype) {
+  int64_t numel = 1;
+  for (const Dimension& dimension : shape) numel *= dimension.size;
+  if (saved.dim() == 1 && saved.numel() == 0 && numel > 0) {
+    fail(op, ": the forward call kept nothing for its backward; call it with save_for_backward=True");
+  }
+  expect_shape(op, "what the forward kept", saved, shape);
+  expect_dtype(op, "what the forward kept", saved, dtype);
+}
+
+void expect_bias(const char* op, const char* name, const Tensor& tensor, const Dimension& size) {
+  const bool agrees = tensor.numel() == size.size &&
+                      (tensor.dim() == 1 || (tensor.dim() == 2 && tensor.sizes()[0] == 1));
+  if (!agrees) {
+    fail(op, ": expected ", name, " to have shape (", size.name, ",) or (1, ", size.name, ") with ", size.name, " = ",
+         size.size, ", but got ", shape_of(tensor));
+  }
+}
+
+}  // namespace fourfold

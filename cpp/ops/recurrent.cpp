@@ -1,0 +1,66 @@
+#include "ops/recurrent.h"
+
+#include <cstring>
+
+namespace fourfold {
+namespace {
+
+constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
+
+}  // namespace
+
+Tensor concatenate(const Tensor& h, const Tensor& x) {
+  const int64_t rows = h.size(0);
+  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
+  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
+  Tensor out = empty({rows, h.size(1) + x.size(1)}, h.scalar_type());
+  if (out.numel() == 0) return out;
+  char* to = static_cast<char*>(out_data(out));
+  const char* from_h = static_cast<const char*>(data_of(h));
+  const char* from_x = static_cast<const char*>(data_of(x));
+  parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      char* at = to + row * (h_bytes + x_bytes);
+      std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
+      std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
+    }
+  });
+  return out;
+}
+
+Tensor previous_h(const Tensor& output, const Tensor& h_0, const std::vector<int64_t>& offsets, bool reverse) {
+  const int64_t time = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t bytes = h_0.size(1) * static_cast<int64_t>(h_0.element_size());
+  Tensor out = empty({output.size(0), h_0.size(1)}, h_0.scalar_type());
+  if (out.numel() == 0) return out;
+  char* to = static_cast<char*>(out_data(out));
+  const char* outputs = static_cast<const char*>(data_of(output));
+  const char* initial = static_cast<const char*>(data_of(h_0));
+  for (int64_t t = 0; t < time; ++t) {
+    const int64_t before = reverse ? t + 1 : t - 1;
+    const int64_t rows = offsets[t + 1] - offsets[t];
+    // Rows of the batch that had a step before this one; the others start here.
+    const int64_t known = before < 0 || before >= time ? 0 : std::min(rows, offsets[before + 1] - offsets[before]);
+    char* at = to + offsets[t] * bytes;
+    if (known > 0) std::memcpy(at, outputs + offsets[before] * bytes, static_cast<size_t>(known * bytes));
+    if (rows > known) {
+      std::memcpy(at + known * bytes, initial + known * bytes, static_cast<size_t>((rows - known) * bytes));
+    }
+  }
+  return out;
+}
+
+InputGradients input_gradients(
+    const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
+    bool need_x, bool need_weights) {
+  const ScalarType dtype = grad_gates.scalar_type();
+  const int64_t hidden_size = weights.size(1) - x.size(1);
+  InputGradients grads{nothing(dtype), nothing(dtype), nothing(dtype)};
+  if (need_x) grads.x = mm(grad_gates, narrow(weights, 1, hidden_size, x.size(1)));
+  if (!need_weights) return grads;
+  grads.weights = mm_transposed(grad_gates, concatenate(h, x));
+  if (bias) grads.bias = like_bias(sum_rows(grad_gates), *bias);
+  return grads;
+}
+
+}  // namespace fourfold

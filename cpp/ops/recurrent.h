@@ -1,0 +1,30 @@
+// What the recurrent operators share around their kernels.
+#pragma once
+
+#include <vector>
+
+#include "ops/aten.h"
+
+namespace fourfold {
+
+// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). With it one
+// product gives the gates of a step, and one the weights' gradient. All contiguous and of one dtype.
+Tensor concatenate(const Tensor& h, const Tensor& x);
+
+// The h that each row of a sequence started from: (rows, hidden_size), from its output and initial state.
+Tensor previous_h(const Tensor& output, const Tensor& h_0, const std::vector<int64_t>& offsets, bool reverse);
+
+// What follows once a layer's gates have their gradients, in the dtype of grad_gates; the parts not needed have shape
+// (0). grad_gates (rows, gates * hidden_size), weights (gates * hidden_size, hidden_size + input_size), h (rows,
+// hidden_size) and x (rows, input_size) are what the gates were made of.
+struct InputGradients {
+  Tensor x;
+  Tensor weights;
+  Tensor bias;  // of bias's own shape
+};
+
+InputGradients input_gradients(
+    const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
+    bool need_x, bool need_weights);
+
+}  // namespace fourfold
