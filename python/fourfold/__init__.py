@@ -1,0 +1,44 @@
+"""fourfold: fused PyTorch operators, written once for CPU, CUDA, HIP and Metal."""
+
+import torch as _torch
+
+_TORCH_MINIMUM = (2, 10)
+
+if tuple(int(part) for part in _torch.__version__.split(".")[:2]) < _TORCH_MINIMUM:
+    raise ImportError(
+        f"fourfold needs torch {'.'.join(map(str, _TORCH_MINIMUM))} or newer, but this is torch {_torch.__version__}; "
+        f"upgrade it: pip install 'torch>={'.'.join(map(str, _TORCH_MINIMUM))}'"
+    )
+
+try:
+    # torch is imported first: libfourfold finds torch's libraries because they are loaded already.
+    from fourfold import _C
+except ImportError as error:
+    raise ImportError(
+        f"fourfold's compiled library could not be loaded under torch {_torch.__version__}: {error}. Reinstall it: "
+        "pip install --force-reinstall --no-deps fourfold (from a source tree: pip install --no-build-isolation .)"
+    ) from error
+
+from fourfold import _health
+
+_health.check()
+
+from fourfold import functional, nn, reference  # noqa: E402  after the library's health is known
+from fourfold.backends import backends, cpu_capability, operator_names  # noqa: E402
+from fourfold.functional import axpby, lltm, lltm_cell, mlp, softshrink  # noqa: E402
+
+__version__: str = _C.build_info()["version"]
+
+__all__ = [
+    "axpby",
+    "backends",
+    "cpu_capability",
+    "functional",
+    "lltm",
+    "lltm_cell",
+    "mlp",
+    "nn",
+    "operator_names",
+    "reference",
+    "softshrink",
+]

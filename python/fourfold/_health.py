@@ -1,0 +1,23 @@
+"""What ``import fourfold`` makes sure of: the operators are registered, and the environment asks for what is there."""
+
+from __future__ import annotations
+
+import torch
+
+from fourfold import _C
+
+
+def check() -> None:
+    """Raises ImportError with the versions and the mend."""
+    info = _C.build_info()
+    missing = [name for name in info["operators"] if not hasattr(torch.ops.fourfold, name)]
+    if missing:
+        raise ImportError(
+            f"fourfold {info['version']} (built with torch {info['torch_version']}) loaded under torch "
+            f"{torch.__version__}, but these operators are not registered: {', '.join(missing)}. Reinstall it: "
+            "pip install --force-reinstall --no-deps fourfold"
+        )
+    try:
+        _C.cpu_capability()
+    except RuntimeError as error:
+        raise ImportError(str(error)) from None

@@ -1,0 +1,97 @@
+"""The sentences in which an operator refuses its arguments, with their Python type: TypeError for a dtype or a thing
+that is no tensor, ValueError for a shape, a device or a value.
+
+cpp/ops/check.h says the same sentences; it runs on every call. These run for fake tensors, and to give a call that C++
+refused its Python type. They read nothing but metadata, so shapes may be symbolic.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def shape_of(tensor: Tensor) -> str:
+    return f"({', '.join(str(size) for size in tensor.shape)}{',' if tensor.dim() == 1 else ''})"
+
+
+def expect_tensors(op: str, **tensors: Any) -> None:
+    """Each is a dense tensor, and all are on one device that has a kernel for the operator."""
+    first = None
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{op}: expected {name} to be a torch.Tensor, but got {type(tensor).__name__}")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{op}: expected {name} to be a dense tensor, but got layout {tensor.layout}")
+        first = first or (name, tensor.device)
+        if tensor.device != first[1]:
+            raise ValueError(
+                f"{op}: expected {name} to be on {first[1]} like {first[0]}, but got {tensor.device}; "
+                f"move it with .to({str(first[1])!r})"
+            )
+    if first and not has_kernel(op, first[1]):
+        raise ValueError(
+            f"{op}: this build of fourfold has no kernel for device {first[1].type}; move the tensors to the CPU, or "
+            "install a build with that backend (python -m fourfold info lists them)"
+        )
+
+
+def has_kernel(op: str, device: torch.device) -> bool:
+    key = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "meta": "Meta"}.get(device.type)
+    return key is not None and torch._C._dispatch_has_kernel_for_dispatch_key(f"fourfold::{op}", key)
+
+
+def expect_number(op: str, name: str, value: Any) -> None:
+    if isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{op}: expected {name} to be a real number, but got {type(value).__name__}")
+
+
+def expect_floating(op: str, name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in FLOATING:
+        raise TypeError(
+            f"{op}: expected {name} to be floating point (float16, bfloat16, float32 or float64), "
+            f"but got {tensor.dtype}"
+        )
+
+
+def expect_dtype(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    if tensor.dtype != dtype:
+        raise TypeError(f"{op}: expected {name} to have dtype {dtype}, but got {tensor.dtype}")
+
+
+def expect_shape(op: str, name: str, tensor: Tensor, **shape: Any) -> None:
+    """`shape` gives each dimension's name and size, None for any; _ in a name stands for what Python has no name for."""
+    sizes = list(shape.values())
+    if tensor.dim() != len(sizes) or any(e is not None and s != e for s, e in zip(tensor.shape, sizes, strict=True)):
+        names = ", ".join(_spell(name) for name in shape)
+        values = ", ".join("any" if size is None else str(size) for size in sizes)
+        comma = "," if len(sizes) == 1 else ""
+        raise ValueError(
+            f"{op}: expected {name} to have shape ({names}{comma}) = ({values}{comma}), but got {shape_of(tensor)}"
+        )
+
+
+def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -> None:
+    rows = tensor.dim() == 1 or (tensor.dim() == 2 and tensor.shape[0] == 1)
+    if not rows or tensor.shape[-1] != size:
+        raise ValueError(
+            f"{op}: expected {name} to have shape ({size_name},) or (1, {size_name}) with {size_name} = {size}, "
+            f"but got {shape_of(tensor)}"
+        )
+
+
+def _spell(name: str) -> str:
+    return {"three_hidden": "3 * hidden_size", "hidden_and_input": "hidden_size + input_size"}.get(name, name)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for float16 and bfloat16: what an operator with products computes in, and keeps for its backward."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,261 @@
+"""What makes an operator of torch's out of a kernel: gradients, transforms, fake tensors and autocast.
+
+Each operator is declared once, as an :class:`Operator`, from which come all the roads on which a call can arrive:
+
+========================================  ==============================================================
+a call from ``fourfold.functional``       :meth:`Operator.__call__`: an old-style Function when a gradient
+                                          is wanted, else the kernel directly; the cheapest that is right
+``torch.ops.fourfold.*``, exported or     the kernel registered for torch's Autograd key
+compiled programs
+``torch.func`` transforms                 the kernel registered for functorch's front key: the same Function
+                                          with setup_context, vmap and jvp
+fake tensors                              ``fake``, with the same checks as C++
+autocast                                  inputs cast where the operator has products; the key is excluded below
+========================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_library = torch.library.Library("fourfold", "FRAGMENT")
+
+Outputs = Any  # a tensor, or a tuple of tensors
+
+
+@dataclass(eq=False)
+class Operator:
+    """One operator of the library ``fourfold``.
+
+    check: raises ValueError or TypeError for arguments that the kernel would refuse; reads metadata only.
+    fake: the outputs' shapes, dtypes and strides, for arguments that passed ``check``.
+    reference: the outputs that have a gradient, in plain torch, from the same arguments; the definition of forward-mode
+        derivatives, and of the second derivative where there is no ``backward``.
+    setup_context, backward: as in torch.autograd.Function, with all arguments, defaults too; without ``backward`` the
+        gradient is that of ``reference``.
+    saved: how many of the outputs, the last, are kept for the backward only.
+    vmap: the rule of torch.autograd.Function.vmap; by default one call per element of the mapped dimension.
+    casts: whether autocast casts the inputs, as it does for torch's own products.
+    inference: arguments that a call without gradient appends.
+    """
+
+    name: str
+    check: Callable[..., None]
+    fake: Callable[..., Outputs]
+    reference: Callable[..., Outputs]
+    setup_context: Callable[[Any, tuple, Outputs], None] | None = None
+    backward: Callable[..., tuple] | None = None
+    saved: int = 0
+    vmap: Callable[..., tuple] | None = None
+    casts: bool = False
+    inference: tuple = ()
+    op: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.op = getattr(torch.ops.fourfold, self.name).default
+        self.defaults = tuple(a.default_value for a in self.op._schema.arguments)
+        self.fast_function, self.function = _make_functions(self)
+        torch.library.register_fake(f"fourfold::{self.name}", self._fake, lib=_library)
+        _library.impl(self.name, self._autograd, "Autograd")
+        # functorch takes this key before all others while a transform is active. A Function that arrives only at the
+        # Autograd key is refused by torch.func.grad, and a bare operator there would give zeros.
+        _library.impl(self.name, self._transformed, "FuncTorchDynamicLayerFrontMode")
+        if self.casts or self.name.endswith("_backward"):
+            for device in ("cpu", "cuda"):
+                _library.impl(self.name, _autocast(self, device), f"Autocast{device.upper()}")
+
+    def __call__(self, *args: Any) -> Outputs:
+        try:
+            if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+                return self.op(*args)
+            if forward_ad._current_level >= 0:
+                return self.op(*args)
+            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+                return self.fast_function.apply(*self._full(args))
+            with torch._C._AutoDispatchBelowAutograd():
+                return self.op(*args, *self.inference)
+        except (RuntimeError, TypeError, ValueError):
+            self.check(*args)
+            raise
+
+    def below_autograd(self, *args: Any) -> Outputs:
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.op(*args)
+
+    def _full(self, args: tuple) -> tuple:
+        """The dispatcher drops arguments that equal their default."""
+        return (*args, *self.defaults[len(args) :])
+
+    def _autograd(self, *args: Any) -> Outputs:
+        wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
+        if wanted or forward_ad._current_level >= 0:
+            return self.function.apply(*self._full(args))
+        return self.below_autograd(*args)
+
+    def _transformed(self, *args: Any) -> Outputs:
+        return self.function.apply(*self._full(args))
+
+    def _fake(self, *args: Any) -> Outputs:
+        self.check(*args)
+        return self.fake(*args)
+
+
+def _make_functions(operator: Operator) -> tuple[type, type]:
+    """The same operator as an old-style Function, which is faster, and as one that every transform accepts."""
+    setup_context = operator.setup_context or _save_inputs
+    backward = operator.backward or _reference_backward(operator)
+
+    def setup(ctx: Any, inputs: tuple, output: Outputs) -> None:
+        ctx.set_materialize_grads(False)
+        if operator.saved:
+            ctx.mark_non_differentiable(*output[-operator.saved :])
+        setup_context(ctx, inputs, output)
+
+    class Fast(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Outputs:
+            output = operator.below_autograd(*args)
+            setup(ctx, args, output)
+            return output
+
+    class Transformable(torch.autograd.Function):
+        @staticmethod
+        def forward(*args: Any) -> Outputs:
+            if torch._C._are_functorch_transforms_active():
+                return operator.op(*args)
+            return operator.below_autograd(*args)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
+            ctx.jvp_inputs = inputs
+            setup(ctx, inputs, output)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Outputs:
+            return _reference_jvp(operator, ctx.jvp_inputs, tangents)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
+            return (operator.vmap or map_each)(operator, info, in_dims, *args)
+
+    for function in (Fast, Transformable):
+        function.backward = staticmethod(backward)
+        function.__name__ = function.__qualname__ = operator.name
+    return Fast, Transformable
+
+
+def _save_inputs(ctx: Any, inputs: tuple, output: Outputs) -> None:
+    ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)))
+    ctx.constants = [None if isinstance(a, Tensor) else a for a in inputs]
+    ctx.tensor_at = [k for k, a in enumerate(inputs) if isinstance(a, Tensor)]
+
+
+def _as_function_of(f: Callable[..., Outputs], args: Sequence[Any]) -> tuple[Callable[..., Outputs], list[int]]:
+    """f as a function of its floating point tensors alone, and where these stand among its arguments."""
+    places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
+
+    def of_tensors(*tensors: Tensor) -> Outputs:
+        full = list(args)
+        for k, tensor in zip(places, tensors, strict=True):
+            full[k] = tensor
+        return f(*full)
+
+    return of_tensors, places
+
+
+def vjp_of(f: Callable[..., Outputs], args: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradient of f at args with respect to each argument, differentiable again; None for what is no tensor.
+
+    ``grads`` belong to f's outputs in order; None, or one left out at the end, is zero.
+    """
+    of_tensors, places = _as_function_of(f, args)
+    outputs, pullback = torch.func.vjp(of_tensors, *(args[k] for k in places))
+    flat = outputs if isinstance(outputs, tuple) else (outputs,)
+    padded = [*grads, *[None] * len(flat)][: len(flat)]
+    cotangents = tuple(torch.zeros_like(o) if g is None else g.to(o.dtype) for o, g in zip(flat, padded, strict=True))
+    results: list[Tensor | None] = [None] * len(args)
+    gradients = pullback(cotangents if isinstance(outputs, tuple) else cotangents[0])
+    for k, gradient in zip(places, gradients, strict=True):
+        results[k] = gradient
+    return results
+
+
+def _reference_backward(operator: Operator) -> Callable[..., tuple]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple:
+        args = list(ctx.constants)
+        for k, tensor in zip(ctx.tensor_at, ctx.saved_tensors, strict=True):
+            args[k] = tensor
+        return tuple(vjp_of(operator.reference, args, grads))
+
+    return backward
+
+
+def _reference_jvp(operator: Operator, args: tuple, tangents: tuple) -> Outputs:
+    of_tensors, places = _as_function_of(operator.reference, args)
+    primals = tuple(args[k] for k in places)
+    directions = tuple(
+        torch.zeros_like(p) if tangents[k] is None else tangents[k] for k, p in zip(places, primals, strict=True)
+    )
+    _, out = torch.func.jvp(of_tensors, primals, directions)
+    return (*out, *[None] * operator.saved) if operator.saved or isinstance(out, tuple) else out
+
+
+def map_each(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
+    """vmap by one call per element: right for every operator, and as fast as a loop."""
+    if info.batch_size == 0:
+        raise ValueError(f"{operator.name}: cannot vmap over a dimension of size 0 here; skip the empty batch instead")
+    results = []
+    for k in range(info.batch_size):
+        element = (a if d is None else a.select(d, k) for a, d in zip(args, in_dims, strict=True))
+        results.append(operator.op(*element))
+    if isinstance(results[0], Tensor):
+        return torch.stack(results), 0
+    return tuple(torch.stack(column) for column in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def _autocast(operator: Operator, device: str) -> Callable[..., Outputs]:
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
+    keys = torch._C.DispatchKeySet(key)
+
+    def cast(a: Any) -> Any:
+        eligible = isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64
+        return a.to(torch.get_autocast_dtype(device)) if eligible else a
+
+    def kernel(*args: Any) -> Outputs:
+        if operator.casts:
+            args = tuple(cast(a) for a in args)
+        # Below here a product of float32 must stay float32.
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return operator.op(*args)
+
+    return kernel
+
+
+def in_compute_dtype(f: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    """f with float16 and bfloat16 arguments computed in float32, as the kernels do, and its outputs rounded once."""
+
+    def computed(*args: Any) -> Outputs:
+        dtype = next(a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point())
+        if dtype not in (torch.float16, torch.bfloat16):
+            return f(*args)
+        out = f(*(a.float() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args))
+        return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+
+    return computed
+
+
+def fold_batch(tensor: Tensor, mapped: int | None, size: int, batch_dim: int) -> Tensor:
+    """Puts a mapped dimension of that size into ``batch_dim``: (…, batch, …) becomes (…, size * batch, …)."""
+    if mapped is None:
+        tensor = tensor.unsqueeze(batch_dim).expand(
+            *tensor.shape[:batch_dim], size, *tensor.shape[batch_dim:]
+        )
+    else:
+        tensor = tensor.movedim(mapped, batch_dim)
+    return tensor.flatten(batch_dim, batch_dim + 1)

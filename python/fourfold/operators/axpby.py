@@ -1,0 +1,147 @@
+"""axpby: z = αx + βy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fourfold import reference
+from fourfold.operators import _check
+from fourfold.operators._operator import Operator
+
+_LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
+
+
+def _check_arguments(
+    x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None
+) -> torch.dtype:
+    op = "axpby"
+    _check.expect_tensors(op, x=x, y=y)
+    for name, tensor in (("x", x), ("y", y)):
+        if tensor.dtype not in _check.FLOATING + _check.INTEGRAL:
+            raise TypeError(
+                f"{op}: expected {name} to be bool, an integer or floating point, but got {tensor.dtype}"
+            )
+    _check.expect_number(op, "alpha", alpha)
+    _check.expect_number(op, "beta", beta)
+    dtype = dtype or torch.result_type(x, y)
+    if dtype not in _check.FLOATING:
+        for name, factor in (("alpha", alpha), ("beta", beta)):
+            if factor != factor // 1 or abs(factor) > _LARGEST_WHOLE:
+                raise ValueError(
+                    f"{op}: expected {name} to be a whole number within 2^53 for a result of {dtype}, "
+                    f"but got {factor:g}; pass a floating point dtype"
+                )
+    _broadcast_shape(x, y)
+    return dtype
+
+
+def _broadcast_shape(x: Tensor, y: Tensor) -> tuple:
+    for a, b in zip(reversed(x.shape), reversed(y.shape), strict=False):
+        if a != b and a != 1 and b != 1:
+            raise ValueError(
+                f"axpby: expected x and y to broadcast together, but got {_check.shape_of(x)} and {_check.shape_of(y)}"
+            )
+    return torch.broadcast_shapes(x.shape, y.shape)
+
+
+def _fake(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> Tensor:
+    shape = _broadcast_shape(x, y)
+    dtype = dtype or torch.result_type(x, y)
+    for like in (x, y):
+        if like.shape == shape:
+            return torch.empty_like(like, dtype=dtype)
+    return x.new_empty(shape, dtype=dtype)
+
+
+def _reference(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> Tensor:
+    dtype = dtype or torch.result_type(x, y)
+    return reference.axpby(x.to(dtype), y.to(dtype), alpha, beta)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    x, y, alpha, beta, _ = inputs
+    ctx.factors = (alpha, beta)
+    ctx.like = ((x.shape, x.dtype), (y.shape, y.dtype))
+
+
+def _gradient(ctx: Any, grad: Tensor | None) -> tuple:
+    """A scaling each, which torch does in one pass; a factor of 1, the usual β, needs none."""
+    grads: list[Tensor | None] = [None] * 5
+    for k, (factor, (shape, dtype)) in enumerate(zip(ctx.factors, ctx.like, strict=True)):
+        if grad is not None and ctx.needs_input_grad[k]:
+            scaled = grad if factor == 1 else grad * factor
+            grads[k] = scaled.sum_to_size(shape).to(dtype)
+    return tuple(grads)
+
+
+def _vmap(operator: Operator, info: Any, in_dims: tuple, x: Tensor, y: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    """Broadcasting aligns the last dimensions, so the mapped one goes before the longer of the two shapes."""
+    dims = max(t.dim() - (d is not None) for t, d in zip((x, y), in_dims, strict=False))
+    aligned = []
+    for t, d in zip((x, y), in_dims, strict=False):
+        if d is not None:
+            t = t.movedim(d, 0)
+            t = t.reshape(t.shape[0], *(1,) * (dims + 1 - t.dim()), *t.shape[1:])
+        aligned.append(t)
+    return operator.op(*aligned, *rest), 0
+
+
+OPERATOR = Operator(
+    "axpby",
+    check=_check_arguments,
+    fake=_fake,
+    reference=_reference,
+    setup_context=_setup_context,
+    backward=_gradient,
+    vmap=_vmap,
+)
+
+
+def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype | None:
+    """The dtype of αx + βy where it is not simply that of x and y: what torch makes of integers and their factors."""
+
+    def scaled(t: Tensor, factor: float) -> Tensor:
+        # Only rank zero or not matters to promotion.
+        return torch.empty((1,) * min(t.dim(), 1), dtype=torch.result_type(t, factor), device="meta")
+
+    return torch.result_type(scaled(x, alpha), scaled(y, beta))
+
+
+def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
+    """αx + βy in one pass over memory: z = 2x + y by default, as in the first C++ extension walk-through.
+
+    Args:
+        x, y: shapes that broadcast; bool, integer or floating point. Dtypes promote as in ``alpha * x + beta * y``:
+            integers stay integers unless a factor is a float.
+        alpha, beta: numbers. Whole and within 2^53 where the result is an integer.
+
+    Returns:
+        A tensor of the broadcast shape and the promoted dtype.
+
+    Raises:
+        TypeError: x or y is no dense real tensor, or a factor no real number.
+        ValueError: shapes that do not broadcast, tensors on different devices.
+
+    Example:
+        >>> fourfold.axpby(torch.ones(2), torch.ones(2))
+        tensor([3., 3.])
+    """
+    try:
+        plain = x.dtype == y.dtype and x.dtype.is_floating_point
+        factors_are_numbers = type(alpha) in (int, float) and type(beta) in (int, float)
+    except AttributeError:
+        _check_arguments(x, y, alpha, beta)
+        raise
+    if plain and factors_are_numbers:
+        return OPERATOR(x, y, alpha, beta)
+    _check.expect_number("axpby", "alpha", alpha)
+    _check.expect_number("axpby", "beta", beta)
+    dtype = _promoted(x, y, alpha, beta)
+    if dtype.is_floating_point:
+        alpha, beta = float(alpha), float(beta)
+    else:
+        _check_arguments(x, y, alpha, beta, dtype)  # while a large int is still exact
+    return OPERATOR(x, y, alpha, beta, dtype)

@@ -1,0 +1,130 @@
+"""Every operator in plain PyTorch: the definition that kernels, tests, demo and benchmark are held against.
+
+Nothing here is fused or fast, and nothing here calls fourfold's library. The functions differentiate by torch's own
+autograd, to any order and in forward mode.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
+    """z = αx + βy, broadcast and promoted as torch promotes."""
+    return alpha * x + beta * y
+
+
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x - λ above λ, x + λ below -λ, 0 between; NaN stays NaN."""
+    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, x * 0))
+
+
+def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One step of the LLTM: x (batch, input_size), h and c (batch, hidden_size) give the next h and c."""
+    gates = nn.functional.linear(torch.cat([h, x], dim=1), weights, None if bias is None else bias.reshape(-1))
+    i, o, g = gates.chunk(3, dim=1)
+    c = c + torch.sigmoid(i) * nn.functional.elu(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def lltm(
+    input: Tensor,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Tensor,
+    bias: Tensor | None = None,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The cell over a sequence: input (time, batch, input_size), or packed (rows, input_size) with its batch_sizes."""
+    sizes = [input.size(1)] * input.size(0) if batch_sizes is None else batch_sizes.tolist()
+    steps = list(input.unbind(0) if batch_sizes is None else input.split(sizes))
+    h, c, outputs = h_0, c_0, [None] * len(steps)
+    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
+        n = sizes[t]  # rows that have a step t; a packed batch is sorted by length, so they come first
+        h_t, c_t = lltm_cell(steps[t], h[:n], c[:n], weights, bias)
+        h, c, outputs[t] = torch.cat([h_t, h[n:]]), torch.cat([c_t, c[n:]]), h_t
+    if not steps:
+        return input.new_empty((0, *h_0.shape)) + 0 * (weights.sum() + h_0.sum()), (h, c)
+    return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), (h, c)
+
+
+def mlp(
+    x: Tensor,
+    hidden_weights: Tensor,
+    hidden_bias: Tensor | None,
+    output_weights: Tensor,
+    output_bias: Tensor | None,
+) -> Tensor:
+    """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ over the last dimension of x."""
+    flat = [None if b is None else b.reshape(-1) for b in (hidden_bias, output_bias)]
+    hidden = torch.relu(nn.functional.linear(x, hidden_weights, flat[0]))
+    return nn.functional.linear(hidden, output_weights, flat[1])
+
+
+class LLTMCell(nn.Module):
+    """The LLTM as the C++ extension tutorial writes it, with its parameters' names, shapes and initial values."""
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.empty(3 * hidden_size, input_size + hidden_size))
+        self.bias = nn.Parameter(torch.empty(3 * hidden_size))
+        stdv = 1.0 / math.sqrt(hidden_size)
+        for p in self.parameters():
+            nn.init.uniform_(p, -stdv, stdv)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        h, c = state
+        gate_weights = nn.functional.linear(torch.cat([h, x], dim=1), self.weights, self.bias)
+        gates = gate_weights.chunk(3, dim=1)
+        input_gate = torch.sigmoid(gates[0])
+        output_gate = torch.sigmoid(gates[1])
+        candidate_cell = nn.functional.elu(gates[2])
+        new_cell = c + candidate_cell * input_gate
+        new_h = torch.tanh(new_cell) * output_gate
+        return new_h, new_cell
+
+
+class LLTM(LLTMCell):
+    """The tutorial's cell called once a step: input (time, batch, input_size), state (1, batch, hidden_size) each.
+
+    Its parameters bear the names of :class:`fourfold.nn.LLTM`'s first layer, so the two exchange state_dicts.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__(input_size, hidden_size)
+        self.register_parameter("weights_l0", self._parameters.pop("weights"))
+        self.register_parameter("bias_l0", self._parameters.pop("bias"))
+        self.hidden_size = hidden_size
+
+    weights = property(lambda self: self.weights_l0)
+    bias = property(lambda self: self.bias_l0)
+
+    def forward(
+        self, input: Tensor, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, c = state or (input.new_zeros(1, input.size(1), self.hidden_size),) * 2
+        h, c, outputs = h[0], c[0], []
+        for x in input:
+            h, c = super().forward(x, (h, c))
+            outputs.append(h)
+        return torch.stack(outputs), (h.unsqueeze(0), c.unsqueeze(0))
+
+
+class MLP(nn.Module):
+    """One hidden layer of relu, with the ROCm tutorial's parameters and their shapes: biases are rows."""
+
+    def __init__(self, input_size: int, hidden_size: int, output_size: int):
+        super().__init__()
+        self.hidden_weights = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.hidden_bias = nn.Parameter(torch.empty(1, hidden_size))
+        self.output_weights = nn.Parameter(torch.empty(output_size, hidden_size))
+        self.output_bias = nn.Parameter(torch.empty(1, output_size))
+        for p, fan_in in zip(self.parameters(), (input_size, input_size, hidden_size, hidden_size), strict=True):
+            nn.init.uniform_(p, -1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)
