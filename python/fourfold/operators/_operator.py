@@ -73,16 +73,27 @@ class Operator:
     def __call__(self, *args: Any) -> Outputs:
         try:
             if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-                return self.op(*args)
+                return self.op(*args) if torch.is_grad_enabled() else self.op(*args, *self.inference)
             if forward_ad._current_level >= 0:
-                return self.op(*args)
+                return self._forward_mode(args)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 return self.fast_function.apply(*self._full(args))
             with torch._C._AutoDispatchBelowAutograd():
                 return self.op(*args, *self.inference)
-        except (RuntimeError, TypeError, ValueError):
+        except (RuntimeError, TypeError) as error:
+            refusal = self._refusal(args, error)
+            if refusal is None:
+                raise
+        raise refusal
+
+    def _refusal(self, args: tuple, error: Exception) -> Exception | None:
+        """The error with the type that a Python user expects; None when it is not a refusal of the arguments."""
+        try:
             self.check(*args)
-            raise
+        except (TypeError, ValueError) as refusal:
+            return refusal.with_traceback(None)
+        # What only the data says, as in batch_sizes, C++ alone has checked.
+        return ValueError(str(error)) if str(error).startswith(f"{self.name}: ") else None
 
     def below_autograd(self, *args: Any) -> Outputs:
         with torch._C._AutoDispatchBelowAutograd():
@@ -93,10 +104,20 @@ class Operator:
         return (*args, *self.defaults[len(args) :])
 
     def _autograd(self, *args: Any) -> Outputs:
-        wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
-        if wanted or forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0:
+            return self._forward_mode(args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return self.function.apply(*self._full(args))
         return self.below_autograd(*args)
+
+    def _forward_mode(self, args: tuple) -> Outputs:
+        """Dual tensors outside functorch: the reference carries their tangents, and keeps nothing for a backward."""
+        self.check(*args)
+        outputs = self.reference(*args)
+        if not self.saved:
+            return outputs
+        kept = torch.empty(0)
+        return (*_as_tuple(outputs), *[kept] * self.saved)
 
     def _transformed(self, *args: Any) -> Outputs:
         return self.function.apply(*self._full(args))
@@ -117,37 +138,40 @@ def _make_functions(operator: Operator) -> tuple[type, type]:
             ctx.mark_non_differentiable(*output[-operator.saved :])
         setup_context(ctx, inputs, output)
 
-    class Fast(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *args: Any) -> Outputs:
-            output = operator.below_autograd(*args)
-            setup(ctx, args, output)
-            return output
+    def forward_with_context(ctx: Any, *args: Any) -> Outputs:
+        output = operator.below_autograd(*args)
+        setup(ctx, args, output)
+        return output
 
-    class Transformable(torch.autograd.Function):
-        @staticmethod
-        def forward(*args: Any) -> Outputs:
-            if torch._C._are_functorch_transforms_active():
-                return operator.op(*args)
-            return operator.below_autograd(*args)
+    def forward(*args: Any) -> Outputs:
+        if torch._C._are_functorch_transforms_active():
+            return operator.op(*args)
+        return operator.below_autograd(*args)
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
+    def setup_with_inputs(ctx: Any, inputs: tuple, output: Outputs) -> None:
+        if forward_ad._current_level >= 0:
             ctx.jvp_inputs = inputs
-            setup(ctx, inputs, output)
+        setup(ctx, inputs, output)
 
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Outputs:
-            return _reference_jvp(operator, ctx.jvp_inputs, tangents)
+    def jvp(ctx: Any, *tangents: Any) -> Outputs:
+        return _reference_jvp(operator, ctx.jvp_inputs, tangents)
 
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
-            return (operator.vmap or map_each)(operator, info, in_dims, *args)
+    def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
+        return (operator.vmap or map_each)(operator, info, in_dims, *args)
 
-    for function in (Fast, Transformable):
-        function.backward = staticmethod(backward)
-        function.__name__ = function.__qualname__ = operator.name
-    return Fast, Transformable
+    def function(**methods: Callable) -> type:
+        # By this name a result's grad_fn is known: fourfold_softshrinkBackward.
+        members = {name: staticmethod(method) for name, method in methods.items()}
+        return type(f"fourfold_{operator.name}", (torch.autograd.Function,), members)
+
+    return (
+        function(forward=forward_with_context, backward=backward),
+        function(forward=forward, setup_context=setup_with_inputs, backward=backward, jvp=jvp, vmap=vmap),
+    )
+
+
+def _as_tuple(outputs: Outputs) -> tuple:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def _save_inputs(ctx: Any, inputs: tuple, output: Outputs) -> None:
@@ -176,7 +200,7 @@ def vjp_of(f: Callable[..., Outputs], args: Sequence[Any], grads: Sequence[Tenso
     """
     of_tensors, places = _as_function_of(f, args)
     outputs, pullback = torch.func.vjp(of_tensors, *(args[k] for k in places))
-    flat = outputs if isinstance(outputs, tuple) else (outputs,)
+    flat = _as_tuple(outputs)
     padded = [*grads, *[None] * len(flat)][: len(flat)]
     cotangents = tuple(torch.zeros_like(o) if g is None else g.to(o.dtype) for o, g in zip(flat, padded, strict=True))
     results: list[Tensor | None] = [None] * len(args)
@@ -203,7 +227,7 @@ def _reference_jvp(operator: Operator, args: tuple, tangents: tuple) -> Outputs:
         torch.zeros_like(p) if tangents[k] is None else tangents[k] for k, p in zip(places, primals, strict=True)
     )
     _, out = torch.func.jvp(of_tensors, primals, directions)
-    return (*out, *[None] * operator.saved) if operator.saved or isinstance(out, tuple) else out
+    return (*_as_tuple(out), *[None] * operator.saved) if operator.saved else out
 
 
 def map_each(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:

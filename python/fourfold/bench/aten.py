@@ -1,0 +1,81 @@
+"""The tutorials' C++ extension, compiled once by the user's own compiler, and modules that call it."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fourfold import reference
+
+
+class Unavailable(Exception):
+    """A contender can't run here; ``str()`` says why, for its row in the table."""
+
+
+@functools.cache
+def extension() -> ModuleType:
+    """Compile the extension, or load it from torch's cache directory for extensions (TORCH_EXTENSIONS_DIR).
+
+    Raises Unavailable with the reason where it can't be built: it needs a C++ compiler and ninja.
+    """
+    from torch.utils import cpp_extension
+
+    name = "fourfold_aten_" + re.sub(r"\W", "_", torch.__version__)  # the cache directory doesn't tell torches apart
+    try:
+        return cpp_extension.load(name, [str(Path(__file__).with_name("aten_extension.cpp"))], extra_cflags=["-O2"])
+    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
+        raise Unavailable(f"can't be built: {first_sentence(error)}") from error
+
+
+def first_sentence(error: BaseException) -> str:
+    """The line of an error that says what is wrong: compilers print much around it, torch a heading before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Error building extension")] or ["no message"]
+    telling = [line for line in lines if re.search(r"\berror\b|not found", line, re.IGNORECASE)]
+    return f"{type(error).__name__}: {(telling or lines)[0]}"
+
+
+class LLTMFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        new_h, new_c, *saved = extension().lltm_forward(x, h, c, weights, bias)
+        ctx.save_for_backward(weights, *saved)
+        return new_h, new_c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> tuple[Tensor, ...]:
+        return tuple(extension().lltm_backward(grad_h.contiguous(), grad_c.contiguous(), *ctx.saved_tensors))
+
+
+class MLPFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, hidden_weights: Tensor, hidden_bias: Tensor, output_weights: Tensor, output_bias: Tensor
+    ) -> Tensor:
+        output, hidden = extension().mlp_forward(x, hidden_weights, hidden_bias, output_weights, output_bias)
+        ctx.save_for_backward(x, hidden, hidden_weights, output_weights)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, ...]:
+        return tuple(extension().mlp_backward(grad_output.contiguous(), *ctx.saved_tensors))
+
+
+class LLTMCell(reference.LLTMCell):
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return LLTMFunction.apply(x, *state, self.weights, self.bias)
+
+
+class MLP(reference.MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        return MLPFunction.apply(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)

@@ -1,0 +1,108 @@
+"""How every benchmark here measures: contenders in turns in one process, medians with their spread, paired ratios."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ENOUGH_REPEATS = 30
+NOISY_LOAD = 0.3
+SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
+
+Sample = Callable[[int], Mapping[str, float]]  # runs so many iterations; gives each phase's mean seconds an iteration
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of one row and phase: what its samples give, in the samples' unit."""
+
+    median: float
+    minimum: float
+    lower_quartile: float
+    upper_quartile: float
+    repeats: int
+
+    @property
+    def spread(self) -> float:
+        """The interquartile range, which a few disturbed samples don't move."""
+        return self.upper_quartile - self.lower_quartile
+
+
+def summarise(samples: list[float]) -> Statistics:
+    """Median, minimum and quartiles, the inclusive kind; a single sample is its own quartiles."""
+    if len(samples) == 1:
+        return Statistics(*samples * 4, repeats=1)
+    lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return Statistics(median, min(samples), lower, upper, len(samples))
+
+
+def paired_ratios(baseline: list[float], other: list[float]) -> list[float]:
+    """How many times faster ``other`` was, sample by sample: both of a pair saw the machine in the same state."""
+    return [a / b for a, b in zip(baseline, other, strict=True)]
+
+
+def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) -> dict[str, dict[str, list[float]]]:
+    """Take samples of all contenders in turns; gives seconds per iteration as ``result[contender][phase]``.
+
+    Each contender's sample has as many iterations as fit SAMPLE_SECONDS. Who starts a round moves on with each round,
+    so that nobody always runs after the same neighbour's cache contents at the same place.
+    """
+    iterations = {name: iterations_per_sample(sample, warmup) for name, sample in contenders.items()}
+    names = list(contenders)
+    result: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for repeat in range(repeats):
+        first = repeat % len(names)
+        for name in names[first:] + names[:first]:
+            for phase, seconds in contenders[name](iterations[name]).items():
+                result[name].setdefault(phase, []).append(seconds)
+    return result
+
+
+def iterations_per_sample(sample: Sample, warmup: int) -> int:
+    """Warm up, then say how many iterations make a sample."""
+    for _ in range(warmup):
+        sample(5)
+    start = time.perf_counter()
+    sample(5)
+    return max(1, round(5 * SAMPLE_SECONDS / (time.perf_counter() - start)))
+
+
+@contextlib.contextmanager
+def pinned_threads(count: int) -> Iterator[None]:
+    """Run with so many intra-op threads, then with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def load_average() -> float | None:
+    """Of the last minute, for the whole machine; None on a system that doesn't keep it."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def is_noisy(load: float | None) -> bool:
+    return load is not None and load > NOISY_LOAD
+
+
+def processor() -> str:
+    """The processor's name and those of its vector extensions that matter here."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    pairs = (line.partition(":") for line in path.read_text().splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in pairs}
+    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+    present = set((facts.get("flags") or facts.get("Features") or "").split())
+    names = [facts.get("model name", platform.machine()), *(name for name in wanted if name in present)]
+    return ", ".join(names)

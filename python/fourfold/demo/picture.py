@@ -1,0 +1,93 @@
+"""The demo's picture: both loss curves, how far they are apart, and the speed of both."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fourfold.demo.report import Result
+from fourfold.demo.training import Agreement, windowed
+
+PLAIN, FUSED, INK, PALE = "#f08c00", "#3b5bdb", "#212529", "#adb5bd"
+
+
+def save(result: Result, path: Path) -> None:
+    figure = Figure(figsize=(12, 5.8), dpi=150, facecolor="white")
+    grid = figure.add_gridspec(2, 2, width_ratios=(1.7, 1), height_ratios=(2.6, 1), hspace=0.12, wspace=0.16)
+    grid.update(left=0.06, right=0.97, top=0.82, bottom=0.12)
+    loss = figure.add_subplot(grid[0, 0])
+    draw_losses(loss, result)
+    draw_differences(figure.add_subplot(grid[1, 0], sharex=loss), result)
+    figure.align_ylabels()
+    draw_speeds(figure.add_subplot(grid[:, 1]), result)
+    same = "the same losses" if result.agreement.holds else "losses that disagree"
+    figure.text(
+        0.06,
+        0.93,
+        f"{same.capitalize()}, {result.speedup.median:.1f}× the speed",
+        fontsize=20,
+        weight="bold",
+        color=INK,
+    )
+    figure.text(
+        0.06, 0.885, "a character-level LLTM learns Python from its standard library", fontsize=11.5, color="#495057"
+    )
+    figure.savefig(path)
+
+
+def draw_losses(axes: Axes, result: Result) -> None:
+    steps = range(1, len(result.plain.losses) + 1)
+    axes.plot(steps, result.plain.losses, color=PALE, linewidth=0.5, alpha=0.6)
+    centres, plain = window_centres(len(steps)), windowed(result.plain.losses)
+    axes.plot(centres, plain, color=PLAIN, linewidth=6, alpha=0.45, solid_capstyle="round", label=result.plain.name)
+    axes.plot(centres, windowed(result.fused.losses), color=FUSED, linewidth=1.6, label=result.fused.name)
+    axes.set_ylabel("loss (nats per character)")
+    axes.legend(frameon=False, fontsize=11)
+    axes.tick_params(labelbottom=False)
+    clean(axes)
+
+
+def draw_differences(axes: Axes, result: Result) -> None:
+    pairs = zip(result.plain.losses, result.fused.losses, strict=True)
+    differences = [max(abs(a - b), 1e-8) for a, b in pairs]  # equal losses have no place on a logarithmic scale
+    axes.plot(range(1, len(differences) + 1), differences, ".", color=PALE, markersize=2)
+    pairs = zip(windowed(result.plain.losses), windowed(result.fused.losses), strict=True)
+    axes.plot(window_centres(len(differences)), [max(abs(a - b), 1e-8) for a, b in pairs], color=INK, linewidth=1.2)
+    axes.axhline(Agreement.WINDOW_TOLERANCE, color="#e03131", linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_yscale("log")
+    axes.set_ylim(5e-9, 1)
+    axes.set_xlabel(f"step (dots: each step; line: means over {Agreement.WINDOW} steps; dashed: their tolerance)")
+    axes.set_ylabel("difference")
+    clean(axes)
+
+
+def draw_speeds(axes: Axes, result: Result) -> None:
+    for place, (run, color) in enumerate(((result.fused, FUSED), (result.plain, PLAIN))):
+        speeds = [speed / 1000 for speed in result.speeds(run)]
+        median = statistics.median(speeds)
+        axes.barh(place, median, height=0.3, color=color, alpha=0.9)
+        heights = [place - 0.26 - 0.05 * (number % 3) for number in range(len(speeds))]
+        axes.plot(speeds, heights, "o", color=color, markersize=4, alpha=0.5, markeredgewidth=0)
+        axes.text(0, place + 0.21, run.name, fontsize=13, weight="bold", color=INK)
+        axes.text(median, place, f" {median:,.0f}", fontsize=14, weight="bold", color=color, va="center")
+    axes.set_ylim(-0.5, 1.5)
+    axes.set_xlim(0, 1.18 * axes.dataLim.xmax)  # room for the longest bar's number
+    axes.set_yticks([])
+    axes.set_xlabel("thousand characters a second, whole training step\n(bar: median; dots: blocks of steps)")
+    clean(axes)
+    axes.spines["left"].set_visible(False)
+
+
+def window_centres(steps: int) -> list[float]:
+    return windowed([float(step) for step in range(1, steps + 1)])
+
+
+def clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(PALE)
+    axes.tick_params(color=PALE, labelcolor="#495057")
+    axes.grid(axis="x", color="#e9ecef", linewidth=0.8)
+    axes.set_axisbelow(True)

@@ -1,0 +1,92 @@
+"""What the demo says before and after the trainings."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold.demo import corpus
+from fourfold.demo.training import Agreement, Run, Speedup, windowed
+
+HINT = (
+    "Far above the default learning rate any two runs that round differently come apart; at the default this is an\n"
+    "error in fourfold: please report it with the output of python -m fourfold info."
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Both trainings and what their comparison gave."""
+
+    plain: Run
+    fused: Run
+    agreement: Agreement
+    speedup: Speedup
+    characters_per_step: int
+
+    def speeds(self, run: Run) -> list[float]:
+        """Characters per second in each timed block."""
+        return [self.characters_per_step / seconds for seconds in run.seconds[1:]]
+
+
+def losses(plain: float, fused: float) -> str:
+    return f"loss {plain:.3f} plain, {fused:.3f} fourfold"
+
+
+def opening(options: Mapping[str, Any], alphabet_size: int, parameters: int) -> str:
+    where = options["device"]
+    if where == "cpu":
+        where = f"{torch.get_num_threads()} CPU threads, {fourfold.cpu_capability()} kernels"
+    return (
+        f"text    {corpus.LENGTH:,} characters of Python {platform.python_version()}'s standard library,"
+        f" {alphabet_size} different ones\n"
+        f"model   embedding {options['embedding_size']}, LLTM {options['hidden_size']}, linear {alphabet_size}:"
+        f" {parameters:,} parameters\n"
+        f"steps   {options['steps']} of {options['batch_size']} × {options['sequence_length']} characters, twice\n"
+        f"where   {where}, torch {torch.__version__}"
+    )
+
+
+def verdict(result: Result) -> str:
+    return "\n".join(["", agreement_words(result.agreement), "", *speed_table(result), "", speedup_words(result)])
+
+
+def agreement_words(agreement: Agreement) -> str:
+    start = "Both learn the same:" if agreement.holds else "THE LOSSES DISAGREE:"
+    hint = "" if agreement.holds else f"\n{HINT}"
+    return (
+        f"{start} losses differ by at most {agreement.first_steps:.1e} in each of the first {agreement.FIRST_STEPS}"
+        f" steps (tolerance {agreement.FIRST_STEPS_TOLERANCE:.0e}),\n"
+        f"and by at most {agreement.windows:.3f} in the mean over any {agreement.WINDOW} steps"
+        f" (tolerance {agreement.WINDOW_TOLERANCE}).{hint}"
+    )
+
+
+def speed_table(result: Result) -> list[str]:
+    lines = [f"{'':15}{'characters/s':>14}{'slowest to fastest block':>28}{'last loss':>12}"]
+    for run in (result.plain, result.fused):
+        speeds = result.speeds(run)
+        spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
+        last = windowed(run.losses)[-1]
+        lines.append(f"{run.name:15}{statistics.median(speeds):>14,.0f}{spread:>28}{last:>12.3f}")
+    return lines
+
+
+def speedup_words(result: Result) -> str:
+    ratios = result.speedup.ratios
+    return (
+        f"Speed-up: {result.speedup.median:.2f}× in the median of {len(ratios)} pairs of blocks,"
+        f" {min(ratios):.2f}× to {max(ratios):.2f}×, for the whole training step\n"
+        "(embedding, linear layer, loss and optimizer, which cost both the same, are in it)."
+    )
+
+
+def written(samples: list[str]) -> str:
+    pieces = ("\n".join(f"  │ {line}".rstrip() for line in sample.splitlines()) for sample in samples)
+    return "\nWhat the model trained with fourfold writes:\n\n" + "\n\n".join(pieces) + "\n"

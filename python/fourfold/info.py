@@ -1,0 +1,72 @@
+"""What this installation is and what it can use here: ``python -m fourfold info``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold import _C
+
+DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and dispatches HIP kernels under CUDA
+
+
+def collect() -> dict[str, Any]:
+    """Everything ``info`` shows, as plain dictionaries, lists, strings and booleans."""
+    return {
+        "fourfold": fourfold.__version__,
+        "torch": torch.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "cpu_level": fourfold.cpu_capability(),
+        "build": dict(_C.build_info()),
+        "backends": {name: dict(state) for name, state in fourfold.backends().items()},
+        "operators": {name: devices(name) for name in fourfold.operator_names()},
+    }
+
+
+def devices(operator: str) -> list[str]:
+    """The dispatch keys under which an operator has a kernel."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [key for key in DISPATCH_KEYS if has_kernel(f"fourfold::{operator}", key)]
+
+
+def as_json() -> str:
+    return json.dumps(collect(), indent=2)
+
+
+def as_text() -> str:
+    facts = collect()
+    lines = block({name: facts[name] for name in ("fourfold", "torch", "python", "platform")})
+    build = {name: words(value) for name, value in facts["build"].items() if name != "operators"}  # their table follows
+    lines += ["", "Build", *block(build, indent=2)]
+    lines += [
+        "",
+        "Backends",
+        *block({name: backend_words(state) for name, state in facts["backends"].items()}, indent=2),
+    ]
+    lines += ["", f"CPU level in use: {facts['cpu_level']}", ""]
+    width = max((len(name) for name in facts["operators"]), default=0)
+    lines.append("Operators".ljust(width + 4) + "  ".join(DISPATCH_KEYS))
+    for name, keys in facts["operators"].items():
+        marks = "  ".join(("yes" if key in keys else "-").ljust(len(key)) for key in DISPATCH_KEYS)
+        lines.append(f"  {name.ljust(width)}  {marks}".rstrip())
+    return "\n".join(lines)
+
+
+def block(facts: dict[str, str], indent: int = 0) -> list[str]:
+    width = max((len(name) for name in facts), default=0)
+    return [f"{' ' * indent}{name.ljust(width)}  {value}".rstrip() for name, value in facts.items()]
+
+
+def words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def backend_words(state: dict[str, Any]) -> str:
+    if state["usable"]:
+        return "usable"
+    return f"built, but {state['reason']}" if state["built"] else state["reason"]

@@ -1,0 +1,220 @@
+"""The one table of cases: what every operator is called with, by every test and on every backend.
+
+A case makes an operator's positional arguments for a dtype. Values are drawn for a given seed, so a case is the same
+each time; its strided twin has the same values in memory that is not contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fourfold
+from fourfold import reference
+
+FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+# A result in a low precision is rounded once, at the end: half a unit in its last place, doubled for the saved c'.
+# float32 differs from the float64 reference by the order of its sums and some units in the last place of exp.
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-11, "atol": 1e-12},
+    torch.float32: {"rtol": 2e-5, "atol": 2e-6},
+    torch.bfloat16: {"rtol": 2**-7, "atol": 2**-8},
+    torch.float16: {"rtol": 2**-10, "atol": 2**-11},
+}
+# Gradients sum over batch and time, and in low precision what they are made from was rounded too.
+GRADIENT_TOLERANCE = {
+    torch.float64: {"rtol": 1e-10, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-4},
+    torch.bfloat16: {"rtol": 2**-5, "atol": 2**-4},
+    torch.float16: {"rtol": 2**-7, "atol": 2**-7},
+}
+
+
+class Draw:
+    """Draws tensors of one dtype from one seed."""
+
+    def __init__(self, dtype: torch.dtype, seed: int = 0):
+        self.dtype = dtype
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
+        if not self.dtype.is_floating_point:
+            high = 2 if self.dtype == torch.bool else 100
+            return torch.randint(0, high, shape, generator=self.generator).to(self.dtype)
+        return (torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale).to(self.dtype)
+
+    def special(self) -> Tensor:
+        """What arithmetic has of corners: signed zeros, infinities, NaN, the smallest and the largest numbers."""
+        if not self.dtype.is_floating_point:
+            return self(10)
+        info = torch.finfo(self.dtype)
+        values = [0.0, -0.0, 0.5, -0.5, float("inf"), -float("inf"), float("nan"), info.tiny, info.max, -info.max]
+        values += [info.tiny / 4, 1e-3, -20.0, 20.0]
+        return torch.tensor(values, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. ``function`` and ``reference`` take the same arguments; ``gradient`` names those that have one."""
+
+    op: str
+    name: str
+    make: Callable[[Draw], tuple]
+    dtypes: tuple[torch.dtype, ...] = FLOATING
+    gradient: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.op}-{self.name}"
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return getattr(fourfold.functional, self.op)
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        return getattr(reference, self.op)
+
+    def arguments(self, dtype: torch.dtype, seed: int = 0) -> tuple:
+        return self.make(Draw(dtype, seed))
+
+
+def _lltm_cell(batch: int, input_size: int, hidden_size: int, bias: int = 1) -> Callable[[Draw], tuple]:
+    def make(draw: Draw) -> tuple:
+        state = draw(batch, hidden_size), draw(batch, hidden_size)
+        return (draw(batch, input_size), *state, *_lltm_parameters(draw, input_size, hidden_size, bias))
+
+    return make
+
+
+def _lltm_parameters(draw: Draw, input_size: int, hidden_size: int, bias: int) -> tuple:
+    scale = max(hidden_size, 1) ** -0.5
+    weights = draw(3 * hidden_size, hidden_size + input_size, scale=scale)
+    shapes = {0: None, 1: (3 * hidden_size,), 2: (1, 3 * hidden_size)}
+    return weights, None if bias == 0 else draw(*shapes[bias], scale=scale)
+
+
+def _lltm(
+    time: int, batch: int, input_size: int, hidden_size: int, bias: int = 1, reverse: bool = False
+) -> Callable[[Draw], tuple]:
+    def make(draw: Draw) -> tuple:
+        state = draw(batch, hidden_size), draw(batch, hidden_size)
+        parameters = _lltm_parameters(draw, input_size, hidden_size, bias)
+        return (draw(time, batch, input_size), *state, *parameters, reverse)
+
+    return make
+
+
+def _lltm_packed(sizes: list[int], input_size: int, hidden_size: int, reverse: bool) -> Callable[[Draw], tuple]:
+    def make(draw: Draw) -> tuple:
+        state = draw(sizes[0], hidden_size), draw(sizes[0], hidden_size)
+        parameters = _lltm_parameters(draw, input_size, hidden_size, 1)
+        return (draw(sum(sizes), input_size), *state, *parameters, reverse, torch.tensor(sizes))
+
+    return make
+
+
+def _mlp(*leading: int, sizes: tuple[int, int, int], bias: int = 2) -> Callable[[Draw], tuple]:
+    def make(draw: Draw) -> tuple:
+        input_size, hidden_size, output_size = sizes
+        shape = {0: lambda n: None, 1: lambda n: draw(n), 2: lambda n: draw(1, n)}[bias]
+        return (
+            draw(*leading, input_size),
+            draw(hidden_size, input_size, scale=max(input_size, 1) ** -0.5),
+            shape(hidden_size),
+            draw(output_size, hidden_size, scale=max(hidden_size, 1) ** -0.5),
+            shape(output_size),
+        )
+
+    return make
+
+
+CASES = [
+    Case("softshrink", "vector", lambda d: (d(77),)),
+    Case("softshrink", "0-d", lambda d: (d(),)),
+    Case("softshrink", "empty", lambda d: (d(0),)),
+    Case("softshrink", "one", lambda d: (d(1),)),
+    Case("softshrink", "lambd-0", lambda d: (d(3, 5), 0.0)),
+    Case("softshrink", "matrix", lambda d: (d(33, 65), 0.7)),
+    Case("softshrink", "4-d", lambda d: (d(2, 3, 4, 5), 0.25)),
+    Case("softshrink", "large", lambda d: (d(300, 257), 1.0)),
+    Case("softshrink", "special", lambda d: (d.special(), 0.5), gradient=False),
+    Case("axpby", "vectors", lambda d: (d(77), d(77)), FLOATING + INTEGRAL),
+    Case("axpby", "factors", lambda d: (d(5, 19), d(5, 19), 3, -2), FLOATING + INTEGRAL[2:]),
+    Case("axpby", "fractions", lambda d: (d(5, 19), d(5, 19), 0.3, -1.7), FLOATING + INTEGRAL),
+    Case("axpby", "0-d", lambda d: (d(), d()), FLOATING + INTEGRAL),
+    Case("axpby", "empty", lambda d: (d(0, 3), d(0, 3)), FLOATING + INTEGRAL),
+    Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL),
+    Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
+    Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
+    Case("axpby", "large", lambda d: (d(300, 257), d(300, 257), -1.0, 0.5)),
+    Case("axpby", "special", lambda d: (d.special(), d.special().flip(0), 0.5, 1.0), gradient=False),
+    Case("lltm_cell", "tutorial", _lltm_cell(16, 32, 128)),
+    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7)),
+    Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
+    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0)),
+    Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
+    Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
+    Case("lltm", "short", _lltm(5, 4, 6, 16)),
+    Case("lltm", "odd", _lltm(7, 3, 5, 19)),
+    Case("lltm", "one", _lltm(1, 1, 1, 1)),
+    Case("lltm", "wide", _lltm(3, 13, 9, 67)),
+    Case("lltm", "reverse", _lltm(6, 5, 4, 18, reverse=True)),
+    Case("lltm", "no-bias", _lltm(4, 2, 3, 33, bias=0)),
+    Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2)),
+    Case("lltm", "zero-time", _lltm(0, 3, 4, 5)),
+    Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
+    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False)),
+    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True)),
+    Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
+    Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1)),
+    Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
+    Case("mlp", "two-vectors", _mlp(5, sizes=(20, 30, 18))),
+    Case("mlp", "vendor", _mlp(6, sizes=(150, 130, 20))),
+    Case("mlp", "long-batch", _mlp(3000, sizes=(20, 40, 4))),
+    Case("mlp", "unbatched", _mlp(sizes=(5, 15, 1))),
+    Case("mlp", "leading", _mlp(2, 3, sizes=(5, 15, 2))),
+    Case("mlp", "empty", _mlp(0, sizes=(5, 15, 1))),
+]
+
+
+def by_dtype(cases: list[Case] = CASES) -> list[tuple[Case, torch.dtype]]:
+    return [(case, dtype) for case in cases for dtype in case.dtypes]
+
+
+def case_id(value: Any) -> str:
+    if isinstance(value, Case):
+        return value.id
+    return str(value).removeprefix("torch.")
+
+
+def strided(value: Any) -> Any:
+    """The same tensor in memory that is neither contiguous nor dense: every other element of every other row."""
+    if not isinstance(value, Tensor):
+        return value
+    room = value.new_zeros([2 * size + 1 for size in reversed(value.shape)])
+    view = room[tuple(slice(1, None, 2) for _ in value.shape)].permute(list(reversed(range(value.dim()))))
+    return view.copy_(value)
+
+
+def wider(value: Any) -> Any:
+    """A floating point tensor in float64, for the reference."""
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def flatten(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else [t for part in result for t in flatten(part)]
+
+
+def differentiable(args: tuple) -> tuple[tuple, list[Tensor]]:
+    """The arguments with their floating point tensors as leaves that require a gradient, and those leaves."""
+    args = tuple(
+        a.detach().clone().requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a for a in args
+    )
+    return args, [a for a in args if isinstance(a, Tensor) and a.requires_grad]

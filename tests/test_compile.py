@@ -1,0 +1,201 @@
+"""torch.compile, torch.export, AOTInductor, opcheck and autocast: what a compiled or exported program does with the
+operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from op_cases import CASES, Case, case_id, differentiable, flatten
+from test_gradients import FEW, expect_same, gradients, raw, weights_for
+from torch import Tensor, nn
+
+import fourfold
+
+OPCHECK = [c for c in CASES if c.name in {"matrix", "row-and-column", "fractions", "odd", "packed", "leading", "no-bias"}]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("case", OPCHECK, ids=case_id)
+def test_opcheck(case: Case) -> None:
+    """Schema, registration of gradients, fake kernels with symbolic shapes, and ahead-of-time tracing."""
+    op = getattr(torch.ops.fourfold, case.op).default
+    for args in (case.arguments(torch.float32), differentiable(case.arguments(torch.float32))[0]):
+        torch.library.opcheck(op, args)
+
+
+@pytest.mark.parametrize("case", OPCHECK, ids=case_id)
+def test_opcheck_of_the_backward(case: Case) -> None:
+    operator = getattr(__import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]), "BACKWARD", None)
+    if operator is None:
+        assert case.op == "axpby"  # whose gradient is torch's own scaling
+        return
+    recorded = []
+    op = operator.op
+    operator.op = lambda *args: recorded.append(args) or op(*args)
+    try:
+        gradients(case.function, case.arguments(torch.float32))
+    finally:
+        operator.op = op
+    torch.library.opcheck(op, tuple(a.detach() if isinstance(a, Tensor) else a for a in recorded[0]))
+
+
+@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_compiled_without_a_graph_break(case: Case, road: str) -> None:
+    args = case.arguments(torch.float64)
+    function = torch.compile(case.function if road == "function" else raw(case), backend="aot_eager", fullgraph=True)
+    expect_same(gradients(function, args), gradients(case.reference, args))
+    with torch.no_grad():
+        expect_same(flatten(function(*args)), flatten(case.reference(*args)))
+
+
+def test_inductor() -> None:
+    """One program of all operators through Inductor, forward and backward."""
+
+    def program(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+        h, c = fourfold.lltm_cell(x, h, c, weights)
+        output, _ = fourfold.lltm(h.reshape(2, 2, -1) * 2, c[:2], c[2:], weights[:, : 2 * c.size(1)])
+        return fourfold.mlp(fourfold.softshrink(fourfold.axpby(output, h.reshape(2, 2, -1))), w1, None, w2, None)
+
+    args = (torch.randn(4, 6), *torch.randn(2, 4, 5), torch.randn(15, 11), torch.randn(7, 5), torch.randn(3, 7))
+    compiled = torch.compile(program, fullgraph=True)
+    expect_same(gradients(compiled, args), gradients(program, args), torch.float32)
+
+
+def test_dynamic_shapes_compile_once() -> None:
+    compiles = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list) -> Any:
+        compiles.append(graph)
+        return graph.forward
+
+    cell = fourfold.nn.LLTM(6, 8)
+    compiled = torch.compile(cell, backend=backend, fullgraph=True, dynamic=True)
+    for time, batch in ((4, 3), (7, 5), (11, 2)):
+        x = torch.randn(time, batch, 6)
+        torch.testing.assert_close(compiled(x)[0], cell(x)[0])
+    assert len(compiles) == 1
+
+
+def test_compile_time_does_not_grow_with_the_sequence() -> None:
+    """The whole sequence is one node."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    lltm = fourfold.nn.LLTM(6, 8)
+    torch.compile(lltm, backend=backend)(torch.randn(4096, 1, 6))
+    calls = [node for node in graphs[0].graph.nodes if "fourfold" in str(node.target)]
+    assert len(graphs) == 1
+    assert len(calls) == 1
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lltm = fourfold.nn.LLTM(6, 8, bidirectional=True, num_layers=2)
+        self.cell = fourfold.nn.LLTMCell(16, 9)
+        self.mlp = fourfold.nn.MLP(9, 12, 3)
+        self.shrink = fourfold.nn.Softshrink(0.1)
+        self.axpby = fourfold.nn.Axpby()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, _ = self.lltm(x)
+        h, _ = self.cell(output[-1])
+        y = self.mlp(self.shrink(h))
+        return self.axpby(y, y.detach())
+
+
+def parameter_gradients(model: nn.Module, x: Tensor, parameters: dict[str, Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(model(x).square().sum(), list(parameters.values())))
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_exported_then_trained(grad_mode: bool) -> None:
+    """Export keeps only the operators; trained afterwards, their gradients are those of the module that was exported."""
+    model, x = Model().double(), torch.randn(4, 3, 6, dtype=torch.float64)
+    with torch.set_grad_enabled(grad_mode):
+        dims = {0: torch.export.Dim("time", min=2), 1: torch.export.Dim("batch", min=2)}
+        program = torch.export.export(model, (x,), dynamic_shapes=(dims,))
+    exported = program.module()
+    longer = torch.randn(7, 5, 6, dtype=torch.float64)
+    torch.testing.assert_close(exported(longer), model(longer))
+    if not grad_mode:
+        with pytest.raises(ValueError, match="save_for_backward=True"):
+            parameter_gradients(exported, longer, dict(exported.named_parameters()))
+        return
+    parameters = dict(exported.named_parameters())
+    expect_same(
+        parameter_gradients(exported, longer, parameters),
+        parameter_gradients(model, longer, {name: model.get_parameter(name) for name in parameters}),
+    )
+
+
+def test_saved_program_loads(tmp_path: Any) -> None:
+    model, x = Model(), torch.randn(4, 3, 6)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(loaded(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own packaging uses what torch deprecates
+def test_aot_inductor(tmp_path: Any) -> None:
+    model, x = Model(), torch.randn(4, 3, 6)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        loaded = torch._inductor.aoti_load_package(package)
+        torch.testing.assert_close(loaded(x), model(x))
+
+
+@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "mlp")], ids=case_id)
+def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
+    """Products run in the low precision and give it back; gradients have their parameters' dtype."""
+    args = case.arguments(torch.float32)
+    function = case.function if road == "function" else raw(case)
+
+    def in_autocast(*leaves: Any) -> list[Tensor]:
+        with torch.autocast("cpu", dtype):
+            outputs = flatten(function(*leaves))
+        assert all(o.dtype == dtype for o in outputs)
+        return outputs
+
+    expect_same(gradients(in_autocast, args), gradients(case.reference, args), torch.bfloat16)
+
+
+@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "mlp")], ids=case_id)
+def test_backward_inside_autocast(case: Case) -> None:
+    """An inner product of float32 would come back as bfloat16, and be read as float32."""
+    args, leaves = differentiable(case.arguments(torch.float32))
+    expected = gradients(case.function, args)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = [o.float() for o in flatten(case.function(*args))]
+        loss = sum((o * w).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
+        expect_same(list(torch.autograd.grad(loss, leaves)), expected, torch.bfloat16)
+
+
+def test_elementwise_operators_keep_their_dtype_in_autocast() -> None:
+    x = torch.randn(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fourfold.softshrink(x).dtype == torch.float32
+        assert fourfold.axpby(x, x.bfloat16()).dtype == torch.float32
+
+
+def test_func_grad_inside_compile() -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.func.grad(lambda y: fourfold.softshrink(y * 2).square().sum())(x)
+
+    x = torch.randn(9)
+    torch.testing.assert_close(torch.compile(program, backend="aot_eager")(x), program(x))

@@ -1,0 +1,305 @@
+"""Bad input: each is refused in one sentence, with a fitting type, and nothing crashes; the same sentence from the
+function, from the operator itself, and under torch.compile."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from op_cases import CASES, case_id
+
+import fourfold
+
+
+def arguments(case: str, **changes: Any) -> tuple:
+    """A good call's arguments with some replaced, by position: _0=…, _3=…"""
+    args = list(next(c for c in CASES if c.id == case).arguments(torch.float32))
+    for place, value in changes.items():
+        args[int(place[1:])] = value
+    return tuple(args)
+
+
+T = torch.zeros
+CELL, SEQUENCE, PACKED, NETWORK = "lltm_cell-tutorial", "lltm-short", "lltm-packed", "mlp-tutorial"
+
+# operator, arguments, type, sentence without its operator
+REFUSED: list[tuple[str, tuple, type, str]] = [
+    (
+        "softshrink",
+        (T(3, dtype=torch.int64),),
+        TypeError,
+        "expected x to be floating point (float16, bfloat16, float32 or float64), but got torch.int64",
+    ),
+    (
+        "softshrink",
+        (T(3, dtype=torch.complex64),),
+        TypeError,
+        "expected x to be floating point (float16, bfloat16, float32 or float64), but got torch.complex64",
+    ),
+    ("softshrink", (T(3), -1.5), ValueError, "expected lambd to be at least 0, but got -1.5"),
+    ("softshrink", (T(3), float("nan")), ValueError, "expected lambd to be at least 0, but got nan"),
+    (
+        "axpby",
+        (T(3), T(4)),
+        ValueError,
+        "expected x and y to broadcast together, but got (3,) and (4,)",
+    ),
+    (
+        "axpby",
+        (T(2, 3), T(2, 3, dtype=torch.complex64)),
+        TypeError,
+        "expected y to be bool, an integer or floating point, but got torch.complex64",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _1=T(16, 64)),
+        ValueError,
+        "expected c to have shape (batch, hidden_size) = (16, 64), but got (16, 128)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _2=T(16, 64)),
+        ValueError,
+        "expected c to have shape (batch, hidden_size) = (16, 128), but got (16, 64)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _1=T(15, 128)),
+        ValueError,
+        "expected h to have shape (batch, hidden_size) = (16, any), but got (15, 128)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _0=T(32)),
+        ValueError,
+        "expected x to have shape (batch, input_size) = (any, any), but got (32,)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _3=T(384, 128)),
+        ValueError,
+        "expected weights to have shape (3 * hidden_size, hidden_size + input_size) = (384, 160), but got (384, 128)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _4=T(128)),
+        ValueError,
+        "expected bias to have shape (3 * hidden_size,) or (1, 3 * hidden_size) with 3 * hidden_size = 384, "
+        "but got (128,)",
+    ),
+    (
+        "lltm_cell",
+        arguments(CELL, _2=T(16, 128, dtype=torch.float64)),
+        TypeError,
+        "expected c to have dtype torch.float32, but got torch.float64",
+    ),
+    (
+        "lltm",
+        arguments(SEQUENCE, _0=T(4, 6)),
+        ValueError,
+        "expected input to have shape (time, batch, input_size) = (any, any, any), but got (4, 6)",
+    ),
+    (
+        "lltm",
+        arguments(SEQUENCE, _1=T(3, 16)),
+        ValueError,
+        "expected h_0 to have shape (batch, hidden_size) = (4, any), but got (3, 16)",
+    ),
+    (
+        "lltm",
+        arguments(PACKED, _6=T(6, dtype=torch.int32)),
+        TypeError,
+        "expected batch_sizes to have dtype torch.int64, but got torch.int32",
+    ),
+    (
+        "mlp",
+        arguments(NETWORK, _0=T(32, 6)),
+        ValueError,
+        "expected hidden_weights to have shape (hidden_size, input_size) = (any, 6), but got (15, 5)",
+    ),
+    (
+        "mlp",
+        arguments(NETWORK, _3=T(1, 14)),
+        ValueError,
+        "expected output_weights to have shape (output_size, hidden_size) = (any, 15), but got (1, 14)",
+    ),
+    (
+        "mlp",
+        arguments(NETWORK, _2=T(15, 1)),
+        ValueError,
+        "expected hidden_bias to have shape (hidden_size,) or (1, hidden_size) with hidden_size = 15, but got (15, 1)",
+    ),
+    ("mlp", arguments(NETWORK, _0=T(())), ValueError, "expected x to have shape (..., input_size), but got ()"),
+    (
+        "mlp",
+        arguments(NETWORK, _1=T(15, 5, dtype=torch.float16)),
+        TypeError,
+        "expected hidden_weights to have dtype torch.float32, but got torch.float16",
+    ),
+]
+# Refused before C++ sees them: torch's dispatcher already can't place the call, or only the data says what is wrong.
+REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
+    ("softshrink", ([1.0],), TypeError, "expected x to be a torch.Tensor, but got list"),
+    ("softshrink", (T(3), "half"), TypeError, "expected lambd to be a real number, but got str"),
+    ("softshrink", (T(3).to_sparse(),), TypeError, "expected x to be a dense tensor, but got layout torch.sparse_coo"),
+    ("axpby", (T(3), 2.0), TypeError, "expected y to be a torch.Tensor, but got float"),
+    ("axpby", (T(3), T(3), 1j), TypeError, "expected alpha to be a real number, but got complex"),
+    ("axpby", (T(3), T(3), T(())), TypeError, "expected alpha to be a real number, but got Tensor"),
+    (
+        "axpby",
+        (T(3, dtype=torch.int64), T(3, dtype=torch.int64), 2**60),
+        ValueError,
+        "expected alpha to be a whole number within 2^53 for a result of torch.int64, but got 1.15292e+18; pass a "
+        "floating point dtype",
+    ),
+    (
+        "axpby",
+        (T(3), T(3, device="meta")),
+        ValueError,
+        "expected y to be on cpu like x, but got meta; move it with .to('cpu')",
+    ),
+    ("lltm_cell", (T(16, 32), None, None, None), TypeError, "expected h to be a torch.Tensor, but got NoneType"),
+    (
+        "lltm",
+        arguments(SEQUENCE, _3=T(48, 22, device="meta")),
+        ValueError,
+        "expected weights to be on cpu like input, but got meta; move it with .to('cpu')",
+    ),
+]
+
+
+def sentence_of(function: Any, args: tuple, kind: type) -> str:
+    with pytest.raises(kind) as raised:
+        function(*args)
+    return str(raised.value)
+
+
+def refusal_id(value: Any) -> str | None:
+    return value.split(",")[0][:40] if isinstance(value, str) else None
+
+
+@pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED + REFUSED_BY_FUNCTION, ids=refusal_id)
+def test_function_refuses(op: str, args: tuple, kind: type, sentence: str) -> None:
+    function = getattr(fourfold, op)
+    assert sentence_of(function, args, kind) == f"{op}: {sentence}"
+    with torch.no_grad():
+        assert sentence_of(function, args, kind) == f"{op}: {sentence}"
+
+
+@pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED, ids=refusal_id)
+def test_operator_refuses_in_the_same_words(op: str, args: tuple, kind: type, sentence: str) -> None:
+    assert sentence_of(getattr(torch.ops.fourfold, op), args, RuntimeError) == f"{op}: {sentence}"
+
+
+@pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED[::3], ids=refusal_id)
+def test_compiled_call_refuses_in_the_same_words(op: str, args: tuple, kind: type, sentence: str) -> None:
+    torch._dynamo.reset()
+    function = torch.compile(getattr(fourfold, op), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match=op) as raised:
+        function(*args)
+    assert f"{op}: {sentence}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ([5, 5, 3, 2, 1], "expected batch_sizes to add up to input's 17 rows, but they add up to 16"),
+        ([5, 5, 3, 2, 2, -1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got -1"),
+        ([5, 3, 5, 2, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 5"),
+        ([4, 4, 4, 3, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 4"),
+        ([5, 2**62, 2**62], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got"),
+    ],
+)
+def test_batch_sizes_that_do_not_fit(sizes: list[int], sentence: str) -> None:
+    args = arguments(PACKED, _6=torch.tensor(sizes))
+    with pytest.raises(ValueError) as raised:
+        fourfold.lltm(*args)
+    assert str(raised.value).startswith(f"lltm: {sentence}")
+
+
+def test_an_error_leaves_the_next_call_working() -> None:
+    good = arguments(CELL)
+    wanted = fourfold.lltm_cell(*good)
+    with pytest.raises(ValueError):
+        fourfold.lltm_cell(*arguments(CELL, _2=T(16, 64)))
+    assert torch.equal(fourfold.lltm_cell(*good)[0], wanted[0])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.id in (CELL, PACKED, NETWORK)], ids=case_id)
+def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
+    """Called by hand with any tensor left out or of another shape, a backward raises; it never reads past memory."""
+    leaves = [
+        a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+        for a in copy.deepcopy(case.arguments(torch.float32))
+    ]
+    recorded: list[tuple] = []
+    operator = getattr(__import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]), "BACKWARD")
+    original = operator.op
+
+    class Recorder:
+        def __call__(self, *args: Any) -> Any:
+            recorded.append(args)
+            return original(*args)
+
+    operator.op = Recorder()
+    try:
+        outputs = case.function(*leaves)
+        first = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+        first.sum().backward()
+    finally:
+        operator.op = original
+    (args,) = recorded
+    for place, value in enumerate(args):
+        if not isinstance(value, torch.Tensor):
+            continue
+        for wrong in (value.new_zeros(0), value.new_zeros(1, 1, 1, 1), value[..., :1] if value.shape[-1] > 1 else None):
+            if wrong is None or wrong.shape == value.shape:
+                continue
+            with pytest.raises(RuntimeError, match=f"{case.op}_backward: "):
+                original(*args[:place], wrong, *args[place + 1 :])
+
+
+MODULES = [
+    (lambda: fourfold.nn.LLTM(-1, 4), ValueError, "LLTM: expected input_size to be at least 1, but got -1"),
+    (lambda: fourfold.nn.LLTM(3, 0), ValueError, "LLTM: expected hidden_size to be at least 1, but got 0"),
+    (lambda: fourfold.nn.LLTM(3, 4, 0), ValueError, "LLTM: expected num_layers to be at least 1, but got 0"),
+    (lambda: fourfold.nn.LLTM(3, 4.0), TypeError, "LLTM: expected hidden_size to be an int, but got float"),
+    (lambda: fourfold.nn.LLTM(3, 4, dropout=1.5), ValueError, "LLTM: expected dropout to be a number in [0, 1], but got 1.5"),
+    (lambda: fourfold.nn.LLTMCell(3, -4), ValueError, "LLTMCell: expected hidden_size to be at least 1, but got -4"),
+    (lambda: fourfold.nn.MLP(3, 4, True), TypeError, "MLP: expected output_size to be an int, but got bool"),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(2, 4), T(2, 4))),
+        ValueError,
+        "LLTM: expected h_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (2, 4); "
+        "for a single step use fourfold.nn.LLTMCell",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(1, 2, 4), T(1, 3, 4))),
+        ValueError,
+        "LLTM: expected c_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (1, 3, 4)",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)(T(3)),
+        ValueError,
+        "LLTM: expected input to have 3 dimensions, or 2 when unbatched, but got shape (3,); for a single step use "
+        "fourfold.nn.LLTMCell",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 7)),
+        ValueError,
+        "lltm: expected weights to have shape (3 * hidden_size, hidden_size + input_size) = (12, 11), but got (12, 7)",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4).load_state_dict(fourfold.nn.LLTMCell(3, 4).state_dict()),
+        ValueError,
+        "LLTM: this checkpoint holds weights, which is a cell's; load it into fourfold.nn.LLTMCell, or rename weights to "
+        "weights_l0 and bias to bias_l0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "sentence"), MODULES, ids=refusal_id)
+def test_module_refuses(call: Any, kind: type, sentence: str) -> None:
+    assert sentence_of(lambda: call(), (), kind) == sentence

@@ -1,0 +1,242 @@
+"""Gradients on every road: each is right, or the call raises; never None, never zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from op_cases import CASES, GRADIENT_TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
+from torch import Tensor
+
+import fourfold
+
+GRADIENT_CASES = [case for case in CASES if case.gradient]
+# One case an operator and feature, for the roads that cost seconds each.
+FEW = [
+    case
+    for case in GRADIENT_CASES
+    if case.id
+    in {
+        "softshrink-matrix",
+        "axpby-row-and-column",
+        "lltm_cell-odd",
+        "lltm_cell-no-bias",
+        "lltm-odd",
+        "lltm-packed",
+        "lltm-packed-reverse",
+        "mlp-odd",
+        "mlp-leading",
+    }
+]
+
+
+def floating(case_and_dtype: tuple[Case, torch.dtype]) -> bool:
+    return case_and_dtype[1].is_floating_point
+
+
+def weights_for(outputs: list[Tensor]) -> list[Tensor]:
+    """Factors that differ from element to element and are exact in every dtype; not random, which vmap refuses."""
+    return [((torch.arange(o.numel()) * 5 % 13 - 5) / 8).double().reshape(o.shape) for o in outputs]
+
+
+def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
+    """``unused``: whether the function may leave an argument out of its graph, as the reference does with no steps."""
+    args, leaves = differentiable(args)
+    outputs = flatten(function(*args))
+    loss = sum((o * w.to(o.dtype)).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
+    return list(torch.autograd.grad(loss, leaves, materialize_grads=unused))
+
+
+def expect_same(results: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64) -> None:
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.shape == wanted.shape
+        torch.testing.assert_close(result.double(), wanted.double(), **GRADIENT_TOLERANCE[dtype])
+
+
+def raw(case: Case) -> Any:
+    """The operator itself, as exported and C++ programs call it, without what it keeps for its backward."""
+    op = getattr(torch.ops.fourfold, case.op)
+    saved = {"lltm": 2, "lltm_cell": 1, "mlp": 1}.get(case.op, 0)
+
+    def call(*args: Any) -> Any:
+        out = op(*args)
+        return out[: len(out) - saved] if saved else out
+
+    return call
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize(("case", "dtype"), list(filter(floating, by_dtype(GRADIENT_CASES))), ids=case_id)
+def test_autograd(case: Case, dtype: torch.dtype, layout: str) -> None:
+    args = case.arguments(dtype)
+    expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
+    if layout == "strided":
+
+        def function(*leaves: Any) -> Any:
+            return case.function(*map(strided, leaves))
+
+        results = gradients(function, args)
+    else:
+        results = gradients(case.function, args)
+    assert all(r.dtype == dtype for r in results)
+    expect_same(results, expected, dtype)
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES, ids=case_id)
+def test_raw_operator(case: Case) -> None:
+    args = case.arguments(torch.float64)
+    expect_same(gradients(raw(case), args), gradients(case.reference, args, unused=True))
+
+
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_each_input_alone(case: Case) -> None:
+    """A gradient that is not wanted is not computed, and leaves the others right."""
+    args = case.arguments(torch.float64)
+    expected = gradients(case.reference, args)
+    places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
+    for place, wanted in zip(places, expected, strict=True):
+        leaf = args[place].clone().requires_grad_()
+        outputs = flatten(case.function(*args[:place], leaf, *args[place + 1 :]))
+        loss = sum((o * w).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
+        expect_same(list(torch.autograd.grad(loss, leaf)), [wanted])
+
+
+@pytest.mark.parametrize("case", [c for c in FEW if c.op.startswith("lltm")], ids=case_id)
+def test_each_output_alone(case: Case) -> None:
+    args = case.arguments(torch.float64)
+    for k in range(len(flatten(case.function(*args)))):
+        expect_same(
+            gradients(lambda *a, k=k: flatten(case.function(*a))[k], args),
+            gradients(lambda *a, k=k: flatten(case.reference(*a))[k], args),
+        )
+
+
+@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_gradcheck(case: Case, road: str) -> None:
+    """First and second derivatives against finite differences; the fast mode checks random projections of them."""
+    args, _ = differentiable(case.arguments(torch.float64))
+    chosen = case.function if road == "function" else raw(case)
+
+    def function(*leaves: Any) -> tuple[Tensor, ...]:
+        return tuple(flatten(chosen(*leaves)))
+
+    assert torch.autograd.gradcheck(function, args, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, args, fast_mode=True)
+
+
+@pytest.mark.parametrize("case", [c for c in GRADIENT_CASES if c.name in ("one", "0-d")], ids=case_id)
+def test_gradcheck_of_every_element(case: Case) -> None:
+    args, _ = differentiable(case.arguments(torch.float64))
+    assert torch.autograd.gradcheck(lambda *a: tuple(flatten(case.function(*a))), args)
+    assert torch.autograd.gradgradcheck(lambda *a: tuple(flatten(case.function(*a))), args)
+
+
+def scalar_of(function: Any) -> Any:
+    def of(*args: Any) -> Tensor:
+        outputs = flatten(function(*args))
+        return sum((o * w.to(o.dtype)).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
+
+    return of
+
+
+@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_func_transforms(case: Case, road: str) -> None:
+    function = scalar_of(case.function if road == "function" else raw(case))
+    args = case.arguments(torch.float64)
+    places = tuple(k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point())
+    wanted = scalar_of(case.reference)
+    expect_same(list(torch.func.grad(function, places)(*args)), list(torch.func.grad(wanted, places)(*args)))
+
+    def twice(f: Any) -> Any:
+        return torch.func.grad(lambda *a: torch.func.grad(f)(*a).square().sum(), places)
+
+    expect_same(list(twice(function)(*args)), list(twice(wanted)(*args)))
+
+    tangents = tuple(torch.randn_like(args[k]) for k in places)
+
+    def of_places(f: Any) -> Any:
+        return lambda *tensors: f(*[tensors[places.index(k)] if k in places else a for k, a in enumerate(args)])
+
+    primals = tuple(args[k] for k in places)
+    _, result = torch.func.jvp(of_places(function), primals, tangents)
+    _, expected = torch.func.jvp(of_places(wanted), primals, tangents)
+    expect_same([result], [expected])
+
+
+@pytest.mark.parametrize("mapped", ["first", "all"])
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_vmap_and_its_gradient(case: Case, mapped: str) -> None:
+    args = case.arguments(torch.float64)
+    others = [case.arguments(torch.float64, seed) for seed in (1, 2)]
+    tensors = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
+    chosen = tensors[:1] if mapped == "first" else tensors
+    in_dims = tuple(0 if k in chosen else None for k in range(len(args)))
+    stacked = tuple(
+        torch.stack([a, *(other[k] for other in others)]) if k in chosen else a for k, a in enumerate(args)
+    )
+    for function in (case.function, raw(case)):
+        results = flatten(torch.vmap(function, in_dims)(*stacked))
+        singles = [
+            flatten(case.reference(*(s[n] if k in chosen else s for k, s in enumerate(stacked)))) for n in range(3)
+        ]
+        expect_same(results, [torch.stack(column) for column in zip(*singles, strict=True)])
+
+        grads = torch.vmap(torch.func.grad(scalar_of(function), tuple(tensors)), in_dims)(*stacked)
+        wanted = [
+            torch.func.grad(scalar_of(case.reference), tuple(tensors))(
+                *(s[n] if k in chosen else s for k, s in enumerate(stacked))
+            )
+            for n in range(3)
+        ]
+        expect_same(list(grads), [torch.stack(column) for column in zip(*wanted, strict=True)])
+
+        outer = torch.func.grad(lambda *a, f=function: scalar_of(torch.vmap(f, in_dims))(*a), chosen[0])(*stacked)
+        assert torch.isfinite(outer).all() and outer.abs().sum() > 0
+
+
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_forward_mode_of_dual_tensors(case: Case) -> None:
+    """Outside functorch: a tangent is carried on, not lost, and without requires_grad too."""
+    args = case.arguments(torch.float64)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(args[0], torch.ones_like(args[0]))
+        for function in (case.function, raw(case)):
+            results = [torch.autograd.forward_ad.unpack_dual(o).tangent for o in flatten(function(dual, *args[1:]))]
+            wanted = [
+                torch.autograd.forward_ad.unpack_dual(o).tangent for o in flatten(case.reference(dual, *args[1:]))
+            ]
+            expect_same(results, wanted)
+
+
+def test_kept_outputs_have_no_gradient() -> None:
+    """What an operator keeps for its backward is not differentiable, so no gradient through it can be lost."""
+    args, _ = differentiable(next(c for c in CASES if c.id == "lltm-short").arguments(torch.float32))
+    output, h_n, c_n, gates, cells = torch.ops.fourfold.lltm(*args)
+    assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
+    assert not gates.requires_grad and not cells.requires_grad
+
+
+def test_a_call_that_kept_nothing_refuses_its_backward() -> None:
+    args, leaves = differentiable(next(c for c in CASES if c.id == "lltm_cell-odd").arguments(torch.float32))
+    h, _, _ = torch.ops.fourfold.lltm_cell(*args, False)
+    with pytest.raises(ValueError, match="call it with save_for_backward=True"):
+        torch.autograd.grad(h.sum(), leaves)
+
+
+def test_inference_keeps_nothing() -> None:
+    args = next(c for c in CASES if c.id == "mlp-tutorial").arguments(torch.float32)
+    _, hidden = torch.ops.fourfold.mlp(*args, False)
+    assert hidden.shape == (0,)
+
+
+def test_mlp_backward_has_relus_derivative() -> None:
+    """The walk-through's own backward leaves it out; where the hidden layer is negative, nothing may pass."""
+    x = torch.tensor([[1.0]], requires_grad=True)
+    weights = torch.tensor([[1.0], [-1.0]], requires_grad=True)
+    out = fourfold.mlp(x, weights, None, torch.ones(1, 2), None)
+    grad_x, grad_weights = torch.autograd.grad(out.sum(), (x, weights))
+    assert grad_x.item() == 1.0
+    assert grad_weights.flatten().tolist() == [1.0, 0.0]

@@ -1,0 +1,163 @@
+"""The operators inside larger programs: processes, threads, distributed training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+import fourfold
+
+
+class Shrunk(Dataset):
+    """Runs operators, parallel ones too, in the worker that loads."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        x = torch.full((300, 257), float(index))
+        h, _ = fourfold.nn.LLTM(4, 4)(torch.ones(3, 2, 4))
+        return fourfold.softshrink(x) + 0 * h.detach().sum()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_dataloader_worker() -> None:
+    fourfold.softshrink(torch.zeros(300, 257))  # the parent's threads exist before the fork
+    loader = DataLoader(Shrunk(), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=60)
+    loaded = torch.cat(list(loader))
+    assert torch.equal(loaded[:, 0, 0], torch.tensor([0.0, 0.5, 1.5, 2.5]))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lltm = fourfold.nn.LLTM(4, 8)
+        self.mlp = fourfold.nn.MLP(8, 16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mlp(self.lltm(x)[0])
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(6, 8, 4, generator=generator), torch.randn(6, 8, 2, generator=generator)
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def ddp_worker(rank: int, world: int, directory: str) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    store = f"file://{directory}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    model = nn.parallel.DistributedDataParallel(Model())
+    x, y = data()
+    half = slice(4 * rank, 4 * rank + 4)
+    train(model, x[:, half], y[:, half])
+    if rank == 0:
+        torch.save(model.module.state_dict(), f"{directory}/state.pt")
+    dist.destroy_process_group()
+
+
+def test_ddp_on_two_processes_equals_one(tmp_path: Path) -> None:
+    mp.start_processes(ddp_worker, (2, str(tmp_path)), nprocs=2, start_method="spawn")
+    torch.manual_seed(0)
+    model = Model()
+    train(model, *data())
+    for name, value in torch.load(tmp_path / "state.pt").items():
+        torch.testing.assert_close(value, model.state_dict()[name])
+
+
+def test_activation_checkpointing() -> None:
+    model = Model()
+    x, _ = data()
+    x.requires_grad_()
+    plain = torch.autograd.grad(model(x).square().sum(), [x, *model.parameters()])
+    kept = torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), [x, *model.parameters()])
+    for a, b in zip(plain, kept, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("op", ["lltm", "mlp", "softshrink"])
+def test_kernels_hold_no_gil(op: str) -> None:
+    """Another Python thread goes on counting while one long call runs."""
+    calls: dict[str, Any] = {
+        "lltm": lambda: fourfold.lltm(torch.randn(3000, 8, 8), *torch.zeros(2, 8, 128), torch.zeros(384, 136)),
+        "mlp": lambda: fourfold.mlp(torch.zeros(400_000, 30), torch.zeros(64, 30), None, torch.zeros(20, 64), None),
+        "softshrink": lambda: fourfold.softshrink(torch.zeros(40_000_000)),
+    }
+    torch.set_num_threads(1)
+    call = calls[op]
+    call()
+    stop, ticks = threading.Event(), []
+
+    def count() -> None:
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    with torch.no_grad():
+        begin = time.perf_counter()
+        call()
+        end = time.perf_counter()
+    stop.set()
+    thread.join()
+    during = [t for t in ticks if begin < t < end]
+    gaps = [b - a for a, b in zip([begin, *during], [*during, end], strict=True)]
+    assert max(gaps) < 0.8 * (end - begin), f"the call held the GIL for most of its {end - begin:.3f} s"
+
+
+def test_two_threads_call_one_module() -> None:
+    model, (x, _) = Model(), data()
+    wanted, failures = model(x), []
+
+    def work() -> None:
+        for _ in range(50):
+            if not torch.equal(model(x), wanted):
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_inference_mode() -> None:
+    model, (x, _) = Model(), data()
+    wanted = model(x)
+    with torch.inference_mode():
+        result = model(x)
+    assert result.is_inference()
+    torch.testing.assert_close(result, wanted)
+
+
+def test_functional_call_and_ensembles() -> None:
+    """A stack of models by vmap over their parameters, as torch.func's tutorials do."""
+    models, (x, _) = [Model() for _ in range(3)], data()
+    parameters, buffers = torch.func.stack_module_state(models)
+
+    def one(parameters: dict, buffers: dict, x: Tensor) -> Tensor:
+        return torch.func.functional_call(models[0], (parameters, buffers), (x,))
+
+    results = torch.vmap(one, (0, 0, None))(parameters, buffers, x)
+    torch.testing.assert_close(results, torch.stack([m(x) for m in models]))

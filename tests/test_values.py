@@ -1,0 +1,114 @@
+"""Every operator, dtype and layout against its definition in float64. Run once per CPU level by test_levels.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_cases import CASES, TOLERANCE, Case, by_dtype, case_id, flatten, strided, wider
+
+import fourfold
+from fourfold import reference
+
+
+def expect_close(case: Case, dtype: torch.dtype, args: tuple) -> None:
+    results = flatten(case.function(*args))
+    if dtype.is_floating_point:
+        expected = flatten(case.reference(*map(wider, args)))
+    else:
+        expected = flatten(case.reference(*args))
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.shape == wanted.shape
+        if not dtype.is_floating_point:
+            assert result.dtype == wanted.dtype
+            if not result.dtype.is_floating_point:
+                assert torch.equal(result, wanted)
+                continue
+        else:
+            assert result.dtype == dtype
+        tolerance = TOLERANCE[result.dtype]
+        torch.testing.assert_close(result.double(), wanted.to(dtype if dtype.is_floating_point else result.dtype)
+                                   .double(), equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize(("case", "dtype"), by_dtype(), ids=case_id)
+def test_values(case: Case, dtype: torch.dtype, layout: str) -> None:
+    args = case.arguments(dtype)
+    expect_close(case, dtype, tuple(map(strided, args)) if layout == "strided" else args)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in ("large", "wide", "packed", "long-batch")], ids=case_id)
+def test_threads_do_not_change_the_result(case: Case, threads: int) -> None:
+    args = case.arguments(torch.float32)
+    wanted = flatten(case.function(*args))
+    torch.set_num_threads(threads)
+    for result, expected in zip(flatten(case.function(*args)), wanted, strict=True):
+        assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_transcendental_functions_keep_their_error_bounds(dtype: torch.dtype) -> None:
+    """σ, tanh and elu in units in the last place, each singled out of h' = σ(o) tanh(c + σ(i) elu(g))."""
+    values = torch.cat([torch.linspace(-80, 80, 200001, dtype=torch.float64), torch.logspace(-30, 0, 1001).double()])
+    values = torch.cat([values, -values]).to(dtype)
+    n = values.numel()
+
+    def run(i: torch.Tensor, o: torch.Tensor, g: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A cell of hidden_size 1 whose weights pass x = (i, o, g) on to its gates as it is."""
+        weights = torch.cat([torch.zeros(3, 1, dtype=dtype), torch.eye(3, dtype=dtype)], dim=1)
+        x = torch.stack([i, o, g], dim=1)
+        h, c = fourfold.lltm_cell(x, torch.zeros(n, 1, dtype=dtype), c.reshape(n, 1), weights)
+        return h.flatten().double(), c.flatten().double()
+
+    def ulps(result: torch.Tensor, exact: torch.Tensor) -> float:
+        info = torch.finfo(dtype)
+        unit = (exact.abs().log2().floor().exp2() * info.eps).clamp_min(info.tiny)
+        return ((result - exact).abs() / unit)[exact.abs() > 4 * info.tiny].max().item()
+
+    wide, zero, large = values.double(), torch.zeros_like(values), torch.full_like(values, 200.0)
+    exact = {
+        "elu": (run(large, zero, values, zero)[1], torch.nn.functional.elu(wide), 3.0),
+        "tanh": (run(zero, large, zero, values)[0], torch.tanh(wide), 4.0),
+        "sigmoid": (run(zero, values, zero, large)[0], torch.sigmoid(wide), 4.0),
+    }
+    for name, (result, wanted, bound) in exact.items():
+        # float64 is held against torch's own float64, which is itself within one unit.
+        assert ulps(result, wanted) <= bound + (1 if dtype == torch.float64 else 0), name
+
+
+def test_64_bit_indices() -> None:
+    """More than 2^31 elements, of which only the output takes memory."""
+    n = 2**31 + 77
+    x = torch.ones(1, dtype=torch.uint8).expand(n)
+    y = torch.arange(2, dtype=torch.uint8)[1:].expand(n)
+    z = fourfold.axpby(x, y)
+    assert z.shape == (n,)
+    assert z[0] == z[-1] == z[2**31 + 1] == 3
+
+
+@pytest.mark.parametrize("op", ["softshrink", "axpby"])
+def test_memory_layout_is_preserved(op: str) -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    result = fourfold.softshrink(x) if op == "softshrink" else fourfold.axpby(x, x)
+    assert result.stride() == x.stride()
+
+
+def test_integers_promote_as_torch_promotes() -> None:
+    factors = [(2, 1), (2.0, 1), (True, False), (1, 0.5)]
+    tensors = [torch.tensor(3), torch.tensor([3]), torch.tensor([True]), torch.tensor(2.5), torch.ones(2, dtype=torch.int8)]
+    tensors += [torch.ones(2, dtype=torch.float16), torch.tensor([1.5], dtype=torch.float64)]
+    for alpha, beta in factors:
+        for x in tensors:
+            for y in tensors:
+                wanted = reference.axpby(x, y, alpha, beta)
+                result = fourfold.axpby(x, y, alpha, beta)
+                assert result.dtype == wanted.dtype, (x, y, alpha, beta)
+                torch.testing.assert_close(result, wanted)
+
+
+def test_integers_wrap_around() -> None:
+    x = torch.tensor([100, -128], dtype=torch.int8)
+    assert torch.equal(fourfold.axpby(x, x, 2, 1), reference.axpby(x, x, 2, 1))
+    big = torch.tensor([2**62])
+    assert torch.equal(fourfold.axpby(big, big, 3, 1), reference.axpby(big, big, 3, 1))
