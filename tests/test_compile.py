@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from op_cases import CASES, Case, case_id, differentiable, flatten
-from test_gradients import FEW, expect_same, gradients, raw, weights_for
 from torch import Tensor, nn
 
 import fourfold
+from op_cases import CASES, Case, case_id, differentiable, flatten
+from test_gradients import FEW, expect_same, gradients, raw, weights_for
 
-OPCHECK = [c for c in CASES if c.name in {"matrix", "row-and-column", "fractions", "odd", "packed", "leading", "no-bias"}]
+OPCHECK = [
+    c for c in CASES if c.name in {"matrix", "row-and-column", "fractions", "odd", "packed", "leading", "no-bias"}
+]
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +124,7 @@ def parameter_gradients(model: nn.Module, x: Tensor, parameters: dict[str, Tenso
 
 @pytest.mark.parametrize("grad_mode", [True, False])
 def test_exported_then_trained(grad_mode: bool) -> None:
-    """Export keeps only the operators; trained afterwards, their gradients are those of the module that was exported."""
+    """Export keeps only the operators; trained afterwards, their gradients are those of the module itself."""
     model, x = Model().double(), torch.randn(4, 3, 6, dtype=torch.float64)
     with torch.set_grad_enabled(grad_mode):
         dims = {0: torch.export.Dim("time", min=2), 1: torch.export.Dim("batch", min=2)}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from op_cases import CASES, case_id
 
 import fourfold
+from op_cases import CASES, case_id
 
 
 def arguments(case: str, **changes: Any) -> tuple:
@@ -206,7 +206,10 @@ def test_compiled_call_refuses_in_the_same_words(op: str, args: tuple, kind: typ
     ("sizes", "sentence"),
     [
         ([5, 5, 3, 2, 1], "expected batch_sizes to add up to input's 17 rows, but they add up to 16"),
-        ([5, 5, 3, 2, 2, -1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got -1"),
+        (
+            [5, 5, 3, 2, 2, -1, 1],
+            "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got -1",
+        ),
         ([5, 3, 5, 2, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 5"),
         ([4, 4, 4, 3, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 4"),
         ([5, 2**62, 2**62], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got"),
@@ -235,7 +238,7 @@ def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
         for a in copy.deepcopy(case.arguments(torch.float32))
     ]
     recorded: list[tuple] = []
-    operator = getattr(__import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]), "BACKWARD")
+    operator = __import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]).BACKWARD
     original = operator.op
 
     class Recorder:
@@ -266,19 +269,24 @@ MODULES = [
     (lambda: fourfold.nn.LLTM(3, 0), ValueError, "LLTM: expected hidden_size to be at least 1, but got 0"),
     (lambda: fourfold.nn.LLTM(3, 4, 0), ValueError, "LLTM: expected num_layers to be at least 1, but got 0"),
     (lambda: fourfold.nn.LLTM(3, 4.0), TypeError, "LLTM: expected hidden_size to be an int, but got float"),
-    (lambda: fourfold.nn.LLTM(3, 4, dropout=1.5), ValueError, "LLTM: expected dropout to be a number in [0, 1], but got 1.5"),
+    (
+        lambda: fourfold.nn.LLTM(3, 4, dropout=1.5),
+        ValueError,
+        "LLTM: expected dropout to be a number in [0, 1], but got 1.5",
+    ),
     (lambda: fourfold.nn.LLTMCell(3, -4), ValueError, "LLTMCell: expected hidden_size to be at least 1, but got -4"),
     (lambda: fourfold.nn.MLP(3, 4, True), TypeError, "MLP: expected output_size to be an int, but got bool"),
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(2, 4), T(2, 4))),
         ValueError,
-        "LLTM: expected h_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (2, 4); "
-        "for a single step use fourfold.nn.LLTMCell",
+        "LLTM: expected h_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (2, 4)"
+        "; for a single step use fourfold.nn.LLTMCell",
     ),
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(1, 2, 4), T(1, 3, 4))),
         ValueError,
-        "LLTM: expected c_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (1, 3, 4)",
+        "LLTM: expected c_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), "
+        "but got (1, 3, 4)",
     ),
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(3)),
@@ -294,8 +302,8 @@ MODULES = [
     (
         lambda: fourfold.nn.LLTM(3, 4).load_state_dict(fourfold.nn.LLTMCell(3, 4).state_dict()),
         ValueError,
-        "LLTM: this checkpoint holds weights, which is a cell's; load it into fourfold.nn.LLTMCell, or rename weights to "
-        "weights_l0 and bias to bias_l0",
+        "LLTM: this checkpoint holds weights, which is a cell's; load it into fourfold.nn.LLTMCell, or rename weights "
+        "to weights_l0 and bias to bias_l0",
     ),
 ]
 

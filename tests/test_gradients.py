@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from op_cases import CASES, GRADIENT_TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
 from torch import Tensor
 
 import fourfold
+from op_cases import CASES, GRADIENT_TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
 # One case an operator and feature, for the roads that cost seconds each.
@@ -174,9 +174,7 @@ def test_vmap_and_its_gradient(case: Case, mapped: str) -> None:
     tensors = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
     chosen = tensors[:1] if mapped == "first" else tensors
     in_dims = tuple(0 if k in chosen else None for k in range(len(args)))
-    stacked = tuple(
-        torch.stack([a, *(other[k] for other in others)]) if k in chosen else a for k, a in enumerate(args)
-    )
+    stacked = tuple(torch.stack([a, *(other[k] for other in others)]) if k in chosen else a for k, a in enumerate(args))
     for function in (case.function, raw(case)):
         results = flatten(torch.vmap(function, in_dims)(*stacked))
         singles = [

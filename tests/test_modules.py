@@ -87,9 +87,7 @@ def test_packed_sequences(options: dict, enforce_sorted: bool) -> None:
     padded, out_lengths = pad_packed_sequence(output)
     assert torch.equal(out_lengths, lengths)
     for row, length in enumerate(lengths.tolist()):
-        alone, h, c = by_reference(
-            lltm, x[:length, row : row + 1], h_0[:, row : row + 1], c_0[:, row : row + 1]
-        )
+        alone, h, c = by_reference(lltm, x[:length, row : row + 1], h_0[:, row : row + 1], c_0[:, row : row + 1])
         torch.testing.assert_close(padded[:length, row], alone[:, 0])
         torch.testing.assert_close(h_n[:, row], h[:, 0])
         torch.testing.assert_close(c_n[:, row], c[:, 0])

@@ -72,9 +72,7 @@ def test_walkthrough_mps_backend_softshrink() -> None:
     plain = nn.Sequential(custom[0], nn.Softshrink(), custom[2])
     x = torch.randn(5, 8, requires_grad=True)
     torch.testing.assert_close(custom(x), plain(x))
-    torch.testing.assert_close(
-        torch.autograd.grad(custom(x).sum(), x)[0], torch.autograd.grad(plain(x).sum(), x)[0]
-    )
+    torch.testing.assert_close(torch.autograd.grad(custom(x).sum(), x)[0], torch.autograd.grad(plain(x).sum(), x)[0])
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.5, -0.5])
     torch.testing.assert_close(fourfold.softshrink(special), nn.functional.softshrink(special), equal_nan=True)
 

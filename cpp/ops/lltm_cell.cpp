@@ -56,7 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
 Gradients lltm_cell_backward(
     const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c, const Tensor& x, const Tensor& h,
     const Tensor& c, const Tensor& weights, const OptionalTensor& bias, const Tensor& next_c, const Tensor& gates,
-    bool need_x, bool need_weights) {
+    bool need_x, bool need_h, bool need_weights) {
   const char* op = "lltm_cell_backward";
   check_arguments(op, x, h, c, weights, bias);
   const int64_t batch = h.size(0);
@@ -86,7 +86,7 @@ Gradients lltm_cell_backward(
   });
 
   const Tensor w = prepared(weights);
-  const Tensor grad_previous_h = mm(grad_gates, narrow(w, 1, 0, hidden_size));
+  const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(dtype);
   const InputGradients rest =
       input_gradients(grad_gates, w, bias, prepared(h), prepared(x), need_x, need_weights);
   const ScalarType result = x.scalar_type();
@@ -103,7 +103,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " -> (Tensor next_h, Tensor next_c, Tensor gates)");
   m.def(
       "lltm_cell_backward(Tensor? grad_next_h, Tensor? grad_next_c, Tensor x, Tensor h, Tensor c, Tensor weights,"
-      " Tensor? bias, Tensor next_c, Tensor gates, bool need_x=True, bool need_weights=True)"
+      " Tensor? bias, Tensor next_c, Tensor gates, bool need_x=True, bool need_h=True,"
+      " bool need_weights=True)"
       " -> (Tensor grad_x, Tensor grad_h, Tensor grad_c, Tensor grad_weights, Tensor grad_bias)");
 }
 

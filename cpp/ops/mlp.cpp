@@ -125,8 +125,9 @@ Forward mlp(
     const OptionalTensor& output_bias, bool save_for_backward) {
   const Layout layout = check_arguments("mlp", x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(layout, x, hidden_weights, output_weights);
-  const auto run = layout.weights() <= fused_weights ? fused_forward : vendor_forward;
-  const auto [output, hidden] = run(net, flat_bias(hidden_bias), flat_bias(output_bias));
+  const auto [output, hidden] = layout.weights() <= fused_weights
+                                    ? fused_forward(net, prepared(hidden_bias), prepared(output_bias))
+                                    : vendor_forward(net, flat_bias(hidden_bias), flat_bias(output_bias));
   return {like_input(convert(output, x.scalar_type()), x, layout.output_size),
           save_for_backward ? hidden : nothing(net.dtype)};
 }

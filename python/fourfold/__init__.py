@@ -23,22 +23,10 @@ from fourfold import _health
 
 _health.check()
 
-from fourfold import functional, nn, reference  # noqa: E402  after the library's health is known
-from fourfold.backends import backends, cpu_capability, operator_names  # noqa: E402
-from fourfold.functional import axpby, lltm, lltm_cell, mlp, softshrink  # noqa: E402
+from fourfold import functional, nn, reference
+from fourfold.backends import backends, cpu_capability, operator_names
+from fourfold.functional import *
 
 __version__: str = _C.build_info()["version"]
 
-__all__ = [
-    "axpby",
-    "backends",
-    "cpu_capability",
-    "functional",
-    "lltm",
-    "lltm_cell",
-    "mlp",
-    "nn",
-    "operator_names",
-    "reference",
-    "softshrink",
-]
+__all__ = ["backends", "cpu_capability", "functional", "nn", "operator_names", "reference", *functional.__all__]

@@ -5,3 +5,5 @@ from fourfold.operators.lltm import lltm as lltm
 from fourfold.operators.lltm_cell import lltm_cell as lltm_cell
 from fourfold.operators.mlp import mlp as mlp
 from fourfold.operators.softshrink import softshrink as softshrink
+
+__all__ = [name for name in dir() if not name.startswith("_")]

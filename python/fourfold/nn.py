@@ -116,7 +116,7 @@ class LLTMCell(nn.Module):
 
 
 class MLP(nn.Module):
-    """A network of one hidden layer, relu(x W₁ᵀ + b₁) W₂ᵀ + b₂, with the parameters of AMD's C++ extension walk-through.
+    """A network of one hidden layer, relu(x W₁ᵀ + b₁) W₂ᵀ + b₂, with the parameters of AMD's C++ extension tutorial.
 
     Args:
         input_size, hidden_size, output_size: the layers' sizes.

@@ -1,4 +1,4 @@
-"""Recurrent layers: an operator computes one layer in one direction; layers, directions and dropout are composed here."""
+"""Recurrent layers: an operator computes one layer in one direction; here they are composed, with dropout between."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LLTM(nn.Module):
         Zero time steps and zero batch give empty outputs, and the initial state back.
 
     Attributes:
-        weights_l[k], weights_l[k]_reverse: (3 * hidden_size, hidden_size + the layer's input size), h before x, gates in
-            the order i, o, g.
+        weights_l[k], weights_l[k]_reverse: (3 * hidden_size, hidden_size + the layer's input size), h before x, gates
+            in the order i, o, g.
         bias_l[k], bias_l[k]_reverse: (3 * hidden_size,), or None.
 
     Raises:
@@ -145,8 +145,7 @@ class LLTM(nn.Module):
                 names = names if batched else names.replace(" batch,", "")
                 hint = "; for a single step use fourfold.nn.LLTMCell" if batched and state.dim() == 2 else ""
                 raise ValueError(
-                    f"LLTM: expected {name} to have shape ({names}) = {expected}, "
-                    f"but got {tuple(state.shape)}{hint}"
+                    f"LLTM: expected {name} to have shape ({names}) = {expected}, but got {tuple(state.shape)}{hint}"
                 )
             states.append(state if batched else state.unsqueeze(1))
         return states[0], states[1]
@@ -171,8 +170,8 @@ class LLTM(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}weights" in state_dict:
             raise ValueError(
-                f"LLTM: this checkpoint holds {prefix}weights, which is a cell's; load it into fourfold.nn.LLTMCell, or "
-                f"rename {prefix}weights to {prefix}weights_l0 and {prefix}bias to {prefix}bias_l0"
+                f"LLTM: this checkpoint holds {prefix}weights, which is a cell's; load it into fourfold.nn.LLTMCell, "
+                f"or rename {prefix}weights to {prefix}weights_l0 and {prefix}bias to {prefix}bias_l0"
             )
         for layer in range(self.num_layers):
             for suffix in self._suffixes(layer):

@@ -68,7 +68,7 @@ def expect_dtype(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> None
 
 
 def expect_shape(op: str, name: str, tensor: Tensor, **shape: Any) -> None:
-    """`shape` gives each dimension's name and size, None for any; _ in a name stands for what Python has no name for."""
+    """``shape`` gives each dimension's name and size, None for any; a product or sum has a name of its own below."""
     sizes = list(shape.values())
     if tensor.dim() != len(sizes) or any(e is not None and s != e for s, e in zip(tensor.shape, sizes, strict=True)):
         names = ", ".join(_spell(name) for name in shape)

@@ -277,9 +277,7 @@ def in_compute_dtype(f: Callable[..., Outputs]) -> Callable[..., Outputs]:
 def fold_batch(tensor: Tensor, mapped: int | None, size: int, batch_dim: int) -> Tensor:
     """Puts a mapped dimension of that size into ``batch_dim``: (…, batch, …) becomes (…, size * batch, …)."""
     if mapped is None:
-        tensor = tensor.unsqueeze(batch_dim).expand(
-            *tensor.shape[:batch_dim], size, *tensor.shape[batch_dim:]
-        )
+        tensor = tensor.unsqueeze(batch_dim).expand(*tensor.shape[:batch_dim], size, *tensor.shape[batch_dim:])
     else:
         tensor = tensor.movedim(mapped, batch_dim)
     return tensor.flatten(batch_dim, batch_dim + 1)

@@ -21,9 +21,7 @@ def _check_arguments(
     _check.expect_tensors(op, x=x, y=y)
     for name, tensor in (("x", x), ("y", y)):
         if tensor.dtype not in _check.FLOATING + _check.INTEGRAL:
-            raise TypeError(
-                f"{op}: expected {name} to be bool, an integer or floating point, but got {tensor.dtype}"
-            )
+            raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {tensor.dtype}")
     _check.expect_number(op, "alpha", alpha)
     _check.expect_number(op, "beta", beta)
     dtype = dtype or torch.result_type(x, y)

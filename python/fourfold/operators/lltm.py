@@ -142,9 +142,7 @@ def _vmap(
     if packed or any(d is not None for d in in_dims[3:]):
         return map_each(operator, info, in_dims, input, h_0, c_0, *rest)
     size, (time, batch) = info.batch_size, _without(input, in_dims[0]).shape[:2]
-    folded = (
-        fold_batch(t, d, size, dim) for t, d, dim in zip((input, h_0, c_0), in_dims, (1, 0, 0), strict=False)
-    )
+    folded = (fold_batch(t, d, size, dim) for t, d, dim in zip((input, h_0, c_0), in_dims, (1, 0, 0), strict=False))
     output, h_n, c_n, gates, cells = operator.op(*folded, *rest)
     hidden_size = h_n.shape[1]
     outputs = (

@@ -11,9 +11,7 @@ from fourfold.operators import _check
 from fourfold.operators._operator import Operator, Outputs, fold_batch, in_compute_dtype, map_each, vjp_of
 
 
-def _check_arguments(
-    op: str, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None
-) -> None:
+def _check_arguments(op: str, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None) -> None:
     named = {"x": x, "h": h, "c": c, "weights": weights} | ({} if bias is None else {"bias": bias})
     _check.expect_tensors(op, **named)
     _check.expect_floating(op, "x", x)
@@ -23,9 +21,7 @@ def _check_arguments(
     _check.expect_shape(op, "h", h, batch=x.shape[0], hidden_size=None)
     hidden_size = h.shape[1]
     _check.expect_shape(op, "c", c, batch=x.shape[0], hidden_size=hidden_size)
-    _check.expect_shape(
-        op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + x.shape[1]
-    )
+    _check.expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + x.shape[1])
     if bias is not None:
         _check.expect_dtype(op, "bias", bias, x.dtype)
         _check.expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
@@ -64,13 +60,14 @@ def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, 
     if grad_next_h is None and grad_next_c is None:
         return (None,) * 6
     x, h, c, weights, bias, next_c, gates = ctx.saved_tensors
-    need_x, need_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:5])
+    need_x, need_h, *_ = ctx.needs_input_grad
+    need_weights = any(ctx.needs_input_grad[3:5])
     grad_x, grad_h, grad_c, grad_weights, grad_bias = BACKWARD(
-        grad_next_h, grad_next_c, x, h, c, weights, bias, next_c, gates, need_x, need_weights
+        grad_next_h, grad_next_c, x, h, c, weights, bias, next_c, gates, need_x, need_h, need_weights
     )
     return (
         grad_x if need_x else None,
-        grad_h,
+        grad_h if need_h else None,
         grad_c,
         grad_weights if need_weights else None,
         grad_bias if need_weights and bias is not None else None,
@@ -103,6 +100,7 @@ def _check_backward(
     next_c: Tensor,
     gates: Tensor,
     need_x: bool = True,
+    need_h: bool = True,
     need_weights: bool = True,
 ) -> None:
     _check_arguments("lltm_cell_backward", x, h, c, weights, bias)
@@ -119,11 +117,12 @@ def _fake_backward(
     next_c: Tensor,
     gates: Tensor,
     need_x: bool = True,
+    need_h: bool = True,
     need_weights: bool = True,
 ) -> Outputs:
     return (
         x.new_empty(x.shape if need_x else (0,)),
-        h.new_empty(h.shape),
+        h.new_empty(h.shape if need_h else (0,)),
         c.new_empty(c.shape),
         weights.new_empty(weights.shape if need_weights else (0,)),
         x.new_empty(bias.shape if need_weights and bias is not None else (0,)),
@@ -141,11 +140,12 @@ def _reference_backward(
     next_c: Tensor,
     gates: Tensor,
     need_x: bool = True,
+    need_h: bool = True,
     need_weights: bool = True,
 ) -> Outputs:
     """As a function of the forward's own arguments: what it kept is computed from them once more."""
     grads = vjp_of(in_compute_dtype(_reference), (x, h, c, weights, bias), (grad_next_h, grad_next_c))
-    needed = (need_x, True, True, need_weights, need_weights)
+    needed = (need_x, need_h, True, need_weights, need_weights)
     return tuple(g if need and g is not None else x.new_zeros(0) for g, need in zip(grads, needed, strict=True))
 
 
@@ -169,9 +169,7 @@ BACKWARD = Operator(
 )
 
 
-def lltm_cell(
-    x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial.
 
     With [i, o, g] = [h, x] Wᵀ + b:  c' = c + σ(i) elu(g),  h' = σ(o) tanh(c').

@@ -30,9 +30,7 @@ def _check_backward(grad: Tensor, x: Tensor, lambd: float) -> None:
     _check_arguments(op, x, lambd)
     _check.expect_dtype(op, "grad", grad, x.dtype)
     if grad.shape != x.shape:
-        raise ValueError(
-            f"{op}: expected grad to have x's shape {_check.shape_of(x)}, but got {_check.shape_of(grad)}"
-        )
+        raise ValueError(f"{op}: expected grad to have x's shape {_check.shape_of(x)}, but got {_check.shape_of(grad)}")
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
