@@ -39,7 +39,7 @@ struct ExpParts {
 };
 
 template <typename S>
-ExpParts<S> exp_parts(Vectorized<S> x) {
+FOURFOLD_FN ExpParts<S> exp_parts(Vectorized<S> x) {
   using C = ExpConstants<S>;
   using V = Vectorized<S>;
   using I = Vectorized<typename C::Bits>;
@@ -64,13 +64,13 @@ ExpParts<S> exp_parts(Vectorized<S> x) {
 }
 
 template <typename S>
-Vectorized<S> exp(const Vectorized<S>& x) {
+FOURFOLD_FN Vectorized<S> exp(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(x);
   return at::vec::fmadd(half_scale, p, half_scale) * Vectorized<S>(2);
 }
 
 template <typename S>
-Vectorized<S> expm1(const Vectorized<S>& x) {
+FOURFOLD_FN Vectorized<S> expm1(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(x);
   const Vectorized<S> half(S(0.5));
   return at::vec::fmadd(half_scale, p, half_scale - half) * Vectorized<S>(2);
@@ -78,14 +78,14 @@ Vectorized<S> expm1(const Vectorized<S>& x) {
 
 // tanh |x| = -m / (m + 2) with m = expm1(-2|x|), which keeps its relative error near zero; then x's sign.
 template <typename S>
-Vectorized<S> tanh(const Vectorized<S>& x) {
+FOURFOLD_FN Vectorized<S> tanh(const Vectorized<S>& x) {
   const Vectorized<S> m = expm1(x.abs() * Vectorized<S>(-2));
   const Vectorized<S> sign = x & Vectorized<S>(S(-0.0));
   return (-m / (m + Vectorized<S>(2))) | sign;
 }
 
 template <typename S>
-Vectorized<S> select(const Vectorized<S>& mask, const Vectorized<S>& yes, const Vectorized<S>& no) {
+FOURFOLD_FN Vectorized<S> select(const Vectorized<S>& mask, const Vectorized<S>& yes, const Vectorized<S>& no) {
   return Vectorized<S>::blendv(no, yes, mask);
 }
 

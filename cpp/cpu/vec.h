@@ -9,7 +9,8 @@
 
 #include "cpu/strided.h"
 
-#define FOURFOLD_FN static inline
+// A call inside a loop over vectors would spill the registers that hold them.
+#define FOURFOLD_FN static inline __attribute__((always_inline))
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
