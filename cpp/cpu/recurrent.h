@@ -10,15 +10,14 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 // The rows that make a part worth a thread of its own: some 2^18 multiply-adds.
-inline int64_t row_grain(int64_t time, int64_t gates, int64_t hidden_size) {
-  const int64_t work = time * gates * hidden_size * hidden_size + 1;
+inline int64_t row_grain(const RecurrentLayer& layer, int64_t gates) {
+  const int64_t work = layer.time * gates * layer.hidden_size * layer.hidden_size + 1;
   return 1 + (int64_t(1) << 18) / work;
 }
 
 // Of the batch rows [begin, end), how many take part in step t; they come first.
-template <typename Job>
-int64_t active_rows(const Job& job, int64_t t, int64_t begin, int64_t end) {
-  const int64_t active = job.offsets[t + 1] - job.offsets[t];
+inline int64_t active_rows(const RecurrentLayer& layer, int64_t t, int64_t begin, int64_t end) {
+  const int64_t active = layer.offsets[t + 1] - layer.offsets[t];
   return (end < active ? end : active) - begin;
 }
 
@@ -26,25 +25,29 @@ template <typename Cell, typename S>
 class ForwardLoop {
  public:
   explicit ForwardLoop(const RecurrentForward& job)
-      : job_(job),
-        weights_(Packed<S, gates>::grouped(
-            static_cast<const S*>(job.weights), job.hidden_size, job.hidden_size, 1, job.weights_leading_dim,
-            job.hidden_size * job.weights_leading_dim)) {}
+      : job_(job), layer_(job.layer), weights_(packed(job.layer)) {}
 
   void run() const {
-    parallel(job_.batch, row_grain(job_.time, gates, job_.hidden_size), [this](int64_t begin, int64_t end) {
-      for (int64_t s = 0; s < job_.time; ++s) step(job_.reverse ? job_.time - 1 - s : s, begin, end);
+    parallel(layer_.batch, row_grain(layer_, gates), [this](int64_t begin, int64_t end) {
+      for (int64_t s = 0; s < layer_.time; ++s) step(layer_.reverse ? layer_.time - 1 - s : s, begin, end);
     });
   }
 
  private:
   static constexpr int gates = Cell::gates;
 
+  static Packed<S, gates> packed(const RecurrentLayer& layer) {
+    const int64_t size = layer.hidden_size;
+    const int64_t leading_dim = layer.weights_leading_dim;
+    return Packed<S, gates>::grouped(
+        static_cast<const S*>(layer.weights), size, size, 1, leading_dim, size * leading_dim);
+  }
+
   void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = active_rows(job_, t, begin, end);
+    const int64_t rows = active_rows(layer_, t, begin, end);
     if (rows <= 0) return;
-    const int64_t size = job_.hidden_size;
-    const int64_t first = job_.offsets[t] + begin;
+    const int64_t size = layer_.hidden_size;
+    const int64_t first = layer_.offsets[t] + begin;
     S* h = static_cast<S*>(job_.h) + begin * size;
     for (int64_t p = 0; p < weights_.panels(); ++p) {
       multiply_rows<gates>(
@@ -58,7 +61,7 @@ class ForwardLoop {
   }
 
   ForwardRow<S> row_of(int64_t row, int64_t state_row) const {
-    const int64_t size = job_.hidden_size;
+    const int64_t size = layer_.hidden_size;
     S* c = at_row(static_cast<S*>(job_.c), state_row, size);
     return {at_row(static_cast<const S*>(job_.projection), row, gates * size),
             c,
@@ -69,6 +72,7 @@ class ForwardLoop {
   }
 
   const RecurrentForward& job_;
+  const RecurrentLayer& layer_;
   Packed<S, gates> weights_;
 };
 
@@ -77,12 +81,13 @@ class BackwardLoop {
  public:
   explicit BackwardLoop(const RecurrentBackward& job)
       : job_(job),
-        weights_(static_cast<const S*>(job.weights), gates * job.hidden_size, job.hidden_size, job.weights_leading_dim,
-                 1) {}
+        layer_(job.layer),
+        weights_(static_cast<const S*>(layer_.weights), gates * layer_.hidden_size, layer_.hidden_size,
+                 layer_.weights_leading_dim, 1) {}
 
   void run() const {
-    parallel(job_.batch, row_grain(job_.time, gates, job_.hidden_size), [this](int64_t begin, int64_t end) {
-      for (int64_t s = 0; s < job_.time; ++s) step(job_.reverse ? s : job_.time - 1 - s, begin, end);
+    parallel(layer_.batch, row_grain(layer_, gates), [this](int64_t begin, int64_t end) {
+      for (int64_t s = 0; s < layer_.time; ++s) step(layer_.reverse ? s : layer_.time - 1 - s, begin, end);
     });
   }
 
@@ -91,10 +96,10 @@ class BackwardLoop {
   static constexpr int width = 3;
 
   void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = active_rows(job_, t, begin, end);
+    const int64_t rows = active_rows(layer_, t, begin, end);
     if (rows <= 0) return;
-    const int64_t size = job_.hidden_size;
-    const int64_t first = job_.offsets[t] + begin;
+    const int64_t size = layer_.hidden_size;
+    const int64_t first = layer_.offsets[t] + begin;
     for (int64_t row = 0; row < rows; ++row) backward_row<Cell, S>(row_of(first + row, begin + row), size);
     S* grad_h = static_cast<S*>(job_.grad_h) + begin * size;
     multiply_all(
@@ -105,7 +110,7 @@ class BackwardLoop {
   }
 
   BackwardRow<S> row_of(int64_t row, int64_t state_row) const {
-    const int64_t size = job_.hidden_size;
+    const int64_t size = layer_.hidden_size;
     S* grad_c = at_row(static_cast<S*>(job_.grad_c), state_row, size);
     return {at_row(static_cast<const S*>(job_.activated), row, gates * size),
             at_row(static_cast<const S*>(job_.cells), row, size),
@@ -117,12 +122,13 @@ class BackwardLoop {
   }
 
   const RecurrentBackward& job_;
+  const RecurrentLayer& layer_;
   Packed<S, width> weights_;
 };
 
 template <template <typename, typename> class Loop, typename Cell, typename Job>
 void run_loop(const Job& job) {
-  if (job.kind == Kind::float64) {
+  if (job.layer.kind == Kind::float64) {
     Loop<Cell, double>(job).run();
   } else {
     Loop<Cell, float>(job).run();

@@ -9,34 +9,31 @@
 
 namespace fourfold::cpu {
 
-struct RecurrentForward {
+struct RecurrentLayer {
   Kind kind;  // float32 or float64
   int64_t time;
   int64_t batch;
   int64_t hidden_size;
   bool reverse;
-  const int64_t* offsets;     // (time + 1)
-  const void* weights;        // (gates * hidden_size, hidden_size), the recurrent part
+  const int64_t* offsets;  // (time + 1)
+  const void* weights;     // (gates * hidden_size, hidden_size), the recurrent part
   int64_t weights_leading_dim;
-  const void* projection;     // (rows, gates * hidden_size): input projection with bias; may be the same as activated
-  void* activated;            // out (rows, gates * hidden_size), or null: what the backward needs of each gate
-  void* cells;                // out (rows, hidden_size), or null: the new c of each row
-  void* output;               // out (rows, hidden_size)
-  void* h;                    // in/out (batch, hidden_size): initial state, then final
-  void* c;                    // in/out (batch, hidden_size)
+};
+
+struct RecurrentForward {
+  RecurrentLayer layer;
+  const void* projection;  // (rows, gates * hidden_size): input projection with bias; may be the same as activated
+  void* activated;         // out (rows, gates * hidden_size), or null: what the backward needs of each gate
+  void* cells;             // out (rows, hidden_size), or null: the new c of each row
+  void* output;            // out (rows, hidden_size)
+  void* h;                 // in/out (batch, hidden_size): initial state, then final
+  void* c;                 // in/out (batch, hidden_size)
 };
 
 struct RecurrentBackward {
-  Kind kind;
-  int64_t time;
-  int64_t batch;
-  int64_t hidden_size;
-  bool reverse;
-  const int64_t* offsets;
-  const void* weights;
-  int64_t weights_leading_dim;
-  const void* activated;
-  const void* cells;
+  RecurrentLayer layer;
+  const void* activated;    // (rows, gates * hidden_size)
+  const void* cells;        // (rows, hidden_size)
   const void* grad_output;  // (rows, hidden_size), or null for zero
   void* grad_gates;         // out (rows, gates * hidden_size)
   void* grad_h;             // in/out (batch, hidden_size): the final state's gradient, then the initial one's

@@ -81,6 +81,19 @@ Tensor as_rows(const Tensor& x, const Layout& layout) {
   return dense.dim() == 2 ? dense : view(dense, {layout.rows(), x.size(x.dim() - 1)});
 }
 
+cpu::RecurrentLayer layer_of(const Layout& layout, const Tensor& weights, bool reverse) {
+  return {
+      .kind = kind_of(weights.scalar_type()),
+      .time = layout.time(),
+      .batch = layout.batch,
+      .hidden_size = layout.hidden_size,
+      .reverse = reverse,
+      .offsets = layout.offsets.data(),
+      .weights = data_of(weights),
+      .weights_leading_dim = layout.hidden_size + layout.input_size,
+  };
+}
+
 Tensor empty_output(const Layout& layout, bool packed, int64_t size, ScalarType dtype) {
   return packed ? empty({layout.rows(), size}, dtype) : empty({layout.time(), layout.batch, size}, dtype);
 }
@@ -99,14 +112,7 @@ Outputs lltm(
   Tensor h = clone(convert(h_0, dtype));
   Tensor c = clone(convert(c_0, dtype));
   cpu::lltm(cpu::RecurrentForward{
-      .kind = kind_of(dtype),
-      .time = layout.time(),
-      .batch = layout.batch,
-      .hidden_size = layout.hidden_size,
-      .reverse = reverse,
-      .offsets = layout.offsets.data(),
-      .weights = data_of(w),
-      .weights_leading_dim = layout.hidden_size + layout.input_size,
+      .layer = layer_of(layout, w, reverse),
       .projection = data_of(gates),
       .activated = save_for_backward ? out_data(gates) : nullptr,
       .cells = save_for_backward ? out_data(cells) : nullptr,
@@ -154,14 +160,7 @@ Outputs lltm_backward(
   Tensor grad_h = initial_gradient(grad_h_n, layout, dtype);
   Tensor grad_c = initial_gradient(grad_c_n, layout, dtype);
   cpu::lltm_backward(cpu::RecurrentBackward{
-      .kind = kind_of(dtype),
-      .time = layout.time(),
-      .batch = layout.batch,
-      .hidden_size = layout.hidden_size,
-      .reverse = reverse,
-      .offsets = layout.offsets.data(),
-      .weights = data_of(w),
-      .weights_leading_dim = layout.hidden_size + layout.input_size,
+      .layer = layer_of(layout, w, reverse),
       .activated = data_of(activated),
       .cells = data_of(saved_cells),
       .grad_output = data_of(grad),

@@ -88,6 +88,15 @@ def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -
         )
 
 
+def expect_lltm_parameters(op: str, x: Tensor, hidden_size: Any, weights: Tensor, bias: Tensor | None) -> None:
+    """The LLTM's parameters, of x's dtype and for its last dimension."""
+    expect_dtype(op, "weights", weights, x.dtype)
+    expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + x.shape[-1])
+    if bias is not None:
+        expect_dtype(op, "bias", bias, x.dtype)
+        expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
+
+
 def _spell(name: str) -> str:
     return {"three_hidden": "3 * hidden_size", "hidden_and_input": "hidden_size + input_size"}.get(name, name)
 

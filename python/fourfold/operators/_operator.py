@@ -261,6 +261,16 @@ def _autocast(operator: Operator, device: str) -> Callable[..., Outputs]:
     return kernel
 
 
+def gradients_of(
+    reference: Callable[..., Outputs], args: Sequence[Any], grads: Sequence[Tensor | None], needed: Sequence[bool]
+) -> tuple[Tensor, ...]:
+    """The definition of a ``_backward`` operator: the reference's gradients by the first arguments, shape (0) for each
+    that is not needed. A function of the forward's arguments alone: what it kept is computed from them once more."""
+    results = vjp_of(in_compute_dtype(reference), args, grads)
+    left_out = args[0].new_zeros(0)
+    return tuple(g if need and g is not None else left_out for g, need in zip(results, needed, strict=False))
+
+
 def in_compute_dtype(f: Callable[..., Outputs]) -> Callable[..., Outputs]:
     """f with float16 and bfloat16 arguments computed in float32, as the kernels do, and its outputs rounded once."""
 

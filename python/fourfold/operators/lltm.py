@@ -2,238 +2,155 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fourfold import reference
 from fourfold.operators import _check
-from fourfold.operators._operator import Operator, Outputs, fold_batch, in_compute_dtype, map_each, vjp_of
+from fourfold.operators._operator import Operator, Outputs, fold_batch, gradients_of, in_compute_dtype, map_each
 
 
-def _check_arguments(
-    op: str,
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    batch_sizes: Tensor | None = None,
-) -> None:
-    named = {"input": input, "h_0": h_0, "c_0": c_0, "weights": weights} | ({} if bias is None else {"bias": bias})
-    _check.expect_tensors(op, **named)
-    _check.expect_floating(op, "input", input)
-    for name, tensor in list(named.items())[1:4]:
-        _check.expect_dtype(op, name, tensor, input.dtype)
-    if batch_sizes is None:
-        _check.expect_shape(op, "input", input, time=None, batch=None, input_size=None)
-        batch = input.shape[1]
+class Forward(NamedTuple):
+    """The operator's arguments, in order."""
+
+    input: Tensor
+    h_0: Tensor
+    c_0: Tensor
+    weights: Tensor
+    bias: Tensor | None = None
+    reverse: bool = False
+    batch_sizes: Tensor | None = None
+    save_for_backward: bool = True
+
+
+class Backward(NamedTuple):
+    """Its backward's."""
+
+    grad_output: Tensor | None
+    grad_h_n: Tensor | None
+    grad_c_n: Tensor | None
+    input: Tensor
+    h_0: Tensor
+    c_0: Tensor
+    weights: Tensor
+    bias: Tensor | None
+    reverse: bool
+    batch_sizes: Tensor | None
+    output: Tensor
+    gates: Tensor
+    cells: Tensor
+    need_input: bool = True
+    need_weights: bool = True
+
+
+def _check_arguments(op: str, a: Forward | Backward) -> None:
+    named = {"input": a.input, "h_0": a.h_0, "c_0": a.c_0, "weights": a.weights}
+    _check.expect_tensors(op, **named, **({} if a.bias is None else {"bias": a.bias}))
+    _check.expect_floating(op, "input", a.input)
+    _check.expect_dtype(op, "h_0", a.h_0, a.input.dtype)
+    _check.expect_dtype(op, "c_0", a.c_0, a.input.dtype)
+    if a.batch_sizes is None:
+        _check.expect_shape(op, "input", a.input, time=None, batch=None, input_size=None)
+        batch = a.input.shape[1]
     else:
-        _check.expect_tensors(op, batch_sizes=batch_sizes)
-        _check.expect_shape(op, "input", input, rows=None, input_size=None)
+        _check.expect_tensors(op, batch_sizes=a.batch_sizes)
+        _check.expect_shape(op, "input", a.input, rows=None, input_size=None)
         batch = None
-    _check.expect_shape(op, "h_0", h_0, batch=batch, hidden_size=None)
-    batch, hidden_size = h_0.shape
-    _check.expect_shape(op, "c_0", c_0, batch=batch, hidden_size=hidden_size)
-    _check.expect_shape(
-        op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + input.shape[-1]
-    )
-    if bias is not None:
-        _check.expect_dtype(op, "bias", bias, input.dtype)
-        _check.expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
-    if batch_sizes is not None:
-        _check.expect_dtype(op, "batch_sizes", batch_sizes, torch.int64)
-        _check.expect_shape(op, "batch_sizes", batch_sizes, time=None)
+    _check.expect_shape(op, "h_0", a.h_0, batch=batch, hidden_size=None)
+    batch, hidden_size = a.h_0.shape
+    _check.expect_shape(op, "c_0", a.c_0, batch=batch, hidden_size=hidden_size)
+    _check.expect_lltm_parameters(op, a.input, hidden_size, a.weights, a.bias)
+    if a.batch_sizes is not None:
+        _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
+        _check.expect_shape(op, "batch_sizes", a.batch_sizes, time=None)
 
 
-def _check_forward(
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    reverse: bool = False,
-    batch_sizes: Tensor | None = None,
-    save_for_backward: bool = True,
-) -> None:
-    _check_arguments("lltm", input, h_0, c_0, weights, bias, batch_sizes)
-
-
-def _fake(
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    reverse: bool = False,
-    batch_sizes: Tensor | None = None,
-    save_for_backward: bool = True,
-) -> Outputs:
-    hidden_size = h_0.shape[1]
-    rows = input.shape[0] * input.shape[1] if batch_sizes is None else input.shape[0]
-    dtype = _check.compute_dtype(input.dtype)
+def _fake(*args: Any) -> Outputs:
+    a = Forward(*args)
+    hidden_size = a.h_0.shape[1]
+    rows = a.input.shape[0] * a.input.shape[1] if a.batch_sizes is None else a.input.shape[0]
+    dtype = _check.compute_dtype(a.input.dtype)
     return (
-        input.new_empty(*input.shape[:-1], hidden_size),
-        h_0.new_empty(h_0.shape),
-        c_0.new_empty(c_0.shape),
-        input.new_empty((rows, 3 * hidden_size) if save_for_backward else (0,), dtype=dtype),
-        input.new_empty((rows, hidden_size) if save_for_backward else (0,), dtype=dtype),
+        a.input.new_empty(*a.input.shape[:-1], hidden_size),
+        a.h_0.new_empty(a.h_0.shape),
+        a.c_0.new_empty(a.c_0.shape),
+        a.input.new_empty((rows, 3 * hidden_size) if a.save_for_backward else (0,), dtype=dtype),
+        a.input.new_empty((rows, hidden_size) if a.save_for_backward else (0,), dtype=dtype),
     )
 
 
-def _reference(
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None = None,
-    reverse: bool = False,
-    batch_sizes: Tensor | None = None,
-    save_for_backward: bool = True,
-) -> Outputs:
-    output, (h_n, c_n) = reference.lltm(input, h_0, c_0, weights, bias, reverse, batch_sizes)
+def _fake_backward(*args: Any) -> Outputs:
+    a = Backward(*args)
+    return (
+        a.input.new_empty(a.input.shape if a.need_input else (0,)),
+        a.h_0.new_empty(a.h_0.shape),
+        a.c_0.new_empty(a.c_0.shape),
+        a.weights.new_empty(a.weights.shape if a.need_weights else (0,)),
+        a.input.new_empty(a.bias.shape if a.need_weights and a.bias is not None else (0,)),
+    )
+
+
+def _reference(*args: Any) -> Outputs:
+    output, (h_n, c_n) = reference.lltm(*args[:7])
     return output, h_n, c_n
 
 
+def _reference_backward(*args: Any) -> Outputs:
+    a = Backward(*args)
+    arguments = (a.input, a.h_0, a.c_0, a.weights, a.bias, a.reverse, a.batch_sizes)
+    needed = (a.need_input, True, True, a.need_weights, a.need_weights)
+    return gradients_of(_reference, arguments, (a.grad_output, a.grad_h_n, a.grad_c_n), needed)
+
+
 def _setup_context(ctx: Any, inputs: tuple, outputs: Outputs) -> None:
-    input, h_0, c_0, weights, bias, ctx.reverse, batch_sizes, _ = inputs
+    a = Forward(*inputs)
     output, _, _, gates, cells = outputs
-    ctx.save_for_backward(input, h_0, c_0, weights, bias, batch_sizes, output, gates, cells)
+    ctx.save_for_backward(a.input, a.h_0, a.c_0, a.weights, a.bias, a.batch_sizes, output, gates, cells)
+    ctx.reverse = a.reverse
 
 
-def _gradient(
-    ctx: Any,
-    grad_output: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    *_: None,
-) -> tuple:
+def _gradient(ctx: Any, *grads: Tensor | None) -> tuple:
+    grad_output, grad_h_n, grad_c_n = grads[:3]
     if grad_output is None and grad_h_n is None and grad_c_n is None:
         return (None,) * 8
-    input, h_0, c_0, weights, bias, batch_sizes, output, gates, cells = ctx.saved_tensors
+    input, h_0, c_0, weights, bias, batch_sizes, *kept = ctx.saved_tensors
     need_input, need_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:5])
-    grads = BACKWARD(
-        grad_output,
-        grad_h_n,
-        grad_c_n,
-        input,
-        h_0,
-        c_0,
-        weights,
-        bias,
-        ctx.reverse,
-        batch_sizes,
-        output,
-        gates,
-        cells,
-        need_input,
-        need_weights,
-    )
+    layer = (input, h_0, c_0, weights, bias, ctx.reverse, batch_sizes)
+    results = BACKWARD(grad_output, grad_h_n, grad_c_n, *layer, *kept, need_input, need_weights)
     needed = (need_input, True, True, need_weights, need_weights and bias is not None)
-    return (*(g if need else None for g, need in zip(grads, needed, strict=True)), None, None, None)
+    return (*(g if need else None for g, need in zip(results, needed, strict=True)), None, None, None)
 
 
-def _vmap(
-    operator: Operator, info: Any, in_dims: tuple, input: Tensor, h_0: Tensor, c_0: Tensor, *rest: Any
-) -> tuple[Outputs, Any]:
+def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
     """With the parameters unmapped, the mapped dimension is more batch; packed input has no batch dimension to fold."""
-    packed = len(rest) > 3 and rest[3] is not None
-    if packed or any(d is not None for d in in_dims[3:]):
-        return map_each(operator, info, in_dims, input, h_0, c_0, *rest)
-    size, (time, batch) = info.batch_size, _without(input, in_dims[0]).shape[:2]
-    folded = (fold_batch(t, d, size, dim) for t, d, dim in zip((input, h_0, c_0), in_dims, (1, 0, 0), strict=False))
-    output, h_n, c_n, gates, cells = operator.op(*folded, *rest)
-    hidden_size = h_n.shape[1]
+    a = Forward(*args)
+    if a.batch_sizes is not None or any(d is not None for d in in_dims[3:]):
+        return map_each(operator, info, in_dims, *args)
+    size = info.batch_size
+    time, batch = (a.input if in_dims[0] is None else a.input.select(in_dims[0], 0)).shape[:2]
+    state = zip(args[:3], in_dims, (1, 0, 0), strict=False)
+    output, h_n, c_n, gates, cells = operator.op(*(fold_batch(t, d, size, dim) for t, d, dim in state), *args[3:])
     outputs = (
-        output.reshape(time, size, batch, hidden_size),
-        h_n.reshape(size, batch, hidden_size),
-        c_n.reshape(size, batch, hidden_size),
-        *(_saved_rows(t, time, size, batch) for t in (gates, cells)),
+        output.unflatten(1, (size, batch)),
+        h_n.unflatten(0, (size, batch)),
+        c_n.unflatten(0, (size, batch)),
+        *(_kept_rows(t, time, size, batch) for t in (gates, cells)),
     )
     return outputs, (1, 0, 0, 0, 0)
 
 
-def _without(tensor: Tensor, mapped: int | None) -> Tensor:
-    return tensor if mapped is None else tensor.select(mapped, 0)
-
-
-def _saved_rows(saved: Tensor, time: int, size: int, batch: int) -> Tensor:
-    if saved.dim() == 1:
-        return saved.expand(size, 0)
-    columns = saved.shape[1]
-    return saved.reshape(time, size, batch, columns).movedim(1, 0).reshape(size, time * batch, columns)
-
-
-def _check_backward(
-    grad_output: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    batch_sizes: Tensor | None,
-    *kept_and_needed: Any,
-) -> None:
-    _check_arguments("lltm_backward", input, h_0, c_0, weights, bias, batch_sizes)
-
-
-def _fake_backward(
-    grad_output: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    batch_sizes: Tensor | None,
-    output: Tensor,
-    gates: Tensor,
-    cells: Tensor,
-    need_input: bool = True,
-    need_weights: bool = True,
-) -> Outputs:
-    return (
-        input.new_empty(input.shape if need_input else (0,)),
-        h_0.new_empty(h_0.shape),
-        c_0.new_empty(c_0.shape),
-        weights.new_empty(weights.shape if need_weights else (0,)),
-        input.new_empty(bias.shape if need_weights and bias is not None else (0,)),
-    )
-
-
-def _reference_backward(
-    grad_output: Tensor | None,
-    grad_h_n: Tensor | None,
-    grad_c_n: Tensor | None,
-    input: Tensor,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    batch_sizes: Tensor | None,
-    output: Tensor,
-    gates: Tensor,
-    cells: Tensor,
-    need_input: bool = True,
-    need_weights: bool = True,
-) -> Outputs:
-    """As a function of the forward's own arguments: what it kept is computed from them once more."""
-    arguments = (input, h_0, c_0, weights, bias, reverse, batch_sizes)
-    grads = vjp_of(in_compute_dtype(_reference), arguments, (grad_output, grad_h_n, grad_c_n))[:5]
-    needed = (need_input, True, True, need_weights, need_weights)
-    return tuple(g if need and g is not None else input.new_zeros(0) for g, need in zip(grads, needed, strict=True))
+def _kept_rows(kept: Tensor, time: int, size: int, batch: int) -> Tensor:
+    if kept.dim() == 1:
+        return kept.expand(size, 0)
+    columns = kept.shape[1]
+    return kept.reshape(time, size, batch, columns).movedim(1, 0).reshape(size, time * batch, columns)
 
 
 FORWARD = Operator(
     "lltm",
-    check=_check_forward,
+    check=lambda *args: _check_arguments("lltm", Forward(*args)),
     fake=_fake,
     reference=in_compute_dtype(_reference),
     setup_context=_setup_context,
@@ -245,7 +162,7 @@ FORWARD = Operator(
 )
 BACKWARD = Operator(
     "lltm_backward",
-    check=_check_backward,
+    check=lambda *args: _check_arguments("lltm_backward", Backward(*args)),
     fake=_fake_backward,
     reference=_reference_backward,
 )
@@ -280,6 +197,5 @@ def lltm(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
-    arguments = (input, h_0, c_0, weights, bias, reverse, batch_sizes)
-    output, h_n, c_n, _, _ = FORWARD(*arguments)
+    output, h_n, c_n, _, _ = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes)
     return output, (h_n, c_n)

@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from fourfold import reference
 from fourfold.operators import _check
-from fourfold.operators._operator import Operator, Outputs, fold_batch, in_compute_dtype, map_each, vjp_of
+from fourfold.operators._operator import Operator, Outputs, fold_batch, gradients_of, in_compute_dtype, map_each
 
 
-def _check_arguments(op: str, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None) -> None:
-    named = {"x": x, "h": h, "c": c, "weights": weights} | ({} if bias is None else {"bias": bias})
+class Forward(NamedTuple):
+    """The operator's arguments, in order."""
+
+    x: Tensor
+    h: Tensor
+    c: Tensor
+    weights: Tensor
+    bias: Tensor | None = None
+    save_for_backward: bool = True
+
+
+class Backward(NamedTuple):
+    """Its backward's."""
+
+    grad_next_h: Tensor | None
+    grad_next_c: Tensor | None
+    x: Tensor
+    h: Tensor
+    c: Tensor
+    weights: Tensor
+    bias: Tensor | None
+    next_c: Tensor
+    gates: Tensor
+    need_x: bool = True
+    need_h: bool = True
+    need_weights: bool = True
+
+
+def _check_arguments(op: str, a: Forward | Backward) -> None:
+    named = {"x": a.x, "h": a.h, "c": a.c, "weights": a.weights} | ({} if a.bias is None else {"bias": a.bias})
     _check.expect_tensors(op, **named)
-    _check.expect_floating(op, "x", x)
-    for name, tensor in list(named.items())[1:4]:
-        _check.expect_dtype(op, name, tensor, x.dtype)
-    _check.expect_shape(op, "x", x, batch=None, input_size=None)
-    _check.expect_shape(op, "h", h, batch=x.shape[0], hidden_size=None)
-    hidden_size = h.shape[1]
-    _check.expect_shape(op, "c", c, batch=x.shape[0], hidden_size=hidden_size)
-    _check.expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + x.shape[1])
-    if bias is not None:
-        _check.expect_dtype(op, "bias", bias, x.dtype)
-        _check.expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
+    _check.expect_floating(op, "x", a.x)
+    _check.expect_dtype(op, "h", a.h, a.x.dtype)
+    _check.expect_dtype(op, "c", a.c, a.x.dtype)
+    _check.expect_shape(op, "x", a.x, batch=None, input_size=None)
+    _check.expect_shape(op, "h", a.h, batch=a.x.shape[0], hidden_size=None)
+    _check.expect_shape(op, "c", a.c, batch=a.x.shape[0], hidden_size=a.h.shape[1])
+    _check.expect_lltm_parameters(op, a.x, a.h.shape[1], a.weights, a.bias)
 
 
-def _check_forward(
-    x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None, save_for_backward: bool = True
-) -> None:
-    _check_arguments("lltm_cell", x, h, c, weights, bias)
-
-
-def _fake(
-    x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None, save_for_backward: bool = True
-) -> Outputs:
-    batch, hidden_size = h.shape
-    shape = (batch, 3 * hidden_size) if save_for_backward else (0,)
+def _fake(*args: Any) -> Outputs:
+    a = Forward(*args)
+    batch, hidden_size = a.h.shape
+    kept = (batch, 3 * hidden_size) if a.save_for_backward else (0,)
     return (
-        h.new_empty(batch, hidden_size),
-        h.new_empty(batch, hidden_size),
-        h.new_empty(shape, dtype=_check.compute_dtype(x.dtype)),
+        a.h.new_empty(batch, hidden_size),
+        a.h.new_empty(batch, hidden_size),
+        a.h.new_empty(kept, dtype=_check.compute_dtype(a.x.dtype)),
     )
 
 
-def _reference(
-    x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None, save_for_backward: bool = True
-) -> Outputs:
-    return reference.lltm_cell(x, h, c, weights, bias)
+def _fake_backward(*args: Any) -> Outputs:
+    a = Backward(*args)
+    return (
+        a.x.new_empty(a.x.shape if a.need_x else (0,)),
+        a.h.new_empty(a.h.shape if a.need_h else (0,)),
+        a.c.new_empty(a.c.shape),
+        a.weights.new_empty(a.weights.shape if a.need_weights else (0,)),
+        a.x.new_empty(a.bias.shape if a.need_weights and a.bias is not None else (0,)),
+    )
+
+
+def _reference(*args: Any) -> Outputs:
+    return reference.lltm_cell(*args[:5])
+
+
+def _reference_backward(*args: Any) -> Outputs:
+    a = Backward(*args)
+    arguments = (a.x, a.h, a.c, a.weights, a.bias)
+    needed = (a.need_x, a.need_h, True, a.need_weights, a.need_weights)
+    return gradients_of(_reference, arguments, (a.grad_next_h, a.grad_next_c), needed)
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
@@ -59,99 +92,29 @@ def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
 def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, _: None = None) -> tuple:
     if grad_next_h is None and grad_next_c is None:
         return (None,) * 6
-    x, h, c, weights, bias, next_c, gates = ctx.saved_tensors
+    bias = ctx.saved_tensors[4]
     need_x, need_h, *_ = ctx.needs_input_grad
     need_weights = any(ctx.needs_input_grad[3:5])
-    grad_x, grad_h, grad_c, grad_weights, grad_bias = BACKWARD(
-        grad_next_h, grad_next_c, x, h, c, weights, bias, next_c, gates, need_x, need_h, need_weights
-    )
-    return (
-        grad_x if need_x else None,
-        grad_h if need_h else None,
-        grad_c,
-        grad_weights if need_weights else None,
-        grad_bias if need_weights and bias is not None else None,
-        None,
-    )
+    grads = BACKWARD(grad_next_h, grad_next_c, *ctx.saved_tensors, need_x, need_h, need_weights)
+    needed = (need_x, need_h, True, need_weights, need_weights and bias is not None)
+    return (*(g if need else None for g, need in zip(grads, needed, strict=True)), None)
 
 
-def _vmap(
-    operator: Operator, info: Any, in_dims: tuple, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, *rest: Any
-) -> tuple[Outputs, Any]:
+def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
     """With the parameters unmapped, the mapped dimension is more batch."""
     if any(d is not None for d in in_dims[3:]):
-        return map_each(operator, info, in_dims, x, h, c, weights, *rest)
-    size = info.batch_size
+        return map_each(operator, info, in_dims, *args)
+    size, (x, h, c, *rest) = info.batch_size, args
+    batch = h.shape[0] if in_dims[1] is None else h.select(in_dims[1], 0).shape[0]
     folded = (fold_batch(t, d, size, 0) for t, d in zip((x, h, c), in_dims, strict=False))
-    next_h, next_c, gates = operator.op(*folded, weights, *rest)
-    if gates.dim() == 1:
-        gates = gates.expand(size, 0)
-    return tuple(t.unflatten(0, (size, -1)) if t.dim() == 2 and t.numel() else t for t in (next_h, next_c, gates)), 0
-
-
-def _check_backward(
-    grad_next_h: Tensor | None,
-    grad_next_c: Tensor | None,
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    next_c: Tensor,
-    gates: Tensor,
-    need_x: bool = True,
-    need_h: bool = True,
-    need_weights: bool = True,
-) -> None:
-    _check_arguments("lltm_cell_backward", x, h, c, weights, bias)
-
-
-def _fake_backward(
-    grad_next_h: Tensor | None,
-    grad_next_c: Tensor | None,
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    next_c: Tensor,
-    gates: Tensor,
-    need_x: bool = True,
-    need_h: bool = True,
-    need_weights: bool = True,
-) -> Outputs:
-    return (
-        x.new_empty(x.shape if need_x else (0,)),
-        h.new_empty(h.shape if need_h else (0,)),
-        c.new_empty(c.shape),
-        weights.new_empty(weights.shape if need_weights else (0,)),
-        x.new_empty(bias.shape if need_weights and bias is not None else (0,)),
-    )
-
-
-def _reference_backward(
-    grad_next_h: Tensor | None,
-    grad_next_c: Tensor | None,
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    next_c: Tensor,
-    gates: Tensor,
-    need_x: bool = True,
-    need_h: bool = True,
-    need_weights: bool = True,
-) -> Outputs:
-    """As a function of the forward's own arguments: what it kept is computed from them once more."""
-    grads = vjp_of(in_compute_dtype(_reference), (x, h, c, weights, bias), (grad_next_h, grad_next_c))
-    needed = (need_x, need_h, True, need_weights, need_weights)
-    return tuple(g if need and g is not None else x.new_zeros(0) for g, need in zip(grads, needed, strict=True))
+    next_h, next_c, gates = operator.op(*folded, *rest)
+    kept = gates.expand(size, 0) if gates.dim() == 1 else gates.unflatten(0, (size, batch))
+    return (next_h.unflatten(0, (size, batch)), next_c.unflatten(0, (size, batch)), kept), (0, 0, 0)
 
 
 FORWARD = Operator(
     "lltm_cell",
-    check=_check_forward,
+    check=lambda *args: _check_arguments("lltm_cell", Forward(*args)),
     fake=_fake,
     reference=in_compute_dtype(_reference),
     setup_context=_setup_context,
@@ -163,7 +126,7 @@ FORWARD = Operator(
 )
 BACKWARD = Operator(
     "lltm_cell_backward",
-    check=_check_backward,
+    check=lambda *args: _check_arguments("lltm_cell_backward", Backward(*args)),
     fake=_fake_backward,
     reference=_reference_backward,
 )
@@ -187,6 +150,5 @@ def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | N
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes that do not fit together, tensors on different devices.
     """
-    arguments = (x, h, c, weights, bias)
-    next_h, next_c, _ = FORWARD(*arguments)
+    next_h, next_c, _ = FORWARD(x, h, c, weights, bias)
     return next_h, next_c
