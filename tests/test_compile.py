@@ -25,6 +25,7 @@ def _fresh_dynamo():
     torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own, from torch 2.15 on
 @pytest.mark.parametrize("case", OPCHECK, ids=case_id)
 def test_opcheck(case: Case) -> None:
     """Schema, registration of gradients, fake kernels with symbolic shapes, and ahead-of-time tracing."""

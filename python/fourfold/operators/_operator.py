@@ -71,20 +71,25 @@ class Operator:
                 _library.impl(self.name, _autocast(self, device), f"Autocast{device.upper()}")
 
     def __call__(self, *args: Any) -> Outputs:
+        if torch.compiler.is_compiling():  # what refuses is the fake kernel, in the same words
+            return self.op(*args) if torch.is_grad_enabled() else self.op(*args, *self.inference)
         try:
-            if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-                return self.op(*args) if torch.is_grad_enabled() else self.op(*args, *self.inference)
-            if forward_ad._current_level >= 0:
-                return self._forward_mode(args)
-            if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-                return self.fast_function.apply(*self._full(args))
-            with torch._C._AutoDispatchBelowAutograd():
-                return self.op(*args, *self.inference)
+            return self._eager(args)
         except (RuntimeError, TypeError) as error:
             refusal = self._refusal(args, error)
             if refusal is None:
                 raise
         raise refusal
+
+    def _eager(self, args: tuple) -> Outputs:
+        if torch._C._are_functorch_transforms_active():
+            return self.op(*args)
+        if forward_ad._current_level >= 0:
+            return self._forward_mode(args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            return self.fast_function.apply(*self._full(args))
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.op(*args, *self.inference)
 
     def _refusal(self, args: tuple, error: Exception) -> Exception | None:
         """The error with the type that a Python user expects; None when it is not a refusal of the arguments."""

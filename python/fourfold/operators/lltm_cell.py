@@ -92,11 +92,11 @@ def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
 def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, _: None = None) -> tuple:
     if grad_next_h is None and grad_next_c is None:
         return (None,) * 6
-    bias = ctx.saved_tensors[4]
+    saved = ctx.saved_tensors  # once: under checkpointing each access unpacks anew, and a second one is refused
     need_x, need_h, *_ = ctx.needs_input_grad
     need_weights = any(ctx.needs_input_grad[3:5])
-    grads = BACKWARD(grad_next_h, grad_next_c, *ctx.saved_tensors, need_x, need_h, need_weights)
-    needed = (need_x, need_h, True, need_weights, need_weights and bias is not None)
+    grads = BACKWARD(grad_next_h, grad_next_c, *saved, need_x, need_h, need_weights)
+    needed = (need_x, need_h, True, need_weights, need_weights and saved[4] is not None)
     return (*(g if need else None for g, need in zip(grads, needed, strict=True)), None)
 
 

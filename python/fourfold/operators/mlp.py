@@ -91,9 +91,10 @@ def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
 def _gradient(ctx: Any, grad: Tensor | None, _: None = None) -> tuple:
     if grad is None:
         return (None,) * 6
+    saved = ctx.saved_tensors  # once: under checkpointing each access unpacks anew, and a second one is refused
     need_x, need_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:5])
-    grads = BACKWARD(grad, *ctx.saved_tensors, need_x, need_weights)
-    needed = (need_x, *(need_weights and p is not None for p in ctx.saved_tensors[1:5]))
+    grads = BACKWARD(grad, *saved, need_x, need_weights)
+    needed = (need_x, *(need_weights and p is not None for p in saved[1:5]))
     return (*(g if need else None for g, need in zip(grads, needed, strict=True)), None)
 
 
