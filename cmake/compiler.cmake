@@ -2,13 +2,23 @@
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
+  # scikit-build-core sets CXX to the compiler that Python was built with, so the user may not know the name.
+  set(_asked_for)
+  if(DEFINED ENV{CXX})
+    set(_asked_for " (CXX is $ENV{CXX})")
+  endif()
   message(FATAL_ERROR
-    "fourfold needs a C++20 compiler and found none. Install one (Debian, Ubuntu: apt-get install g++) or set the "
-    "environment variable CXX to the compiler to use.")
+    "fourfold needs a C++20 compiler and found none${_asked_for}. Install one (Debian, Ubuntu: apt-get install g++) or "
+    "set the environment variable CXX to the compiler to use.")
 endif()
 enable_language(CXX)
 
-if(NOT cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES)
+# GCC 8 to 10 and old Clangs take -std=c++20 and then stumble over what of it they lack.
+set(_oldest_GNU 11)
+set(_oldest_Clang 14)
+set(_oldest_AppleClang 14)
+if(NOT cxx_std_20 IN_LIST CMAKE_CXX_COMPILE_FEATURES
+   OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS "${_oldest_${CMAKE_CXX_COMPILER_ID}}")
   message(FATAL_ERROR
     "fourfold needs a C++20 compiler, but ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} "
     "(${CMAKE_CXX_COMPILER}) is not one. Install GCC 11 or Clang 14, or newer, or set CXX to one.")

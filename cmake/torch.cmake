@@ -7,16 +7,24 @@ else()
   find_package(Python 3.10 COMPONENTS Interpreter)
 endif()
 
-if(NOT Torch_DIR AND NOT Torch_ROOT AND Python_Interpreter_FOUND)
+# Points <package>_DIR at the CMake files inside a Python package, where there are any and the user named none.
+# An ordinary variable, not a cached one: the next configure of this build directory may come with another Python.
+function(fourfold_find_in_python package module subdirectory)
+  if(${package}_DIR OR ${package}_ROOT OR DEFINED ENV{${package}_ROOT} OR NOT Python_Interpreter_FOUND)
+    return()
+  endif()
   # find_spec rather than import: importing torch takes seconds, and a CUDA build may fail to import on a build machine.
   execute_process(
     COMMAND "${Python_EXECUTABLE}" -c
-      "import importlib.util, pathlib; s = importlib.util.find_spec('torch'); print(pathlib.Path(s.origin).parent / 'share' / 'cmake' if s else '')"
-    OUTPUT_VARIABLE _torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  if(_torch_prefix)
-    list(PREPEND CMAKE_PREFIX_PATH "${_torch_prefix}")
+      "import importlib.util, os; s = importlib.util.find_spec('${module}'); print(os.path.dirname(s.origin) if s and s.origin else '')"
+    OUTPUT_VARIABLE directory OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  if(directory)
+    file(TO_CMAKE_PATH "${directory}/${subdirectory}" directory)
+    set(${package}_DIR "${directory}" PARENT_SCOPE)
   endif()
-endif()
+endfunction()
+
+fourfold_find_in_python(Torch torch share/cmake/Torch)
 
 # A CUDA build of torch makes find_package(Torch) fail where no CUDA toolkit is. libfourfold links nothing of CUDA that
 # torch would bring, so torch's own search is skipped: it looks for this target first.
@@ -27,7 +35,10 @@ endif()
 foreach(_variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS)
   set(_saved_${_variable} "${${_variable}}")
 endforeach()
+# And it warns that wheels don't hold kineto, a profiler for static builds; a name that is set is not searched for.
+set(kineto_LIBRARY unused)
 find_package(Torch QUIET)
+unset(kineto_LIBRARY)
 foreach(_variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS)
   if(_saved_${_variable})
     set(${_variable} "${_saved_${_variable}}")
@@ -37,8 +48,13 @@ foreach(_variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS)
 endforeach()
 
 if(NOT Torch_FOUND)
+  if(Torch_CONSIDERED_CONFIGS)
+    message(FATAL_ERROR
+      "torch is there, but its CMake files are refused: ${Torch_CONSIDERED_CONFIGS}. ${Torch_NOT_FOUND_MESSAGE} "
+      "Reinstall torch ${FOURFOLD_TORCH_MINIMUM} or newer, or point Torch_ROOT at another one.")
+  endif()
   message(FATAL_ERROR
-    "fourfold is built against torch, and the Python that builds it (${Python_EXECUTABLE}) has none. Install torch "
+    "fourfold is built against torch, and found none for Python ${Python_EXECUTABLE}. Install torch "
     "${FOURFOLD_TORCH_MINIMUM} or newer there and build with `pip install --no-build-isolation .`, or point Torch_ROOT "
     "at a libtorch.")
 endif()

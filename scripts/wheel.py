@@ -1,0 +1,76 @@
+"""Builds the wheel for this machine into dist/, and tests it as a user would get it: installed, away from the sources.
+
+    python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
+
+The Python that runs this needs what requirements-dev.txt lists; `make wheel` sees to that.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from repair_wheel import repair
+
+ROOT = Path(__file__).resolve().parent.parent
+PINNED = ROOT / "requirements-dev.txt"
+
+
+def run(*command: object, **keywords: object) -> None:
+    print("+", *command, flush=True)
+    subprocess.run([str(word) for word in command], check=True, cwd=ROOT, **keywords)
+
+
+def build() -> Path:
+    raw = ROOT / "build" / "wheel"
+    for old in raw.glob("fourfold-*.whl"):
+        old.unlink()
+    run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--wheel-dir", raw, ".")
+    (wheel,) = raw.glob("fourfold-*.whl")
+    return repair(wheel, ROOT / "dist")
+
+
+def fresh_environment(path: Path, home: str) -> Path:
+    """A virtual environment of the Python `home`; returns its interpreter."""
+    run(home, "-m", "venv", "--clear", path)
+    return path / "bin" / "python"
+
+
+def test(python: Path, wheel: Path, constraints: Path, index: list[str], pytest: list[str]) -> None:
+    run(python, "-m", "pip", "install", "--quiet", *index, "--constraint", constraints, f"{wheel}[test,bench]")
+    where = "import fourfold, sys, torch; print(fourfold.__file__, 'with torch', torch.__version__); "
+    run(python, "-c", where + "sys.exit('site-packages' not in fourfold.__file__)")
+    run(python, "-m", "pytest", *pytest, env=os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"})
+
+
+def borrow_torch(python: Path, other: str) -> None:
+    """Lets `python` import what the Python `other` has installed, with that torch among it."""
+    show = [other, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+    show[0] = str(python)
+    own = subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+    Path(own, "other-torch.pth").write_text(packages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-index")
+    parser.add_argument("--other-torch-python")
+    parser.add_argument("pytest", nargs="*")
+    arguments = parser.parse_args()
+    index = ["--extra-index-url", arguments.torch_index] if arguments.torch_index else []
+
+    wheel = build()
+    test(fresh_environment(ROOT / ".venv-wheel", sys.executable), wheel, PINNED, index, arguments.pytest)
+    if arguments.other_torch_python:
+        python = fresh_environment(ROOT / ".venv-wheel", arguments.other_torch_python)
+        borrow_torch(python, arguments.other_torch_python)
+        other_pins = ROOT / "build" / "other-torch-constraints.txt"
+        other_pins.write_text("".join(x for x in PINNED.open() if not x.startswith("torch==")))
+        test(python, wheel, other_pins, [], arguments.pytest)
+    print(f"The wheel is {wheel.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

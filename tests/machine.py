@@ -1,0 +1,40 @@
+"""What the tests of the build and of the library ask of the machine and of the installation."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fourfold
+
+ROOT = Path(__file__).parent.parent
+# An editable install keeps the compiled files apart from the Python ones.
+INSTALLED = Path(fourfold._C.__file__).parent
+LIBFOURFOLD = INSTALLED / "libfourfold.so"
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
+
+
+def tool(name: str, package: str) -> str:
+    """The program's path. Where it is missing, a laptop skips the test and CI fails it."""
+    beside_python = Path(sys.executable).parent
+    found = shutil.which(name, path=os.pathsep.join([str(beside_python), os.environ["PATH"]]))
+    if found is None:
+        missing(f"this test needs {name}; install the package {package}")
+    return found
+
+
+def missing(sentence: str) -> None:
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(sentence)
+
+
+def output_of(*command: object, **keywords: object) -> str:
+    """What the command prints; a failing one fails the test with what it said."""
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout}"
+    return done.stdout

@@ -1,0 +1,44 @@
+"""A C++ program without Python: it runs every operator, on this CPU and on emulated older ones."""
+
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+import fourfold
+from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only, output_of, tool
+
+pytestmark = linux_only
+
+
+@pytest.fixture(scope="module")
+def run_operators(tmp_path_factory):
+    build = tmp_path_factory.mktemp("cpp")
+    cmake = tool("cmake", "cmake")
+    output_of(
+        *(cmake, "-S", ROOT / "tests" / "cpp", "-B", build, "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'ninja')}",
+        f"-DTORCH_ROOT={Path(torch.__file__).parent}",
+        f"-DFOURFOLD_HEADERS={INSTALLED / 'include'}",
+        f"-DFOURFOLD_LIBRARY={LIBFOURFOLD}",
+    )
+    output_of(cmake, "--build", build)
+    return build / "run_operators"
+
+
+def test_operators_run_without_python(run_operators):
+    assert output_of(run_operators, fourfold.cpu_capability()).endswith("passed\n")
+
+
+# core2duo has no SSE4 and no AVX, Haswell has AVX2 and no AVX-512. An instruction that the CPU lacks kills the program,
+# so this finds code that leaked out of its level into what every CPU runs. In C++, because numpy needs a newer CPU.
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates x86-64 CPUs")
+@pytest.mark.parametrize(("cpu", "level"), [("core2duo", "default"), ("Haswell", "avx2")])
+def test_operators_run_on_an_older_cpu(run_operators, cpu, level):
+    # The CPU decides which kernels run, not a variable that was left set.
+    unwanted = ("FOURFOLD_CPU_CAPABILITY", "ATEN_CPU_CAPABILITY")
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+    said = output_of(tool("qemu-x86_64", "qemu-user"), "-cpu", cpu, run_operators, level, env=environment)
+    assert said.endswith("passed\n")

@@ -1,0 +1,102 @@
+"""``import fourfold``: light, and where something is amiss, a sentence with the versions and the mend."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import fourfold
+from fourfold import _health
+from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only
+
+
+def run_python(code, *options, **environment):
+    return subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, env=os.environ | environment
+    )
+
+
+def import_error(*options, **environment):
+    """The sentence of the ImportError that ``import fourfold`` raises in a new process."""
+    done = run_python("import fourfold", *options, **environment)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1, done
+    assert last.startswith("ImportError: "), done.stderr
+    return last.removeprefix("ImportError: ")
+
+
+def test_import_loads_nothing_heavy_and_needs_no_accelerator():
+    code = """
+import sys, torch
+before = set(sys.modules)
+import fourfold
+print(*sorted(set(sys.modules) - before))
+"""
+    done = run_python(code, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "fourfold._C" in loaded
+    assert [name for name in loaded if re.match(r"sympy|torch\._(dynamo|inductor|export)|matplotlib|rich", name)] == []
+
+
+def test_the_operators_are_registered():
+    assert fourfold.operator_names()
+    for name in fourfold.operator_names():
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"fourfold::{name}", "CPU")
+
+
+def test_a_library_without_its_operators_is_refused(monkeypatch):
+    facts = fourfold._C.build_info() | {"operators": ["axpby", "nonesuch"]}
+    monkeypatch.setattr(_health, "_C", types.SimpleNamespace(build_info=lambda: facts))
+    with pytest.raises(ImportError, match=r"not registered: nonesuch\. Reinstall it: pip install") as raised:
+        _health.check()
+    for version in (fourfold.__version__, torch.__version__, facts["torch_version"]):
+        assert version in str(raised.value)
+
+
+def test_an_old_torch_is_refused(tmp_path):
+    (tmp_path / "torch.py").write_text("__version__ = '2.9.1+cpu'\n")
+    said = import_error(PYTHONPATH=str(tmp_path))
+    assert said == (
+        "fourfold needs torch 2.10 or newer, but this is torch 2.9.1+cpu; upgrade it: pip install 'torch>=2.10'"
+    )
+
+
+@linux_only
+def test_a_broken_library_is_refused(tmp_path):
+    package = tmp_path / "fourfold"
+    for part in (Path(fourfold.__file__).parent, INSTALLED):
+        shutil.copytree(part, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "libfourfold.so").write_bytes(LIBFOURFOLD.read_bytes()[:40])
+    # -S: without site, an editable install's import hook does not come before this path.
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    said = import_error("-S", PYTHONPATH=path)
+    assert said.startswith(f"fourfold's compiled library could not be loaded under torch {torch.__version__}: ")
+    assert "libfourfold.so" in said
+    assert "pip install --force-reinstall --no-deps fourfold" in said
+
+
+def test_an_unknown_cpu_level_is_refused():
+    said = import_error(FOURFOLD_CPU_CAPABILITY="bogus")
+    assert re.fullmatch(
+        r"FOURFOLD_CPU_CAPABILITY is bogus, but this CPU and this build of fourfold have: default(, \w+)*\. "
+        r"Set it to one of these, or unset it\.",
+        said,
+    )
+
+
+def test_a_cpu_level_can_be_asked_for():
+    done = run_python("import fourfold; print(fourfold.cpu_capability())", FOURFOLD_CPU_CAPABILITY="default")
+    assert done.stdout == "default\n", done.stderr
+
+
+def test_there_is_one_version():
+    (written,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert fourfold.__version__ == written == importlib.metadata.version("fourfold")
