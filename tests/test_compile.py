@@ -189,6 +189,47 @@ def test_backward_inside_autocast(case: Case) -> None:
         expect_same(list(torch.autograd.grad(loss, leaves)), expected, torch.bfloat16)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_in_a_model(compiled: bool) -> None:
+    """One layer's low precision output meets the next one's float32 parameters, and trains them."""
+    model = nn.ModuleDict(
+        {"linear": nn.Linear(4, 6), "lltm": fourfold.nn.LLTM(6, 8, 2), "mlp": fourfold.nn.MLP(8, 9, 2)}
+    )
+
+    def run(x: Tensor) -> Tensor:
+        return model["mlp"](model["lltm"](model["linear"](x))[0])
+
+    x = torch.randn(5, 3, 4)
+    parameters = list(model.parameters())
+    wanted = torch.autograd.grad(run(x).square().sum(), parameters)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = (torch.compile(run, backend="aot_eager") if compiled else run)(x)
+    assert y.dtype == torch.bfloat16
+    grads = torch.autograd.grad(y.float().square().sum(), parameters)
+    assert all(g.dtype == torch.float32 for g in grads)
+    expect_same(list(grads), list(wanted), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "dtypes", [(torch.int64, torch.int64), (torch.float32, torch.float64), (torch.int8, torch.half)]
+)
+def test_axpby_promotes_in_a_captured_graph(dtypes: tuple) -> None:
+    x, y = (torch.ones(3, dtype=dtype) for dtype in dtypes)
+    result = torch.compile(fourfold.axpby, backend="eager", fullgraph=True)(x, y, 2, 0.5)
+    torch.testing.assert_close(result, fourfold.axpby(x, y, 2, 0.5))
+
+
+def test_traced_module_trains() -> None:
+    """symbolic_trace sees no tensor that requires a gradient while it traces."""
+    module, x = fourfold.nn.MLP(3, 4, 2), torch.randn(5, 3)
+    traced = torch.fx.symbolic_trace(module)
+    traced(x).sum().backward()
+    grads = {name: p.grad.clone() for name, p in module.named_parameters()}
+    module.zero_grad()
+    module(x).sum().backward()
+    expect_same(list(grads.values()), [p.grad for p in module.parameters()])
+
+
 def test_elementwise_operators_keep_their_dtype_in_autocast() -> None:
     x = torch.randn(5)
     with torch.autocast("cpu", torch.bfloat16):

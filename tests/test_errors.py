@@ -4,6 +4,8 @@ function, from the operator itself, and under torch.compile."""
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -142,6 +144,7 @@ REFUSED: list[tuple[str, tuple, type, str]] = [
 # Refused before C++ sees them: torch's dispatcher already can't place the call, or only the data says what is wrong.
 REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
     ("softshrink", ([1.0],), TypeError, "expected x to be a torch.Tensor, but got list"),
+    ("softshrink", (T(3), T(())), TypeError, "expected lambd to be a real number, but got Tensor"),
     ("softshrink", (T(3), "half"), TypeError, "expected lambd to be a real number, but got str"),
     ("softshrink", (T(3).to_sparse(),), TypeError, "expected x to be a dense tensor, but got layout torch.sparse_coo"),
     ("axpby", (T(3), 2.0), TypeError, "expected y to be a torch.Tensor, but got float"),
@@ -222,6 +225,25 @@ def test_batch_sizes_that_do_not_fit(sizes: list[int], sentence: str) -> None:
     assert str(raised.value).startswith(f"lltm: {sentence}")
 
 
+def test_a_refusal_comes_alone_and_keeps_nothing_alive() -> None:
+    x = T(3, dtype=torch.int64)
+    alive = weakref.ref(x)
+    gc.disable()  # which would hide a cycle
+    try:
+        with pytest.raises(TypeError) as raised:
+            fourfold.softshrink(x)
+        assert raised.value.__context__ is None
+        del raised, x
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_batch_sizes_on_another_device() -> None:
+    with pytest.raises(ValueError, match="lltm: expected batch_sizes to be on the CPU, but got meta"):
+        fourfold.lltm(*arguments(PACKED, _6=torch.tensor([5, 5, 3, 2, 1, 1], device="meta")))
+
+
 def test_an_error_leaves_the_next_call_working() -> None:
     good = arguments(CELL)
     wanted = fourfold.lltm_cell(*good)
@@ -257,10 +279,12 @@ def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
     for place, value in enumerate(args):
         if not isinstance(value, torch.Tensor):
             continue
-        for wrong in (value.new_zeros(0), value.new_zeros(1, 1, 1, 1), value[..., :1] if value.shape[-1] > 1 else None):
-            if wrong is None or wrong.shape == value.shape:
+        transposed = value.mT.contiguous() if value.dim() > 1 and value.shape[-1] != value.shape[-2] else None
+        integers = value.long() if value.is_floating_point() else None
+        for wrong in (value.new_zeros(0), value.new_zeros(1, 1, 1, 1), transposed, integers, value.to("meta")):
+            if wrong is None:
                 continue
-            with pytest.raises(RuntimeError, match=f"{case.op}_backward: "):
+            with pytest.raises((RuntimeError, ValueError, TypeError), match=f"{case.op}_backward: "):
                 original(*args[:place], wrong, *args[place + 1 :])
 
 
@@ -297,7 +321,27 @@ MODULES = [
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 7)),
         ValueError,
-        "lltm: expected weights to have shape (3 * hidden_size, hidden_size + input_size) = (12, 11), but got (12, 7)",
+        "LLTM: expected the last dimension of the input to be input_size = 3, but got shape (5, 2, 7)",
+    ),
+    (
+        lambda: fourfold.nn.LLTMCell(3, 4)(T(2, 7)),
+        ValueError,
+        "LLTMCell: expected the last dimension of the input to be input_size = 3, but got shape (2, 7)",
+    ),
+    (
+        lambda: fourfold.nn.MLP(3, 4, 2)(T(5, 7)),
+        ValueError,
+        "MLP: expected the last dimension of the input to be input_size = 3, but got shape (5, 7)",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), T(2, 1, 2, 4)),
+        TypeError,
+        "LLTM: expected the state to be a pair of tensors, (h_0, c_0)",
+    ),
+    (
+        lambda: fourfold.nn.LLTM(3, 4)([[1.0]]),
+        TypeError,
+        "LLTM: expected input to be a Tensor or a PackedSequence, but got list",
     ),
     (
         lambda: fourfold.nn.LLTM(3, 4).load_state_dict(fourfold.nn.LLTMCell(3, 4).state_dict()),

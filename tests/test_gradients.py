@@ -209,6 +209,72 @@ def test_forward_mode_of_dual_tensors(case: Case) -> None:
             expect_same(results, wanted)
 
 
+# Packed input's batch_sizes are not known while jvp is traced: torch breaks the graph there, with this warning.
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("case", FEW, ids=case_id)
+def test_forward_mode_in_a_captured_graph(case: Case, road: str) -> None:
+    """A graph opens its dual level where Python does not see it; and torch.func.jvp is traced."""
+    function = case.function if road == "function" else raw(case)
+    args = case.arguments(torch.float64)
+
+    def tangent(x: Tensor, v: Tensor) -> Tensor:
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, v)
+            return torch.autograd.forward_ad.unpack_dual(flatten(function(dual, *args[1:]))[0]).tangent
+
+    def jvp(x: Tensor, v: Tensor) -> Tensor:
+        return torch.func.jvp(lambda y: flatten(function(y, *args[1:]))[0], (x,), (v,))[1]
+
+    x, v = args[0], torch.ones_like(args[0])
+    _, wanted = torch.func.jvp(lambda y: flatten(case.reference(y, *args[1:]))[0], (x,), (v,))
+    for program in (tangent, jvp):
+        torch._dynamo.reset()
+        compiled = torch.compile(program, backend="aot_eager")
+        expect_same([compiled(x, v)], [wanted])
+
+
+def test_another_threads_dual_level_changes_nothing() -> None:
+    """A level is open, but no argument is a dual: the call takes its usual road and keeps what its backward needs."""
+    args, leaves = differentiable(next(c for c in CASES if c.id == "lltm_cell-odd").arguments(torch.float32))
+    with torch.autograd.forward_ad.dual_level():
+        h, _ = fourfold.lltm_cell(*args)
+        assert "fourfold_lltm_cell" in type(h.grad_fn).__name__
+        assert torch.ops.fourfold.lltm_cell(*args)[2].numel() > 0
+
+
+@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "mlp") or c.id == "lltm-odd"], ids=case_id)
+def test_vmap_over_nothing(case: Case) -> None:
+    args = case.arguments(torch.float32)
+    in_dims = (0, *[None] * (len(args) - 1))
+    empty = torch.vmap(case.function, in_dims)(args[0].new_empty(0, *args[0].shape), *args[1:])
+    for result, single in zip(flatten(empty), flatten(case.reference(*args)), strict=True):
+        assert result.shape == (0, *single.shape)
+
+
+@pytest.mark.parametrize("case", [c for c in FEW if c.op.startswith("lltm") or c.op == "mlp"], ids=case_id)
+def test_saved_tensors_of_another_dtype(case: Case) -> None:
+    """Hooks may keep less than they were given. The gradient is then as exact as what they kept, or refused."""
+    args, leaves = differentiable(case.arguments(torch.float64))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.float() if t.is_floating_point() else t, lambda t: t):
+        outputs = flatten(case.function(*args))
+    loss = sum((o * w).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
+    try:
+        grads = torch.autograd.grad(loss, leaves)
+    except (TypeError, ValueError) as refusal:
+        assert f"{case.op}_backward: " in str(refusal)  # noqa: PT017
+        return
+    expect_same(list(grads), gradients(case.reference, case.arguments(torch.float64)), torch.float32)
+
+
+def test_long_sums_of_an_mlps_gradient_keep_their_digits() -> None:
+    x = torch.ones(200_000, 1)
+    bias = torch.zeros(1, requires_grad=True)
+    out = fourfold.mlp(x, torch.ones(1, 1), None, torch.ones(1, 1), bias)
+    out.backward(torch.full_like(out, 0.1))
+    torch.testing.assert_close(bias.grad, torch.tensor([20_000.0]), rtol=1e-6, atol=0)
+
+
 def test_kept_outputs_have_no_gradient() -> None:
     """What an operator keeps for its backward is not differentiable, so no gradient through it can be lost."""
     args, _ = differentiable(next(c for c in CASES if c.id == "lltm-short").arguments(torch.float32))

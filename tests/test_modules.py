@@ -110,7 +110,8 @@ def test_dropout_between_layers_in_training_only() -> None:
     assert not torch.equal(lltm(x)[0], lltm(x)[0])
     lltm.eval()
     assert torch.equal(lltm(x)[0], lltm(x)[0])
-    single = fourfold.nn.LLTM(5, 7, dropout=0.5)
+    with pytest.warns(UserWarning, match="has no effect with num_layers=1"):
+        single = fourfold.nn.LLTM(5, 7, dropout=0.5)
     assert torch.equal(single(x)[0], single(x)[0])
 
 

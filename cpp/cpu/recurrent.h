@@ -17,8 +17,12 @@ inline int64_t row_grain(const RecurrentLayer& layer, int64_t gates) {
 
 // Of the batch rows [begin, end), how many take part in step t; they come first.
 inline int64_t active_rows(const RecurrentLayer& layer, int64_t t, int64_t begin, int64_t end) {
-  const int64_t active = layer.offsets[t + 1] - layer.offsets[t];
+  const int64_t active = layer.offsets == nullptr ? layer.batch : layer.offsets[t + 1] - layer.offsets[t];
   return (end < active ? end : active) - begin;
+}
+
+inline int64_t first_row(const RecurrentLayer& layer, int64_t t) {
+  return layer.offsets == nullptr ? t * layer.batch : layer.offsets[t];
 }
 
 template <typename Cell, typename S>
@@ -45,9 +49,9 @@ class ForwardLoop {
 
   void step(int64_t t, int64_t begin, int64_t end) const {
     const int64_t rows = active_rows(layer_, t, begin, end);
-    if (rows <= 0) return;
     const int64_t size = layer_.hidden_size;
-    const int64_t first = layer_.offsets[t] + begin;
+    if (rows <= 0 || size == 0) return;
+    const int64_t first = first_row(layer_, t) + begin;
     S* h = static_cast<S*>(job_.h) + begin * size;
     for (int64_t p = 0; p < weights_.panels(); ++p) {
       multiply_rows<gates>(
@@ -97,9 +101,9 @@ class BackwardLoop {
 
   void step(int64_t t, int64_t begin, int64_t end) const {
     const int64_t rows = active_rows(layer_, t, begin, end);
-    if (rows <= 0) return;
     const int64_t size = layer_.hidden_size;
-    const int64_t first = layer_.offsets[t] + begin;
+    if (rows <= 0 || size == 0) return;
+    const int64_t first = first_row(layer_, t) + begin;
     for (int64_t row = 0; row < rows; ++row) backward_row<Cell, S>(row_of(first + row, begin + row), size);
     S* grad_h = static_cast<S*>(job_.grad_h) + begin * size;
     multiply_all(

@@ -15,7 +15,7 @@ struct RecurrentLayer {
   int64_t batch;
   int64_t hidden_size;
   bool reverse;
-  const int64_t* offsets;  // (time + 1)
+  const int64_t* offsets;  // (time + 1), or null: row t * batch + b
   const void* weights;     // (gates * hidden_size, hidden_size), the recurrent part
   int64_t weights_leading_dim;
 };

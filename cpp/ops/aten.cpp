@@ -113,13 +113,15 @@ Tensor convert(const Tensor& x, ScalarType dtype) {
 
 ScalarType compute_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? dtype : ScalarType::Float; }
 
-Tensor prepared(const Tensor& x) { return contiguous(convert(x, compute_dtype(x.scalar_type()))); }
+Tensor prepared(const Tensor& x, ScalarType dtype) { return contiguous(convert(x, dtype)); }
 
-OptionalTensor prepared(const OptionalTensor& x) { return x ? OptionalTensor(prepared(*x)) : std::nullopt; }
+OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype) {
+  return x ? OptionalTensor(prepared(*x, dtype)) : std::nullopt;
+}
 
-OptionalTensor flat_bias(const OptionalTensor& bias) {
+OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype) {
   if (!bias) return std::nullopt;
-  const Tensor dense = prepared(*bias);
+  const Tensor dense = prepared(*bias, dtype);
   return dense.dim() == 1 ? dense : view(dense, {dense.numel()});
 }
 

@@ -30,12 +30,12 @@ Tensor convert(const Tensor& x, ScalarType dtype);
 
 // The dtype in which an operator with products computes: float32 for float16 and bfloat16.
 ScalarType compute_dtype(ScalarType dtype);
-// x as a product takes it: contiguous, in the compute dtype.
-Tensor prepared(const Tensor& x);
-OptionalTensor prepared(const OptionalTensor& x);
+// x as a kernel takes it: contiguous, in the dtype that the call computes in.
+Tensor prepared(const Tensor& x, ScalarType dtype);
+OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype);
 
 // A bias of shape (size) or (1, size) as a product takes it, and a gradient of shape (size) in the bias's own shape.
-OptionalTensor flat_bias(const OptionalTensor& bias);
+OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype);
 Tensor like_bias(const Tensor& grad, const Tensor& bias);
 
 ScalarType result_type(const Tensor& x, const Tensor& y);

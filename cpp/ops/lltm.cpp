@@ -13,13 +13,13 @@ using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The sizes of one call, checked; packed input is (rows, input_size), otherwise (time, batch, input_size).
 struct Layout {
-  int64_t batch;
+  Steps steps;
   int64_t input_size;
   int64_t hidden_size;
-  std::vector<int64_t> offsets;  // (time + 1): the row at which each step begins
 
-  int64_t time() const { return static_cast<int64_t>(offsets.size()) - 1; }
-  int64_t rows() const { return offsets.back(); }
+  int64_t batch() const { return steps.batch; }
+  int64_t time() const { return steps.time; }
+  int64_t rows() const { return steps.first_row(steps.time); }
 };
 
 std::vector<int64_t> packed_offsets(const char* op, const Tensor& batch_sizes, int64_t rows, int64_t batch) {
@@ -57,9 +57,9 @@ Layout check_arguments(
   Layout layout;
   layout.input_size = input.size(input.dim() - 1);
   expect_shape(op, "h_0", h_0, {{"batch", batch_sizes ? -1 : input.size(1)}, {"hidden_size", -1}});
-  layout.batch = h_0.size(0);
+  layout.steps.batch = h_0.size(0);
   layout.hidden_size = h_0.size(1);
-  expect_shape(op, "c_0", c_0, {{"batch", layout.batch}, {"hidden_size", layout.hidden_size}});
+  expect_shape(op, "c_0", c_0, {{"batch", layout.batch()}, {"hidden_size", layout.hidden_size}});
   expect_shape(
       op, "weights", weights,
       {{"3 * hidden_size", 3 * layout.hidden_size},
@@ -68,16 +68,16 @@ Layout check_arguments(
     expect_dtype(op, "bias", *bias, input.scalar_type());
     expect_bias(op, "bias", *bias, {"3 * hidden_size", 3 * layout.hidden_size});
   }
+  layout.steps.time = input.size(0);
   if (batch_sizes) {
-    layout.offsets = packed_offsets(op, *batch_sizes, input.size(0), layout.batch);
-  } else {
-    for (int64_t t = 0; t <= input.size(0); ++t) layout.offsets.push_back(t * layout.batch);
+    layout.steps.offsets = packed_offsets(op, *batch_sizes, input.size(0), layout.batch());
+    layout.steps.time = batch_sizes->numel();
   }
   return layout;
 }
 
-Tensor as_rows(const Tensor& x, const Layout& layout) {
-  const Tensor dense = prepared(x);
+Tensor as_rows(const Tensor& x, const Layout& layout, ScalarType dtype) {
+  const Tensor dense = prepared(x, dtype);
   return dense.dim() == 2 ? dense : view(dense, {layout.rows(), x.size(x.dim() - 1)});
 }
 
@@ -85,17 +85,17 @@ cpu::RecurrentLayer layer_of(const Layout& layout, const Tensor& weights, bool r
   return {
       .kind = kind_of(weights.scalar_type()),
       .time = layout.time(),
-      .batch = layout.batch,
+      .batch = layout.batch(),
       .hidden_size = layout.hidden_size,
       .reverse = reverse,
-      .offsets = layout.offsets.data(),
+      .offsets = layout.steps.offsets.empty() ? nullptr : layout.steps.offsets.data(),
       .weights = data_of(weights),
       .weights_leading_dim = layout.hidden_size + layout.input_size,
   };
 }
 
 Tensor empty_output(const Layout& layout, bool packed, int64_t size, ScalarType dtype) {
-  return packed ? empty({layout.rows(), size}, dtype) : empty({layout.time(), layout.batch, size}, dtype);
+  return packed ? empty({layout.rows(), size}, dtype) : empty({layout.time(), layout.batch(), size}, dtype);
 }
 
 Outputs lltm(
@@ -103,10 +103,10 @@ Outputs lltm(
     bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward) {
   const Layout layout = check_arguments("lltm", input, h_0, c_0, weights, bias, batch_sizes);
   const ScalarType dtype = compute_dtype(input.scalar_type());
-  const Tensor w = prepared(weights);
+  const Tensor w = prepared(weights, dtype);
   // The input projection of all steps is one product; the loop is left with the recurrent part.
   const Tensor gates = linear(
-      as_rows(input, layout), narrow(w, 1, layout.hidden_size, layout.input_size), flat_bias(bias));
+      as_rows(input, layout, dtype), narrow(w, 1, layout.hidden_size, layout.input_size), flat_bias(bias, dtype));
   Tensor output = empty_output(layout, batch_sizes.has_value(), layout.hidden_size, dtype);
   Tensor cells = save_for_backward ? empty({layout.rows(), layout.hidden_size}, dtype) : nothing(dtype);
   Tensor h = clone(convert(h_0, dtype));
@@ -127,7 +127,7 @@ Outputs lltm(
 
 Tensor initial_gradient(const OptionalTensor& grad, const Layout& layout, ScalarType dtype) {
   if (grad) return clone(convert(*grad, dtype));
-  return zeros({layout.batch, layout.hidden_size}, dtype);
+  return zeros({layout.batch(), layout.hidden_size}, dtype);
 }
 
 Outputs lltm_backward(
@@ -139,23 +139,25 @@ Outputs lltm_backward(
   const Layout layout = check_arguments(op, input, h_0, c_0, weights, bias, batch_sizes);
   const ScalarType dtype = compute_dtype(input.scalar_type());
   const Dimension rows{"rows", layout.rows()};
-  const Dimension batch{"batch", layout.batch};
+  const Dimension batch{"batch", layout.batch()};
   const Dimension hidden{"hidden_size", layout.hidden_size};
   expect_saved(op, gates, {rows, {"3 * hidden_size", 3 * layout.hidden_size}}, dtype);
   expect_saved(op, cells, {rows, hidden}, dtype);
   expect_gradient(op, "grad_h_n", grad_h_n, {batch, hidden});
   expect_gradient(op, "grad_c_n", grad_c_n, {batch, hidden});
-  for (const OptionalTensor& tensor : {OptionalTensor(output), grad_output}) {
-    if (tensor && (tensor->numel() != layout.rows() * layout.hidden_size || tensor->dim() != input.dim())) {
-      fail(op, ": expected output and grad_output to have input's shape with hidden_size = ", layout.hidden_size,
-           " last, but got ", shape_of(*tensor));
-    }
+  expect_floating(op, "output", output);
+  if (batch_sizes) {
+    expect_shape(op, "output", output, {rows, hidden});
+    expect_gradient(op, "grad_output", grad_output, {rows, hidden});
+  } else {
+    expect_shape(op, "output", output, {{"time", layout.time()}, batch, hidden});
+    expect_gradient(op, "grad_output", grad_output, {{"time", layout.time()}, batch, hidden});
   }
 
-  const Tensor w = prepared(weights);
+  const Tensor w = prepared(weights, dtype);
   const Tensor activated = contiguous(gates);
   const Tensor saved_cells = contiguous(cells);
-  const OptionalTensor grad = prepared(grad_output);
+  const OptionalTensor grad = prepared(grad_output, dtype);
   Tensor grad_gates = empty({layout.rows(), 3 * layout.hidden_size}, dtype);
   Tensor grad_h = initial_gradient(grad_h_n, layout, dtype);
   Tensor grad_c = initial_gradient(grad_c_n, layout, dtype);
@@ -169,13 +171,13 @@ Outputs lltm_backward(
       .grad_c = out_data(grad_c),
   });
 
-  const Tensor h = need_weights ? previous_h(as_rows(output, layout), prepared(h_0), layout.offsets, reverse)
-                                : prepared(h_0);
+  const Tensor h = need_weights ? previous_h(as_rows(output, layout, dtype), prepared(h_0, dtype), layout.steps, reverse)
+                                : prepared(h_0, dtype);
   const InputGradients rest =
-      input_gradients(grad_gates, w, bias, h, as_rows(input, layout), need_input, need_weights);
+      input_gradients(grad_gates, w, bias, h, as_rows(input, layout, dtype), need_input, need_weights);
   const ScalarType result = input.scalar_type();
   Tensor grad_input = convert(rest.x, result);
-  if (need_input && !batch_sizes) grad_input = view(grad_input, {layout.time(), layout.batch, layout.input_size});
+  if (need_input && !batch_sizes) grad_input = view(grad_input, {layout.time(), layout.batch(), layout.input_size});
   return {grad_input, convert(grad_h, result), convert(grad_c, result), convert(rest.weights, result),
           convert(rest.bias, result)};
 }

@@ -35,8 +35,9 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
     bool save_for_backward) {
   check_arguments("lltm_cell", x, h, c, weights, bias);
   const ScalarType dtype = compute_dtype(x.scalar_type());
-  const Tensor gates = linear(concatenate(prepared(h), prepared(x)), prepared(weights), flat_bias(bias));
-  const Tensor state = prepared(c);
+  const Tensor gates = linear(
+      concatenate(prepared(h, dtype), prepared(x, dtype)), prepared(weights, dtype), flat_bias(bias, dtype));
+  const Tensor state = prepared(c, dtype);
   Tensor next_h = empty({h.size(0), h.size(1)}, dtype);
   Tensor next_c = empty({h.size(0), h.size(1)}, dtype);
   cpu::lltm_cell(cpu::LltmCellForward{
@@ -63,14 +64,15 @@ Gradients lltm_cell_backward(
   const int64_t hidden_size = h.size(1);
   const ScalarType dtype = compute_dtype(x.scalar_type());
   expect_saved(op, gates, {{"batch", batch}, {"3 * hidden_size", 3 * hidden_size}}, dtype);
+  expect_floating(op, "next_c", next_c);
   expect_shape(op, "next_c", next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_h", grad_next_h, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_c", grad_next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
 
   const Tensor activated = contiguous(gates);
-  const Tensor cells = prepared(next_c);
-  const OptionalTensor grad_h = prepared(grad_next_h);
-  const OptionalTensor grad_c = prepared(grad_next_c);
+  const Tensor cells = prepared(next_c, dtype);
+  const OptionalTensor grad_h = prepared(grad_next_h, dtype);
+  const OptionalTensor grad_c = prepared(grad_next_c, dtype);
   Tensor grad_gates = empty({batch, 3 * hidden_size}, dtype);
   Tensor grad_state = empty({batch, hidden_size}, dtype);
   cpu::lltm_cell_backward(cpu::LltmCellBackward{
@@ -85,10 +87,10 @@ Gradients lltm_cell_backward(
       .grad_c = out_data(grad_state),
   });
 
-  const Tensor w = prepared(weights);
+  const Tensor w = prepared(weights, dtype);
   const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(dtype);
   const InputGradients rest =
-      input_gradients(grad_gates, w, bias, prepared(h), prepared(x), need_x, need_weights);
+      input_gradients(grad_gates, w, bias, prepared(h, dtype), prepared(x, dtype), need_x, need_weights);
   const ScalarType result = x.scalar_type();
   return {convert(rest.x, result), convert(grad_previous_h, result), convert(grad_state, result),
           convert(rest.weights, result), convert(rest.bias, result)};

@@ -11,9 +11,10 @@ namespace {
 
 // Up to this many weights, the network's own loops beat a call of the vendor's product for each layer.
 constexpr int64_t fused_weights = 1 << 14;
-// Up to this many multiply-adds a product, its backward runs on one thread, where its sums over the batch need no
-// second pass.
+// The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up the batch in order,
+// so up to this many rows, beyond which the rounding of so long a sum would show.
 constexpr int64_t fused_backward_work = 1 << 21;
+constexpr int64_t fused_backward_batch = 1 << 12;
 
 struct Layout {
   int64_t batch;  // the product of x's leading dimensions
@@ -61,15 +62,15 @@ struct Prepared {
   Tensor output_weights;
 };
 
-Tensor as_rows(const Tensor& x, int64_t rows, int64_t size) {
-  const Tensor dense = prepared(x);
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
+  const Tensor dense = prepared(x, dtype);
   return dense.dim() == 2 ? dense : view(dense, {rows, size});
 }
 
 Prepared prepare(const Layout& layout, const Tensor& x, const Tensor& hidden_weights, const Tensor& output_weights) {
   const ScalarType dtype = compute_dtype(x.scalar_type());
-  return {layout, kind_of(dtype), dtype, as_rows(x, layout.batch, layout.input_size), prepared(hidden_weights),
-          prepared(output_weights)};
+  return {layout, kind_of(dtype), dtype, as_rows(x, layout.batch, layout.input_size, dtype),
+          prepared(hidden_weights, dtype), prepared(output_weights, dtype)};
 }
 
 // rows (batch, last) with x's leading dimensions instead of batch.
@@ -126,8 +127,8 @@ Forward mlp(
   const Layout layout = check_arguments("mlp", x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(layout, x, hidden_weights, output_weights);
   const auto [output, hidden] = layout.weights() <= fused_weights
-                                    ? fused_forward(net, prepared(hidden_bias), prepared(output_bias))
-                                    : vendor_forward(net, flat_bias(hidden_bias), flat_bias(output_bias));
+                                    ? fused_forward(net, prepared(hidden_bias, net.dtype), prepared(output_bias, net.dtype))
+                                    : vendor_forward(net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype));
   return {like_input(convert(output, x.scalar_type()), x, layout.output_size),
           save_for_backward ? hidden : nothing(net.dtype)};
 }
@@ -200,16 +201,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
   const Layout layout = check_arguments(op, x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(layout, x, hidden_weights, output_weights);
   expect_floating(op, "grad", grad);
-  if (grad.dim() != x.dim() || grad.size(grad.dim() - 1) != layout.output_size ||
-      grad.numel() != layout.batch * layout.output_size) {
+  bool agrees = grad.dim() == x.dim() && grad.size(grad.dim() - 1) == layout.output_size;
+  for (int64_t d = 0; agrees && d + 1 < x.dim(); ++d) agrees = grad.size(d) == x.size(d);
+  if (!agrees) {
     fail(op, ": expected grad to have output's shape (..., ", layout.output_size, "), but got ", shape_of(grad));
   }
   expect_saved(op, hidden, {{"batch", layout.batch}, {"hidden_size", layout.hidden_size}}, net.dtype);
 
-  const bool fused =
-      layout.weights() <= fused_weights && layout.batch * layout.weights() <= fused_backward_work;
+  const bool fused = layout.weights() <= fused_weights && layout.batch <= fused_backward_batch &&
+                     layout.batch * layout.weights() <= fused_backward_work;
   const Gradients grads = (fused ? fused_backward : vendor_backward)(
-      net, as_rows(grad, layout.batch, layout.output_size), contiguous(hidden), need_x, need_weights);
+      net, as_rows(grad, layout.batch, layout.output_size, net.dtype), contiguous(hidden), need_x, need_weights);
   const ScalarType result = x.scalar_type();
   const auto bias_gradient = [&](const Tensor& g, const OptionalTensor& bias) {
     return bias && need_weights ? like_bias(convert(g, result), *bias) : nothing(result);

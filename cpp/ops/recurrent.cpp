@@ -21,28 +21,27 @@ Tensor concatenate(const Tensor& h, const Tensor& x) {
   parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       char* at = to + row * (h_bytes + x_bytes);
-      std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
-      std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
+      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
+      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
     }
   });
   return out;
 }
 
-Tensor previous_h(const Tensor& output, const Tensor& h_0, const std::vector<int64_t>& offsets, bool reverse) {
-  const int64_t time = static_cast<int64_t>(offsets.size()) - 1;
+Tensor previous_h(const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse) {
   const int64_t bytes = h_0.size(1) * static_cast<int64_t>(h_0.element_size());
-  Tensor out = empty({output.size(0), h_0.size(1)}, h_0.scalar_type());
+  Tensor out = empty({steps.first_row(steps.time), h_0.size(1)}, h_0.scalar_type());
   if (out.numel() == 0) return out;
   char* to = static_cast<char*>(out_data(out));
   const char* outputs = static_cast<const char*>(data_of(output));
   const char* initial = static_cast<const char*>(data_of(h_0));
-  for (int64_t t = 0; t < time; ++t) {
+  for (int64_t t = 0; t < steps.time; ++t) {
     const int64_t before = reverse ? t + 1 : t - 1;
-    const int64_t rows = offsets[t + 1] - offsets[t];
+    const int64_t rows = steps.rows(t);
     // Rows of the batch that had a step before this one; the others start here.
-    const int64_t known = before < 0 || before >= time ? 0 : std::min(rows, offsets[before + 1] - offsets[before]);
-    char* at = to + offsets[t] * bytes;
-    if (known > 0) std::memcpy(at, outputs + offsets[before] * bytes, static_cast<size_t>(known * bytes));
+    const int64_t known = before < 0 || before >= steps.time ? 0 : std::min(rows, steps.rows(before));
+    char* at = to + steps.first_row(t) * bytes;
+    if (known > 0) std::memcpy(at, outputs + steps.first_row(before) * bytes, static_cast<size_t>(known * bytes));
     if (rows > known) {
       std::memcpy(at + known * bytes, initial + known * bytes, static_cast<size_t>((rows - known) * bytes));
     }

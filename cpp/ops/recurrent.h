@@ -11,8 +11,20 @@ namespace fourfold {
 // product gives the gates of a step, and one the weights' gradient. All contiguous and of one dtype.
 Tensor concatenate(const Tensor& h, const Tensor& x);
 
-// The h that each row of a sequence started from: (rows, hidden_size), from its output and initial state.
-Tensor previous_h(const Tensor& output, const Tensor& h_0, const std::vector<int64_t>& offsets, bool reverse);
+// Where each step's rows are among a sequence's rows. Packed batches are sorted by length: the rows of a step are the
+// first of the batch.
+struct Steps {
+  int64_t time;
+  int64_t batch;
+  std::vector<int64_t> offsets;  // (time + 1) when packed; otherwise empty, and each step has the whole batch
+
+  int64_t first_row(int64_t t) const { return offsets.empty() ? t * batch : offsets[static_cast<size_t>(t)]; }
+  int64_t rows(int64_t t) const { return first_row(t + 1) - first_row(t); }
+};
+
+// The h that each row of a sequence started from: (rows, hidden_size), from its output (rows, hidden_size) and initial
+// state (batch, hidden_size).
+Tensor previous_h(const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse);
 
 // What follows once a layer's gates have their gradients, in the dtype of grad_gates; the parts not needed have shape
 // (0). grad_gates (rows, gates * hidden_size), weights (gates * hidden_size, hidden_size + input_size), h (rows,

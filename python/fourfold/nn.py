@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
-from fourfold.recurrent import LLTM, expect_size
+from fourfold.recurrent import LLTM, expect_features, expect_size
 
 __all__ = ["LLTM", "LLTMCell", "MLP", "Axpby", "Softshrink"]
 
@@ -96,6 +96,7 @@ class LLTMCell(nn.Module):
         _uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        expect_features("LLTMCell", x, self.input_size)
         batched = x.dim() != 1
         rows = x if batched else x.unsqueeze(0)
         if state is None:
@@ -107,7 +108,7 @@ class LLTMCell(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         key = f"{prefix}bias"
-        if key in state_dict and state_dict[key].shape == (1, 3 * self.hidden_size):
+        if getattr(state_dict.get(key), "shape", None) == (1, 3 * self.hidden_size):
             state_dict[key] = state_dict[key].reshape(-1)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -162,11 +163,12 @@ class MLP(nn.Module):
         _uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
+        expect_features("MLP", x, self.input_size)
         return F.mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for key in (f"{prefix}hidden_bias", f"{prefix}output_bias"):
-            if key in state_dict and state_dict[key].dim() == 1:
+            if isinstance(state_dict.get(key), Tensor) and state_dict[key].dim() == 1:
                 state_dict[key] = state_dict[key].unsqueeze(0)
         super()._load_from_state_dict(state_dict, prefix, *args)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import warnings
 from typing import Any
 
 import torch
@@ -22,6 +23,15 @@ def expect_size(module: str, name: str, value: Any) -> int:
     if value < 1:
         raise ValueError(f"{module}: expected {name} to be at least 1, but got {value}")
     return int(value)
+
+
+def expect_features(module: str, input: Tensor, input_size: int) -> None:
+    """What a user got wrong is the input's size, though the parameters are what then does not fit."""
+    if isinstance(input, Tensor) and input.dim() > 0 and input.shape[-1] != input_size:
+        raise ValueError(
+            f"{module}: expected the last dimension of the input to be input_size = {input_size}, "
+            f"but got shape {tuple(input.shape)}"
+        )
 
 
 class LLTM(nn.Module):
@@ -74,8 +84,12 @@ class LLTM(nn.Module):
         self.num_layers = expect_size("LLTM", "num_layers", num_layers)
         if not isinstance(dropout, numbers.Real) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(f"LLTM: expected dropout to be a number in [0, 1], but got {dropout!r}")
-        self.bias = bias
-        self.batch_first = batch_first
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                f"LLTM: dropout={dropout} has no effect with num_layers=1: it acts between layers", stacklevel=2
+            )
+        self.bias = bool(bias)
+        self.batch_first = bool(batch_first)
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         like = {"device": device, "dtype": dtype}
@@ -104,11 +118,14 @@ class LLTM(nn.Module):
     def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"LLTM: expected input to be a Tensor or a PackedSequence, but got {type(input).__name__}")
         if input.dim() not in (2, 3):
             raise ValueError(
                 "LLTM: expected input to have 3 dimensions, or 2 when unbatched, but got shape "
                 f"{tuple(input.shape)}; for a single step use fourfold.nn.LLTMCell"
             )
+        expect_features("LLTM", input, self.input_size)
         batched = input.dim() == 3
         batch_dim = 0 if self.batch_first else 1
         if not batched:
@@ -124,7 +141,10 @@ class LLTM(nn.Module):
 
     def _forward_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        h, c = self._initial_state(data, int(batch_sizes[0]), hx, True)
+        expect_features("LLTM", data, self.input_size)
+        # With a state given its batch is the batch, so a captured graph need not read batch_sizes.
+        batch = int(batch_sizes[0]) if hx is None else self._pair(hx)[0].size(-2)
+        h, c = self._initial_state(data, batch, hx, True)
         if hx is not None and sorted_indices is not None:
             h, c = h.index_select(1, sorted_indices), c.index_select(1, sorted_indices)
         output, (h_n, c_n) = self._layers(data, (h, c), batch_sizes)
@@ -138,7 +158,7 @@ class LLTM(nn.Module):
             zeros = input.new_zeros(shape)
             return zeros, zeros
         states = []
-        for name, state in zip(("h_0", "c_0"), hx, strict=True):
+        for name, state in zip(("h_0", "c_0"), self._pair(hx), strict=True):
             expected = shape if batched else (shape[0], shape[2])
             if tuple(state.shape) != expected:
                 names = "num_layers * num_directions, batch, hidden_size"
@@ -149,6 +169,12 @@ class LLTM(nn.Module):
                 )
             states.append(state if batched else state.unsqueeze(1))
         return states[0], states[1]
+
+    @staticmethod
+    def _pair(hx: State) -> State:
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(s, Tensor) for s in hx):
+            raise TypeError("LLTM: expected the state to be a pair of tensors, (h_0, c_0)")
+        return hx[0], hx[1]
 
     def _layers(self, x: Tensor, state: State, batch_sizes: Tensor | None) -> tuple[Tensor, State]:
         h_0, c_0 = state[0].unbind(0), state[1].unbind(0)
@@ -176,7 +202,7 @@ class LLTM(nn.Module):
         for layer in range(self.num_layers):
             for suffix in self._suffixes(layer):
                 key = f"{prefix}bias{suffix}"
-                if key in state_dict and state_dict[key].shape == (1, 3 * self.hidden_size):
+                if getattr(state_dict.get(key), "shape", None) == (1, 3 * self.hidden_size):
                     state_dict[key] = state_dict[key].reshape(-1)
         super()._load_from_state_dict(state_dict, prefix, *args)
 

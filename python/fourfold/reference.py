@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
-    """z = αx + βy, broadcast and promoted as torch promotes."""
-    return alpha * x + beta * y
+    """z = αx + βy, broadcast and promoted as torch promotes, and computed in the promoted dtype."""
+    dtype = (alpha * x + beta * y).dtype
+    return alpha * x.to(dtype) + beta * y.to(dtype)
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
@@ -48,7 +49,7 @@ def lltm(
         h_t, c_t = lltm_cell(steps[t], h[:n], c[:n], weights, bias)
         h, c, outputs[t] = torch.cat([h_t, h[n:]]), torch.cat([c_t, c[n:]]), h_t
     if not steps:
-        return input.new_empty((0, *h_0.shape)), (h, c)
+        return input.new_empty((0, *h_0.shape[batch_sizes is not None :])), (h, c)
     return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), (h, c)
 
 

@@ -25,10 +25,7 @@ def expect_tensors(op: str, **tensors: Any) -> None:
     """Each is a dense tensor, and all are on one device that has a kernel for the operator."""
     first = None
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{op}: expected {name} to be a torch.Tensor, but got {type(tensor).__name__}")
-        if tensor.layout != torch.strided:
-            raise TypeError(f"{op}: expected {name} to be a dense tensor, but got layout {tensor.layout}")
+        expect_tensor(op, name, tensor)
         first = first or (name, tensor.device)
         if tensor.device != first[1]:
             raise ValueError(
@@ -40,6 +37,13 @@ def expect_tensors(op: str, **tensors: Any) -> None:
             f"{op}: this build of fourfold has no kernel for device {first[1].type}; move the tensors to the CPU, or "
             "install a build with that backend (python -m fourfold info lists them)"
         )
+
+
+def expect_tensor(op: str, name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{op}: expected {name} to be a torch.Tensor, but got {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{op}: expected {name} to be a dense tensor, but got layout {tensor.layout}")
 
 
 def has_kernel(op: str, device: torch.device) -> bool:
@@ -86,6 +90,37 @@ def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -
             f"{op}: expected {name} to have shape ({size_name},) or (1, {size_name}) with {size_name} = {size}, "
             f"but got {shape_of(tensor)}"
         )
+
+
+def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, **shape: Any) -> None:
+    """What a backward is handed beside the forward's arguments: on their device, of any floating dtype, or None."""
+    if tensor is not None:
+        expect_tensors(op, like=like, **{name: tensor})
+        expect_floating(op, name, tensor)
+        expect_shape(op, name, tensor, **shape)
+
+
+def expect_kept(op: str, tensor: Tensor, like: Tensor, **shape: Any) -> None:
+    """What the forward kept for its backward."""
+    expect_tensors(op, like=like, kept=tensor)
+    if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
+        raise ValueError(f"{op}: the forward call kept nothing for its backward; call it with save_for_backward=True")
+    expect_shape(op, "what the forward kept", tensor, **shape)
+    expect_dtype(op, "what the forward kept", tensor, compute_dtype(like.dtype))
+
+
+def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> None:
+    """The one check that reads data."""
+    most, total = batch, 0
+    for t, size in enumerate(batch_sizes.tolist()):
+        if size < 1 or size > most or (t == 0 and size != batch):
+            raise ValueError(
+                f"{op}: expected batch_sizes to begin with batch = {batch} and never to rise or reach 0, "
+                f"but got {size} at step {t}"
+            )
+        most, total = size, total + size
+    if total != rows:
+        raise ValueError(f"{op}: expected batch_sizes to add up to input's {rows} rows, but they add up to {total}")
 
 
 def expect_lltm_parameters(op: str, x: Tensor, hidden_size: Any, weights: Tensor, bias: Tensor | None) -> None:

@@ -79,12 +79,17 @@ class Operator:
             refusal = self._refusal(args, error)
             if refusal is None:
                 raise
-        raise refusal
+        try:
+            raise refusal
+        finally:
+            del refusal  # whose traceback holds this frame, and with it the arguments
 
     def _eager(self, args: tuple) -> Outputs:
-        if torch._C._are_functorch_transforms_active():
+        if not isinstance(args[0], Tensor) or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
             return self.op(*args)
-        if forward_ad._current_level >= 0:
+        if self.casts and torch._C._is_any_autocast_enabled():
+            args = _cast(args)
+        if forward_ad._current_level >= 0 and _any_tangent(args):
             return self._forward_mode(args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return self.fast_function.apply(*self._full(args))
@@ -96,6 +101,7 @@ class Operator:
         try:
             self.check(*args)
         except (TypeError, ValueError) as refusal:
+            refusal.__context__ = None  # torch's words for the same
             return refusal.with_traceback(None)
         # What only the data says, as in batch_sizes, C++ alone has checked.
         return ValueError(str(error)) if str(error).startswith(f"{self.name}: ") else None
@@ -109,10 +115,10 @@ class Operator:
         return (*args, *self.defaults[len(args) :])
 
     def _autograd(self, *args: Any) -> Outputs:
-        if forward_ad._current_level >= 0:
-            return self._forward_mode(args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return self.function.apply(*self._full(args))
+        if _any_tangent(args):
+            return self._forward_mode(args)
         return self.below_autograd(*args)
 
     def _forward_mode(self, args: tuple) -> Outputs:
@@ -125,7 +131,7 @@ class Operator:
         return (*_as_tuple(outputs), *[kept] * self.saved)
 
     def _transformed(self, *args: Any) -> Outputs:
-        return self.function.apply(*self._full(args))
+        return self.function.apply(*self._full(_cast(args) if self.casts else args))
 
     def _fake(self, *args: Any) -> Outputs:
         self.check(*args)
@@ -154,12 +160,14 @@ def _make_functions(operator: Operator) -> tuple[type, type]:
         return operator.below_autograd(*args)
 
     def setup_with_inputs(ctx: Any, inputs: tuple, output: Outputs) -> None:
-        if forward_ad._current_level >= 0:
-            ctx.jvp_inputs = inputs
+        # Freed as soon as the forward, with its jvp, is over.
+        ctx.save_for_forward(*(a if isinstance(a, Tensor) else None for a in inputs))
+        ctx.others = tuple(None if isinstance(a, Tensor) else a for a in inputs)
         setup(ctx, inputs, output)
 
     def jvp(ctx: Any, *tangents: Any) -> Outputs:
-        return _reference_jvp(operator, ctx.jvp_inputs, tangents)
+        inputs = (b if a is None else a for a, b in zip(ctx.saved_tensors, ctx.others, strict=True))
+        return _reference_jvp(operator, tuple(inputs), tangents)
 
     def vmap(info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
         return (operator.vmap or map_each)(operator, info, in_dims, *args)
@@ -226,13 +234,19 @@ def _reference_backward(operator: Operator) -> Callable[..., tuple]:
 
 
 def _reference_jvp(operator: Operator, args: tuple, tangents: tuple) -> Outputs:
+    """The gradient's own gradient: u ↦ Jᵀu is linear, and its pullback takes a tangent t to J t. A jvp of the reference
+    would be forward mode inside forward mode, which torch refuses in a captured graph."""
     of_tensors, places = _as_function_of(operator.reference, args)
     primals = tuple(args[k] for k in places)
     directions = tuple(
         torch.zeros_like(p) if tangents[k] is None else tangents[k] for k, p in zip(places, primals, strict=True)
     )
-    _, out = torch.func.jvp(of_tensors, primals, directions)
-    return (*_as_tuple(out), *[None] * operator.saved) if operator.saved else out
+    outputs, pullback = torch.func.vjp(of_tensors, *primals)
+    single = isinstance(outputs, Tensor)
+    cotangents = tuple(torch.zeros_like(o) for o in _as_tuple(outputs))
+    _, push = torch.func.vjp(lambda *u: pullback(u[0] if single else u), *cotangents)
+    results = push(directions)
+    return results[0] if single and not operator.saved else (*results, *[None] * operator.saved)
 
 
 def map_each(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
@@ -248,17 +262,32 @@ def map_each(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple
     return tuple(torch.stack(column) for column in zip(*results, strict=True)), (0,) * len(results[0])
 
 
+def _any_tangent(args: tuple) -> bool:
+    """Whether an argument is a dual tensor. Asked of the tensors: Python's count of open levels is not kept by a
+    captured graph, and counts levels that other threads have opened."""
+    return any(isinstance(a, Tensor) and torch._VF._unpack_dual(a, level=0).tangent is not None for a in args)
+
+
+def _cast(args: tuple) -> tuple:
+    """The arguments as autocast wants a product's; above autograd, so that a Function keeps what the kernel saw."""
+    device = next(a.device.type for a in args if isinstance(a, Tensor))
+    if not torch.is_autocast_enabled(device):
+        return args
+    dtype = torch.get_autocast_dtype(device)
+
+    def eligible(a: Any) -> bool:
+        return isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64
+
+    return tuple(a.to(dtype) if eligible(a) else a for a in args)
+
+
 def _autocast(operator: Operator, device: str) -> Callable[..., Outputs]:
     key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
     keys = torch._C.DispatchKeySet(key)
 
-    def cast(a: Any) -> Any:
-        eligible = isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64
-        return a.to(torch.get_autocast_dtype(device)) if eligible else a
-
     def kernel(*args: Any) -> Outputs:
         if operator.casts:
-            args = tuple(cast(a) for a in args)
+            args = _cast(args)
         # Below here a product of float32 must stay float32.
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return operator.op(*args)
@@ -287,6 +316,14 @@ def in_compute_dtype(f: Callable[..., Outputs]) -> Callable[..., Outputs]:
         return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
 
     return computed
+
+
+def unmapped_shape(tensor: Tensor, mapped: int | None) -> tuple:
+    """The shape of one element of a mapped tensor."""
+    sizes = list(tensor.shape)
+    if mapped is not None:
+        del sizes[mapped]
+    return tuple(sizes)
 
 
 def fold_batch(tensor: Tensor, mapped: int | None, size: int, batch_dim: int) -> Tensor:

@@ -11,29 +11,28 @@ from fourfold import reference
 from fourfold.operators import _check
 from fourfold.operators._operator import Operator
 
+_REAL = (*_check.FLOATING, *_check.INTEGRAL)
 _LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
 
 
-def _check_arguments(
-    x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None
-) -> torch.dtype:
+def _check_arguments(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> None:
     op = "axpby"
     _check.expect_tensors(op, x=x, y=y)
     for name, tensor in (("x", x), ("y", y)):
-        if tensor.dtype not in _check.FLOATING + _check.INTEGRAL:
+        if tensor.dtype not in _REAL:
             raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {tensor.dtype}")
-    _check.expect_number(op, "alpha", alpha)
-    _check.expect_number(op, "beta", beta)
-    dtype = dtype or torch.result_type(x, y)
-    if dtype not in _check.FLOATING:
-        for name, factor in (("alpha", alpha), ("beta", beta)):
-            if factor != factor // 1 or abs(factor) > _LARGEST_WHOLE:
-                raise ValueError(
-                    f"{op}: expected {name} to be a whole number within 2^53 for a result of {dtype}, "
-                    f"but got {factor:g}; pass a floating point dtype"
-                )
+    _check_factors(alpha, beta, dtype or torch.result_type(x, y))
     _broadcast_shape(x, y)
-    return dtype
+
+
+def _check_factors(alpha: float, beta: float, dtype: torch.dtype) -> None:
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        _check.expect_number("axpby", name, factor)
+        if not dtype.is_floating_point and (factor != factor // 1 or abs(factor) > _LARGEST_WHOLE):
+            raise ValueError(
+                f"axpby: expected {name} to be a whole number within 2^53 for a result of {dtype}, "
+                f"but got {factor:g}; pass a floating point dtype"
+            )
 
 
 def _broadcast_shape(x: Tensor, y: Tensor) -> tuple:
@@ -78,13 +77,18 @@ def _gradient(ctx: Any, grad: Tensor | None) -> tuple:
 def _vmap(operator: Operator, info: Any, in_dims: tuple, x: Tensor, y: Tensor, *rest: Any) -> tuple[Tensor, int]:
     """Broadcasting aligns the last dimensions, so the mapped one goes before the longer of the two shapes."""
     dims = max(t.dim() - (d is not None) for t, d in zip((x, y), in_dims, strict=False))
+    alpha, beta, dtype = rest
+    if dtype is None:  # which the operator would promote anew, with ranks that count the mapped dimension
+        ranks = (min(t.dim() - (d is not None), 1) for t, d in zip((x, y), in_dims, strict=False))
+        bare = (torch.empty((1,) * r, dtype=t.dtype, device="meta") for t, r in zip((x, y), ranks, strict=True))
+        dtype = torch.result_type(*bare)
     aligned = []
     for t, d in zip((x, y), in_dims, strict=False):
         if d is not None:
             t = t.movedim(d, 0)
             t = t.reshape(t.shape[0], *(1,) * (dims + 1 - t.dim()), *t.shape[1:])
         aligned.append(t)
-    return operator.op(*aligned, *rest), 0
+    return operator.op(*aligned, alpha, beta, dtype), 0
 
 
 OPERATOR = Operator(
@@ -98,14 +102,10 @@ OPERATOR = Operator(
 )
 
 
-def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype | None:
-    """The dtype of αx + βy where it is not simply that of x and y: what torch makes of integers and their factors."""
-
-    def scaled(t: Tensor, factor: float) -> Tensor:
-        # Only rank zero or not matters to promotion.
-        return torch.empty((1,) * min(t.dim(), 1), dtype=torch.result_type(t, factor), device="meta")
-
-    return torch.result_type(scaled(x, alpha), scaled(y, beta))
+def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
+    """The dtype of αx + βy, asked of torch on tensors without data; only rank zero or not matters to promotion."""
+    a, b = (torch.empty((1,) * min(t.dim(), 1), dtype=t.dtype, device="meta") for t in (x, y))
+    return (alpha * a + beta * b).dtype
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
@@ -113,7 +113,8 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
 
     Args:
         x, y: shapes that broadcast; bool, integer or floating point. Dtypes promote as in ``alpha * x + beta * y``:
-            integers stay integers unless a factor is a float.
+            integers stay integers unless a factor is a float. All is computed in the result's dtype, so an int8 does
+            not wrap around before it is added to an int64.
         alpha, beta: numbers. Whole and within 2^53 where the result is an integer.
 
     Returns:
@@ -127,19 +128,17 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
         >>> fourfold.axpby(torch.ones(2), torch.ones(2))
         tensor([3., 3.])
     """
-    try:
-        plain = x.dtype == y.dtype and x.dtype.is_floating_point
-        factors_are_numbers = type(alpha) in (int, float) and type(beta) in (int, float)
-    except AttributeError:
-        _check_arguments(x, y, alpha, beta)
-        raise
-    if plain and factors_are_numbers:
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+    numbers = type(alpha) in (int, float) and type(beta) in (int, float)
+    if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
         return OPERATOR(x, y, alpha, beta)
     _check.expect_number("axpby", "alpha", alpha)
     _check.expect_number("axpby", "beta", beta)
+    if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
+        return OPERATOR(x, y, alpha, beta)  # which refuses
     dtype = _promoted(x, y, alpha, beta)
     if dtype.is_floating_point:
         alpha, beta = float(alpha), float(beta)
     else:
-        _check_arguments(x, y, alpha, beta, dtype)  # while a large int is still exact
+        _check_factors(alpha, beta, dtype)  # while a large int is still exact
     return OPERATOR(x, y, alpha, beta, dtype)

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from fourfold import reference
 from fourfold.operators import _check
-from fourfold.operators._operator import Operator, Outputs, fold_batch, gradients_of, in_compute_dtype, map_each
+from fourfold.operators._operator import (
+    Operator,
+    Outputs,
+    fold_batch,
+    gradients_of,
+    in_compute_dtype,
+    map_each,
+    unmapped_shape,
+)
 
 
 class Forward(NamedTuple):
@@ -55,7 +63,9 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
         _check.expect_shape(op, "input", a.input, time=None, batch=None, input_size=None)
         batch = a.input.shape[1]
     else:
-        _check.expect_tensors(op, batch_sizes=a.batch_sizes)
+        _check.expect_tensor(op, "batch_sizes", a.batch_sizes)
+        if a.batch_sizes.device.type != "cpu" and not (a.batch_sizes.is_meta and a.input.is_meta):
+            raise ValueError(f"{op}: expected batch_sizes to be on the CPU, but got {a.batch_sizes.device}")
         _check.expect_shape(op, "input", a.input, rows=None, input_size=None)
         batch = None
     _check.expect_shape(op, "h_0", a.h_0, batch=batch, hidden_size=None)
@@ -65,6 +75,22 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
     if a.batch_sizes is not None:
         _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
         _check.expect_shape(op, "batch_sizes", a.batch_sizes, time=None)
+
+
+def _check_backward(*args: Any) -> None:
+    op, a = "lltm_backward", Backward(*args)
+    _check_arguments(op, a)
+    batch, hidden_size = a.h_0.shape
+    state = {"batch": batch, "hidden_size": hidden_size}
+    _check.expect_gradient(op, "grad_h_n", a.grad_h_n, a.input, **state)
+    _check.expect_gradient(op, "grad_c_n", a.grad_c_n, a.input, **state)
+    packed = a.batch_sizes is not None
+    rows = a.input.shape[0] if packed else a.input.shape[0] * batch
+    output = {"rows": rows} if packed else {"time": a.input.shape[0], "batch": batch}
+    _check.expect_gradient(op, "output", a.output, a.input, **output, hidden_size=hidden_size)
+    _check.expect_gradient(op, "grad_output", a.grad_output, a.input, **output, hidden_size=hidden_size)
+    _check.expect_kept(op, a.gates, a.input, rows=rows, three_hidden=3 * hidden_size)
+    _check.expect_kept(op, a.cells, a.input, rows=rows, hidden_size=hidden_size)
 
 
 def _fake(*args: Any) -> Outputs:
@@ -93,8 +119,22 @@ def _fake_backward(*args: Any) -> Outputs:
 
 
 def _reference(*args: Any) -> Outputs:
+    a = Forward(*args)
+    if a.batch_sizes is not None:
+        if _is_fake(a.batch_sizes):
+            raise NotImplementedError(
+                "lltm: forward-mode and second derivatives of packed input read batch_sizes, which a captured graph "
+                "does not know; compute them outside torch.compile"
+            )
+        _check.expect_batch_sizes("lltm", a.batch_sizes, a.input.shape[0], a.h_0.shape[0])
     output, (h_n, c_n) = reference.lltm(*args[:7])
     return output, h_n, c_n
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return isinstance(tensor, torch._subclasses.FakeTensor)
 
 
 def _reference_backward(*args: Any) -> Outputs:
@@ -129,7 +169,7 @@ def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Ou
     if a.batch_sizes is not None or any(d is not None for d in in_dims[3:]):
         return map_each(operator, info, in_dims, *args)
     size = info.batch_size
-    time, batch = (a.input if in_dims[0] is None else a.input.select(in_dims[0], 0)).shape[:2]
+    time, batch = unmapped_shape(a.input, in_dims[0])[:2]
     state = zip(args[:3], in_dims, (1, 0, 0), strict=False)
     output, h_n, c_n, gates, cells = operator.op(*(fold_batch(t, d, size, dim) for t, d, dim in state), *args[3:])
     outputs = (
@@ -162,7 +202,7 @@ FORWARD = Operator(
 )
 BACKWARD = Operator(
     "lltm_backward",
-    check=lambda *args: _check_arguments("lltm_backward", Backward(*args)),
+    check=_check_backward,
     fake=_fake_backward,
     reference=_reference_backward,
 )

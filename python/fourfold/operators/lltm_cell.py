@@ -8,7 +8,15 @@ from torch import Tensor
 
 from fourfold import reference
 from fourfold.operators import _check
-from fourfold.operators._operator import Operator, Outputs, fold_batch, gradients_of, in_compute_dtype, map_each
+from fourfold.operators._operator import (
+    Operator,
+    Outputs,
+    fold_batch,
+    gradients_of,
+    in_compute_dtype,
+    map_each,
+    unmapped_shape,
+)
 
 
 class Forward(NamedTuple):
@@ -49,6 +57,15 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
     _check.expect_shape(op, "h", a.h, batch=a.x.shape[0], hidden_size=None)
     _check.expect_shape(op, "c", a.c, batch=a.x.shape[0], hidden_size=a.h.shape[1])
     _check.expect_lltm_parameters(op, a.x, a.h.shape[1], a.weights, a.bias)
+
+
+def _check_backward(*args: Any) -> None:
+    op, a = "lltm_cell_backward", Backward(*args)
+    _check_arguments(op, a)
+    state = {"batch": a.h.shape[0], "hidden_size": a.h.shape[1]}
+    for name in ("grad_next_h", "grad_next_c", "next_c"):
+        _check.expect_gradient(op, name, getattr(a, name), a.x, **state)
+    _check.expect_kept(op, a.gates, a.x, batch=a.h.shape[0], three_hidden=3 * a.h.shape[1])
 
 
 def _fake(*args: Any) -> Outputs:
@@ -105,7 +122,7 @@ def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Ou
     if any(d is not None for d in in_dims[3:]):
         return map_each(operator, info, in_dims, *args)
     size, (x, h, c, *rest) = info.batch_size, args
-    batch = h.shape[0] if in_dims[1] is None else h.select(in_dims[1], 0).shape[0]
+    batch = unmapped_shape(h, in_dims[1])[0]
     folded = (fold_batch(t, d, size, 0) for t, d in zip((x, h, c), in_dims, strict=False))
     next_h, next_c, gates = operator.op(*folded, *rest)
     kept = gates.expand(size, 0) if gates.dim() == 1 else gates.unflatten(0, (size, batch))
@@ -126,7 +143,7 @@ FORWARD = Operator(
 )
 BACKWARD = Operator(
     "lltm_cell_backward",
-    check=lambda *args: _check_arguments("lltm_cell_backward", Backward(*args)),
+    check=_check_backward,
     fake=_fake_backward,
     reference=_reference_backward,
 )

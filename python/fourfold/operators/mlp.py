@@ -56,6 +56,19 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
             _check.expect_bias(op, f"{layer}_bias", bias, f"{layer}_size", sizes[layer])
 
 
+def _check_backward(*args: Any) -> None:
+    op, a = "mlp_backward", Backward(*args)
+    _check_arguments(op, a)
+    _check.expect_tensors(op, x=a.x, grad=a.grad)
+    _check.expect_floating(op, "grad", a.grad)
+    output = (*a.x.shape[:-1], a.output_weights.shape[0])
+    if a.grad.shape != output:
+        raise ValueError(
+            f"{op}: expected grad to have output's shape (..., {output[-1]}), but got {_check.shape_of(a.grad)}"
+        )
+    _check.expect_kept(op, a.hidden, a.x, batch=math.prod(a.x.shape[:-1]), hidden_size=a.hidden_weights.shape[0])
+
+
 def _fake(*args: Any) -> Outputs:
     a = Forward(*args)
     kept = (math.prod(a.x.shape[:-1]), a.hidden_weights.shape[0]) if a.save_for_backward else (0,)
@@ -123,7 +136,7 @@ FORWARD = Operator(
 )
 BACKWARD = Operator(
     "mlp_backward",
-    check=lambda *args: _check_arguments("mlp_backward", Backward(*args)),
+    check=_check_backward,
     fake=_fake_backward,
     reference=_reference_backward,
 )

@@ -76,7 +76,7 @@ BACKWARD = Operator(
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     """Shrinks each element towards zero by λ: x - λ above λ, x + λ below -λ, 0 between; NaN stays NaN.
 
-    The same function, values and gradients as :func:`torch.nn.functional.softshrink`.
+    The values of :func:`torch.nn.functional.softshrink`. The gradient passes where x is NaN or beyond λ.
 
     Args:
         x: any shape; float16, bfloat16, float32 or float64.
@@ -93,4 +93,6 @@ def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
         >>> fourfold.softshrink(torch.tensor([-2.0, 0.1, 2.0]), lambd=0.5)
         tensor([-1.5000,  0.0000,  1.5000])
     """
+    if type(lambd) is not float and type(lambd) is not int:  # a tensor would be taken, and its gradient lost
+        _check.expect_number("softshrink", "lambd", lambd)
     return FORWARD(x, lambd)
