@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -64,6 +66,8 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 def ddp_worker(rank: int, world: int, directory: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    if sys.platform == "linux":  # whatever the host's name resolves to
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = f"file://{directory}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     model = nn.parallel.DistributedDataParallel(Model())

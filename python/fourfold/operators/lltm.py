@@ -237,5 +237,5 @@ def lltm(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
-    output, h_n, c_n, *_ = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes)
-    return output, (h_n, c_n)
+    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes)
+    return outputs[0], (outputs[1], outputs[2])

@@ -167,5 +167,5 @@ def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | N
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes that do not fit together, tensors on different devices.
     """
-    next_h, next_c, *_ = FORWARD(x, h, c, weights, bias)
-    return next_h, next_c
+    outputs = FORWARD(x, h, c, weights, bias)
+    return outputs[0], outputs[1]

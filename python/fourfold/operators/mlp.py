@@ -165,5 +165,4 @@ def mlp(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes that do not fit together, tensors on different devices.
     """
-    output, *_ = FORWARD(x, hidden_weights, hidden_bias, output_weights, output_bias)
-    return output
+    return FORWARD(x, hidden_weights, hidden_bias, output_weights, output_bias)[0]
