@@ -39,7 +39,9 @@ struct Kernel {
   namespace level_default { signature name; } namespace level_avx2 { signature name; }                       \
   namespace level_avx512 { signature name; }                                                                 \
   inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name, level_avx512::name}};
-#else
+#elif FOURFOLD_CPU_LEVEL_COUNT == 1
 #define FOURFOLD_CPU_KERNEL(name, signature) \
   namespace level_default { signature name; } inline constexpr Kernel<signature> name{{level_default::name}};
+#else
+#error "FOURFOLD_CPU_LEVEL_COUNT is 1 (default) or 3 (default, avx2, avx512)"
 #endif

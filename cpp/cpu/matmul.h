@@ -33,13 +33,6 @@ class Scratch {
   S* data_;
 };
 
-template <typename F>
-void parallel(int64_t count, int64_t grain, const F& f) {
-  parallel_for(
-      0, count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<const F*>(context))(begin, end); },
-      const_cast<void*>(static_cast<const void*>(&f)));
-}
-
 // A (depth, columns) matrix in panels of `width` vectors: panel p holds, for each k, its columns' values side by side.
 // Where the columns come in groups (the gates of a cell), a panel holds the same few columns of each group, so that one
 // tile of the product has all gates of its units.

@@ -1,5 +1,7 @@
 #include "cpu/mlp.h"
 
+#include <type_traits>
+
 #include "cpu/math.h"
 #include "cpu/matmul.h"
 
@@ -11,8 +13,7 @@ namespace formulas {
 
 namespace {
 
-// out (rows, columns) = a b, with `finish(row, column, v, count)` the value to store for a vector of the product.
-// a is (rows, depth) by its strides, b (depth, columns) by its own.
+// A matrix in memory.
 template <typename S>
 struct Operand {
   const S* data;
@@ -20,26 +21,34 @@ struct Operand {
   int64_t column_stride;
 };
 
+// finish(row, column, v, count) gives the value to store for each vector of the product of `rows` rows of a with b.
 template <int width, typename S, typename F>
-void product(const Operand<S>& a, const Operand<S>& b, int64_t rows, int64_t depth, int64_t columns, S* out,
-             const F& finish) {
-  const Packed<S, width> packed(b.data, depth, columns, b.row_stride, b.column_stride);
-  multiply_all(a.data, a.row_stride, a.column_stride, rows, packed, columns,
+void product(const Operand<S>& a, const Packed<S, width>& b, int64_t rows, int64_t columns, S* out, const F& finish) {
+  multiply_all(a.data, a.row_stride, a.column_stride, rows, b, columns,
                [&](int64_t row, int64_t column, const Vectorized<S>& v, int64_t count) {
                  store_lanes(out + row * columns + column, finish(row, column, v, count), count);
                });
 }
 
+// Calls f(width) with the number of vectors that a panel of so many columns is best wide, as a constant.
+template <typename S, typename F>
+void with_width(int64_t columns, const F& f) {
+  if (columns <= lanes<S>) {
+    f(std::integral_constant<int, 1>());
+  } else if (columns <= 2 * lanes<S>) {
+    f(std::integral_constant<int, 2>());
+  } else {
+    f(std::integral_constant<int, 3>());
+  }
+}
+
 template <typename S, typename F>
 void product(const Operand<S>& a, const Operand<S>& b, int64_t rows, int64_t depth, int64_t columns, S* out,
              const F& finish) {
-  if (columns <= lanes<S>) {
-    product<1>(a, b, rows, depth, columns, out, finish);
-  } else if (columns <= 2 * lanes<S>) {
-    product<2>(a, b, rows, depth, columns, out, finish);
-  } else {
-    product<3>(a, b, rows, depth, columns, out, finish);
-  }
+  with_width<S>(columns, [&](auto width) {
+    const Packed<S, width> packed(b.data, depth, columns, b.row_stride, b.column_stride);
+    product<width>(a, packed, rows, columns, out, finish);
+  });
 }
 
 template <typename S>
@@ -47,22 +56,36 @@ Vectorized<S> bias_at(const void* bias, int64_t column, int64_t count) {
   return bias == nullptr ? Vectorized<S>(S(0)) : load_lanes(static_cast<const S*>(bias) + column, count);
 }
 
+template <typename S, int hidden_width, int output_width>
+void forward_blocks(const MlpForward& job) {
+  constexpr int64_t block = 128;  // rows: their hidden layer stays in the cache between the two products
+  const Packed<S, hidden_width> w1(
+      static_cast<const S*>(job.hidden_weights), job.input_size, job.hidden_size, 1, job.input_size);
+  const Packed<S, output_width> w2(
+      static_cast<const S*>(job.output_weights), job.hidden_size, job.output_size, 1, job.hidden_size);
+  const Scratch<S> scratch(job.hidden == nullptr ? block * job.hidden_size : 0);
+  for (int64_t begin = 0; begin < job.batch; begin += block) {
+    const int64_t rows = job.batch - begin < block ? job.batch - begin : block;
+    S* hidden = job.hidden == nullptr ? scratch.get() : static_cast<S*>(job.hidden) + begin * job.hidden_size;
+    product<hidden_width>(
+        Operand<S>{static_cast<const S*>(job.x) + begin * job.input_size, job.input_size, 1}, w1, rows,
+        job.hidden_size, hidden, [&](int64_t, int64_t column, const Vectorized<S>& v, int64_t count) {
+          return formulas::relu(v + bias_at<S>(job.hidden_bias, column, count));
+        });
+    product<output_width>(
+        Operand<S>{hidden, job.hidden_size, 1}, w2, rows, job.output_size,
+        static_cast<S*>(job.output) + begin * job.output_size,
+        [&](int64_t, int64_t column, const Vectorized<S>& v, int64_t count) {
+          return v + bias_at<S>(job.output_bias, column, count);
+        });
+  }
+}
+
 template <typename S>
 void forward(const MlpForward& job) {
-  const S* x = static_cast<const S*>(job.x);
-  const S* w1 = static_cast<const S*>(job.hidden_weights);
-  const S* w2 = static_cast<const S*>(job.output_weights);
-  S* hidden = static_cast<S*>(job.hidden);
-  product<S>(
-      {x, job.input_size, 1}, {w1, 1, job.input_size}, job.batch, job.input_size, job.hidden_size, hidden,
-      [&](int64_t, int64_t column, const Vectorized<S>& v, int64_t count) {
-        return formulas::relu(v + bias_at<S>(job.hidden_bias, column, count));
-      });
-  product<S>(
-      {hidden, job.hidden_size, 1}, {w2, 1, job.hidden_size}, job.batch, job.hidden_size, job.output_size,
-      static_cast<S*>(job.output), [&](int64_t, int64_t column, const Vectorized<S>& v, int64_t count) {
-        return v + bias_at<S>(job.output_bias, column, count);
-      });
+  with_width<S>(job.hidden_size, [&](auto hidden_width) {
+    with_width<S>(job.output_size, [&](auto output_width) { forward_blocks<S, hidden_width, output_width>(job); });
+  });
 }
 
 template <typename S>

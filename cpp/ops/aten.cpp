@@ -7,23 +7,11 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/parallel.h"
-
 namespace fourfold {
 namespace {
 
 using torch::stable::detail::from;
 using torch::stable::detail::to;
-
-void check_call(AOTITorchError code, const char* what) {
-  if (code == TORCH_SUCCESS) return;
-  // In torch since 2.13, so looked up when it is needed.
-  using Reason = const char*();
-  static auto* const reason =
-      reinterpret_cast<Reason*>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
-  if (reason != nullptr) throw std::runtime_error(std::string("fourfold: ") + what + " failed: " + reason());
-  throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
-}
 
 template <size_t arguments>
 Tensor call(const char* name, const char* overload, std::array<StableIValue, arguments> stack) {
@@ -40,25 +28,15 @@ Tensor expect_product(Tensor product, ScalarType dtype) {
 
 }  // namespace
 
-namespace cpu {
-
-void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
-  struct Call {
-    void (*body)(void*, int64_t, int64_t);
-    void* context;
-  } pair{body, context};
-  check_call(
-      torch_parallel_for(
-          begin, end, grain,
-          [](int64_t from, int64_t until, void* data) {
-            const Call* call = static_cast<const Call*>(data);
-            call->body(call->context, from, until);
-          },
-          &pair),
-      "a parallel region");
+void check_call(int32_t code, const char* what) {
+  if (code == TORCH_SUCCESS) return;
+  // In torch since 2.13, so looked up when it is needed.
+  using Reason = const char*();
+  static auto* const reason =
+      reinterpret_cast<Reason*>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
+  if (reason != nullptr) throw std::runtime_error(std::string("fourfold: ") + what + " failed: " + reason());
+  throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
 }
-
-}  // namespace cpu
 
 Tensor empty(const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {
   AtenTensorHandle handle = nullptr;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "cpu/parallel.h"
 #include "cpu/strided.h"
 #include "ops/check.h"
 
@@ -12,6 +13,9 @@ namespace fourfold {
 
 using Sizes = std::initializer_list<int64_t>;
 using OptionalTensor = std::optional<Tensor>;
+
+// Throws what a failed call of torch's C functions has to say.
+void check_call(int32_t code, const char* what);
 
 // New, uninitialised, contiguous, on the CPU.
 Tensor empty(Sizes sizes, ScalarType dtype);
@@ -58,17 +62,6 @@ inline const void* data_of(const OptionalTensor& x) { return x ? x->const_data_p
 inline const void* data_of(const Tensor& x) { return x.const_data_ptr(); }
 inline void* out_data(const Tensor& x) { return x.mutable_data_ptr(); }
 
-// Calls f(begin, end) from torch's threads on parts of [0, count) of at least `grain` each.
-template <typename F>
-void parallel(int64_t count, int64_t grain, const F& f);
+using cpu::parallel;
 
 }  // namespace fourfold
-
-#include "cpu/parallel.h"
-
-template <typename F>
-void fourfold::parallel(int64_t count, int64_t grain, const F& f) {
-  cpu::parallel_for(
-      0, count, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<const F*>(context))(begin, end); },
-      const_cast<void*>(static_cast<const void*>(&f)));
-}

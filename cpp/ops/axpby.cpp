@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -10,8 +11,7 @@
 namespace fourfold {
 namespace {
 
-void expect_real(const char* name, const Tensor& tensor) {
-  const ScalarType dtype = tensor.scalar_type();
+void expect_real(const char* name, ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Bool:
     case ScalarType::Byte:
@@ -61,8 +61,9 @@ Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
 }
 
 Tensor axpby(const Tensor& x, const Tensor& y, double alpha, double beta, std::optional<ScalarType> wanted) {
-  expect_real("x", x);
-  expect_real("y", y);
+  expect_real("x", x.scalar_type());
+  expect_real("y", y.scalar_type());
+  if (wanted) expect_real("dtype", *wanted);
   const ScalarType dtype =
       wanted ? *wanted : x.scalar_type() == y.scalar_type() ? x.scalar_type() : result_type(x, y);
   if (!is_floating(dtype)) {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "ops/aten.h"
@@ -21,10 +21,13 @@ class Elementwise {
       : numel_(out.numel()), element_size_(static_cast<int64_t>(out.element_size())) {
     data_[0] = static_cast<char*>(out_data(out));
     for (size_t k = 0; k < inputs; ++k) data_[k + 1] = static_cast<char*>(const_cast<void*>(data_of(*in[k])));
-    for (int64_t d = 0; d < out.dim(); ++d) {
-      Axis axis{out.sizes()[d], {out.strides()[d]}};
+    const auto sizes = out.sizes();
+    const auto strides = out.strides();
+    const auto dim = static_cast<int64_t>(sizes.size());
+    for (int64_t d = 0; d < dim; ++d) {
+      Axis axis{sizes[d], {strides[d]}};
       if (axis.size == 1) continue;
-      for (size_t k = 0; k < inputs; ++k) axis.stride[k + 1] = broadcast_stride(*in[k], d - out.dim());
+      for (size_t k = 0; k < inputs; ++k) axis.stride[k + 1] = broadcast_stride(*in[k], d - dim);
       axes_.push_back(axis);
     }
     std::stable_sort(axes_.begin(), axes_.end(), [](const Axis& a, const Axis& b) { return a.stride[0] > b.stride[0]; });

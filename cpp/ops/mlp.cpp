@@ -89,9 +89,10 @@ T* at_row(T* data, int64_t row, int64_t size, cpu::Kind kind) {
 
 using Forward = std::tuple<Tensor, Tensor>;  // output, hidden
 
-Forward fused_forward(const Prepared& net, const OptionalTensor& hidden_bias, const OptionalTensor& output_bias) {
+Forward fused_forward(
+    const Prepared& net, const OptionalTensor& hidden_bias, const OptionalTensor& output_bias, bool keep_hidden) {
   const Layout& layout = net.layout;
-  Tensor hidden = empty({layout.batch, layout.hidden_size}, net.dtype);
+  Tensor hidden = keep_hidden ? empty({layout.batch, layout.hidden_size}, net.dtype) : nothing(net.dtype);
   Tensor output = empty({layout.batch, layout.output_size}, net.dtype);
   parallel(layout.batch, 1 + (int64_t(1) << 18) / (layout.weights() + 1), [&](int64_t begin, int64_t end) {
     cpu::mlp(cpu::MlpForward{
@@ -105,20 +106,21 @@ Forward fused_forward(const Prepared& net, const OptionalTensor& hidden_bias, co
         .hidden_bias = data_of(hidden_bias),
         .output_weights = data_of(net.output_weights),
         .output_bias = data_of(output_bias),
-        .hidden = at_row(out_data(hidden), begin, layout.hidden_size, net.kind),
+        .hidden = keep_hidden ? at_row(out_data(hidden), begin, layout.hidden_size, net.kind) : nullptr,
         .output = at_row(out_data(output), begin, layout.output_size, net.kind),
     });
   });
   return {output, hidden};
 }
 
-Forward vendor_forward(const Prepared& net, const OptionalTensor& hidden_bias, const OptionalTensor& output_bias) {
+Forward vendor_forward(
+    const Prepared& net, const OptionalTensor& hidden_bias, const OptionalTensor& output_bias, bool keep_hidden) {
   const Tensor hidden = linear(net.x, net.hidden_weights, hidden_bias);
   void* data = out_data(hidden);
   parallel(hidden.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
     cpu::relu(net.kind, end - begin, at_row(data, begin, 1, net.kind));
   });
-  return {linear(hidden, net.output_weights, output_bias), hidden};
+  return {linear(hidden, net.output_weights, output_bias), keep_hidden ? hidden : nothing(net.dtype)};
 }
 
 Forward mlp(
@@ -126,11 +128,11 @@ Forward mlp(
     const OptionalTensor& output_bias, bool save_for_backward) {
   const Layout layout = check_arguments("mlp", x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(layout, x, hidden_weights, output_weights);
-  const auto [output, hidden] = layout.weights() <= fused_weights
-                                    ? fused_forward(net, prepared(hidden_bias, net.dtype), prepared(output_bias, net.dtype))
-                                    : vendor_forward(net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype));
-  return {like_input(convert(output, x.scalar_type()), x, layout.output_size),
-          save_for_backward ? hidden : nothing(net.dtype)};
+  const auto [output, hidden] =
+      layout.weights() <= fused_weights
+          ? fused_forward(net, prepared(hidden_bias, net.dtype), prepared(output_bias, net.dtype), save_for_backward)
+          : vendor_forward(net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype), save_for_backward);
+  return {like_input(convert(output, x.scalar_type()), x, layout.output_size), hidden};
 }
 
 struct Gradients {

@@ -1,5 +1,6 @@
 #include "ops/recurrent.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace fourfold {

@@ -26,6 +26,19 @@ from torch.autograd import forward_ad
 
 _library = torch.library.Library("fourfold", "FRAGMENT")
 
+# torch's own names for what no public function tells at this price. Bound here, one that a future torch lacks fails at
+# import, and not in the middle of a call.
+_any_requires_grad = torch._C._any_requires_grad
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_transforms_active = torch._C._are_functorch_transforms_active
+_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_tracing = torch._C._is_tracing
+_unpack_dual = torch._C._VariableFunctions._unpack_dual
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+
+declared: dict[str, Operator] = {}  # by name, each when its file is imported
+
 Outputs = Any  # a tensor, or a tuple of tensors
 
 
@@ -58,6 +71,7 @@ class Operator:
     op: Any = field(init=False)
 
     def __post_init__(self) -> None:
+        declared[self.name] = self
         self.op = getattr(torch.ops.fourfold, self.name).default
         self.defaults = tuple(a.default_value for a in self.op._schema.arguments)
         self.fast_function, self.function = _make_functions(self)
@@ -72,8 +86,8 @@ class Operator:
 
     def __call__(self, *args: Any) -> Outputs:
         """The operator's outputs; those kept for the backward may be left out."""
-        if torch.compiler.is_compiling():  # what refuses is the fake kernel, in the same words
-            return self.op(*args) if torch.is_grad_enabled() else self.op(*args, *self.inference)
+        if _is_compiling():  # what refuses is the fake kernel, in the same words
+            return self.op(*args) if _is_grad_enabled() else self.op(*args, *self.inference)
         try:
             return self._eager(args)
         except (RuntimeError, TypeError) as error:
@@ -86,15 +100,15 @@ class Operator:
             del refusal  # whose traceback holds this frame, and with it the arguments
 
     def _eager(self, args: tuple) -> Outputs:
-        if not isinstance(args[0], Tensor) or torch._C._is_tracing() or torch._C._are_functorch_transforms_active():
+        if not isinstance(args[0], Tensor) or _is_tracing() or _transforms_active():
             return self.op(*args)
-        if self.casts and torch._C._is_any_autocast_enabled():
+        if self.casts and _any_autocast_enabled():
             args = _cast(args)
         if forward_ad._current_level >= 0 and _any_tangent(args):
             return self._forward_mode(args)
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        if _is_grad_enabled() and _any_requires_grad(*args):
             return self.fast_function.apply(*self._full(args))
-        with torch._C._AutoDispatchBelowAutograd():
+        with _below_autograd():
             return self.op(*args, *self.inference)
 
     def _refusal(self, args: tuple, error: Exception) -> Exception | None:
@@ -108,7 +122,7 @@ class Operator:
         return ValueError(str(error)) if str(error).startswith(f"{self.name}: ") else None
 
     def below_autograd(self, *args: Any) -> Outputs:
-        with torch._C._AutoDispatchBelowAutograd():
+        with _below_autograd():
             return self.op(*args)
 
     def _full(self, args: tuple) -> tuple:
@@ -116,7 +130,7 @@ class Operator:
         return (*args, *self.defaults[len(args) :])
 
     def _autograd(self, *args: Any) -> Outputs:
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        if _is_grad_enabled() and _any_requires_grad(*args):
             return self.function.apply(*self._full(args))
         if _any_tangent(args):
             return self._forward_mode(args)
@@ -152,7 +166,7 @@ def _make_functions(operator: Operator) -> tuple[type, type]:
         return output[: -operator.saved] if operator.saved else output
 
     def forward(*args: Any) -> Outputs:
-        if torch._C._are_functorch_transforms_active():
+        if _transforms_active():
             return operator.op(*args)
         return operator.below_autograd(*args)
 
@@ -265,7 +279,7 @@ def map_each(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple
 def _any_tangent(args: tuple) -> bool:
     """Whether an argument is a dual tensor. Asked of the tensors: Python's count of open levels is not kept by a
     captured graph, and counts levels that other threads have opened."""
-    return any(isinstance(a, Tensor) and torch._VF._unpack_dual(a, level=0).tangent is not None for a in args)
+    return any(isinstance(a, Tensor) and _unpack_dual(a, level=0)[1] is not None for a in args)
 
 
 def _cast(args: tuple) -> tuple:

@@ -18,9 +18,9 @@ _LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole number
 def _check_arguments(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> None:
     op = "axpby"
     _check.expect_tensors(op, x=x, y=y)
-    for name, tensor in (("x", x), ("y", y)):
-        if tensor.dtype not in _REAL:
-            raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {tensor.dtype}")
+    for name, given in (("x", x.dtype), ("y", y.dtype), ("dtype", dtype)):
+        if given is not None and given not in _REAL:
+            raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {given}")
     _check_factors(alpha, beta, dtype or torch.result_type(x, y))
     _broadcast_shape(x, y)
 
@@ -80,8 +80,7 @@ def _vmap(operator: Operator, info: Any, in_dims: tuple, x: Tensor, y: Tensor, *
     alpha, beta, dtype = rest
     if dtype is None:  # which the operator would promote anew, with ranks that count the mapped dimension
         ranks = (min(t.dim() - (d is not None), 1) for t, d in zip((x, y), in_dims, strict=False))
-        bare = (torch.empty((1,) * r, dtype=t.dtype, device="meta") for t, r in zip((x, y), ranks, strict=True))
-        dtype = torch.result_type(*bare)
+        dtype = torch.result_type(*(_PROBES[t.dtype, rank] for t, rank in zip((x, y), ranks, strict=True)))
     aligned = []
     for t, d in zip((x, y), in_dims, strict=False):
         if d is not None:
@@ -102,10 +101,18 @@ OPERATOR = Operator(
 )
 
 
+# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor.
+_PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype) for dtype in _REAL for rank in (0, 1)}
+
+
 def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
-    """The dtype of αx + βy, asked of torch on tensors without data; only rank zero or not matters to promotion."""
-    a, b = (torch.empty((1,) * min(t.dim(), 1), dtype=t.dtype, device="meta") for t in (x, y))
-    return (alpha * a + beta * b).dtype
+    """The dtype of αx + βy, as torch promotes."""
+    if torch.compiler.is_compiling():  # a graph holds no dtypes, but it holds tensors that have one
+        a, b = (torch.empty((1,) * min(t.dim(), 1), dtype=t.dtype, device="meta") for t in (x, y))
+        return (alpha * a + beta * b).dtype
+    a = _PROBES[torch.result_type(x, alpha), min(x.dim(), 1)]
+    b = _PROBES[torch.result_type(y, beta), min(y.dim(), 1)]
+    return torch.result_type(a, b)
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:

@@ -1,0 +1,25 @@
+#include "cpu/parallel.h"
+
+#include <torch/csrc/stable/c/shim.h>
+
+#include "ops/aten.h"
+
+namespace fourfold::cpu {
+
+void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
+  struct Call {
+    void (*body)(void*, int64_t, int64_t);
+    void* context;
+  } pair{body, context};
+  check_call(
+      torch_parallel_for(
+          begin, end, grain,
+          [](int64_t from, int64_t until, void* data) {
+            const Call* call = static_cast<const Call*>(data);
+            call->body(call->context, from, until);
+          },
+          &pair),
+      "a parallel region");
+}
+
+}  // namespace fourfold::cpu
