@@ -45,6 +45,7 @@ bench: $(STAMPS)/build
 lint: $(STAMPS)/tools
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
+	$(RUN) scripts/readme_tables.py --check
 
 wheel: $(STAMPS)/tools
 	$(RUN) scripts/wheel.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \

@@ -172,6 +172,7 @@ CASES = [
     Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False)),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True)),
+    Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
     Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
     Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1)),
     Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),

@@ -1,5 +1,6 @@
 """The command line: info, demo and bench, at sizes that take seconds."""
 
+import importlib.util
 import json
 import math
 import subprocess
@@ -13,6 +14,7 @@ from fourfold import bench, demo, reference
 from fourfold.__main__ import main
 from fourfold.bench import aten, cell, comparison, mlp, tables, timing
 from fourfold.demo import corpus, training
+from machine import missing
 
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
 MLP_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 6, "output_size": 2}
@@ -124,8 +126,13 @@ def test_a_text_that_is_too_short_is_refused(tmp_path):
         corpus.read(10, tmp_path)
 
 
+def needs(package):
+    if importlib.util.find_spec(package) is None:
+        missing(f"this test needs {package}: pip install 'fourfold[bench]'")
+
+
 def test_demo_from_end_to_end(capsys, tmp_path):
-    pytest.importorskip("matplotlib")
+    needs("matplotlib")
     code, output = run(capsys, *TINY_DEMO, "--out", tmp_path / "new" / "directory")
     assert code == 0
     for words in ("24 of 2 × 8 characters", "step 24 of 24", "Both learn the same", "Speed-up:", "│ def "):
@@ -305,7 +312,7 @@ def test_losses_are_in_plain_sight():
 
 
 def test_the_rich_table_says_the_same(capsys):
-    pytest.importorskip("rich")
+    needs("rich")
     tables.print_rich(comparison_of(plain=4.0, rival=1.0, fourfold=2.0))
     output = capsys.readouterr().out
     for words in ("4000.0", "2.00×", "absent: no compiler", "fourfold loses, backward: 0.50× of rival."):
@@ -336,7 +343,7 @@ def test_the_extension_computes_the_definition(benchmark, sizes):
     try:
         aten.extension()
     except aten.Unavailable as unavailable:
-        pytest.skip(str(unavailable))
+        missing(str(unavailable))
     problem = benchmark.problem(sizes)
     (contender,) = (
         contender

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from fourfold.operators._operator import declared
 from op_cases import CASES, Case, case_id, differentiable, flatten
 from test_gradients import FEW, expect_same, gradients, raw, weights_for
 
@@ -36,7 +37,7 @@ def test_opcheck(case: Case) -> None:
 
 @pytest.mark.parametrize("case", OPCHECK, ids=case_id)
 def test_opcheck_of_the_backward(case: Case) -> None:
-    operator = getattr(__import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]), "BACKWARD", None)
+    operator = declared.get(f"{case.op}_backward")
     if operator is None:
         assert case.op == "axpby"  # whose gradient is torch's own scaling
         return
@@ -163,7 +164,7 @@ def test_aot_inductor(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("road", ["function", "raw"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "mlp")], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].casts], ids=case_id)
 def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
     """Products run in the low precision and give it back; gradients have their parameters' dtype."""
     args = case.arguments(torch.float32)
@@ -178,7 +179,7 @@ def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
     expect_same(gradients(in_autocast, args), gradients(case.reference, args), torch.bfloat16)
 
 
-@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "mlp")], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].casts], ids=case_id)
 def test_backward_inside_autocast(case: Case) -> None:
     """An inner product of float32 would come back as bfloat16, and be read as float32."""
     args, leaves = differentiable(case.arguments(torch.float32))

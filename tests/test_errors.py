@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import fourfold
+from fourfold.operators._operator import declared
 from op_cases import CASES, case_id
 
 
@@ -53,6 +54,12 @@ REFUSED: list[tuple[str, tuple, type, str]] = [
         (T(2, 3), T(2, 3, dtype=torch.complex64)),
         TypeError,
         "expected y to be bool, an integer or floating point, but got torch.complex64",
+    ),
+    (
+        "axpby",
+        (T(3), T(3), 2, 1, torch.complex64),
+        TypeError,
+        "expected dtype to be bool, an integer or floating point, but got torch.complex64",
     ),
     (
         "lltm_cell",
@@ -183,7 +190,11 @@ def refusal_id(value: Any) -> str | None:
     return value.split(",")[0][:40] if isinstance(value, str) else None
 
 
-@pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED + REFUSED_BY_FUNCTION, ids=refusal_id)
+# The function has no dtype argument.
+OF_THE_FUNCTION = [row for row in REFUSED if row[0] != "axpby" or len(row[1]) < 5] + REFUSED_BY_FUNCTION
+
+
+@pytest.mark.parametrize(("op", "args", "kind", "sentence"), OF_THE_FUNCTION, ids=refusal_id)
 def test_function_refuses(op: str, args: tuple, kind: type, sentence: str) -> None:
     function = getattr(fourfold, op)
     assert sentence_of(function, args, kind) == f"{op}: {sentence}"
@@ -260,7 +271,7 @@ def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
         for a in copy.deepcopy(case.arguments(torch.float32))
     ]
     recorded: list[tuple] = []
-    operator = __import__(f"fourfold.operators.{case.op}", fromlist=["BACKWARD"]).BACKWARD
+    operator = declared[f"{case.op}_backward"]
     original = operator.op
 
     class Recorder:
@@ -337,6 +348,16 @@ MODULES = [
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), T(2, 1, 2, 4)),
         TypeError,
         "LLTM: expected the state to be a pair of tensors, (h_0, c_0)",
+    ),
+    (
+        lambda: fourfold.nn.LLTMCell(3, 4)(T(2, 3), T(2, 2, 4)),
+        TypeError,
+        "LLTMCell: expected the state to be a pair of tensors, (h, c)",
+    ),
+    (
+        lambda: fourfold.nn.LLTMCell(3, 4)([1.0]),
+        TypeError,
+        "LLTMCell: expected x to be a torch.Tensor, but got list",
     ),
     (
         lambda: fourfold.nn.LLTM(3, 4)([[1.0]]),

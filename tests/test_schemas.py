@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import fourfold
+from fourfold.operators._operator import declared
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "operators.md"
 
@@ -28,6 +29,19 @@ def documented() -> dict[str, str]:
     return {name: f"fourfold::{name}{rest}" for name, rest in schemas}
 
 
+SHIPPED = Path(__file__).parent / "schemas"  # one file a release, never changed
+
+
+def test_shipped_schemas_still_serve() -> None:
+    """A program on disk holds a release's schema: today's must take its calls."""
+    shipped = [line for path in sorted(SHIPPED.glob("*.txt")) for line in path.read_text().splitlines()]
+    assert shipped
+    for line in shipped:
+        old = torch._C.parse_schema(line)
+        new = torch._C.parse_schema(registered()[old.name.removeprefix("fourfold::")])
+        assert new.is_backward_compatible_with(old), f"{new} no longer takes the calls of {old}"
+
+
 def test_every_operator_has_its_schema_in_the_documentation() -> None:
     assert registered() == documented()
 
@@ -36,5 +50,6 @@ def test_every_operator_of_the_build_is_registered() -> None:
     assert set(fourfold.operator_names()) <= set(registered())
     gradients = {n for n in registered() if n.endswith("_backward")}
     assert set(registered()) == set(fourfold.operator_names()) | gradients
-    # axpby's gradient is a scaling that torch does already.
+    # Each is declared in Python, which is what makes it differentiable; axpby's gradient is torch's own scaling.
+    assert set(registered()) == set(declared)
     assert {n.removesuffix("_backward") for n in gradients} == set(fourfold.operator_names()) - {"axpby"}

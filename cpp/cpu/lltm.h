@@ -5,10 +5,10 @@
 
 namespace fourfold::cpu {
 
-using LltmForward = void(const RecurrentForward& job);
-using LltmBackward = void(const RecurrentBackward& job);
+using LltmKernel = void(const RecurrentForward& job);
+using LltmBackwardKernel = void(const RecurrentBackward& job);
 
-FOURFOLD_CPU_KERNEL(lltm, LltmForward)
-FOURFOLD_CPU_KERNEL(lltm_backward, LltmBackward)
+FOURFOLD_CPU_KERNEL(lltm, LltmKernel)
+FOURFOLD_CPU_KERNEL(lltm_backward, LltmBackwardKernel)
 
 }  // namespace fourfold::cpu

@@ -29,10 +29,10 @@ struct LltmCellBackward {
   void* grad_c;             // out (batch, hidden_size)
 };
 
-using LltmCell = void(const LltmCellForward& job);
-using LltmCellGradient = void(const LltmCellBackward& job);
+using LltmCellKernel = void(const LltmCellForward& job);
+using LltmCellBackwardKernel = void(const LltmCellBackward& job);
 
-FOURFOLD_CPU_KERNEL(lltm_cell, LltmCell)
-FOURFOLD_CPU_KERNEL(lltm_cell_backward, LltmCellGradient)
+FOURFOLD_CPU_KERNEL(lltm_cell, LltmCellKernel)
+FOURFOLD_CPU_KERNEL(lltm_cell_backward, LltmCellBackwardKernel)
 
 }  // namespace fourfold::cpu

@@ -43,15 +43,15 @@ struct MlpBackward {
 };
 
 // One pass over a hidden layer that the vendor's product made: in place, its bias is in already.
-using Relu = void(Kind kind, int64_t n, void* values);
+using ReluKernel = void(Kind kind, int64_t n, void* values);
 // grad_hidden in place, from the activated hidden layer.
-using ReluBackward = void(Kind kind, int64_t n, void* grad, const void* activated);
-using Mlp = void(const MlpForward& job);
-using MlpGradient = void(const MlpBackward& job);
+using ReluBackwardKernel = void(Kind kind, int64_t n, void* grad, const void* activated);
+using MlpKernel = void(const MlpForward& job);
+using MlpBackwardKernel = void(const MlpBackward& job);
 
-FOURFOLD_CPU_KERNEL(mlp, Mlp)
-FOURFOLD_CPU_KERNEL(mlp_backward, MlpGradient)
-FOURFOLD_CPU_KERNEL(relu, Relu)
-FOURFOLD_CPU_KERNEL(relu_backward, ReluBackward)
+FOURFOLD_CPU_KERNEL(mlp, MlpKernel)
+FOURFOLD_CPU_KERNEL(mlp_backward, MlpBackwardKernel)
+FOURFOLD_CPU_KERNEL(relu, ReluKernel)
+FOURFOLD_CPU_KERNEL(relu_backward, ReluBackwardKernel)
 
 }  // namespace fourfold::cpu

@@ -24,7 +24,7 @@ from fourfold import _health
 _health.check()
 
 from fourfold import functional, nn, reference
-from fourfold.backends import backends, cpu_capability, operator_names
+from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold.functional import *
 
 __version__: str = _C.build_info()["version"]

@@ -3,14 +3,13 @@ checkpoints load."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
-from fourfold.recurrent import LLTM, expect_features, expect_size
+from fourfold.recurrent import LLTM, expect_features, expect_pair, expect_size, reset_uniform
 
 __all__ = ["LLTM", "LLTMCell", "MLP", "Axpby", "Softshrink"]
 
@@ -93,16 +92,19 @@ class LLTMCell(nn.Module):
 
     def reset_parameters(self) -> None:
         """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
-        _uniform(self, self.hidden_size)
+        reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"LLTMCell: expected x to be a torch.Tensor, but got {type(x).__name__}")
         expect_features("LLTMCell", x, self.input_size)
         batched = x.dim() != 1
         rows = x if batched else x.unsqueeze(0)
         if state is None:
             h = c = rows.new_zeros(*rows.shape[:-1], self.hidden_size)
         else:
-            h, c = state if batched else (s.unsqueeze(0) for s in state)
+            h, c = expect_pair("LLTMCell", state, "(h, c)")
+            h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
         h, c = F.lltm_cell(rows, h, c, self.weights, self.bias)
         return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
 
@@ -160,7 +162,7 @@ class MLP(nn.Module):
 
     def reset_parameters(self) -> None:
         """The walk-through's rule: all parameters uniform within ±1/√hidden_size."""
-        _uniform(self, self.hidden_size)
+        reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         expect_features("MLP", x, self.input_size)
@@ -175,9 +177,3 @@ class MLP(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"{self.input_size}, {self.hidden_size}, {self.output_size}"
         return sizes + ("" if self.hidden_bias is not None else ", bias=False")
-
-
-def _uniform(module: nn.Module, hidden_size: int) -> None:
-    bound = 1 / math.sqrt(hidden_size)
-    for parameter in module.parameters():
-        nn.init.uniform_(parameter, -bound, bound)

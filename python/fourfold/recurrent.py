@@ -34,6 +34,20 @@ def expect_features(module: str, input: Tensor, input_size: int) -> None:
         )
 
 
+def expect_pair(module: str, state: Any, names: str) -> State:
+    """A recurrent state: two tensors, and not one tensor that could be cut in two."""
+    if not isinstance(state, (tuple, list)) or len(state) != 2 or not all(isinstance(s, Tensor) for s in state):
+        raise TypeError(f"{module}: expected the state to be a pair of tensors, {names}")
+    return state[0], state[1]
+
+
+def reset_uniform(module: nn.Module, hidden_size: int) -> None:
+    """The tutorials' rule: all parameters uniform within ±1/√hidden_size."""
+    bound = 1 / math.sqrt(hidden_size)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
+
+
 class LLTM(nn.Module):
     """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
 
@@ -111,9 +125,7 @@ class LLTM(nn.Module):
 
     def reset_parameters(self) -> None:
         """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        reset_uniform(self, self.hidden_size)
 
     def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
@@ -143,7 +155,7 @@ class LLTM(nn.Module):
         data, batch_sizes, sorted_indices, unsorted_indices = input
         expect_features("LLTM", data, self.input_size)
         # With a state given its batch is the batch, so a captured graph need not read batch_sizes.
-        batch = int(batch_sizes[0]) if hx is None else self._pair(hx)[0].size(-2)
+        batch = int(batch_sizes[0]) if hx is None else expect_pair("LLTM", hx, "(h_0, c_0)")[0].size(-2)
         h, c = self._initial_state(data, batch, hx, True)
         if hx is not None and sorted_indices is not None:
             h, c = h.index_select(1, sorted_indices), c.index_select(1, sorted_indices)
@@ -158,7 +170,7 @@ class LLTM(nn.Module):
             zeros = input.new_zeros(shape)
             return zeros, zeros
         states = []
-        for name, state in zip(("h_0", "c_0"), self._pair(hx), strict=True):
+        for name, state in zip(("h_0", "c_0"), expect_pair("LLTM", hx, "(h_0, c_0)"), strict=True):
             expected = shape if batched else (shape[0], shape[2])
             if tuple(state.shape) != expected:
                 names = "num_layers * num_directions, batch, hidden_size"
@@ -169,12 +181,6 @@ class LLTM(nn.Module):
                 )
             states.append(state if batched else state.unsqueeze(1))
         return states[0], states[1]
-
-    @staticmethod
-    def _pair(hx: State) -> State:
-        if not isinstance(hx, (tuple, list)) or len(hx) != 2 or not all(isinstance(s, Tensor) for s in hx):
-            raise TypeError("LLTM: expected the state to be a pair of tensors, (h_0, c_0)")
-        return hx[0], hx[1]
 
     def _layers(self, x: Tensor, state: State, batch_sizes: Tensor | None) -> tuple[Tensor, State]:
         h_0, c_0 = state[0].unbind(0), state[1].unbind(0)

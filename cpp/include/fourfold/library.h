@@ -1,4 +1,5 @@
-// What libfourfold exports besides its operators, which are reached through torch's dispatcher as torch.ops.fourfold.*.
+// What libfourfold exports besides its operators, which are reached through torch's dispatcher as fourfold::*. Gradients
+// are registered by the Python package: a program without Python calls the operators for inference, under NoGradGuard.
 #pragma once
 
 #if defined(_WIN32)

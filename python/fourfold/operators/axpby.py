@@ -90,7 +90,7 @@ def _vmap(operator: Operator, info: Any, in_dims: tuple, x: Tensor, y: Tensor, *
     return operator.op(*aligned, alpha, beta, dtype), 0
 
 
-OPERATOR = Operator(
+FORWARD = Operator(
     "axpby",
     check=_check_arguments,
     fake=_fake,
@@ -138,14 +138,14 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
     tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
     numbers = type(alpha) in (int, float) and type(beta) in (int, float)
     if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
-        return OPERATOR(x, y, alpha, beta)
+        return FORWARD(x, y, alpha, beta)
     _check.expect_number("axpby", "alpha", alpha)
     _check.expect_number("axpby", "beta", beta)
     if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
-        return OPERATOR(x, y, alpha, beta)  # which refuses
+        return FORWARD(x, y, alpha, beta)  # which refuses
     dtype = _promoted(x, y, alpha, beta)
     if dtype.is_floating_point:
         alpha, beta = float(alpha), float(beta)
     else:
         _check_factors(alpha, beta, dtype)  # while a large int is still exact
-    return OPERATOR(x, y, alpha, beta, dtype)
+    return FORWARD(x, y, alpha, beta, dtype)
