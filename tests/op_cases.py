@@ -61,13 +61,18 @@ class Draw:
 
 @dataclass(frozen=True)
 class Case:
-    """One call. ``function`` and ``reference`` take the same arguments; ``gradient`` names those that have one."""
+    """One call. ``function`` and ``reference`` take the same arguments.
+
+    gradient: whether it has one. every_road: whether the roads that cost seconds each take it too, such as gradcheck,
+    functorch's transforms and compilation; at least one case of an operator does.
+    """
 
     op: str
     name: str
     make: Callable[[Draw], tuple]
     dtypes: tuple[torch.dtype, ...] = FLOATING
     gradient: bool = True
+    every_road: bool = False
 
     @property
     def id(self) -> str:
@@ -141,7 +146,7 @@ CASES = [
     Case("softshrink", "empty", lambda d: (d(0),)),
     Case("softshrink", "one", lambda d: (d(1),)),
     Case("softshrink", "lambd-0", lambda d: (d(3, 5), 0.0)),
-    Case("softshrink", "matrix", lambda d: (d(33, 65), 0.7)),
+    Case("softshrink", "matrix", lambda d: (d(33, 65), 0.7), every_road=True),
     Case("softshrink", "4-d", lambda d: (d(2, 3, 4, 5), 0.25)),
     Case("softshrink", "large", lambda d: (d(300, 257), 1.0)),
     Case("softshrink", "special", lambda d: (d.special(), 0.5), gradient=False),
@@ -150,19 +155,19 @@ CASES = [
     Case("axpby", "fractions", lambda d: (d(5, 19), d(5, 19), 0.3, -1.7), FLOATING + INTEGRAL),
     Case("axpby", "0-d", lambda d: (d(), d()), FLOATING + INTEGRAL),
     Case("axpby", "empty", lambda d: (d(0, 3), d(0, 3)), FLOATING + INTEGRAL),
-    Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL),
+    Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL, every_road=True),
     Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
     Case("axpby", "large", lambda d: (d(300, 257), d(300, 257), -1.0, 0.5)),
     Case("axpby", "special", lambda d: (d.special(), d.special().flip(0), 0.5, 1.0), gradient=False),
     Case("lltm_cell", "tutorial", _lltm_cell(16, 32, 128)),
-    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7)),
+    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7), every_road=True),
     Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
-    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0)),
+    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_road=True),
     Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
     Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
     Case("lltm", "short", _lltm(5, 4, 6, 16)),
-    Case("lltm", "odd", _lltm(7, 3, 5, 19)),
+    Case("lltm", "odd", _lltm(7, 3, 5, 19), every_road=True),
     Case("lltm", "one", _lltm(1, 1, 1, 1)),
     Case("lltm", "wide", _lltm(3, 13, 9, 67)),
     Case("lltm", "reverse", _lltm(6, 5, 4, 18, reverse=True)),
@@ -170,17 +175,17 @@ CASES = [
     Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2)),
     Case("lltm", "zero-time", _lltm(0, 3, 4, 5)),
     Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
-    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False)),
-    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True)),
+    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
+    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
     Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
-    Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1)),
+    Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
     Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
     Case("mlp", "two-vectors", _mlp(5, sizes=(20, 30, 18))),
     Case("mlp", "vendor", _mlp(6, sizes=(150, 130, 20))),
     Case("mlp", "long-batch", _mlp(3000, sizes=(20, 40, 4))),
     Case("mlp", "unbatched", _mlp(sizes=(5, 15, 1))),
-    Case("mlp", "leading", _mlp(2, 3, sizes=(5, 15, 2))),
+    Case("mlp", "leading", _mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
     Case("mlp", "empty", _mlp(0, sizes=(5, 15, 1))),
 ]
 

@@ -135,7 +135,13 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     needs("matplotlib")
     code, output = run(capsys, *TINY_DEMO, "--out", tmp_path / "new" / "directory")
     assert code == 0
-    for words in ("24 of 2 × 8 characters", "step 24 of 24", "Both learn the same", "Speed-up:", "│ def "):
+    for words in (
+        "24 for each model, of 2 × 8 characters",
+        "step 24 of 24",
+        "Both learn the same",
+        "Speed-up:",
+        "│ def ",
+    ):
         assert words in output
     picture = tmp_path / "new" / "directory" / "fourfold-demo.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

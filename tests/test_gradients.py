@@ -13,23 +13,11 @@ from fourfold.operators._operator import declared
 from op_cases import CASES, GRADIENT_TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
-# One case an operator and feature, for the roads that cost seconds each.
-FEW = [
-    case
-    for case in GRADIENT_CASES
-    if case.id
-    in {
-        "softshrink-matrix",
-        "axpby-row-and-column",
-        "lltm_cell-odd",
-        "lltm_cell-no-bias",
-        "lltm-odd",
-        "lltm-packed",
-        "lltm-packed-reverse",
-        "mlp-odd",
-        "mlp-leading",
-    }
-]
+FEW = [case for case in GRADIENT_CASES if case.every_road]  # for the roads that cost seconds each
+
+
+def test_every_operator_takes_every_road() -> None:
+    assert {case.op for case in FEW} == set(fourfold.operator_names())
 
 
 def floating(case_and_dtype: tuple[Case, torch.dtype]) -> bool:

@@ -1,4 +1,4 @@
-"""fourfold: fused PyTorch operators, written once for CPU, CUDA, HIP and Metal."""
+"""fourfold: fused PyTorch operators whose mathematics is written once for every backend; this version has the CPU's."""
 
 import torch as _torch
 

@@ -17,12 +17,12 @@ from fourfold.usage import (
 )
 
 DESCRIPTION = """\
-fourfold: fused PyTorch operators for CPU, CUDA, HIP and Metal."""
+fourfold: fused PyTorch operators."""
 
 EXAMPLES = """\
 examples:
   python -m fourfold info            what is installed, and what of it this machine can use
-  python -m fourfold demo            train a small language model twice: plain PyTorch, then fourfold
+  python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, in turns
   python -m fourfold bench cell      one LLTM step against plain PyTorch, C++ and torch.compile
   python -m fourfold bench --help    the benchmarks there are"""
 
@@ -46,7 +46,7 @@ examples:
   python -m fourfold demo                                   about a minute on two cores
   python -m fourfold demo --steps 200                       a quick look: the text will be poor
   python -m fourfold demo --hidden-size 512 --steps 4000    a better writer, in its own time
-  python -m fourfold demo --device cuda --out results"""
+  python -m fourfold demo --threads 1 --out results"""
 
 BENCH = """\
 Time fourfold against other ways to run the same mathematics, all in one process and in turns. Numbers are checked
@@ -85,7 +85,7 @@ def build_parser() -> Parser:
     add_info(commands)
     add_demo(commands)
     bench = commands.add_parser(
-        "bench", help="time fourfold against its rivals", description=BENCH, epilog=BENCH_EXAMPLES
+        "bench", help="time fourfold against other ways", description=BENCH, epilog=BENCH_EXAMPLES
     )
     benchmarks = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     add_cell(benchmarks)

@@ -1,4 +1,4 @@
-"""fourfold's operators as modules. Parameters bear the names and shapes of the published walk-throughs, so their
+"""fourfold's operators as modules. Parameters bear the names and shapes of the published tutorials, so their
 checkpoints load."""
 
 from __future__ import annotations
@@ -95,9 +95,7 @@ class LLTMCell(nn.Module):
         reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"LLTMCell: expected x to be a torch.Tensor, but got {type(x).__name__}")
-        expect_features("LLTMCell", x, self.input_size)
+        expect_features("LLTMCell", x, self.input_size, self.weights)
         batched = x.dim() != 1
         rows = x if batched else x.unsqueeze(0)
         if state is None:
@@ -161,11 +159,11 @@ class MLP(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The walk-through's rule: all parameters uniform within ±1/√hidden_size."""
+        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
         reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        expect_features("MLP", x, self.input_size)
+        expect_features("MLP", x, self.input_size, self.hidden_weights)
         return F.mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

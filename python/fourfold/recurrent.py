@@ -25,12 +25,24 @@ def expect_size(module: str, name: str, value: Any) -> int:
     return int(value)
 
 
-def expect_features(module: str, input: Tensor, input_size: int) -> None:
-    """What a user got wrong is the input's size, though the parameters are what then does not fit."""
-    if isinstance(input, Tensor) and input.dim() > 0 and input.shape[-1] != input_size:
+def expect_features(module: str, input: Any, input_size: int, parameter: Tensor) -> None:
+    """What a user got wrong is the input, though it may be the parameters that then do not fit."""
+    if isinstance(input, torch.fx.Proxy):  # which stands for a tensor while symbolic_trace looks on
+        return
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{module}: expected the input to be a torch.Tensor, but got {type(input).__name__}")
+    if input.dim() > 0 and input.shape[-1] != input_size:
         raise ValueError(
             f"{module}: expected the last dimension of the input to be input_size = {input_size}, "
             f"but got shape {tuple(input.shape)}"
+        )
+    if input.device != parameter.device:
+        raise ValueError(
+            f"{module}: expected the input to be on the parameters' device {parameter.device}, but got {input.device}"
+        )
+    if input.dtype != parameter.dtype and not torch.is_autocast_enabled(input.device.type):
+        raise TypeError(
+            f"{module}: expected the input to have the parameters' dtype {parameter.dtype}, but got {input.dtype}"
         )
 
 
@@ -105,7 +117,7 @@ class LLTM(nn.Module):
         self.bias = bool(bias)
         self.batch_first = bool(batch_first)
         self.dropout = float(dropout)
-        self.bidirectional = bidirectional
+        self.bidirectional = bool(bidirectional)
         like = {"device": device, "dtype": dtype}
         for layer in range(num_layers):
             size = input_size if layer == 0 else hidden_size * self.num_directions
@@ -127,6 +139,9 @@ class LLTM(nn.Module):
         """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
         reset_uniform(self, self.hidden_size)
 
+    def flatten_parameters(self) -> None:
+        """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""
+
     def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -137,7 +152,7 @@ class LLTM(nn.Module):
                 "LLTM: expected input to have 3 dimensions, or 2 when unbatched, but got shape "
                 f"{tuple(input.shape)}; for a single step use fourfold.nn.LLTMCell"
             )
-        expect_features("LLTM", input, self.input_size)
+        expect_features("LLTM", input, self.input_size, self.weights_l0)
         batched = input.dim() == 3
         batch_dim = 0 if self.batch_first else 1
         if not batched:
@@ -153,7 +168,7 @@ class LLTM(nn.Module):
 
     def _forward_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        expect_features("LLTM", data, self.input_size)
+        expect_features("LLTM", data, self.input_size, self.weights_l0)
         # With a state given its batch is the batch, so a captured graph need not read batch_sizes.
         batch = int(batch_sizes[0]) if hx is None else expect_pair("LLTM", hx, "(h_0, c_0)")[0].size(-2)
         h, c = self._initial_state(data, batch, hx, True)

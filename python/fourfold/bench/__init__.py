@@ -57,7 +57,7 @@ def environment(repeats: int) -> dict[str, Any]:
         "fourfold": fourfold.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": timing.processor(),
         "cpu_level": fourfold.cpu_capability(),
         "load_average": load,

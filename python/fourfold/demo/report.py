@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import fourfold
+from fourfold.bench import timing
 from fourfold.demo import corpus
 from fourfold.demo.training import Agreement, Run, Speedup, windowed
 
@@ -43,13 +44,16 @@ def opening(options: Mapping[str, Any], alphabet_size: int, parameters: int) -> 
     where = options["device"]
     if where == "cpu":
         where = f"{torch.get_num_threads()} CPU threads, {fourfold.cpu_capability()} kernels"
+    load = timing.load_average()
+    busy = f"\nbusy    load average {load:.2f}: expect the speeds to vary" if timing.is_noisy(load) else ""
     return (
         f"text    {corpus.LENGTH:,} characters of Python {platform.python_version()}'s standard library,"
         f" {alphabet_size} different ones\n"
         f"model   embedding {options['embedding_size']}, LLTM {options['hidden_size']}, linear {alphabet_size}:"
         f" {parameters:,} parameters\n"
-        f"steps   {options['steps']} of {options['batch_size']} × {options['sequence_length']} characters, twice\n"
-        f"where   {where}, torch {torch.__version__}"
+        f"steps   {options['steps']} for each model,"
+        f" of {options['batch_size']} × {options['sequence_length']} characters\n"
+        f"where   {where}, torch {torch.__version__}{busy}"
     )
 
 

@@ -71,6 +71,10 @@ class Operator:
     op: Any = field(init=False)
 
     def __post_init__(self) -> None:
+        if not hasattr(torch.ops.fourfold, self.name):
+            raise ImportError(
+                f"fourfold's library was built without the operator {self.name}; build it again: make build"
+            )
         declared[self.name] = self
         self.op = getattr(torch.ops.fourfold, self.name).default
         self.defaults = tuple(a.default_value for a in self.op._schema.arguments)

@@ -116,7 +116,7 @@ def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
-    """αx + βy in one pass over memory: z = 2x + y by default, as in the first C++ extension walk-through.
+    """αx + βy in one pass over memory: z = 2x + y by default, as a first C++ extension has it.
 
     Args:
         x, y: shapes that broadcast; bool, integer or floating point. Dtypes promote as in ``alpha * x + beta * y``:

@@ -154,7 +154,7 @@ def mlp(
     Args:
         x: (..., input_size); float16, bfloat16, float32 or float64. The two low precisions compute in float32.
         hidden_weights: (hidden_size, input_size), x's dtype, as are all parameters.
-        hidden_bias: (1, hidden_size) as in the walk-through that this network comes from, or (hidden_size,), or None.
+        hidden_bias: (1, hidden_size) as in the tutorial that this network comes from, or (hidden_size,), or None.
         output_weights: (output_size, hidden_size).
         output_bias: (1, output_size), or (output_size,), or None.
 
