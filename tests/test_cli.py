@@ -42,6 +42,13 @@ def test_every_help_text_has_examples(command, capsys):
     assert "%(" not in text
 
 
+def test_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fourfold {fourfold.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

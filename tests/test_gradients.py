@@ -245,16 +245,12 @@ def test_vmap_over_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [c for c in FEW if c.op.startswith("lltm") or c.op == "mlp"], ids=case_id)
 def test_saved_tensors_of_another_dtype(case: Case) -> None:
-    """Hooks may keep less than they were given. The gradient is then as exact as what they kept, or refused."""
+    """Hooks may keep less than they were given. The gradient is then as exact as what they kept."""
     args, leaves = differentiable(case.arguments(torch.float64))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.float() if t.is_floating_point() else t, lambda t: t):
         outputs = flatten(case.function(*args))
     loss = sum((o * w).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
-    try:
-        grads = torch.autograd.grad(loss, leaves)
-    except (TypeError, ValueError) as refusal:
-        assert f"{case.op}_backward: " in str(refusal)  # noqa: PT017
-        return
+    grads = torch.autograd.grad(loss, leaves)
     expect_same(list(grads), gradients(case.reference, case.arguments(torch.float64)), torch.float32)
 
 

@@ -19,12 +19,9 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
   return to<Tensor>(stack[0]);
 }
 
-// Under autocast a product of float32 comes back as bfloat16. fourfold's own autocast rule keeps the key out of here;
-// should it come in by another road, the pointer must not be read as float32.
-Tensor expect_product(Tensor product, ScalarType dtype) {
-  if (product.scalar_type() != dtype) return convert(product, dtype);
-  return product;
-}
+// What a kernel may take the pointer of. Under autocast a product of float32 comes back as bfloat16: fourfold's own
+// autocast rule keeps the key out of here, but should it come in by another road, that must not be read as float32.
+Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import fourfold
 from fourfold.usage import (
     Parser,
     UsageError,
@@ -81,6 +82,7 @@ examples:
 
 def build_parser() -> Parser:
     parser = Parser(prog="python -m fourfold", description=DESCRIPTION, epilog=EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"fourfold {fourfold.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_info(commands)
     add_demo(commands)

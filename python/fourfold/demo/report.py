@@ -64,8 +64,9 @@ def verdict(result: Result) -> str:
 def agreement_words(agreement: Agreement) -> str:
     start = "Both learn the same:" if agreement.holds else "THE LOSSES DISAGREE:"
     hint = "" if agreement.holds else f"\n{HINT}"
+    first = f"differ by at most {agreement.first_steps:.1e}" if agreement.first_steps else "are equal"
     return (
-        f"{start} losses differ by at most {agreement.first_steps:.1e} in each of the first {agreement.FIRST_STEPS}"
+        f"{start} losses {first} in each of the first {agreement.FIRST_STEPS}"
         f" steps (tolerance {agreement.FIRST_STEPS_TOLERANCE:.0e}),\n"
         f"and by at most {agreement.windows:.3f} in the mean over any {agreement.WINDOW} steps"
         f" (tolerance {agreement.WINDOW_TOLERANCE}).{hint}"

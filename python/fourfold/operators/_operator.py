@@ -146,8 +146,8 @@ class Operator:
         outputs = self.reference(*args)
         if not self.saved:
             return outputs
-        kept = torch.empty(0)
-        return (*_as_tuple(outputs), *[kept] * self.saved)
+        kept = (args[0].new_empty(0) for _ in range(self.saved))
+        return (*_as_tuple(outputs), *kept)
 
     def _transformed(self, *args: Any) -> Outputs:
         return self.function.apply(*self._full(_cast(args) if self.casts else args))
