@@ -124,9 +124,8 @@ def test_kernels_hold_no_gil(op: str) -> None:
         end = time.perf_counter()
     stop.set()
     thread.join()
-    during = [t for t in ticks if begin < t < end]
-    gaps = [b - a for a, b in zip([begin, *during], [*during, end], strict=True)]
-    assert max(gaps) < 0.8 * (end - begin), f"the call held the GIL for most of its {end - begin:.3f} s"
+    during = sum(begin < t < end for t in ticks)
+    assert during > 5, f"another thread counted to {during} in the {end - begin:.3f} s of the call"
 
 
 def test_two_threads_call_one_module() -> None:
