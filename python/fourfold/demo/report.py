@@ -68,7 +68,7 @@ def agreement_words(agreement: Agreement) -> str:
     return (
         f"{start} losses {first} in each of the first {agreement.FIRST_STEPS}"
         f" steps (tolerance {agreement.FIRST_STEPS_TOLERANCE:.0e}),\n"
-        f"and by at most {agreement.windows:.3f} in the mean over any {agreement.WINDOW} steps"
+        f"and differ by at most {agreement.windows:.3f} in the mean over any {agreement.WINDOW} steps"
         f" (tolerance {agreement.WINDOW_TOLERANCE}).{hint}"
     )
 
