@@ -52,10 +52,10 @@ class Operator:
         derivatives, and of the second derivative where there is no ``backward``.
     setup_context, backward: as in torch.autograd.Function, with all arguments, defaults too; without ``backward`` the
         gradient is that of ``reference``.
-    saved: how many of the outputs, the last, are kept for the backward only.
+    saved: how many of the outputs, the last, are kept for the backward only. An operator that keeps any has the last
+        argument ``save_for_backward``, which a call without gradient sets to False.
     vmap: the rule of torch.autograd.Function.vmap; by default one call per element of the mapped dimension.
     casts: whether autocast casts the inputs, as it does for torch's own products.
-    inference: arguments that a call without gradient appends.
     """
 
     name: str
@@ -67,7 +67,6 @@ class Operator:
     saved: int = 0
     vmap: Callable[..., tuple] | None = None
     casts: bool = False
-    inference: tuple = ()
     op: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +76,7 @@ class Operator:
             )
         declared[self.name] = self
         self.op = getattr(torch.ops.fourfold, self.name).default
+        self.inference = (False,) if self.saved else ()
         self.defaults = tuple(a.default_value for a in self.op._schema.arguments)
         self.fast_function, self.function = _make_functions(self)
         torch.library.register_fake(f"fourfold::{self.name}", self._fake, lib=_library)

@@ -198,7 +198,6 @@ FORWARD = Operator(
     saved=2,
     vmap=_vmap,
     casts=True,
-    inference=(False,),
 )
 BACKWARD = Operator(
     "lltm_backward",

@@ -139,7 +139,6 @@ FORWARD = Operator(
     saved=1,
     vmap=_vmap,
     casts=True,
-    inference=(False,),
 )
 BACKWARD = Operator(
     "lltm_cell_backward",

@@ -132,7 +132,6 @@ FORWARD = Operator(
     saved=1,
     vmap=_vmap,
     casts=True,
-    inference=(False,),
 )
 BACKWARD = Operator(
     "mlp_backward",
