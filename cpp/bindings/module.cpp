@@ -33,7 +33,8 @@ pybind11::dict build_info() {
   pybind11::dict info;
   for (const auto& [key, value] : build_facts()) {
     if (key == "CUDA" || key == "HIP" || key == "METAL") continue;
-    const bool is_list = key == "operators" || key == "cpu_levels";
+    const bool is_list = key == "operators" || key == "cpu_levels" || key == "cuda_architectures" ||
+                         key == "hip_architectures";
     info[pybind11::str(key)] = is_list ? pybind11::cast(split(value)) : pybind11::cast(value);
   }
   info["abi_version"] = fourfold_abi_version();

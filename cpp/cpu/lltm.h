@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cpu/level.h"
-#include "cpu/recurrent_job.h"
+#include "ops/recurrent_job.h"
 
 namespace fourfold::cpu {
 

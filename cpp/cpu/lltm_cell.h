@@ -1,33 +1,9 @@
 #pragma once
 
 #include "cpu/level.h"
-#include "cpu/strided.h"
+#include "ops/lltm_cell_job.h"
 
 namespace fourfold::cpu {
-
-// One step after its product. float32 or float64, all contiguous.
-struct LltmCellForward {
-  Kind kind;
-  int64_t batch;
-  int64_t hidden_size;
-  const void* projection;  // (batch, 3 * hidden_size): W [h, x] + b; may be the same as activated
-  const void* c;           // (batch, hidden_size)
-  void* activated;         // out (batch, 3 * hidden_size), or null
-  void* next_h;            // out (batch, hidden_size)
-  void* next_c;            // out (batch, hidden_size)
-};
-
-struct LltmCellBackward {
-  Kind kind;
-  int64_t batch;
-  int64_t hidden_size;
-  const void* activated;    // (batch, 3 * hidden_size)
-  const void* next_c;       // (batch, hidden_size)
-  const void* grad_h;       // (batch, hidden_size), or null for zero
-  const void* grad_next_c;  // (batch, hidden_size), or null for zero
-  void* grad_gates;         // out (batch, 3 * hidden_size)
-  void* grad_c;             // out (batch, hidden_size)
-};
 
 using LltmCellKernel = void(const LltmCellForward& job);
 using LltmCellBackwardKernel = void(const LltmCellBackward& job);

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "cpu/cell.h"
-#include "cpu/recurrent_job.h"
+#include "ops/recurrent_job.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
@@ -16,13 +16,9 @@ inline int64_t row_grain(const RecurrentLayer& layer, int64_t gates) {
 }
 
 // Of the batch rows [begin, end), how many take part in step t; they come first.
-inline int64_t active_rows(const RecurrentLayer& layer, int64_t t, int64_t begin, int64_t end) {
-  const int64_t active = layer.offsets == nullptr ? layer.batch : layer.offsets[t + 1] - layer.offsets[t];
+inline int64_t rows_of_part(const RecurrentLayer& layer, int64_t t, int64_t begin, int64_t end) {
+  const int64_t active = active_rows(layer, t);
   return (end < active ? end : active) - begin;
-}
-
-inline int64_t first_row(const RecurrentLayer& layer, int64_t t) {
-  return layer.offsets == nullptr ? t * layer.batch : layer.offsets[t];
 }
 
 template <typename Cell, typename S>
@@ -48,7 +44,7 @@ class ForwardLoop {
   }
 
   void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = active_rows(layer_, t, begin, end);
+    const int64_t rows = rows_of_part(layer_, t, begin, end);
     const int64_t size = layer_.hidden_size;
     if (rows <= 0 || size == 0) return;
     const int64_t first = first_row(layer_, t) + begin;
@@ -100,7 +96,7 @@ class BackwardLoop {
   static constexpr int width = 3;
 
   void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = active_rows(layer_, t, begin, end);
+    const int64_t rows = rows_of_part(layer_, t, begin, end);
     const int64_t size = layer_.hidden_size;
     if (rows <= 0 || size == 0) return;
     const int64_t first = first_row(layer_, t) + begin;

@@ -1,11 +1,9 @@
-// The plain types in which operators hand memory to kernels.
+// Elements at equal distances in memory, as operators hand them to the CPU's elementwise kernels.
 #pragma once
 
-#include <cstdint>
+#include "ops/kind.h"
 
 namespace fourfold::cpu {
-
-enum class Kind { boolean, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 };
 
 // Elements at data, data + stride, …; the stride counts elements and is 0 for one value broadcast.
 struct Strided {

@@ -4,7 +4,6 @@
 #include <torch/csrc/stable/library.h>
 
 #include <array>
-#include <cstring>
 #include <vector>
 
 namespace fourfold {
@@ -35,35 +34,40 @@ void check_call(int32_t code, const char* what) {
   throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
 }
 
-Tensor empty(const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {
+Place place_of(const Tensor& x) {
+  Place place;
+  check_call(aoti_torch_get_device_type(x.get(), &place.type), "the device of a tensor");
+  check_call(aoti_torch_get_device_index(x.get(), &place.index), "the device of a tensor");
+  return place;
+}
+
+Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {
   AtenTensorHandle handle = nullptr;
   check_call(
-      aoti_torch_empty_strided(
-          dim, sizes, strides, to<int32_t>(from(dtype)), aoti_torch_device_type_cpu(), 0, &handle),
+      aoti_torch_empty_strided(dim, sizes, strides, to<int32_t>(from(dtype)), place.type, place.index, &handle),
       "an allocation");
   return Tensor(handle);
 }
 
-Tensor empty(Sizes sizes, ScalarType dtype) {
+Tensor empty(Place place, Sizes sizes, ScalarType dtype) {
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = stride;
     stride *= sizes.begin()[d] > 1 ? sizes.begin()[d] : 1;
   }
-  return empty(sizes.begin(), strides.data(), static_cast<int64_t>(sizes.size()), dtype);
+  return empty(place, sizes.begin(), strides.data(), static_cast<int64_t>(sizes.size()), dtype);
 }
 
-Tensor zeros(Sizes sizes, ScalarType dtype) {
-  Tensor out = empty(sizes, dtype);
-  if (out.numel() > 0) std::memset(out_data(out), 0, static_cast<size_t>(out.numel()) * out.element_size());
-  return out;
+Tensor zeros(Place place, Sizes sizes, ScalarType dtype) {
+  const Tensor out = empty(place, sizes, dtype);
+  return call<1>("aten::zero_", "", {from(out)});
 }
 
-Tensor nothing(ScalarType dtype) { return empty({0}, dtype); }
+Tensor nothing(Place place, ScalarType dtype) { return empty(place, {0}, dtype); }
 
 Tensor empty_like(const Tensor& x, ScalarType dtype) {
-  if (x.is_contiguous()) return empty(x.sizes().data(), x.strides().data(), x.dim(), dtype);
+  if (x.is_contiguous()) return empty(place_of(x), x.sizes().data(), x.strides().data(), x.dim(), dtype);
   return call<6>(
       "aten::empty_like", "",
       {from(x), from(std::optional<ScalarType>(dtype)), from(std::nullopt), from(std::nullopt), from(std::nullopt),
@@ -114,6 +118,10 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   return call<4>("aten::narrow", "", {from(x), from(dim), from(start), from(length)});
 }
 
+Tensor transposed(const Tensor& x) {
+  return call<3>("aten::transpose", "int", {from(x), from(int64_t(0)), from(int64_t(1))});
+}
+
 Tensor view(const Tensor& x, Sizes sizes) { return view(x, std::vector<int64_t>(sizes)); }
 
 Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
@@ -128,8 +136,10 @@ Tensor mm(const Tensor& a, const Tensor& b) {
   return expect_product(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
 }
 
-Tensor mm_transposed(const Tensor& a, const Tensor& b) {
-  return mm(call<3>("aten::transpose", "int", {from(a), from(int64_t(0)), from(int64_t(1))}), b);
+Tensor mm_transposed(const Tensor& a, const Tensor& b) { return mm(transposed(a), b); }
+
+void mm_transposed_into(const Tensor& out, const Tensor& a, const Tensor& b) {
+  call<3>("aten::mm", "out", {from(transposed(a)), from(b), from(out)});
 }
 
 Tensor sum_rows(const Tensor& a) {
@@ -140,20 +150,51 @@ Tensor sum_rows(const Tensor& a) {
        from(std::nullopt)});
 }
 
-cpu::Kind kind_of(ScalarType dtype) {
+Kind kind_of(ScalarType dtype) {
   switch (dtype) {
-    case ScalarType::Bool: return cpu::Kind::boolean;
-    case ScalarType::Byte: return cpu::Kind::uint8;
-    case ScalarType::Char: return cpu::Kind::int8;
-    case ScalarType::Short: return cpu::Kind::int16;
-    case ScalarType::Int: return cpu::Kind::int32;
-    case ScalarType::Long: return cpu::Kind::int64;
-    case ScalarType::Half: return cpu::Kind::float16;
-    case ScalarType::BFloat16: return cpu::Kind::bfloat16;
-    case ScalarType::Float: return cpu::Kind::float32;
-    case ScalarType::Double: return cpu::Kind::float64;
-    default: fail("fourfold: no CPU kernel computes in ", name_of(dtype));
+    case ScalarType::Bool: return Kind::boolean;
+    case ScalarType::Byte: return Kind::uint8;
+    case ScalarType::Char: return Kind::int8;
+    case ScalarType::Short: return Kind::int16;
+    case ScalarType::Int: return Kind::int32;
+    case ScalarType::Long: return Kind::int64;
+    case ScalarType::Half: return Kind::float16;
+    case ScalarType::BFloat16: return Kind::bfloat16;
+    case ScalarType::Float: return Kind::float32;
+    case ScalarType::Double: return Kind::float64;
+    default: fail("fourfold: no kernel computes in ", name_of(dtype));
   }
+}
+
+ScalarType dtype_of(Kind kind) {
+  switch (kind) {
+    case Kind::boolean: return ScalarType::Bool;
+    case Kind::uint8: return ScalarType::Byte;
+    case Kind::int8: return ScalarType::Char;
+    case Kind::int16: return ScalarType::Short;
+    case Kind::int32: return ScalarType::Int;
+    case Kind::int64: return ScalarType::Long;
+    case Kind::float16: return ScalarType::Half;
+    case Kind::bfloat16: return ScalarType::BFloat16;
+    case Kind::float32: return ScalarType::Float;
+    default: return ScalarType::Double;
+  }
+}
+
+Tensor matrix(Place place, const void* data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind) {
+  const int64_t sizes[] = {rows, columns};
+  const int64_t strides[] = {leading_dim, 1};
+  AtenTensorHandle handle = nullptr;
+  check_call(
+      aoti_torch_create_tensor_from_blob(
+          const_cast<void*>(data), 2, sizes, strides, 0, to<int32_t>(from(dtype_of(kind))), place.type, place.index,
+          &handle),
+      "a view of memory");
+  return Tensor(handle);
+}
+
+void copy_into(const Tensor& to, const Tensor& from_tensor) {
+  call<3>("aten::copy_", "", {from(to), from(from_tensor), from(false)});
 }
 
 }  // namespace fourfold

@@ -5,9 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "cpu/parallel.h"
-#include "cpu/strided.h"
 #include "ops/check.h"
+#include "ops/kind.h"
 
 namespace fourfold {
 
@@ -17,12 +16,14 @@ using OptionalTensor = std::optional<Tensor>;
 // Throws what a failed call of torch's C functions has to say.
 void check_call(int32_t code, const char* what);
 
-// New, uninitialised, contiguous, on the CPU.
-Tensor empty(Sizes sizes, ScalarType dtype);
-Tensor empty(const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype);
-Tensor zeros(Sizes sizes, ScalarType dtype);
+Place place_of(const Tensor& x);
+
+// New, uninitialised, contiguous.
+Tensor empty(Place place, Sizes sizes, ScalarType dtype);
+Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype);
+Tensor zeros(Place place, Sizes sizes, ScalarType dtype);
 // What an operator returns in place of a tensor that it was told to leave out: shape (0).
-Tensor nothing(ScalarType dtype);
+Tensor nothing(Place place, ScalarType dtype);
 
 // With x's shape and strides where these are dense, as torch.empty_like.
 Tensor empty_like(const Tensor& x, ScalarType dtype);
@@ -32,7 +33,8 @@ Tensor clone(const Tensor& x);
 Tensor contiguous(const Tensor& x);
 Tensor convert(const Tensor& x, ScalarType dtype);
 
-// The dtype in which an operator with products computes: float32 for float16 and bfloat16.
+// The dtype of an operator's sums, and of its products where a backend has none in 16 bits: float32 for float16 and
+// bfloat16.
 ScalarType compute_dtype(ScalarType dtype);
 // x as a kernel takes it: contiguous, in the dtype that the call computes in.
 Tensor prepared(const Tensor& x, ScalarType dtype);
@@ -46,22 +48,29 @@ ScalarType result_type(const Tensor& x, const Tensor& y);
 
 // Views.
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
+Tensor transposed(const Tensor& x);  // of two dimensions
 Tensor view(const Tensor& x, Sizes sizes);
 Tensor view(const Tensor& x, const std::vector<int64_t>& sizes);
 
-// x Wᵀ + b, a b, aᵀ b, and the sum of a's rows, in their arguments' dtype: float32 or float64.
+// x Wᵀ + b, a b, aᵀ b, and the sum of a's rows, in their arguments' dtype.
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias);
 Tensor mm(const Tensor& a, const Tensor& b);
 Tensor mm_transposed(const Tensor& a, const Tensor& b);
+// aᵀ b into `out`, which may be some columns of a wider matrix.
+void mm_transposed_into(const Tensor& out, const Tensor& a, const Tensor& b);
 Tensor sum_rows(const Tensor& a);
 
-cpu::Kind kind_of(ScalarType dtype);
+Kind kind_of(ScalarType dtype);
+ScalarType dtype_of(Kind kind);
+
+// Memory of a job's as a matrix, for torch's products. It does not own the memory.
+Tensor matrix(Place place, const void* data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind);
+// What `from` holds, converted, into `to`.
+void copy_into(const Tensor& to, const Tensor& from);
 
 // Null for a tensor that is left out, which is how kernels are told so.
 inline const void* data_of(const OptionalTensor& x) { return x ? x->const_data_ptr() : nullptr; }
 inline const void* data_of(const Tensor& x) { return x.const_data_ptr(); }
 inline void* out_data(const Tensor& x) { return x.mutable_data_ptr(); }
-
-using cpu::parallel;
 
 }  // namespace fourfold

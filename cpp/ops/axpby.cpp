@@ -1,4 +1,4 @@
-#include "cpu/axpby.h"
+#include "ops/axpby.h"
 
 #include <torch/csrc/stable/library.h>
 
@@ -6,7 +6,9 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/elementwise.h"
+#include "cpu/axpby.h"
+#include "cpu/rows.h"
+#include "ops/backend.h"
 
 namespace fourfold {
 namespace {
@@ -57,10 +59,14 @@ Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
   for (size_t d = shape.size(); d-- > 0; stride *= std::max<int64_t>(shape[d], 1)) strides[d] = stride;
-  return empty(shape.data(), strides.data(), static_cast<int64_t>(shape.size()), dtype);
+  return empty(place_of(x), shape.data(), strides.data(), static_cast<int64_t>(shape.size()), dtype);
 }
 
-Tensor axpby(const Tensor& x, const Tensor& y, double alpha, double beta, std::optional<ScalarType> wanted) {
+}  // namespace
+
+Tensor axpby(
+    const AxpbyKernels& kernels, const Tensor& x, const Tensor& y, double alpha, double beta,
+    std::optional<ScalarType> wanted) {
   expect_real("x", x.scalar_type());
   expect_real("y", y.scalar_type());
   if (wanted) expect_real("dtype", *wanted);
@@ -70,15 +76,23 @@ Tensor axpby(const Tensor& x, const Tensor& y, double alpha, double beta, std::o
     expect_whole("alpha", alpha, dtype);
     expect_whole("beta", beta, dtype);
   }
+  expect_place("axpby", {{"x", &x}, {"y", &y}});
   Tensor out = empty_result(x, y, dtype);
-  const cpu::Kind kind = kind_of(dtype);
   const Tensor a = convert(x, dtype);
   const Tensor b = convert(y, dtype);
-  Elementwise<2>(out, {&a, &b}).run([&](int64_t n, void* to, cpu::Strided u, cpu::Strided v) {
-    cpu::axpby(kind, n, to, u, v, alpha, beta);
-  });
+  kernels.forward(Elementwise<2>(out, {&a, &b}), alpha, beta);
   return out;
 }
+
+namespace {
+
+void forward_on_cpu(const Elementwise<2>& x_and_y, double alpha, double beta) {
+  cpu::for_each_row(x_and_y, [&](int64_t n, void* to, cpu::Strided x, cpu::Strided y) {
+    cpu::axpby(x_and_y.kind(), n, to, x, y, alpha, beta);
+  });
+}
+
+constexpr AxpbyKernels cpu_kernels{forward_on_cpu};
 
 }  // namespace
 }  // namespace fourfold
@@ -87,4 +101,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def("axpby(Tensor x, Tensor y, float alpha=2, float beta=1, ScalarType? dtype=None) -> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) { m.impl("axpby", TORCH_BOX(&fourfold::axpby)); }
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) { m.impl("axpby", FOURFOLD_BOX(axpby, cpu_kernels)); }

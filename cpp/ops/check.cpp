@@ -22,6 +22,22 @@ std::string join(std::initializer_list<Dimension> shape, bool sizes) {
   return text.str();
 }
 
+std::string device_of(const Tensor& tensor) {
+  using torch::headeronly::DeviceType;
+  const std::string index = ":" + std::to_string(tensor.get_device_index());
+  switch (tensor.device().type()) {
+    case DeviceType::CPU: return "cpu";
+    case DeviceType::CUDA: return "cuda" + index;
+    case DeviceType::MPS: return "mps" + index;
+    case DeviceType::Meta: return "meta";
+    default: return "another device";
+  }
+}
+
+bool same_place(const Tensor& a, const Tensor& b) {
+  return a.device().type() == b.device().type() && a.get_device_index() == b.get_device_index();
+}
+
 }  // namespace
 
 std::string shape_of(const Tensor& tensor) {
@@ -61,6 +77,16 @@ std::string name_of(ScalarType dtype) {
 bool is_floating(ScalarType dtype) {
   return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 || dtype == ScalarType::Float ||
          dtype == ScalarType::Double;
+}
+
+void expect_place(const char* op, std::initializer_list<Named> tensors) {
+  const Named& first = *tensors.begin();
+  const std::string place = device_of(*first.tensor);
+  for (const Named& named : tensors) {
+    if (named.tensor == nullptr || same_place(*first.tensor, *named.tensor)) continue;
+    fail(op, ": expected ", named.name, " to be on ", place, " like ", first.name, ", but got ",
+         device_of(*named.tensor), "; move it with .to('", place, "')");
+  }
 }
 
 void expect_floating(const char* op, const char* name, const Tensor& tensor) {

@@ -34,6 +34,15 @@ struct Dimension {
   int64_t size;
 };
 
+struct Named {
+  const char* name;
+  const Tensor* tensor;  // null for one left out
+};
+
+inline const Tensor* address(const std::optional<Tensor>& tensor) { return tensor ? &*tensor : nullptr; }
+
+// All on the device of the first. The dispatcher looks at one tensor; what the others point to may lie elsewhere.
+void expect_place(const char* op, std::initializer_list<Named> tensors);
 void expect_floating(const char* op, const char* name, const Tensor& tensor);
 void expect_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType dtype);
 void expect_shape(const char* op, const char* name, const Tensor& tensor, std::initializer_list<Dimension> shape);

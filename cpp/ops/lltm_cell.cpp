@@ -1,15 +1,16 @@
-#include "cpu/lltm_cell.h"
+#include "ops/lltm_cell.h"
 
 #include <torch/csrc/stable/library.h>
 
-#include <tuple>
+#include <cstring>
 
+#include "cpu/lltm_cell.h"
+#include "cpu/parallel.h"
+#include "ops/backend.h"
 #include "ops/recurrent.h"
 
 namespace fourfold {
 namespace {
-
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights,
                      const OptionalTensor& bias) {
@@ -28,54 +29,51 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
     expect_dtype(op, "bias", *bias, x.scalar_type());
     expect_bias(op, "bias", *bias, {"3 * hidden_size", 3 * hidden_size});
   }
+  expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
 }
+
+}  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> lltm_cell(
-    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
-    bool save_for_backward) {
+    const LltmCellKernels& kernels, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights,
+    const OptionalTensor& bias, bool save_for_backward) {
   check_arguments("lltm_cell", x, h, c, weights, bias);
-  const ScalarType dtype = compute_dtype(x.scalar_type());
-  const Tensor gates = linear(
-      concatenate(prepared(h, dtype), prepared(x, dtype)), prepared(weights, dtype), flat_bias(bias, dtype));
-  const Tensor state = prepared(c, dtype);
-  Tensor next_h = empty({h.size(0), h.size(1)}, dtype);
-  Tensor next_c = empty({h.size(0), h.size(1)}, dtype);
-  cpu::lltm_cell(cpu::LltmCellForward{
-      .kind = kind_of(dtype),
-      .batch = h.size(0),
-      .hidden_size = h.size(1),
-      .projection = data_of(gates),
-      .c = data_of(state),
-      .activated = save_for_backward ? out_data(gates) : nullptr,
-      .next_h = out_data(next_h),
-      .next_c = out_data(next_c),
-  });
-  return {convert(next_h, x.scalar_type()), convert(next_c, x.scalar_type()),
-          save_for_backward ? gates : nothing(dtype)};
+  const ScalarType result = x.scalar_type();
+  const ScalarType dtype = kernels.low_precision ? result : compute_dtype(result);
+  const auto [next_h, next_c, activated] = kernels.forward(
+      {prepared(x, dtype), prepared(h, dtype), prepared(c, dtype), prepared(weights, dtype), flat_bias(bias, dtype)},
+      save_for_backward);
+  return {convert(next_h, result), convert(next_c, result), activated};
 }
 
-Gradients lltm_cell_backward(
-    const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c, const Tensor& x, const Tensor& h,
-    const Tensor& c, const Tensor& weights, const OptionalTensor& bias, const Tensor& next_c, const Tensor& gates,
-    bool need_x, bool need_h, bool need_weights) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
+    const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
+    const Tensor& next_c, const Tensor& gates, bool need_x, bool need_h, bool need_weights) {
   const char* op = "lltm_cell_backward";
   check_arguments(op, x, h, c, weights, bias);
   const int64_t batch = h.size(0);
   const int64_t hidden_size = h.size(1);
-  const ScalarType dtype = compute_dtype(x.scalar_type());
+  const ScalarType result = x.scalar_type();
+  const ScalarType dtype = kernels.low_precision ? result : compute_dtype(result);
   expect_saved(op, gates, {{"batch", batch}, {"3 * hidden_size", 3 * hidden_size}}, dtype);
   expect_floating(op, "next_c", next_c);
   expect_shape(op, "next_c", next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_h", grad_next_h, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_c", grad_next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
+  expect_place(
+      op, {{"x", &x}, {"next_c", &next_c}, {"gates", &gates}, {"grad_next_h", address(grad_next_h)},
+           {"grad_next_c", address(grad_next_c)}});
 
   const Tensor activated = contiguous(gates);
   const Tensor cells = prepared(next_c, dtype);
   const OptionalTensor grad_h = prepared(grad_next_h, dtype);
   const OptionalTensor grad_c = prepared(grad_next_c, dtype);
-  Tensor grad_gates = empty({batch, 3 * hidden_size}, dtype);
-  Tensor grad_state = empty({batch, hidden_size}, dtype);
-  cpu::lltm_cell_backward(cpu::LltmCellBackward{
+  const Place place = place_of(x);
+  Tensor grad_gates = empty(place, {batch, 3 * hidden_size}, dtype);
+  Tensor grad_state = empty(place, {batch, hidden_size}, dtype);
+  kernels.backward({
+      .place = place,
       .kind = kind_of(dtype),
       .batch = batch,
       .hidden_size = hidden_size,
@@ -88,13 +86,62 @@ Gradients lltm_cell_backward(
   });
 
   const Tensor w = prepared(weights, dtype);
-  const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(dtype);
+  const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(place, dtype);
   const InputGradients rest =
       input_gradients(grad_gates, w, bias, prepared(h, dtype), prepared(x, dtype), need_x, need_weights);
-  const ScalarType result = x.scalar_type();
   return {convert(rest.x, result), convert(grad_previous_h, result), convert(grad_state, result),
           convert(rest.weights, result), convert(rest.bias, result)};
 }
+
+namespace {
+
+constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
+
+// [h, x] side by side, so that one product gives the gates.
+Tensor concatenate(const Tensor& h, const Tensor& x) {
+  const int64_t rows = h.size(0);
+  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
+  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
+  Tensor out = empty(place_of(x), {rows, h.size(1) + x.size(1)}, h.scalar_type());
+  if (out.numel() == 0) return out;
+  char* to = static_cast<char*>(out_data(out));
+  const char* from_h = static_cast<const char*>(data_of(h));
+  const char* from_x = static_cast<const char*>(data_of(x));
+  cpu::parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      char* at = to + row * (h_bytes + x_bytes);
+      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
+      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
+    }
+  });
+  return out;
+}
+
+LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward) {
+  const int64_t batch = in.h.size(0);
+  const int64_t hidden_size = in.h.size(1);
+  const Place place = place_of(in.x);
+  const ScalarType dtype = in.x.scalar_type();
+  const Tensor gates = linear(concatenate(in.h, in.x), in.weights, in.bias);
+  Tensor next_h = empty(place, {batch, hidden_size}, dtype);
+  Tensor next_c = empty(place, {batch, hidden_size}, dtype);
+  cpu::lltm_cell(LltmCellForward{
+      .place = place,
+      .kind = kind_of(dtype),
+      .batch = batch,
+      .hidden_size = hidden_size,
+      .projection = data_of(gates),
+      .c = data_of(in.c),
+      .activated = save_for_backward ? out_data(gates) : nullptr,
+      .next_h = out_data(next_h),
+      .next_c = out_data(next_c),
+  });
+  return {next_h, next_c, save_for_backward ? gates : nothing(place, dtype)};
+}
+
+void backward_on_cpu(const LltmCellBackward& job) { cpu::lltm_cell_backward(job); }
+
+constexpr LltmCellKernels cpu_kernels{false, forward_on_cpu, backward_on_cpu};
 
 }  // namespace
 }  // namespace fourfold
@@ -111,6 +158,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("lltm_cell", TORCH_BOX(&fourfold::lltm_cell));
-  m.impl("lltm_cell_backward", TORCH_BOX(&fourfold::lltm_cell_backward));
+  m.impl("lltm_cell", FOURFOLD_BOX(lltm_cell, cpu_kernels));
+  m.impl("lltm_cell_backward", FOURFOLD_BOX(lltm_cell_backward, cpu_kernels));
 }

@@ -4,12 +4,16 @@
 #include <vector>
 
 #include "ops/aten.h"
+#include "ops/recurrent_job.h"
 
 namespace fourfold {
 
-// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). With it one
-// product gives the gates of a step, and one the weights' gradient. All contiguous and of one dtype.
-Tensor concatenate(const Tensor& h, const Tensor& x);
+struct RecurrentKernels {
+  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
+  void (*forward)(const RecurrentForward& job);
+  void (*backward)(const RecurrentBackward& job);
+  void (*copy)(Place place, void* to, const void* from, size_t bytes);
+};
 
 // Where each step's rows are among a sequence's rows. Packed batches are sorted by length: the rows of a step are the
 // first of the batch.
@@ -24,7 +28,8 @@ struct Steps {
 
 // The h that each row of a sequence started from: (rows, hidden_size), from its output (rows, hidden_size) and initial
 // state (batch, hidden_size).
-Tensor previous_h(const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse);
+Tensor previous_h(
+    const RecurrentKernels& kernels, const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse);
 
 // What follows once a layer's gates have their gradients, in the dtype of grad_gates; the parts not needed have shape
 // (0). grad_gates (rows, gates * hidden_size), weights (gates * hidden_size, hidden_size + input_size), h (rows,

@@ -1,8 +1,10 @@
-#include "cpu/softshrink.h"
+#include "ops/softshrink.h"
 
 #include <torch/csrc/stable/library.h>
 
-#include "ops/elementwise.h"
+#include "cpu/rows.h"
+#include "cpu/softshrink.h"
+#include "ops/backend.h"
 
 namespace fourfold {
 namespace {
@@ -12,29 +14,41 @@ void check_softshrink(const char* op, const Tensor& x, double lambd) {
   if (!(lambd >= 0)) fail(op, ": expected lambd to be at least 0, but got ", lambd);
 }
 
-Tensor softshrink(const Tensor& x, double lambd) {
+}  // namespace
+
+Tensor softshrink(const SoftshrinkKernels& kernels, const Tensor& x, double lambd) {
   check_softshrink("softshrink", x, lambd);
   Tensor out = empty_like(x, x.scalar_type());
-  const cpu::Kind kind = kind_of(x.scalar_type());
-  Elementwise<1>(out, {&x}).run(
-      [&](int64_t n, void* to, cpu::Strided from) { cpu::softshrink(kind, n, to, from, lambd); });
+  kernels.forward(Elementwise<1>(out, {&x}), lambd);
   return out;
 }
 
-Tensor softshrink_backward(const Tensor& grad, const Tensor& x, double lambd) {
+Tensor softshrink_backward(const SoftshrinkKernels& kernels, const Tensor& grad, const Tensor& x, double lambd) {
   const char* op = "softshrink_backward";
   check_softshrink(op, x, lambd);
   expect_dtype(op, "grad", grad, x.scalar_type());
   if (grad.dim() != x.dim() || !std::equal(x.sizes().begin(), x.sizes().end(), grad.sizes().begin())) {
     fail(op, ": expected grad to have x's shape ", shape_of(x), ", but got ", shape_of(grad));
   }
+  expect_place(op, {{"x", &x}, {"grad", &grad}});
   Tensor out = empty_like(x, x.scalar_type());
-  const cpu::Kind kind = kind_of(x.scalar_type());
-  Elementwise<2>(out, {&grad, &x}).run([&](int64_t n, void* to, cpu::Strided g, cpu::Strided from) {
-    cpu::softshrink_backward(kind, n, to, g, from, lambd);
-  });
+  kernels.backward(Elementwise<2>(out, {&grad, &x}), lambd);
   return out;
 }
+
+namespace {
+
+void forward_on_cpu(const Elementwise<1>& x, double lambd) {
+  cpu::for_each_row(x, [&](int64_t n, void* to, cpu::Strided from) { cpu::softshrink(x.kind(), n, to, from, lambd); });
+}
+
+void backward_on_cpu(const Elementwise<2>& grad_and_x, double lambd) {
+  cpu::for_each_row(grad_and_x, [&](int64_t n, void* to, cpu::Strided grad, cpu::Strided x) {
+    cpu::softshrink_backward(grad_and_x.kind(), n, to, grad, x, lambd);
+  });
+}
+
+constexpr SoftshrinkKernels cpu_kernels{forward_on_cpu, backward_on_cpu};
 
 }  // namespace
 }  // namespace fourfold
@@ -45,6 +59,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("softshrink", TORCH_BOX(&fourfold::softshrink));
-  m.impl("softshrink_backward", TORCH_BOX(&fourfold::softshrink_backward));
+  m.impl("softshrink", FOURFOLD_BOX(softshrink, cpu_kernels));
+  m.impl("softshrink_backward", FOURFOLD_BOX(softshrink_backward, cpu_kernels));
 }

@@ -136,19 +136,19 @@ void run_lltm(const Random& random, int64_t time, int64_t batch, int64_t input, 
                grad_c = random({batch, hidden});
 
   const auto forward = fourfold_op<Five(
-      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, bool, const MaybeTensor&, bool)>(
-      "lltm");
-  const auto [output, h_n, c_n, gates, cells] = forward.call(x, h, c, w, b, reverse, std::nullopt, true);
+      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, bool, const MaybeTensor&, bool,
+      bool)>("lltm");
+  const auto [output, h_n, c_n, gates, cells] = forward.call(x, h, c, w, b, reverse, std::nullopt, true, false);
   compare("lltm, output", output, want.detach());
   compare("lltm, h_n", h_n, want_h.detach());
   compare("lltm, c_n", c_n, want_c.detach());
   const auto backward = fourfold_op<Five(
       const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&,
       const Tensor&, const MaybeTensor&, bool, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-      bool)>("lltm_backward");
+      bool, bool)>("lltm_backward");
   compare_all(
       "lltm_backward",
-      backward.call(grad, grad_h, grad_c, x, h, c, w, b, reverse, std::nullopt, output, gates, cells, true, true),
+      backward.call(grad, grad_h, grad_c, x, h, c, w, b, reverse, std::nullopt, output, gates, cells, true, true, false),
       gradients({want, want_h, want_c}, {grad, grad_h, grad_c}, leaves));
 }
 

@@ -106,7 +106,7 @@ def expect_kept(op: str, tensor: Tensor, like: Tensor, **shape: Any) -> None:
     if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
         raise ValueError(f"{op}: the forward call kept nothing for its backward; call it with save_for_backward=True")
     expect_shape(op, "what the forward kept", tensor, **shape)
-    expect_dtype(op, "what the forward kept", tensor, compute_dtype(like.dtype))
+    expect_dtype(op, "what the forward kept", tensor, kept_dtype(like))
 
 
 def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> None:
@@ -136,6 +136,16 @@ def _spell(name: str) -> str:
     return {"three_hidden": "3 * hidden_size", "hidden_and_input": "hidden_size + input_size"}.get(name, name)
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for float16 and bfloat16: what an operator with products computes in, and keeps for its backward."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def kept_dtype(like: Tensor) -> torch.dtype:
+    """What a call on such a tensor keeps for its backward, which is what it computes in: the CPU's products of float16
+    and bfloat16 are in float32, a GPU's in these themselves."""
+    return torch.float32 if like.dtype in (torch.float16, torch.bfloat16) and not like.is_cuda else like.dtype
+
+
+def allows_tf32(like: Tensor) -> bool:
+    """Whether products of float32 may round their factors to TF32, by torch's own setting; only GPUs have it."""
+    if not like.is_cuda:
+        return False
+    if torch.compiler.is_compiling():  # the getter that Dynamo knows, and guards
+        return torch._C._get_cublas_allow_tf32()
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"

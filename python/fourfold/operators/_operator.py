@@ -52,8 +52,8 @@ class Operator:
         derivatives, and of the second derivative where there is no ``backward``.
     setup_context, backward: as in torch.autograd.Function, with all arguments, defaults too; without ``backward`` the
         gradient is that of ``reference``.
-    saved: how many of the outputs, the last, are kept for the backward only. An operator that keeps any has the last
-        argument ``save_for_backward``, which a call without gradient sets to False.
+    saved: how many of the outputs, the last, are kept for the backward only. An operator that keeps any has an argument
+        ``save_for_backward``, which a call without gradient sets to False.
     vmap: the rule of torch.autograd.Function.vmap; by default one call per element of the mapped dimension.
     casts: whether autocast casts the inputs, as it does for torch's own products.
     """
@@ -76,8 +76,9 @@ class Operator:
             )
         declared[self.name] = self
         self.op = getattr(torch.ops.fourfold, self.name).default
-        self.inference = (False,) if self.saved else ()
         self.defaults = tuple(a.default_value for a in self.op._schema.arguments)
+        names = [a.name for a in self.op._schema.arguments]
+        self.saves_at = names.index("save_for_backward") if self.saved else None
         self.fast_function, self.function = _make_functions(self)
         torch.library.register_fake(f"fourfold::{self.name}", self._fake, lib=_library)
         _library.impl(self.name, self._autograd, "Autograd")
@@ -91,7 +92,7 @@ class Operator:
     def __call__(self, *args: Any) -> Outputs:
         """The operator's outputs; those kept for the backward may be left out."""
         if _is_compiling():  # what refuses is the fake kernel, in the same words
-            return self.op(*args) if _is_grad_enabled() else self.op(*args, *self.inference)
+            return self.op(*args) if _is_grad_enabled() else self.op(*self._inference(args))
         try:
             return self._eager(args)
         except (RuntimeError, TypeError) as error:
@@ -113,7 +114,7 @@ class Operator:
         if _is_grad_enabled() and _any_requires_grad(*args):
             return self.fast_function.apply(*self._full(args))
         with _below_autograd():
-            return self.op(*args, *self.inference)
+            return self.op(*self._inference(args))
 
     def _refusal(self, args: tuple, error: Exception) -> Exception | None:
         """The error with the type that a Python user expects; None when it is not a refusal of the arguments."""
@@ -128,6 +129,11 @@ class Operator:
     def below_autograd(self, *args: Any) -> Outputs:
         with _below_autograd():
             return self.op(*args)
+
+    def _inference(self, args: tuple) -> tuple:
+        """The arguments of a call that no backward follows."""
+        k = self.saves_at
+        return args if k is None else (*args[:k], *self.defaults[len(args) : k], False, *args[k + 1 :])
 
     def _full(self, args: tuple) -> tuple:
         """The dispatcher drops arguments that equal their default."""

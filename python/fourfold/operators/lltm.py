@@ -31,6 +31,7 @@ class Forward(NamedTuple):
     reverse: bool = False
     batch_sizes: Tensor | None = None
     save_for_backward: bool = True
+    allow_tf32: bool = False
 
 
 class Backward(NamedTuple):
@@ -51,6 +52,7 @@ class Backward(NamedTuple):
     cells: Tensor
     need_input: bool = True
     need_weights: bool = True
+    allow_tf32: bool = False
 
 
 def _check_arguments(op: str, a: Forward | Backward) -> None:
@@ -97,7 +99,7 @@ def _fake(*args: Any) -> Outputs:
     a = Forward(*args)
     hidden_size = a.h_0.shape[1]
     rows = a.input.shape[0] * a.input.shape[1] if a.batch_sizes is None else a.input.shape[0]
-    dtype = _check.compute_dtype(a.input.dtype)
+    dtype = _check.kept_dtype(a.input)
     return (
         a.input.new_empty(*a.input.shape[:-1], hidden_size),
         a.h_0.new_empty(a.h_0.shape),
@@ -148,19 +150,19 @@ def _setup_context(ctx: Any, inputs: tuple, outputs: Outputs) -> None:
     a = Forward(*inputs)
     output, _, _, gates, cells = outputs
     ctx.save_for_backward(a.input, a.h_0, a.c_0, a.weights, a.bias, a.batch_sizes, output, gates, cells)
-    ctx.reverse = a.reverse
+    ctx.reverse, ctx.allow_tf32 = a.reverse, a.allow_tf32
 
 
 def _gradient(ctx: Any, *grads: Tensor | None) -> tuple:
     grad_output, grad_h_n, grad_c_n = grads[:3]
     if grad_output is None and grad_h_n is None and grad_c_n is None:
-        return (None,) * 8
+        return (None,) * 9
     input, h_0, c_0, weights, bias, batch_sizes, *kept = ctx.saved_tensors
     need_input, need_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[3:5])
     layer = (input, h_0, c_0, weights, bias, ctx.reverse, batch_sizes)
-    results = BACKWARD(grad_output, grad_h_n, grad_c_n, *layer, *kept, need_input, need_weights)
+    results = BACKWARD(grad_output, grad_h_n, grad_c_n, *layer, *kept, need_input, need_weights, ctx.allow_tf32)
     needed = (need_input, True, True, need_weights, need_weights and bias is not None)
-    return (*(g if need else None for g, need in zip(results, needed, strict=True)), None, None, None)
+    return (*(g if need else None for g, need in zip(results, needed, strict=True)), *(None,) * 4)
 
 
 def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:
@@ -236,5 +238,6 @@ def lltm(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
-    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes)
+    settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else ()
+    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes, True, *settings)
     return outputs[0], (outputs[1], outputs[2])

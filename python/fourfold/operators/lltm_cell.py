@@ -75,7 +75,7 @@ def _fake(*args: Any) -> Outputs:
     return (
         a.h.new_empty(batch, hidden_size),
         a.h.new_empty(batch, hidden_size),
-        a.h.new_empty(kept, dtype=_check.compute_dtype(a.x.dtype)),
+        a.h.new_empty(kept, dtype=_check.kept_dtype(a.x)),
     )
 
 

@@ -74,7 +74,7 @@ def _fake(*args: Any) -> Outputs:
     kept = (math.prod(a.x.shape[:-1]), a.hidden_weights.shape[0]) if a.save_for_backward else (0,)
     return (
         a.x.new_empty(*a.x.shape[:-1], a.output_weights.shape[0]),
-        a.x.new_empty(kept, dtype=_check.compute_dtype(a.x.dtype)),
+        a.x.new_empty(kept, dtype=_check.kept_dtype(a.x)),
     )
 
 

@@ -3,19 +3,19 @@
 // batches are sorted by length, so a step's rows are the first offsets[t + 1] - offsets[t] of the batch.
 #pragma once
 
-#include <cstdint>
+#include "ops/kind.h"
 
-#include "cpu/strided.h"
-
-namespace fourfold::cpu {
+namespace fourfold {
 
 struct RecurrentLayer {
-  Kind kind;  // float32 or float64
+  Place place;
+  Kind kind;  // of every pointer but c, grad_h and grad_c, which carry sums and are float32 where kind is 16 bits wide
   int64_t time;
   int64_t batch;
   int64_t hidden_size;
   bool reverse;
-  const int64_t* offsets;  // (time + 1), or null: row t * batch + b
+  bool allow_tf32;         // whether products of float32 may round their factors to TF32
+  const int64_t* offsets;  // (time + 1) in the CPU's memory, or null: row t * batch + b
   const void* weights;     // (gates * hidden_size, hidden_size), the recurrent part
   int64_t weights_leading_dim;
 };
@@ -40,4 +40,13 @@ struct RecurrentBackward {
   void* grad_c;             // in/out (batch, hidden_size)
 };
 
-}  // namespace fourfold::cpu
+// Row b of step t is row first_row(t) + b, for b below active_rows(t). static: a CPU level's own copy.
+static inline int64_t first_row(const RecurrentLayer& layer, int64_t t) {
+  return layer.offsets == nullptr ? t * layer.batch : layer.offsets[t];
+}
+
+static inline int64_t active_rows(const RecurrentLayer& layer, int64_t t) {
+  return layer.offsets == nullptr ? layer.batch : layer.offsets[t + 1] - layer.offsets[t];
+}
+
+}  // namespace fourfold

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <tuple>
+
+#include "ops/recurrent.h"
+
+namespace fourfold {
+
+using RecurrentOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+RecurrentOutputs lltm(
+    const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
+    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward,
+    bool allow_tf32);
+
+RecurrentOutputs lltm_backward(
+    const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+    const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
+    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
+    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32);
+
+}  // namespace fourfold

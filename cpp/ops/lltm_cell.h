@@ -1,0 +1,40 @@
+#pragma once
+
+#include <tuple>
+
+#include "ops/aten.h"
+#include "ops/lltm_cell_job.h"
+
+namespace fourfold {
+
+// The arguments as kernels take them: contiguous, of one dtype, the bias flat.
+struct LltmCellInputs {
+  Tensor x;              // (batch, input_size)
+  Tensor h;              // (batch, hidden_size)
+  Tensor c;              // (batch, hidden_size)
+  Tensor weights;        // (3 * hidden_size, hidden_size + input_size)
+  OptionalTensor bias;   // (3 * hidden_size)
+};
+
+struct LltmCellOutputs {
+  Tensor next_h;
+  Tensor next_c;
+  Tensor activated;  // (batch, 3 * hidden_size), or (0) when no backward will follow
+};
+
+struct LltmCellKernels {
+  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
+  LltmCellOutputs (*forward)(const LltmCellInputs& inputs, bool save_for_backward);
+  void (*backward)(const LltmCellBackward& job);
+};
+
+std::tuple<Tensor, Tensor, Tensor> lltm_cell(
+    const LltmCellKernels& kernels, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights,
+    const OptionalTensor& bias, bool save_for_backward);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
+    const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
+    const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
+    const Tensor& next_c, const Tensor& gates, bool need_x, bool need_h, bool need_weights);
+
+}  // namespace fourfold
