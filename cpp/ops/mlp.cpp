@@ -77,7 +77,8 @@ Forward fused_forward(
     const MlpKernels& kernels, const Prepared& net, const OptionalTensor& hidden_bias,
     const OptionalTensor& output_bias, bool keep_hidden) {
   const MlpSizes& sizes = net.sizes;
-  Tensor hidden = keep_hidden ? empty(net.place, {sizes.batch, sizes.hidden_size}, net.dtype) : nothing(net.place, net.dtype);
+  const Tensor hidden =
+      keep_hidden ? empty(net.place, {sizes.batch, sizes.hidden_size}, net.dtype) : nothing(net.place, net.dtype);
   Tensor output = empty(net.place, {sizes.batch, sizes.output_size}, net.dtype);
   kernels.forward({
       .place = net.place,

@@ -1,0 +1,108 @@
+# Finds nvcc and sees that it works with the C++ compiler. fourfold_find_cuda sets FOURFOLD_CUDA_NVCC, _ROOT, _VERSION,
+# _HOST_COMPILER and _RUNTIME, the static library; or FOURFOLD_CUDA_MISSING: what is missing and what to change.
+include(cuda_architectures)
+
+# The oldest toolkit that the sources are compiled with before a release.
+set(FOURFOLD_CUDA_MINIMUM 12.8)
+
+# A toolkit that the user names is used or refused: another never takes its place.
+function(fourfold_find_nvcc)
+  if(CMAKE_CUDA_COMPILER)
+    set(named "CMAKE_CUDA_COMPILER" "${CMAKE_CUDA_COMPILER}")
+  elseif(DEFINED ENV{CUDACXX})
+    set(named "CUDACXX" "$ENV{CUDACXX}")
+  elseif(CUDAToolkit_ROOT)
+    set(named "CUDAToolkit_ROOT" "${CUDAToolkit_ROOT}/bin/nvcc")
+  elseif(DEFINED ENV{CUDAToolkit_ROOT})
+    set(named "CUDAToolkit_ROOT" "$ENV{CUDAToolkit_ROOT}/bin/nvcc")
+  endif()
+  if(named)
+    list(GET named 1 file)
+    find_program(nvcc NAMES "${file}" NO_CACHE)
+    list(GET named 0 name)
+    set(missing "${name} points to an nvcc that is not there")
+  else()
+    find_program(nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin NO_CACHE)
+    set(missing "there is no nvcc: install the CUDA toolkit, or set CUDACXX to its nvcc")
+  endif()
+  if(nvcc)
+    set(missing)
+  endif()
+  set(nvcc "${nvcc}" PARENT_SCOPE)
+  set(missing "${missing}" PARENT_SCOPE)
+endfunction()
+
+# An nvcc on PATH can be a wrapper script somewhere else, and CMake would then look for the toolkit around the script.
+function(fourfold_nvcc_facts nvcc)
+  execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE said ERROR_QUIET)
+  execute_process(COMMAND "${nvcc}" --dryrun -c fourfold.cu OUTPUT_QUIET ERROR_VARIABLE dry_run)
+  if(NOT said MATCHES "release ([0-9]+\\.[0-9]+)")
+    set(missing "the nvcc that was found does not say its version: set CUDACXX to another" PARENT_SCOPE)
+    return()
+  endif()
+  set(version "${CMAKE_MATCH_1}")
+  if(NOT dry_run MATCHES "#\\$ TOP=([^\r\n]+)")
+    set(missing "the nvcc that was found does not say where its toolkit is: set CUDACXX to another" PARENT_SCOPE)
+    return()
+  endif()
+  file(REAL_PATH "${CMAKE_MATCH_1}" root)
+  if(version VERSION_LESS FOURFOLD_CUDA_MINIMUM)
+    set(missing "CUDA ${version} is older than ${FOURFOLD_CUDA_MINIMUM}: install a newer one, or set CUDACXX to its nvcc"
+      PARENT_SCOPE)
+    return()
+  endif()
+  set(version "${version}" PARENT_SCOPE)
+  set(root "${root}" PARENT_SCOPE)
+endfunction()
+
+# A toolkit can be there in part, or refuse a C++ compiler that is newer than itself: one kernel is built to find out.
+function(fourfold_try_nvcc nvcc host_compiler)
+  set(folder "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_cuda")
+  file(WRITE "${folder}/try.cu"
+    "#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n#include <thrust/complex.h>\n#include <vector>\n"
+    "__global__ void kernel(float* x) { x[threadIdx.x] *= 2; }\n"
+    "void launch(float* x, cudaStream_t s) { std::vector<int> n(1, 32); kernel<<<1, n[0], 0, s>>>(x); }\n")
+  execute_process(
+    COMMAND "${nvcc}" -std=c++20 -ccbin "${host_compiler}" -Xcompiler -fPIC -shared "${folder}/try.cu"
+      -o "${folder}/try.so"
+    RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(failed)
+    string(REGEX MATCH "(error|cannot find)[^\r\n]*" reason "${said}")
+    cmake_path(GET host_compiler FILENAME name)
+    set(missing "its nvcc builds no kernel with ${name} (${reason}): set CUDAHOSTCXX to another C++ compiler, or "
+      "CUDACXX to another nvcc")
+    list(JOIN missing "" missing)
+    set(missing "${missing}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+function(fourfold_find_cuda)
+  set(missing)
+  fourfold_find_nvcc()
+  if(NOT missing)
+    fourfold_nvcc_facts("${nvcc}")
+  endif()
+  if(NOT missing)
+    find_library(runtime cudart_static PATHS "${root}" NO_DEFAULT_PATH NO_CACHE
+      PATH_SUFFIXES lib64 lib lib/x64 targets/x86_64-linux/lib targets/sbsa-linux/lib)
+    if(NOT runtime)
+      set(missing "CUDA ${version} has no static runtime library: install its cudart development files")
+    endif()
+  endif()
+  set(host_compiler "${CMAKE_CXX_COMPILER}")
+  if(DEFINED ENV{CUDAHOSTCXX})
+    set(host_compiler "$ENV{CUDAHOSTCXX}")
+  endif()
+  if(CMAKE_CUDA_HOST_COMPILER)
+    set(host_compiler "${CMAKE_CUDA_HOST_COMPILER}")
+  endif()
+  if(NOT missing)
+    fourfold_try_nvcc("${root}/bin/nvcc" "${host_compiler}")
+  endif()
+  set(FOURFOLD_CUDA_MISSING "${missing}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_NVCC "${root}/bin/nvcc" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_ROOT "${root}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_VERSION "${version}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_RUNTIME "${runtime}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_HOST_COMPILER "${host_compiler}" PARENT_SCOPE)
+endfunction()

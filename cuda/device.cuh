@@ -1,0 +1,113 @@
+// What device code asks of its surroundings: storage types and the type they are computed in, and the few places where
+// NVIDIA's and AMD's languages differ.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/kind.h"
+
+#define FOURFOLD_FN __device__ __forceinline__
+
+namespace fourfold::gpu {
+
+using Half = c10::Half;
+using BFloat16 = c10::BFloat16;
+
+template <typename T>
+using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// Lanes that exchange values. A wavefront of 64 is two such groups.
+constexpr int group_size = 32;
+
+// n values that one load or store moves, up to 16 bytes.
+template <typename T, int n>
+struct alignas(sizeof(T) * n) Pack {
+  T v[n];
+};
+
+template <typename T>
+constexpr int pack_size = 16 / sizeof(T);
+
+template <typename T>
+struct Type {
+  using type = T;
+};
+
+// Calls f(Type<T>()) with the floating point type that `kind` names.
+template <typename F>
+void visit_floating(Kind kind, const F& f) {
+  switch (kind) {
+    case Kind::float64: return f(Type<double>());
+    case Kind::float32: return f(Type<float>());
+    case Kind::bfloat16: return f(Type<BFloat16>());
+    default: return f(Type<Half>());
+  }
+}
+
+// The block's dynamic shared memory; a kernel divides it up itself.
+template <typename T>
+FOURFOLD_FN T* shared_memory() {
+  extern __shared__ float4 fourfold_shared[];
+  return reinterpret_cast<T*>(fourfold_shared);
+}
+
+// The value of another lane of the group.
+template <typename T>
+FOURFOLD_FN T from_lane(T value, int lane) {
+#if defined(USE_ROCM)
+  return __shfl(value, lane, group_size);
+#else
+  return __shfl_sync(0xffffffffu, value, lane, group_size);
+#endif
+}
+
+FOURFOLD_FN void sync_group() {
+#if defined(USE_ROCM)
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
+#endif
+}
+
+// A flag that says that what its writer stored before it may be read, by any block of the grid.
+FOURFOLD_FN void raise_flag(uint32_t* flag, uint32_t value) {
+#if defined(USE_ROCM)
+  __hip_atomic_store(flag, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+#endif
+}
+
+FOURFOLD_FN uint32_t read_flag(const uint32_t* flag) {
+#if defined(USE_ROCM)
+  return __hip_atomic_load(flag, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+#endif
+}
+
+// Between two looks at a flag: gives way to the other wavefronts of the compute unit, where there is a way.
+FOURFOLD_FN void pause() {
+#if defined(USE_ROCM)
+  __builtin_amdgcn_s_sleep(1);
+#endif
+}
+
+// 16 bytes that another block of the same launch may have written: not from this multiprocessor's own cache, which the
+// write did not reach.
+FOURFOLD_FN uint4 load_written(const void* from) {
+#if defined(USE_ROCM)
+  return *static_cast<const uint4*>(from);  // the acquire before it has emptied that cache
+#else
+  return __ldcg(static_cast<const uint4*>(from));
+#endif
+}
+
+}  // namespace fourfold::gpu

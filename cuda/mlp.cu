@@ -1,0 +1,126 @@
+#include "mlp.cuh"
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+
+#include "elementwise.cuh"
+#include "ops/backend.h"
+
+// relu(bias + x Wᵀ) by the vendor's product with its epilogue. Only a GPU build of torch has it.
+extern "C" __attribute__((weak)) AOTITorchError aoti_torch_cuda__addmm_activation(
+    AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double, int32_t, AtenTensorHandle*);
+
+namespace fourfold::gpu {
+namespace {
+
+// Rows from which a block takes four times as many, for the sake of its reads of the weights: enough to fill a large
+// device with the larger blocks too. Not yet measured.
+constexpr int64_t many_rows = 1 << 14;
+// The kernel that sums over the batch does so in one go for each 16 rows of a gradient. Beyond so many rows of the
+// batch torch's products, which share that out, are taken to win. Not yet measured.
+constexpr int64_t fused_backward_batch = 512;
+
+bool fits(const MlpSizes& sizes) {
+  return sizes.input_size <= most_width && sizes.hidden_size <= most_width && sizes.output_size <= most_width;
+}
+
+bool fuses_forward(const MlpSizes& sizes) { return fits(sizes); }
+
+bool fuses_backward(const MlpSizes& sizes) { return fits(sizes) && sizes.batch <= fused_backward_batch; }
+
+template <typename T, typename Job>
+Grid rows_grid(const Job& job, int rows, int64_t first_width) {
+  return {(job.batch + rows - 1) / rows, dense_threads, network_bytes<T>(rows, first_width, job.hidden_size)};
+}
+
+void forward(const MlpForward& job) {
+  visit_floating(job.kind, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Grid large = rows_grid<T>(job, 4 * rows_across, job.input_size);
+    if (job.batch >= many_rows && large.shared_bytes <= limits(job.place).shared_bytes) {
+      launch(job.place, large, mlp_kernel<T, 4>, job);
+    } else {
+      launch(job.place, rows_grid<T>(job, rows_across, job.input_size), mlp_kernel<T, 1>, job);
+    }
+  });
+}
+
+template <typename T>
+void weights_backward(const MlpBackward& job) {
+  const WeightsGradient<T> hidden{
+      .left = static_cast<const T*>(job.grad_hidden),
+      .right = static_cast<const T*>(job.x),
+      .height = static_cast<int>(job.hidden_size),
+      .width = static_cast<int>(job.input_size),
+      .weights = static_cast<T*>(job.grad_hidden_weights),
+      .bias = static_cast<T*>(job.grad_hidden_bias),
+  };
+  const WeightsGradient<T> output{
+      .left = static_cast<const T*>(job.grad),
+      .right = static_cast<const T*>(job.hidden),
+      .height = static_cast<int>(job.output_size),
+      .width = static_cast<int>(job.hidden_size),
+      .weights = static_cast<T*>(job.grad_output_weights),
+      .bias = static_cast<T*>(job.grad_output_bias),
+  };
+  const auto blocks = [](int64_t height) { return (height + rows_across - 1) / rows_across; };
+  const Grid grid{blocks(job.hidden_size) + blocks(job.output_size), dense_threads,
+                  dense_depth * weights_pitch * static_cast<int64_t>(sizeof(Compute<T>))};
+  launch(job.place, grid, mlp_weights_backward_kernel<T>, job.batch, hidden, output);
+}
+
+void backward(const MlpBackward& job) {
+  visit_floating(job.kind, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(job.place, rows_grid<T>(job, rows_across, job.output_size), mlp_rows_backward_kernel<T>, job);
+    if (job.need_weights) weights_backward<T>(job);
+  });
+}
+
+template <typename V>
+struct Relu {
+  using Value = V;
+  FOURFOLD_FN Value operator()(Value x) const { return formulas::relu(x); }
+};
+
+template <typename V>
+struct ReluBackward {
+  using Value = V;
+  FOURFOLD_FN Value operator()(Value grad, Value activated) const { return formulas::relu_backward(grad, activated); }
+};
+
+Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
+  if (bias && aoti_torch_cuda__addmm_activation != nullptr) {
+    AtenTensorHandle handle = nullptr;
+    check_call(
+        aoti_torch_cuda__addmm_activation(
+            bias->get(), x.get(), transposed(weights).get(), 1.0, 1.0, /*use_gelu=*/0, &handle),
+        "addmm with relu");
+    return Tensor(handle);
+  }
+  const Tensor hidden = linear(x, weights, bias);
+  visit_floating(kind_of(hidden.scalar_type()), [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Operands<2> in_place{{static_cast<char*>(out_data(hidden)), static_cast<char*>(out_data(hidden))}};
+    map_packed<T>(place_of(hidden), hidden.numel(), in_place, 0, Relu<Compute<T>>{}, std::make_index_sequence<1>());
+  });
+  return hidden;
+}
+
+void relu_backward(const Tensor& grad, const Tensor& activated) {
+  visit_floating(kind_of(grad.scalar_type()), [&](auto type) {
+    using T = typename decltype(type)::type;
+    map<T>(Elementwise<2>(grad, {&grad, &activated}), ReluBackward<Compute<T>>{});
+  });
+}
+
+constexpr MlpKernels mlp_kernels{true,    fuses_forward, fuses_backward, forward,
+                                 backward, hidden_layer,  relu_backward};
+
+}  // namespace
+}  // namespace fourfold::gpu
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+  m.impl("mlp", FOURFOLD_BOX(mlp, gpu::mlp_kernels));
+  m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, gpu::mlp_kernels));
+}

@@ -1,0 +1,174 @@
+// The tensor cores' product of a tile of 16 rows and 8 columns, and its portable twin.
+//
+// A lane of the group of 32 is (g, q) = (lane / 4, lane % 4). It brings 16 consecutive bytes, a slot, of two rows of A
+// and one column of B, and holds four sums:
+//   top, bottom: slot q of rows g and g + 8;  column: slot q of column g;
+//   sum[0], sum[1]: row g, columns 2q and 2q + 1;  sum[2], sum[3]: row g + 8.
+// A slot's place along the depth is ours to choose so long as A and B agree, so each lane's bytes come in one load.
+// Four slots, one of each q, are a chunk: 32 values of 16 bits, 16 of float32, two instructions.
+//
+// On devices without these instructions (and in simulation) multiply_tile is the twin: it moves the same fragments
+// between lanes and adds the same products.
+#pragma once
+
+#include "device.cuh"
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && !defined(USE_ROCM)
+#define FOURFOLD_TENSOR_CORES 1
+#else
+#define FOURFOLD_TENSOR_CORES 0
+#endif
+
+namespace fourfold::gpu {
+
+struct Slot {
+  uint32_t word[4];
+};
+
+// What a kernel's products are rounded to: the storage type itself, or for float32 TF32 or nothing.
+enum class Rounding { none, tf32 };
+
+template <typename T>
+constexpr int slot_size = 16 / sizeof(T);
+template <typename T>
+constexpr int chunk_depth = 4 * slot_size<T>;
+
+FOURFOLD_FN float as_float(uint32_t bits) { return __uint_as_float(bits); }
+FOURFOLD_FN uint32_t as_bits(float value) { return __float_as_uint(value); }
+
+// To the nearest of 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 rounds.
+FOURFOLD_FN uint32_t to_tf32(float value) {
+#if FOURFOLD_TENSOR_CORES
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+#else
+  const uint32_t bits = as_bits(value);
+  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+#endif
+}
+
+// One instruction: two words of A's two rows each, two of B's column.
+template <typename T>
+struct Instruction;
+
+// The twin's sum over the four lanes that hold a row or column: dot(a, b) adds one word's products to a sum.
+template <typename Dot>
+FOURFOLD_FN void multiply_by_lanes(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
+                                   const uint32_t (&column)[2], Dot dot) {
+  const int lane = static_cast<int>(threadIdx.x) % group_size;
+  const int g = lane / 4;
+  const int q = lane % 4;
+  for (int word = 0; word < 2; ++word) {
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t a[2] = {from_lane(top[word], 4 * g + k), from_lane(bottom[word], 4 * g + k)};
+      const uint32_t b[2] = {from_lane(column[word], 8 * q + k), from_lane(column[word], 8 * q + 4 + k)};
+      for (int j = 0; j < 4; ++j) sum[j] = dot(sum[j], a[j / 2], b[j % 2]);
+    }
+  }
+}
+
+template <>
+struct Instruction<float> {
+  static FOURFOLD_FN void multiply(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
+                                   const uint32_t (&column)[2]) {
+#if FOURFOLD_TENSOR_CORES
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
+#else
+    multiply_by_lanes(sum, top, bottom, column,
+                      [](float s, uint32_t a, uint32_t b) { return s + as_float(a) * as_float(b); });
+#endif
+  }
+};
+
+template <>
+struct Instruction<BFloat16> {
+  static FOURFOLD_FN void multiply(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
+                                   const uint32_t (&column)[2]) {
+#if FOURFOLD_TENSOR_CORES
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
+#else
+    multiply_by_lanes(sum, top, bottom, column, [](float s, uint32_t a, uint32_t b) {
+      s += as_float(a << 16) * as_float(b << 16);
+      return s + as_float(a & 0xffff0000u) * as_float(b & 0xffff0000u);
+    });
+#endif
+  }
+};
+
+template <>
+struct Instruction<Half> {
+  static FOURFOLD_FN void multiply(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
+                                   const uint32_t (&column)[2]) {
+#if FOURFOLD_TENSOR_CORES
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
+#else
+    multiply_by_lanes(sum, top, bottom, column, [](float s, uint32_t a, uint32_t b) {
+      s += half_at(a, 0) * half_at(b, 0);
+      return s + half_at(a, 1) * half_at(b, 1);
+    });
+#endif
+  }
+
+ private:
+  static FOURFOLD_FN float half_at(uint32_t word, int place) {
+    Half value;
+    value.x = static_cast<uint16_t>(word >> (16 * place));
+    return static_cast<float>(value);
+  }
+};
+
+template <typename T>
+FOURFOLD_FN void multiply_words(float (&sum)[4], const Slot& top, const Slot& bottom, const Slot& column) {
+  for (int half = 0; half < 4; half += 2) {
+    Instruction<T>::multiply(sum, {top.word[half], top.word[half + 1]}, {bottom.word[half], bottom.word[half + 1]},
+                             {column.word[half], column.word[half + 1]});
+  }
+}
+
+FOURFOLD_FN Slot rounded(const Slot& slot) {
+  Slot result;
+  for (int w = 0; w < 4; ++w) result.word[w] = to_tf32(as_float(slot.word[w]));
+  return result;
+}
+
+// The 11 leading bits of each float32, and of what is left the next 11. Cut off rather than rounded: that takes no
+// conversion, of which a multiprocessor does few at a time.
+FOURFOLD_FN Slot high_part(const Slot& slot) {
+  Slot high;
+  for (int w = 0; w < 4; ++w) high.word[w] = slot.word[w] & 0xffffe000u;
+  return high;
+}
+
+FOURFOLD_FN Slot low_part(const Slot& slot, const Slot& high) {
+  Slot low;
+  for (int w = 0; w < 4; ++w) {
+    const float rest = as_float(slot.word[w]) - as_float(high.word[w]);
+    low.word[w] = as_bits(rest == rest ? rest : 0.0f) & 0xffffe000u;  // infinity leaves no rest
+  }
+  return low;
+}
+
+// sum += a chunk of A times a chunk of B. Unrounded float32 takes three products of its high and low parts, which leave
+// out less than 2^-19 of each product.
+template <typename T, Rounding rounding>
+FOURFOLD_FN void multiply_tile(float (&sum)[4], const Slot& top, const Slot& bottom, const Slot& column) {
+  if constexpr (!std::is_same_v<T, float>) {
+    multiply_words<T>(sum, top, bottom, column);
+  } else if constexpr (rounding == Rounding::tf32) {
+    multiply_words<float>(sum, rounded(top), rounded(bottom), rounded(column));
+  } else {
+    const Slot high[3] = {high_part(top), high_part(bottom), high_part(column)};
+    multiply_words<float>(sum, low_part(top, high[0]), low_part(bottom, high[1]), high[2]);
+    multiply_words<float>(sum, high[0], high[1], low_part(column, high[2]));
+    multiply_words<float>(sum, high[0], high[1], high[2]);
+  }
+}
+
+}  // namespace fourfold::gpu

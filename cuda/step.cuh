@@ -1,0 +1,175 @@
+// One step of a recurrent layer: its product and its cell in one kernel; or the cell alone, after a product of torch's.
+#pragma once
+
+#include "cell.cuh"
+#include "launch.cuh"
+
+namespace fourfold::gpu {
+
+constexpr int step_threads = 256;
+constexpr int tile_rows = 16;
+constexpr int tile_columns = 16;
+constexpr int tile_depth = 64;
+
+// Beyond so many multiply-adds a step the vendor's product, with its own launch, is taken to win. Not yet measured.
+constexpr int64_t vendor_work = int64_t(1) << 26;
+
+// What a step's gates are the product of: rows of h, then of x, with the rows of weights.
+template <typename T>
+struct StepFactors {
+  const T* previous;  // h of the rows that had a step before this one: the first `known`
+  const T* initial;   // h of the others; (rows, hidden_size) each
+  int64_t known;
+  const T* x;  // (rows, input_size), or null with input_size 0 when the projection holds the input's part
+  int64_t input_size;
+  const T* weights;
+  int64_t leading_dim;
+};
+
+template <typename T>
+FOURFOLD_FN Compute<T> factor_at(const StepFactors<T>& factors, int64_t hidden_size, int64_t row, int64_t k) {
+  if (k < hidden_size) {
+    const T* h = row < factors.known ? factors.previous : factors.initial;
+    return static_cast<Compute<T>>(h[row * hidden_size + k]);
+  }
+  return static_cast<Compute<T>>(factors.x[row * factors.input_size + k - hidden_size]);
+}
+
+constexpr int64_t shared_values(int columns) { return int64_t(tile_rows + columns) * (tile_depth + 1); }
+
+// Each thread has one row and one unit, and all its gates.
+template <typename Cell, typename T, typename State>
+__global__ void __launch_bounds__(step_threads) step_kernel(StepFactors<T> factors, CellForward<T, State> job) {
+  using V = Compute<T>;
+  constexpr int pitch = tile_depth + 1;
+  V* rows = shared_memory<V>();
+  V* columns = rows + tile_rows * pitch;
+  const int64_t size = job.hidden_size;
+  const int64_t unit_tiles = (size + tile_columns - 1) / tile_columns;
+  const int64_t first_unit = blockIdx.x % unit_tiles * tile_columns;
+  const int64_t first_row = blockIdx.x / unit_tiles * tile_rows;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / tile_columns;
+  const int column = thread % tile_columns;
+  const int64_t depth = size + factors.input_size;
+
+  V product[Cell::gates] = {};
+  for (int64_t k0 = 0; k0 < depth; k0 += tile_depth) {
+    for (int at = thread; at < tile_rows * tile_depth; at += step_threads) {
+      const int64_t r = first_row + at / tile_depth;
+      const int64_t k = k0 + at % tile_depth;
+      rows[at / tile_depth * pitch + at % tile_depth] =
+          r < job.rows && k < depth ? factor_at(factors, size, r, k) : V(0);
+    }
+    for (int at = thread; at < Cell::gates * tile_columns * tile_depth; at += step_threads) {
+      const int line = at / tile_depth;
+      const int64_t unit = first_unit + line % tile_columns;
+      const int64_t k = k0 + at % tile_depth;
+      const int64_t weight = (line / tile_columns * size + unit) * factors.leading_dim + k;
+      columns[line * pitch + at % tile_depth] =
+          unit < size && k < depth ? static_cast<V>(factors.weights[weight]) : V(0);
+    }
+    __syncthreads();
+    for (int k = 0; k < tile_depth; ++k) {
+      const V h = rows[row * pitch + k];
+      for (int g = 0; g < Cell::gates; ++g) product[g] += h * columns[(g * tile_columns + column) * pitch + k];
+    }
+    __syncthreads();
+  }
+  if (first_row + row < job.rows && first_unit + column < size) {
+    forward_unit<Cell>(job, first_row + row, first_unit + column, product);
+  }
+}
+
+template <typename Cell, typename T, typename State>
+__global__ void __launch_bounds__(step_threads) cell_kernel(CellForward<T, State> job) {
+  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  const Compute<T> none[Cell::gates] = {};
+  if (at < job.rows * job.hidden_size) forward_unit<Cell>(job, at / job.hidden_size, at % job.hidden_size, none);
+}
+
+template <typename Cell, typename T, typename State>
+__global__ void __launch_bounds__(step_threads) cell_backward_kernel(CellBackward<T, State> job) {
+  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (at < job.rows * job.hidden_size) backward_unit<Cell>(job, at / job.hidden_size, at % job.hidden_size);
+}
+
+// out (rows, columns) = a (rows, depth) b (depth, columns): a step's gradient of h from that of its gates.
+template <typename T, typename State>
+struct ProductJob {
+  int64_t rows;
+  int64_t depth;
+  int64_t columns;
+  const T* a;
+  const T* b;
+  int64_t b_leading_dim;
+  State* out;
+};
+
+template <typename T, typename State>
+__global__ void __launch_bounds__(step_threads) product_kernel(ProductJob<T, State> job) {
+  using V = Compute<T>;
+  constexpr int pitch = tile_depth + 1;
+  V* rows = shared_memory<V>();
+  V* columns = rows + tile_rows * pitch;
+  const int64_t column_tiles = (job.columns + tile_columns - 1) / tile_columns;
+  const int64_t first_column = blockIdx.x % column_tiles * tile_columns;
+  const int64_t first_row = blockIdx.x / column_tiles * tile_rows;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / tile_columns;
+  const int column = thread % tile_columns;
+
+  V product = 0;
+  for (int64_t k0 = 0; k0 < job.depth; k0 += tile_depth) {
+    for (int at = thread; at < tile_rows * tile_depth; at += step_threads) {
+      const int64_t r = first_row + at / tile_depth;
+      const int64_t k = k0 + at % tile_depth;
+      rows[at / tile_depth * pitch + at % tile_depth] =
+          r < job.rows && k < job.depth ? static_cast<V>(job.a[r * job.depth + k]) : V(0);
+    }
+    for (int at = thread; at < tile_columns * tile_depth; at += step_threads) {
+      const int64_t c = first_column + at % tile_columns;
+      const int64_t k = k0 + at / tile_columns;
+      columns[at % tile_columns * pitch + at / tile_columns] =
+          c < job.columns && k < job.depth ? static_cast<V>(job.b[k * job.b_leading_dim + c]) : V(0);
+    }
+    __syncthreads();
+    for (int k = 0; k < tile_depth; ++k) product += rows[row * pitch + k] * columns[column * pitch + k];
+    __syncthreads();
+  }
+  if (first_row + row < job.rows && first_column + column < job.columns) {
+    job.out[(first_row + row) * job.columns + first_column + column] = static_cast<State>(product);
+  }
+}
+
+inline int64_t tiles(int64_t rows, int64_t columns) {
+  return (rows + tile_rows - 1) / tile_rows * ((columns + tile_columns - 1) / tile_columns);
+}
+
+template <typename Cell, typename T, typename State>
+void step(Place place, const StepFactors<T>& factors, const CellForward<T, State>& job) {
+  const auto bytes = static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(Cell::gates * tile_columns);
+  launch(place, {tiles(job.rows, job.hidden_size), step_threads, bytes}, step_kernel<Cell, T, State>, factors, job);
+}
+
+inline int64_t unit_blocks(int64_t rows, int64_t hidden_size) {
+  return (rows * hidden_size + step_threads - 1) / step_threads;
+}
+
+template <typename Cell, typename T, typename State>
+void apply_cell(Place place, const CellForward<T, State>& job) {
+  launch(place, {unit_blocks(job.rows, job.hidden_size), step_threads}, cell_kernel<Cell, T, State>, job);
+}
+
+template <typename Cell, typename T, typename State>
+void apply_cell_backward(Place place, const CellBackward<T, State>& job) {
+  launch(place, {unit_blocks(job.rows, job.hidden_size), step_threads}, cell_backward_kernel<Cell, T, State>, job);
+}
+
+template <typename T, typename State>
+void multiply(Place place, const ProductJob<T, State>& job) {
+  const auto bytes = static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(tile_columns);
+  launch(place, {tiles(job.rows, job.columns), step_threads, bytes}, product_kernel<T, State>, job);
+}
+
+}  // namespace fourfold::gpu
