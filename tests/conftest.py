@@ -1,5 +1,12 @@
+import os
+
 import pytest
 import torch
+
+import simulated
+
+if library := os.environ.get("FOURFOLD_SIMULATED"):
+    simulated.serve(library)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,158 @@
+"""The one case table on every GPU kernel, in simulation: pytest tests/simulators/case_table.py, as make check-backends
+does. Each run is the tests' own files in a process of their own, in which the simulated kernels serve the operators.
+
+A run takes a minute or so, and make test leaves them out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import fourfold
+import simulated
+from machine import output_of, tool
+
+TESTS = simulated.ROOT / "tests"
+VALUES_AND_GRADIENTS = "test_values or test_autograd or test_raw_operator or tf32"
+FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloat16)"
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    selection: str = VALUES_AND_GRADIENTS
+    warp: int = 32
+    sanitizer: str = "none"
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+RUNS = [
+    # Whatever the CPU is asked: every road to a gradient, refusals, and the same bits each time.
+    Run("every test", "not 64_bit and not error_bounds and not threads_do_not"),
+    Run("reverse order", environment=(("GPUSIM_REVERSE", "1"),)),
+    Run("wavefront of 64", warp=64),
+    Run("wavefront of 64, reverse order", warp=64, environment=(("GPUSIM_REVERSE", "1"),)),
+    # These cost each thread much. Both layouts and all types have run above, and what they look for knows neither.
+    Run("AddressSanitizer, UBSan", FEW_TYPES, sanitizer="address"),
+    Run(
+        "ThreadSanitizer",
+        f"{FEW_TYPES} and not many and not long-batch",
+        sanitizer="thread",
+        environment=(("GPUSIM_MULTIPROCESSORS", "2"),),
+    ),
+]
+SANITIZER_ENVIRONMENT = {
+    "none": {},
+    "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1 exitcode=66"},
+}
+RUNTIME = {"address": "libasan.so", "thread": "libtsan.so"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    said: str
+    passed: Counter
+    failed: tuple[str, ...]
+    library: Path
+    launches: Path
+
+
+def carry_out(run: Run) -> Outcome:
+    library = simulated.build(run.warp, run.sanitizer)
+    folder = library.parent
+    name = re.sub(r"\W+", "-", run.name)
+    results, launches = folder / f"{name}.xml", folder / f"{name}.launches"
+    for file in (results, launches):
+        file.unlink(missing_ok=True)
+    environment = os.environ | SANITIZER_ENVIRONMENT[run.sanitizer] | dict(run.environment)
+    environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
+    if run.sanitizer in RUNTIME:
+        # Python itself is not built with the sanitizer, so its runtime is loaded first.
+        names = (RUNTIME[run.sanitizer], "libstdc++.so")
+        environment["LD_PRELOAD"] = " ".join(
+            output_of(tool("g++", "g++"), f"-print-file-name={name}").strip() for name in names
+        )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection]
+        + [str(TESTS / f"test_{name}.py") for name in ("values", "gradients", "errors")]
+        + [f"--junitxml={results}"],
+        env=environment,
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    passed, failed = Counter(), []
+    cases = ElementTree.parse(results).iter("testcase") if results.exists() else ()
+    for case in cases:
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.append(case.get("name"))
+        elif case.find("skipped") is None:
+            # test_values[lltm-packed-many-float32-contiguous-cpu]
+            passed.update(o for o in fourfold.operator_names() if re.search(rf"[\[-]{o}[-\]]", case.get("name")))
+    return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches)
+
+
+@pytest.fixture(scope="session")
+def outcome_of(request) -> Callable[[Run], Outcome]:
+    """The outcome of a run. Those that the selected tests look at are carried out once each, some side by side."""
+    wanted = [
+        item.callspec.params["run"] for item in request.session.items if "run" in getattr(item, "fixturenames", ())
+    ]
+    pool = ThreadPoolExecutor(os.cpu_count())
+    futures = {run: pool.submit(carry_out, run) for run in dict.fromkeys([*wanted, RUNS[0]])}
+    yield lambda run: futures[run].result()
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("operator", fourfold.operator_names())
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_of) -> None:
+    record_property("operator", operator)
+    record_property("warp", str(run.warp))
+    outcome = outcome_of(run)
+    # A sanitizer's report ends the process, or is its exit code: then no operator is proved.
+    assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
+    assert "Sanitizer" not in outcome.said, outcome.said[-6000:]
+    assert outcome.passed[operator] > 0, f"no test of {operator} ran: {outcome.passed}"
+
+
+def kernels_in(library: Path) -> dict[int, str]:
+    """Each kernel's offset in the library and its name with its template's arguments."""
+    lines = output_of(tool("nm", "binutils"), "--demangle", "--defined-only", library).splitlines()
+    found = {}
+    for line in lines:
+        match = re.match(r"(\w+) \w void fourfold::gpu::(\w*(?:kernel|elementwise)|persistent_\w+)(<.*)", line)
+        if match:
+            found[int(match.group(1), 16)] = match.group(2) + match.group(3).split(">(")[0] + ">"
+    return found
+
+
+def test_every_kernel_was_launched(outcome_of) -> None:
+    """Of each template and type, and of the persistent kernels each rounding. What may differ: how many chunks of the
+    depth a warp holds is the length of a loop, and the long ones are for hidden sizes of hundreds; 64-bit indices are
+    for more than 2^31 elements."""
+    outcome = outcome_of(RUNS[0])
+    kernels = kernels_in(outcome.library)
+    launched = {kernels[int(line, 16)] for line in outcome.launches.read_text().split()}
+    assert kernels
+
+    def kind(name: str) -> str:
+        if name.startswith("persistent"):
+            return re.sub(r", \d+>$", ">", name)
+        return re.sub(r"^(strided_elementwise<.*?), unsigned (?:int|long),", r"\1,", name)
+
+    assert sorted({kind(name) for name in kernels.values()} - {kind(name) for name in launched}) == []

@@ -1,0 +1,226 @@
+// The core of the GPU simulator: GPU threads are fibers, which one scheduler runs in turn on one OS thread until each
+// reaches a barrier, a warp operation, a pause or its end. Test-only; needs nothing but C++20 and POSIX.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <source_location>
+#include <vector>
+
+#include "fiber.h"
+#include "vector_types.h"
+
+// Here and in the other headers: so that each simulated library in a process is a device of its own.
+#pragma GCC visibility push(hidden)
+
+#define GPUSIM 1
+#ifndef GPUSIM_WARP
+#define GPUSIM_WARP 32
+#endif
+static_assert(GPUSIM_WARP == 32 || GPUSIM_WARP == 64, "GPUSIM_WARP is the width of a warp: 32 or 64");
+
+namespace gpusim {
+
+using Site = std::source_location;
+
+constexpr unsigned warp_width = GPUSIM_WARP;
+constexpr uint64_t full_mask = ~uint64_t{0} >> (64 - warp_width);
+constexpr int junk = 0xCD;
+
+class Scheduler;
+struct Block;
+
+enum class Order { forward, reverse, seeded };
+
+// SplitMix64, as std::shuffle wants it; <random> would take longer to compile than the rest of the simulator.
+struct Random {
+  using result_type = uint64_t;
+  uint64_t state = 0;
+  static constexpr uint64_t min() { return 0; }
+  static constexpr uint64_t max() { return ~uint64_t{0}; }
+  uint64_t operator()() {
+    uint64_t z = state += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    return z ^ (z >> 31);
+  }
+};
+
+struct Schedule {
+  Order order = Order::forward;
+  uint64_t seed = 0;
+};
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  bool cooperative = false;
+  bool has_company = false;  // other OS threads run other blocks of it
+  Schedule schedule;
+  const void* kernel = nullptr;
+  void (*call)(const void* arguments) = nullptr;
+  const void* arguments = nullptr;
+  // Where ThreadSanitizer keeps that the launch comes after what the host did before it, and before what it does next.
+  mutable char begin = 0, end = 0;
+
+  unsigned threads() const { return block.x * block.y * block.z; }
+  uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
+};
+
+// Lanes of one warp that meet in one operation. Each offers some bytes; when the last has come, all are collected here.
+struct Meeting {
+  uint64_t mask = 0, arrived = 0, votes = 0;
+  const char* operation = nullptr;
+  Site site;
+  size_t bytes = 0;
+  unsigned readers = 0;
+  std::vector<unsigned char> data;  // [warp_width, bytes]; junk where no lane came
+};
+
+struct Warp {
+  uint64_t live = 0;
+  std::vector<Meeting*> forming;
+};
+
+enum class State : unsigned char { unstarted, ready, running, at_barrier, in_meeting, finished };
+
+// The widest order that a fence has given to the thread's relaxed atomics.
+enum class Scope : unsigned char { none, block, device };
+
+struct Thread {
+  uint3 index{};
+  unsigned linear = 0, lane = 0;
+  State state = State::unstarted;
+  Scope fenced = Scope::none;
+  unsigned idle_polls = 0;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  Fiber* fiber = nullptr;
+  Meeting* meeting = nullptr;  // the last one, whose data the thread may still read
+  const void* offer = nullptr;
+  const char* operation = "";
+  Site site;
+  std::vector<void*> polled;  // under ThreadSanitizer: what relaxed atomics have read since the last fence
+};
+
+struct Votes {
+  int any = 0, all = 1, count = 0;
+};
+
+// What ThreadSanitizer knows by address. On the heap, because freeing it makes ThreadSanitizer forget.
+struct OrderPoints {
+  char barrier[2];
+  char atomic[256];
+};
+
+struct Block {
+  Scheduler* scheduler = nullptr;
+  const Launch* launch = nullptr;
+  dim3 index;
+  unsigned live = 0;
+  Thread* threads = nullptr;
+  std::vector<Warp> warps;
+  void* shared = nullptr;
+  OrderPoints* order_points = nullptr;
+
+  unsigned arrived = 0;
+  unsigned generation = 0;
+  const char* operation = nullptr;
+  Site site;
+  Votes forming, result[2];  // a thread may reach the next barrier before another has read the result of this one
+};
+
+inline thread_local Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
+
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
+
+// What every lane of the warp offered to an exchange; valid until the lane's next warp operation.
+struct __attribute__((visibility("default"))) WarpView {
+  const unsigned char* data;
+  size_t bytes;
+  uint64_t lanes;  // those that came
+
+  const void* operator[](unsigned lane) const { return data + lane * bytes; }
+
+  template <typename T>
+  T get(unsigned lane) const {
+    T value;
+    std::memcpy(&value, data + lane * bytes, sizeof(T));
+    return value;
+  }
+};
+
+class Scheduler {
+ public:
+  // Runs blocks [first, first + count) of the order that `block_at` gives, all of them resident together.
+  template <typename BlockAt>
+  void run(const Launch& launch, uint64_t first, unsigned count, const BlockAt& block_at);
+
+  Votes barrier(Thread& thread, const char* operation, bool vote, Site site);
+  Meeting& meet(Thread& thread, uint64_t mask, const char* operation, const void* offer, size_t bytes, bool vote,
+                bool fences, Site site);
+  void yield(Thread& thread, const char* operation, Site site);
+  void note_progress() { ++progress_; }
+
+ private:
+  static void fiber_main();
+  void lay_out(const Launch& launch, unsigned count);
+  void begin_block(Block& block, uint64_t linear);
+  void prepare_fibers(size_t threads);
+  Fiber* start(Thread& thread, Fiber* fiber);
+  Fiber* retire();
+  Thread* next();
+  void start_round();
+  void arrange();
+  void check_stall();
+  void suspend(Thread& thread);
+  void make_ready(Thread& thread);
+  void open_barrier(Block& block);
+  void complete(Thread& thread, Meeting& meeting);
+  void leave_meeting(Thread& thread);
+  [[noreturn]] void stuck(const char* what) const;  // in report.h
+
+  const Launch* launch_ = nullptr;
+  dim3 shape_{0, 0, 0};
+  std::vector<Thread> threads_;
+  std::vector<Block> blocks_;
+  std::vector<Thread*> ready_, round_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::deque<Fiber*> spare_;
+  std::vector<Meeting*> spare_meetings_;
+  Fiber* os_thread_ = nullptr;
+  size_t at_ = 0;
+  unsigned live_ = 0;
+  Random random_;
+  uint64_t progress_ = 0, progress_seen_ = 0, idle_yields_ = 0;
+  std::chrono::steady_clock::time_point idle_since_;
+};
+
+// Lets other GPU threads run: to be called in every loop that waits for memory to change.
+inline void yield(Site site = Site::current()) { current->block->scheduler->yield(*current, "a pause", site); }
+
+inline void pause(Site site = Site::current()) { yield(site); }
+
+// Offers `bytes` bytes to the warp, and returns what every lane offered: one step, for the matrix instructions.
+inline WarpView warp_exchange(const void* mine, size_t bytes, Site site = Site::current()) {
+  const Meeting& meeting =
+      current->block->scheduler->meet(*current, full_mask, "warp_exchange", mine, bytes, false, false, site);
+  return {meeting.data.data(), bytes, meeting.arrived};
+}
+
+// The block's dynamic shared memory, as whatever a pointer to it is declared to point at.
+struct SharedMemory {
+  template <typename T>
+  operator T*() const {
+    return static_cast<T*>(current->block->shared);
+  }
+};
+
+}  // namespace gpusim
+
+#pragma GCC visibility pop
+
+#include "scheduler.h"

@@ -1,0 +1,45 @@
+// What hipified sources include: qualifiers, built-in variables, device functions and the host interface, for g++.
+#pragma once
+
+// The sources are compiled as for ROCm. __HIPCC__ and __CUDACC__ stay undefined, so that torch's Half and BFloat16 take
+// their host paths.
+#ifndef USE_ROCM
+#define USE_ROCM 1
+#endif
+#ifndef __HIP_PLATFORM_AMD__
+#define __HIP_PLATFORM_AMD__ 1
+#endif
+
+#include "hip_runtime_api.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+#define __shared__ \
+  static_assert(false, "gpusim: static __shared__ variables are not modelled; use HIP_DYNAMIC_SHARED");
+#define HIP_DYNAMIC_SHARED(T, name) T* name = gpusim::SharedMemory();
+#define HIP_KERNEL_NAME(...) __VA_ARGS__
+
+#define threadIdx (gpusim::current->index)
+#define blockIdx (gpusim::current->block->index)
+#define blockDim (gpusim::current->block->launch->block)
+#define gridDim (gpusim::current->block->launch->grid)
+
+#pragma GCC visibility push(hidden)
+
+namespace gpusim {
+inline int run_time_warp_width() { return GPUSIM_WARP; }
+}  // namespace gpusim
+
+// No constant to the compiler, as in CUDA and in ROCm from version 7.
+inline const int warpSize = gpusim::run_time_warp_width();
+
+#pragma GCC visibility pop
+
+#include "../atomics.h"
+#include "../device_functions.h"

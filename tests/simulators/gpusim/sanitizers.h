@@ -1,0 +1,88 @@
+// What the simulator tells AddressSanitizer and ThreadSanitizer. Without them everything here is empty.
+#pragma once
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GPUSIM_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GPUSIM_ASAN 1
+#endif
+#endif
+#ifndef GPUSIM_ASAN
+#define GPUSIM_ASAN 0
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+#define GPUSIM_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define GPUSIM_TSAN 1
+#endif
+#endif
+#ifndef GPUSIM_TSAN
+#define GPUSIM_TSAN 0
+#endif
+
+#if GPUSIM_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if GPUSIM_TSAN
+#include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
+
+// ThreadSanitizer keeps a call stack per timeline. A function that leaves by switching away for good must not be on it.
+#define GPUSIM_NO_TSAN __attribute__((no_sanitize("thread")))
+
+#pragma GCC visibility push(hidden)
+
+// Each GPU thread is a timeline of its own to ThreadSanitizer (its word is fiber), switched without synchronisation, so
+// two GPU threads are ordered only where the GPU orders them. What orders them is said with release and acquire.
+namespace gpusim::race {
+
+using Timeline = void*;
+
+#if GPUSIM_TSAN
+inline Timeline new_timeline() { return __tsan_create_fiber(0); }
+inline Timeline this_timeline() { return __tsan_get_current_fiber(); }
+GPUSIM_NO_TSAN inline void switch_to(Timeline timeline) {
+  __tsan_switch_to_fiber(timeline, __tsan_switch_to_fiber_no_sync);
+}
+inline void name(Timeline timeline, const char* name) { __tsan_set_fiber_name(timeline, name); }
+inline void release(void* where) { __tsan_release(where); }
+inline void acquire(void* where) { __tsan_acquire(where); }
+
+// The simulator's own bookkeeping is shared by GPU threads that take turns on one OS thread: no race of the kernel's.
+class Unwatched {
+ public:
+  Unwatched() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Unwatched() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
+#else
+inline Timeline new_timeline() { return nullptr; }
+inline Timeline this_timeline() { return nullptr; }
+inline void switch_to(Timeline) {}
+inline void name(Timeline, const char*) {}
+inline void release(void*) {}
+inline void acquire(void*) {}
+struct Unwatched {
+  Unwatched() {}
+};
+#endif
+
+}  // namespace gpusim::race
+
+#pragma GCC visibility pop

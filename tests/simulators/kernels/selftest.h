@@ -1,0 +1,48 @@
+// One case of the self-test: a name that the driver takes, and a function that says whether the kernel was right.
+#pragma once
+
+#include <hip/hip_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+struct Case {
+  const char* name;
+  bool (*run)();
+};
+
+const std::vector<Case>& right_cases();
+const std::vector<Case>& host_cases();
+const std::vector<Case>& faulty_cases();
+
+// Device memory of exactly `size` elements, freed at the end of the case.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t size, T value = T()) : size_(size) {
+    if (hipMalloc(&data_, size * sizeof(T)) != hipSuccess) std::abort();
+    for (size_t k = 0; k < size; ++k) data_[k] = value;
+  }
+  ~Array() { (void)hipFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  T* data() { return data_; }
+  size_t size() const { return size_; }
+  T& operator[](size_t k) { return data_[k]; }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+inline bool launched() {
+  const hipError_t error = hipGetLastError();
+  if (error != hipSuccess) std::fprintf(stderr, "launch: %s\n", hipGetErrorString(error));
+  return error == hipSuccess;
+}
+
+inline bool same(const char* what, double got, double wanted) {
+  if (got != wanted) std::fprintf(stderr, "%s is %.9g instead of %.9g\n", what, got, wanted);
+  return got == wanted;
+}

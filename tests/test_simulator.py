@@ -1,0 +1,271 @@
+"""The GPU simulator: right kernels are right under it, and each kind of fault is caught by what should catch it.
+
+The kernels and what they are to show are in simulators/kernels. simulators/README.md says how the builds differ.
+"""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from machine import linux_only, missing, tool
+
+SIMULATORS = Path(__file__).parent / "simulators"
+KERNELS = SIMULATORS / "kernels"
+INCLUDES = ("-I", SIMULATORS / "gpusim", "-I", KERNELS)
+
+BUILDS = {
+    "warp32": ("-O1",),
+    # And with the switch between GPU threads that other processors have.
+    "warp64": ("-O0", "-DGPUSIM_WARP=64", "-DGPUSIM_UCONTEXT"),
+    "address": ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-O1", "-g", "-fsanitize=thread"),
+}
+RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
+ORDERS = {"forward": {}, "reverse": {"GPUSIM_REVERSE": "1"}, "seeded": {"GPUSIM_SEED": "7"}}
+
+pytestmark = linux_only
+
+
+def compiler(build):
+    """g++ with the runtime that the build needs."""
+    found = tool("g++", "g++")
+    library = RUNTIMES.get(build)
+    if library is not None and not Path(runtime(found, library)).is_absolute():
+        missing(f"this test needs {library}; install GCC's sanitizers")
+    return found
+
+
+def runtime(found, library):
+    return subprocess.run([found, f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()
+
+
+def call(command, **environment):
+    """Exit code, and what was said; the environment's own settings of the simulator and the sanitizers are left out."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPUSIM_") and not k.endswith("SAN_OPTIONS")}
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=inherited | environment,
+        timeout=100,
+    )
+    if "unexpected memory mapping" in done.stdout:
+        missing("ThreadSanitizer cannot run here: set vm.mmap_rnd_bits to 28 with sysctl")
+    return done.returncode, done.stdout
+
+
+def compile_one(build, source, to, *options):
+    code, said = call(
+        [compiler(build), "-std=c++20", "-pthread", *BUILDS[build], *INCLUDES, *options]
+        + (["-x", "c++", source] if source is not None else [])
+        + ["-o", to]
+    )
+    assert code == 0, said
+
+
+@pytest.fixture(scope="module")
+def selftest(tmp_path_factory):
+    """Runs cases of the self-test in one of the builds, each of which is compiled when it is first asked for."""
+    built = {}
+
+    def program(build):
+        folder = tmp_path_factory.mktemp(build)
+        sources = sorted(KERNELS / name for name in ("driver.hip", "right.hip", "host.hip", "faulty.hip"))
+        objects = [folder / f"{source.stem}.o" for source in sources]
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(lambda pair: compile_one(build, *pair, "-c"), zip(sources, objects, strict=True)))
+        compile_one(build, None, folder / "selftest", *objects)
+        return folder / "selftest"
+
+    def run(build, *cases, **environment):
+        if build not in built:
+            built[build] = program(build)
+        return call([built[build], *cases], **environment)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def in_python(tmp_path_factory):
+    """Runs simulators/kernels/load_library.py on the simulated library of a build, under the build's sanitizer."""
+    built = {}
+
+    def run(build, *names, **environment):
+        if build not in built:
+            built[build] = tmp_path_factory.mktemp(build) / "library.so"
+            include = Path(torch.__file__).parent / "include"
+            compile_one(build, KERNELS / "library.hip", built[build], "-fPIC", "-shared", "-I", include)
+        if build in RUNTIMES:
+            found = compiler(build)
+            preloaded = [runtime(found, RUNTIMES[build]), runtime(found, "libstdc++.so")]
+            environment["LD_PRELOAD"] = " ".join(preloaded)
+        environment["ASAN_OPTIONS"] = "detect_leaks=0"
+        environment["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1"
+        return call([sys.executable, KERNELS / "load_library.py", built[build], *names], **environment)
+
+    return run
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("build", BUILDS)
+def test_kernels_that_are_right_are_right(selftest, build, order):
+    # ThreadSanitizer takes half a millisecond for each GPU thread of a cooperative grid.
+    small = {"GPUSIM_MULTIPROCESSORS": "1"} if build == "thread" else {}
+    code, said = selftest(build, "right", "ordered_message", **ORDERS[order], **small)
+    assert code == 0, said
+    assert said.count(": right\n") == 20
+    assert "Sanitizer" not in said
+
+
+@pytest.mark.parametrize("build", ["warp32", "warp64"])
+def test_a_missing_barrier_shows_in_one_order_of_threads(selftest, build):
+    assert selftest(build, "missing_barrier")[0] == 0
+    code, said = selftest(build, "missing_barrier", **ORDERS["reverse"])
+    assert code == 1
+    assert "the neighbour is -842150451 instead of 0" in said  # what shared memory holds before it is written
+    assert selftest(build, "missing_barrier", **ORDERS["seeded"])[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel", "what"),
+    [
+        ("shared_out_of_range", "write_shared", "0 bytes to the right of 64-byte region|0 bytes after 64-byte region"),
+        ("global_out_of_range", "write_global", "0 bytes to the right of 400-byte|0 bytes after 400-byte"),
+    ],
+)
+def test_address_sanitizer_sees_an_index_out_of_range(selftest, case, kernel, what):
+    code, said = selftest("address", case)
+    assert code != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in said
+    assert f" in {kernel}" in said.partition("SUMMARY")[2]
+    assert any(words in said for words in what.split("|")), said
+
+
+def test_undefined_behaviour_sanitizer_sees_a_misaligned_vector(selftest):
+    code, said = selftest("address", "misaligned_vector")
+    assert code != 0
+    assert "faulty.hip" in said
+    assert "misaligned address" in said
+    assert "which requires 16 byte alignment" in said
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize(
+    ("case", "kernel"),
+    [
+        ("missing_barrier", "read_neighbour_unordered"),
+        ("missing_second_barrier", "reuse_unordered"),
+        ("missing_warp_barrier", "warp_unordered"),
+        ("missing_barrier_of_halves", "halves_unordered"),
+        ("racy_write", "sum_without_atomics"),
+        ("racy_blocks", "sum_without_atomics"),
+        ("relaxed_message", "pass_message"),
+        ("message_of_narrow_scope", "pass_message"),
+    ],
+)
+def test_thread_sanitizer_sees_a_race_in_any_order(selftest, case, kernel, order):
+    code, said = selftest("thread", case, **ORDERS[order])
+    assert code == 66, said
+    assert "WARNING: ThreadSanitizer: data race" in said
+    assert f" in {kernel}" in said.partition("SUMMARY")[2]
+    assert "of block (" in said
+
+
+NOBODY_COMES = "no GPU thread can move: a barrier or a warp operation waits for threads that do not come"
+NOBODY_WRITES = "the GPU threads that can move only poll memory that nobody changes"
+
+
+@pytest.mark.parametrize(
+    ("case", "title", "lines"),
+    [
+        (
+            "divergent_barrier",
+            "a divergent barrier: threads of a block wait at different places",
+            ("threads (0,0,0) to (15,0,0): waiting in __syncthreads at ", "thread (16,0,0): waiting in __syncthreads"),
+        ),
+        (
+            "barrier_not_reached",
+            NOBODY_COMES,
+            (
+                "threads (0,0,0) to (15,0,0): waiting in __syncthreads",
+                "threads (16,0,0) to (31,0,0): waiting in __shfl",
+            ),
+        ),
+        (
+            "divergent_shuffle",
+            NOBODY_COMES,
+            ("threads (0,0,0) to (7,0,0): waiting in __shfl_down_sync at ", "threads (8,0,0) to (31,0,0): waiting in "),
+        ),
+        (
+            "grid_barrier_not_reached",
+            NOBODY_WRITES,
+            ("grid (4,1,1) and block (64,1,1), cooperative", "thread (0,0,0): can go on from a pause at ", ": ended"),
+        ),
+        (
+            "waiting_for_later_blocks",
+            NOBODY_WRITES,
+            ("block (0,0,0):", "threads (1,0,0) to (63,0,0): waiting in __syncthreads at "),
+        ),
+    ],
+)
+def test_a_kernel_that_cannot_go_on_says_where_its_threads_are(selftest, case, title, lines):
+    code, said = selftest("warp32", case, GPUSIM_THREADS="1")
+    assert code < 0
+    assert f"gpusim: {title}\n" in said
+    for line in lines:
+        assert line in said
+    assert "faulty.hip:" in said
+
+
+def test_too_many_threads_for_thread_sanitizer_is_said(selftest):
+    code, said = selftest("thread", "cooperative_limit", GPUSIM_MULTIPROCESSORS="16")
+    assert code < 0
+    assert (
+        "gpusim: ThreadSanitizer can tell 7000 GPU threads apart, and a block or a cooperative grid here has " in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("__shared__ float row[32];", "static __shared__ variables are not modelled; use HIP_DYNAMIC_SHARED"),
+        ("__shfl_sync(0xffffffffu, 1, 0);", "LaneMask"),
+        ("__shfl_sync(~0ull, short(1), 0);", "Shuffled"),
+        ("float row[warpSize]; static_assert(sizeof(row) > 0);", "not a constant|not usable in a constant"),
+    ],
+)
+def test_what_a_gpu_compiler_refuses_does_not_compile(tmp_path, body, words):
+    source = tmp_path / "kernel.hip"
+    source.write_text(f"#include <hip/hip_runtime.h>\n__global__ void kernel() {{ {body} }}\n")
+    command = [compiler("warp32"), "-std=c++20", "-fsyntax-only", "-Werror=vla", *INCLUDES, "-x", "c++", source]
+    code, said = call(command)
+    assert code == 1
+    assert any(word in said for word in words.split("|")), said
+
+
+@pytest.mark.parametrize("build", ["warp32", "address", "thread"])
+def test_python_uses_a_simulated_library(in_python, build):
+    names = ("right_kernel", "failing_launch", "several_threads")
+    code, said = in_python(build, *names)
+    assert code == 0, said
+    assert said.splitlines() == [f"{name}: done" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "report"),
+    [
+        ("address", "out_of_range", "AddressSanitizer: heap-buffer-overflow"),
+        ("thread", "racy_kernel", "ThreadSanitizer: data race"),
+    ],
+)
+def test_sanitizers_see_faults_in_python(in_python, build, name, report):
+    code, said = in_python(build, name)
+    assert code != 0
+    assert report in said
+    assert "library.hip" in said.partition("SUMMARY")[2]
