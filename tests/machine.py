@@ -18,6 +18,17 @@ LIBFOURFOLD = INSTALLED / "libfourfold.so"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
 
 
+def devices() -> list[str]:
+    """Where operators run: on the CPU, and on a GPU that this build has kernels for. FOURFOLD_REQUIRE=cuda makes a
+    missing one a failure, for the machine that is there to test it."""
+    gpus = [fourfold.backends()[name] for name in ("cuda", "hip")]
+    found = ["cpu"] + ["cuda"] * any(gpu["usable"] for gpu in gpus)
+    required = os.environ.get("FOURFOLD_REQUIRE", "cpu")
+    if required not in found:
+        raise RuntimeError(f"FOURFOLD_REQUIRE={required}, but of cuda and hip: {[gpu['reason'] for gpu in gpus]}")
+    return found
+
+
 def tool(name: str, package: str) -> str:
     """The program's path. Where it is missing, a laptop skips the test and CI fails it."""
     beside_python = Path(sys.executable).parent

@@ -6,6 +6,7 @@ each time; its strided twin has the same values in memory that is not contiguous
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ from fourfold import reference
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-# A result in a low precision is rounded once, at the end: half a unit in its last place, doubled for the saved c'.
-# float32 differs from the float64 reference by the order of its sums and some units in the last place of exp.
+# float32 differs from the float64 reference by the order of its sums and some units in the last place of exp. The CPU
+# computes a low precision in float32 and rounds the result once: half a unit in its last place, doubled for the saved
+# c'.
 TOLERANCE = {
     torch.float64: {"rtol": 1e-11, "atol": 1e-12},
     torch.float32: {"rtol": 2e-5, "atol": 2e-6},
@@ -34,20 +36,36 @@ GRADIENT_TOLERANCE = {
     torch.bfloat16: {"rtol": 2**-5, "atol": 2**-4},
     torch.float16: {"rtol": 2**-7, "atol": 2**-7},
 }
+# A GPU's products take their factors in the tensors' own 16 bits, so that what goes from one part of an operator to the
+# next, such as h from step to step, is rounded on the way: units of the largest value, for a sum has large terms.
+ROUNDING_ON_THE_WAY = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
+SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # the CPU's tensors are given to a GPU's kernels
+
+
+def tolerance(wanted: Tensor, dtype: torch.dtype, device: str = "cpu", gradient: bool = False) -> dict[str, float]:
+    """How far a result in `dtype` may be from what is wanted."""
+    allowed = (GRADIENT_TOLERANCE if gradient else TOLERANCE)[dtype]
+    if dtype not in ROUNDING_ON_THE_WAY or (device == "cpu" and not SIMULATED):
+        return allowed
+    finite = wanted[wanted.isfinite()].abs()
+    scale = max(1.0, finite.max().item() if finite.numel() else 0.0)
+    return {"rtol": allowed["rtol"], "atol": max(allowed["atol"], scale * ROUNDING_ON_THE_WAY[dtype])}
 
 
 class Draw:
-    """Draws tensors of one dtype from one seed."""
+    """Draws tensors of one dtype from one seed, the same for every device."""
 
-    def __init__(self, dtype: torch.dtype, seed: int = 0):
+    def __init__(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu"):
         self.dtype = dtype
+        self.device = device
         self.generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
         if not self.dtype.is_floating_point:
             high = 2 if self.dtype == torch.bool else 100
-            return torch.randint(0, high, shape, generator=self.generator).to(self.dtype)
-        return (torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale).to(self.dtype)
+            return torch.randint(0, high, shape, generator=self.generator).to(self.device, self.dtype)
+        drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale
+        return drawn.to(self.device, self.dtype)
 
     def special(self) -> Tensor:
         """What arithmetic has of corners: signed zeros, infinities, NaN, the smallest and the largest numbers."""
@@ -56,7 +74,7 @@ class Draw:
         info = torch.finfo(self.dtype)
         values = [0.0, -0.0, 0.5, -0.5, float("inf"), -float("inf"), float("nan"), info.tiny, info.max, -info.max]
         values += [info.tiny / 4, 1e-3, -20.0, 20.0]
-        return torch.tensor(values, dtype=self.dtype)
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -86,8 +104,8 @@ class Case:
     def reference(self) -> Callable[..., Any]:
         return getattr(reference, self.op)
 
-    def arguments(self, dtype: torch.dtype, seed: int = 0) -> tuple:
-        return self.make(Draw(dtype, seed))
+    def arguments(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> tuple:
+        return self.make(Draw(dtype, seed, device))
 
 
 def _lltm_cell(batch: int, input_size: int, hidden_size: int, bias: int = 1) -> Callable[[Draw], tuple]:
@@ -156,6 +174,7 @@ CASES = [
     Case("axpby", "0-d", lambda d: (d(), d()), FLOATING + INTEGRAL),
     Case("axpby", "empty", lambda d: (d(0, 3), d(0, 3)), FLOATING + INTEGRAL),
     Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL, every_road=True),
+    Case("axpby", "bools", lambda d: (d(7, 1), d(5), True, True), (torch.bool,)),
     Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
     Case("axpby", "large", lambda d: (d(300, 257), d(300, 257), -1.0, 0.5)),
@@ -165,6 +184,7 @@ CASES = [
     Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
     Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_road=True),
     Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
+    Case("lltm_cell", "vendor", _lltm_cell(1024, 64, 160)),
     Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
     Case("lltm", "short", _lltm(5, 4, 6, 16)),
     Case("lltm", "odd", _lltm(7, 3, 5, 19), every_road=True),
@@ -178,12 +198,20 @@ CASES = [
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
+    # On a GPU: several tiles of rows, parts of the depth that several warps hold, and not every row in every step.
+    Case("lltm", "row-tiles", _lltm(3, 37, 5, 40)),
+    Case("lltm", "deep", _lltm(3, 2, 5, 136)),
+    Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
+    Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False)),
+    Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True)),
     Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
     Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
     Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
     Case("mlp", "two-vectors", _mlp(5, sizes=(20, 30, 18))),
     Case("mlp", "vendor", _mlp(6, sizes=(150, 130, 20))),
+    Case("mlp", "vendor-no-bias", _mlp(6, sizes=(150, 130, 20), bias=0)),
     Case("mlp", "long-batch", _mlp(3000, sizes=(20, 40, 4))),
+    Case("mlp", "many-rows", _mlp(2**14, sizes=(5, 7, 3))),
     Case("mlp", "unbatched", _mlp(sizes=(5, 15, 1))),
     Case("mlp", "leading", _mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
     Case("mlp", "empty", _mlp(0, sizes=(5, 15, 1))),
@@ -209,9 +237,19 @@ def strided(value: Any) -> Any:
     return view.copy_(value)
 
 
+def shifted(value: Any) -> Any:
+    """The same tensor, contiguous, at an address that is a multiple of its element's size and of no more."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.new_empty(value.numel() + 1)[1:].view(value.shape).copy_(value)
+
+
+LAYOUTS = {"contiguous": lambda value: value, "strided": strided, "shifted": shifted}
+
+
 def wider(value: Any) -> Any:
-    """A floating point tensor in float64, for the reference."""
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+    """A floating point tensor in float64 on the CPU, for the reference."""
+    return value.cpu().double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def flatten(result: Any) -> list[Tensor]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import fourfold
 from fourfold.operators._operator import declared
-from op_cases import CASES, GRADIENT_TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
+from machine import devices
+from op_cases import CASES, LAYOUTS, Case, by_dtype, case_id, differentiable, flatten, tolerance, wider
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
 FEW = [case for case in GRADIENT_CASES if case.every_road]  # for the roads that cost seconds each
@@ -26,7 +27,7 @@ def floating(case_and_dtype: tuple[Case, torch.dtype]) -> bool:
 
 def weights_for(outputs: list[Tensor]) -> list[Tensor]:
     """Factors that differ from element to element and are exact in every dtype; not random, which vmap refuses."""
-    return [((torch.arange(o.numel()) * 5 % 13 - 5) / 8).double().reshape(o.shape) for o in outputs]
+    return [((torch.arange(o.numel(), device=o.device) * 5 % 13 - 5) / 8).double().reshape(o.shape) for o in outputs]
 
 
 def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
@@ -37,10 +38,13 @@ def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves, materialize_grads=unused))
 
 
-def expect_same(results: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64) -> None:
+def expect_same(
+    results: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64, device: str = "cpu"
+) -> None:
     for result, wanted in zip(results, expected, strict=True):
         assert result.shape == wanted.shape
-        torch.testing.assert_close(result.double(), wanted.double(), **GRADIENT_TOLERANCE[dtype])
+        allowed = tolerance(wanted, dtype, device, gradient=True)
+        torch.testing.assert_close(result.cpu().double(), wanted.cpu().double(), **allowed)
 
 
 def raw(case: Case) -> Any:
@@ -55,27 +59,45 @@ def raw(case: Case) -> Any:
     return call
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("case", "dtype"), list(filter(floating, by_dtype(GRADIENT_CASES))), ids=case_id)
-def test_autograd(case: Case, dtype: torch.dtype, layout: str) -> None:
-    args = case.arguments(dtype)
+def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
+    args = case.arguments(dtype, device=device)
     expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
-    if layout == "strided":
-
-        def function(*leaves: Any) -> Any:
-            return case.function(*map(strided, leaves))
-
-        results = gradients(function, args)
-    else:
-        results = gradients(case.function, args)
+    results = gradients(lambda *leaves: case.function(*map(LAYOUTS[layout], leaves)), args)
     assert all(r.dtype == dtype for r in results)
-    expect_same(results, expected, dtype)
+    expect_same(results, expected, dtype, device)
 
 
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=case_id)
-def test_raw_operator(case: Case) -> None:
-    args = case.arguments(torch.float64)
+def test_raw_operator(case: Case, device: str) -> None:
+    args = case.arguments(torch.float64, device=device)
     expect_same(gradients(raw(case), args), gradients(case.reference, args, unused=True))
+
+
+def backward_arguments(case: Case, args: tuple) -> tuple:
+    """What the raw operator's backward is given when the gradient of each output is one."""
+    full = (*args, *declared[case.op].defaults[len(args) :])
+    outputs = getattr(torch.ops.fourfold, case.op)(*args)
+    grads = [torch.ones_like(o) for o in outputs[: len(outputs) - declared[case.op].saved]]
+    if case.op == "mlp":
+        return (*grads, *full[:5], outputs[1])
+    if case.op == "lltm_cell":
+        return (*grads, *full[:5], outputs[1], outputs[2])
+    return (*grads, *full[:7], outputs[0], *outputs[3:])
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("layout", ["strided", "shifted"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in CASES if c.op in ("mlp", "lltm", "lltm_cell")], ids=case_id)
+def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
+    backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
+    args = backward_arguments(case, case.arguments(dtype, device=device))
+    for result, wanted in zip(backward(*map(LAYOUTS[layout], args)), backward(*args), strict=True):
+        assert torch.equal(result, wanted)
 
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)
@@ -101,11 +123,12 @@ def test_each_output_alone(case: Case) -> None:
         )
 
 
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("road", ["function", "raw"])
 @pytest.mark.parametrize("case", FEW, ids=case_id)
-def test_gradcheck(case: Case, road: str) -> None:
+def test_gradcheck(case: Case, road: str, device: str) -> None:
     """First and second derivatives against finite differences; the fast mode checks random projections of them."""
-    args, _ = differentiable(case.arguments(torch.float64))
+    args, _ = differentiable(case.arguments(torch.float64, device=device))
     chosen = case.function if road == "function" else raw(case)
 
     def function(*leaves: Any) -> tuple[Tensor, ...]:

@@ -7,29 +7,71 @@ import torch
 
 import fourfold
 from fourfold import reference
-from op_cases import CASES, TOLERANCE, Case, by_dtype, case_id, differentiable, flatten, strided, wider
+from machine import devices
+from op_cases import CASES, LAYOUTS, SIMULATED, Case, by_dtype, case_id, differentiable, flatten, tolerance, wider
 
 
-def expect_close(case: Case, dtype: torch.dtype, args: tuple) -> None:
+def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> None:
     results = flatten(case.function(*args))
-    exact = map(wider, args) if dtype.is_floating_point else args
+    exact = (
+        map(wider, args) if dtype.is_floating_point else [a.cpu() if isinstance(a, torch.Tensor) else a for a in args]
+    )
     expected = flatten(case.reference(*exact))
     for result, wanted in zip(results, expected, strict=True):
         assert result.shape == wanted.shape
         assert result.dtype == (dtype if dtype.is_floating_point else wanted.dtype)
+        assert result.device.type == device
+        result = result.cpu()
         if result.dtype.is_floating_point:
             # In the result's dtype what is beyond its range is infinite, as it is in the result.
             wanted = wanted.to(result.dtype).double()
-            torch.testing.assert_close(result.double(), wanted, equal_nan=True, **TOLERANCE[result.dtype])
+            allowed = tolerance(wanted, result.dtype, device)
+            torch.testing.assert_close(result.double(), wanted, equal_nan=True, **allowed)
         else:
             assert torch.equal(result, wanted)
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("case", "dtype"), by_dtype(), ids=case_id)
-def test_values(case: Case, dtype: torch.dtype, layout: str) -> None:
-    args = case.arguments(dtype)
-    expect_close(case, dtype, tuple(map(strided, args)) if layout == "strided" else args)
+def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
+    args = case.arguments(dtype, device=device)
+    expect_close(case, dtype, device, tuple(map(LAYOUTS[layout], args)))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("op", ["lltm", "lltm_cell", "mlp"])
+def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
+    for case in (c for c in CASES if c.op == op and c.gradient):
+        runs = []
+        for _ in range(2):
+            args, leaves = differentiable(case.arguments(torch.float32, device=device))
+            outputs = flatten(case.function(*args))
+            grads = torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)
+            runs.append([*outputs, *grads])
+        for first, second in zip(*runs, strict=True):
+            assert torch.equal(first, second), case.id
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("case", [c for c in CASES if c.op == "lltm"], ids=case_id)
+def test_tf32_is_as_exact_as_it_says(case: Case, device: str) -> None:
+    """Where products may round to TF32, 10 bits of mantissa, results and gradients do not move by more."""
+    exact, rounded = (tf32_results(case, device, allow_tf32) for allow_tf32 in (False, True))
+    for one, other in zip(exact, rounded, strict=True):
+        torch.testing.assert_close(
+            one, other, rtol=2**-8, atol=2**-8 * max(1.0, one.abs().max().item() if one.numel() else 0)
+        )
+    if device == "cpu" and not SIMULATED:
+        assert all(torch.equal(one, other) for one, other in zip(exact, rounded, strict=True))
+    elif case.name == "row-tiles":
+        assert not torch.equal(exact[0], rounded[0])
+
+
+def tf32_results(case: Case, device: str, allow_tf32: bool) -> list[torch.Tensor]:
+    args, leaves = differentiable(case.arguments(torch.float32, device=device))
+    outputs = torch.ops.fourfold.lltm(*args, *(False, None)[len(args) - 5 :], True, allow_tf32)[:3]
+    return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves)]
 
 
 @pytest.mark.parametrize(
