@@ -3,7 +3,8 @@
     python -m fourfold bench cell --json docs/benchmarks/cell.json
     python scripts/readme_tables.py            # and with --check, only say whether README holds them
 
-A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`.
+A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them names
+the folder docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured stand there; nothing while there are none.
 """
 
 from __future__ import annotations
@@ -17,46 +18,80 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
 
 def table(measured: dict[str, Any]) -> str:
-    """One table for each number of threads: median µs, and times as fast as the first row."""
-    facts = measured["environment"]
-    parts = []
-    for result in measured["results"]:
-        threads = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}"
-        phases = list(next(row["phases"] for row in result["rows"] if row["phases"]))
-        parts.append(f"{result['title']}, {threads}:\n")
-        parts.append(f"| µs (times as fast as plain PyTorch) | {' | '.join(phases)} |")
-        parts.append("|---|" + "---|" * len(phases))
-        parts += [line(row, phases) for row in result["rows"]]
-        parts.append("")
+    """One table for each size, precision and number of threads: median µs, and times as fast as the baseline."""
+    parts = [text for result in measured["results"] for text in one_table(result)]
+    return "\n".join([*parts, origin(measured["environment"])])
+
+
+def one_table(result: dict[str, Any]) -> list[str]:
+    phases = list(dict.fromkeys(phase for row in result["rows"] for phase in row["phases"]))
+    threads = result["threads"]
+    where = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''}"
+    rate = f"; {result['rate']}" if result.get("rate") else ""
+    return [
+        f"{result['title']}{where}:\n",
+        f"| µs (times as fast as {result.get('baseline', 'plain PyTorch')}{rate}) | {' | '.join(phases)} |",
+        "|---|" + "---|" * len(phases),
+        *(line(row, phases) for row in result["rows"]),
+        *map(target, result.get("targets", ())),
+        "",
+    ]
+
+
+def origin(facts: dict[str, Any]) -> str:
+    """What was measured on, and how."""
     noisy = " The machine was busy, so take the ratios, not the times." if facts["noisy"] else ""
-    parts.append(
-        f"Medians of {facts['repeats']} samples in turns; {facts['processor']}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}\n"
+    trial = " Too few samples to quote." if facts["trial"] else ""
+    machine = facts["processor"]
+    if card := facts.get("gpu"):
+        machine = f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
+    return (
+        f"Medians of {facts['repeats']} samples in turns; {machine}; torch {facts['torch']}, fourfold "
+        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}{trial}\n"
     )
-    return "\n".join(parts)
 
 
 def line(row: dict[str, Any], phases: list[str]) -> str:
-    name = f"**{row['name']}**" if row["name"] == OURS else row["name"]
+    name = f"**{row['name']}**" if row["name"].split(",")[0] == OURS else row["name"]
     if not row["phases"]:
         return f"| {name} | {row['reason']} |" + " |" * (len(phases) - 1)
-    cells = (
-        f"{1e6 * row['phases'][phase]['median']:.1f} ({row['phases'][phase]['ratio']['median']:.2f}×)"
-        for phase in phases
-    )
-    return f"| {name} | {' | '.join(cells)} |"
+    return f"| {name} | {' | '.join(cell(row['phases'].get(phase)) for phase in phases)} |"
+
+
+def cell(figures: dict[str, Any] | None) -> str:
+    if figures is None:
+        return "-"
+    beside = [f"{figures['ratio']['median']:.2f}×"] if "ratio" in figures else []
+    beside += [f"{figures['rate']:.2f}"] if "rate" in figures else []
+    return f"{1e6 * figures['median']:.1f}" + (f" ({'; '.join(beside)})" if beside else "")
+
+
+def target(judged: dict[str, Any]) -> str:
+    """A line under the table, which would otherwise hide what was missed."""
+    aim = f"at least {judged['limit']:.2f}× {judged['rival']}" if judged["rival"] else f"at most {judged['limit']:g}"
+    found = {None: "not measured", True: "met", False: "missed"}[judged["met"]]
+    reached = "" if judged["measured"] is None else f" ({judged['measured']:.2f})"
+    return f"\nTarget, {judged['phase']}: {aim}: {found}{reached}."
 
 
 def with_tables(text: str) -> str:
     def replaced(match: re.Match[str]) -> str:
-        measured = json.loads((ROOT / match[2]).read_text(encoding="utf-8"))
-        return f"{match[1]}\n{table(measured)}\n{match[3]}"
+        return f"{match[1]}\n{table(read(ROOT / match[2]))}\n{match[3]}"
 
-    return TABLE.sub(replaced, text)
+    def all_replaced(match: re.Match[str]) -> str:
+        files = sorted(file for file in (ROOT / match[2]).glob("*.json") if not file.name.startswith("proof-"))
+        return match[1] + "".join(f"\n{table(read(file))}\n" for file in files) + match[3]
+
+    return FOLDER.sub(all_replaced, TABLE.sub(replaced, text))
+
+
+def read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def main() -> int:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import fourfold
-from fourfold import bench, demo, reference
+from fourfold import demo, reference
 from fourfold.__main__ import main
-from fourfold.bench import aten, cell, comparison, mlp, tables, timing
+from fourfold.bench import aten, cell, comparison, environment, mlp, problem, tables, timing
 from fourfold.demo import corpus, training
 from machine import missing
 
@@ -32,10 +32,13 @@ def test_the_module_is_a_command():
     assert all(command in done.stdout for command in ("info", "demo", "bench", "examples:"))
 
 
-@pytest.mark.parametrize("command", [[], ["info"], ["demo"], ["bench"], ["bench", "cell"], ["bench", "mlp"]])
+@pytest.mark.parametrize(
+    "command",
+    ["", "info", "demo", "bench", "bench cell", "bench mlp", "bench sequence", "bench elementwise"],
+)
 def test_every_help_text_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main([*command, "--help"])
+        main([*command.split(), "--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert "examples:\n  python -m fourfold" in text
@@ -236,9 +239,9 @@ def test_threads_are_pinned_and_given_back():
 @pytest.mark.parametrize(("load", "noisy"), [(None, False), (0.3, False), (0.31, True)])
 def test_a_busy_machine_is_noisy(load, noisy):
     assert timing.is_noisy(load) is noisy
-    facts = {**bench.environment(30), "load_average": load, "noisy": noisy}
-    assert ("NOISY" in bench.opening(facts)) is noisy
-    assert "TRIAL" not in bench.opening(facts)
+    facts = {**environment.collect(30, torch.device("cpu")), "load_average": load, "noisy": noisy}
+    assert ("NOISY" in environment.opening(facts)) is noisy
+    assert "TRIAL" not in environment.opening(facts)
 
 
 @pytest.mark.parametrize(
@@ -271,37 +274,36 @@ def test_bench_from_end_to_end(benchmark, rows, capsys, tmp_path):
     assert [row["name"] for row in result["rows"]] == rows
     for row in result["rows"]:
         if row["reason"] is None:
-            assert set(row["phases"]) == set(comparison.PHASES)
+            assert set(row["phases"]) == set(problem.PHASES)
             assert all(len(phase["samples"]) == 2 and phase["minimum"] > 0 for phase in row["phases"].values())
             assert row["relative_error"] < result["tolerance"]
     assert result["rows"][0]["phases"]["backward"]["ratio"]["median"] == 1
 
 
-def wrong_cell(problem):
-    contenders = cell.contenders(CELL_SIZES, problem.inputs, {"aten", "inductor"})
+def wrong_cell():
+    contenders = cell.contenders(cell.problem(CELL_SIZES), {"aten", "inductor"})
     right = contenders[0].build()
 
     def call(x, h, c):
         h, c = right.call(x, h, c)
         return h * 1.001, c
 
-    return [*contenders[:1], comparison.Contender("fourfold", lambda: comparison.Candidate(call, right.parameters))]
+    return [*contenders[:1], problem.Contender("fourfold", lambda: problem.Candidate(call, right.parameters))]
 
 
 def test_a_row_that_computes_something_else_is_not_timed():
-    problem = cell.problem(CELL_SIZES)
-    plain, ours = comparison.compare(problem, wrong_cell(problem), repeats=1)
+    task = cell.problem(CELL_SIZES)
+    plain, ours = comparison.compare(task, wrong_cell(), repeats=1)
     assert not plain.wrong and plain.samples
     assert ours.wrong and not ours.samples
     assert ours.reason.startswith("WRONG: relative error 1.0e-03")
-    assert tables.losses(tables.Comparison(problem, 1, [plain, ours])) == [f"fourfold was not measured: {ours.reason}"]
+    assert tables.losses(tables.Comparison(task, 1, [plain, ours])) == [f"fourfold was not measured: {ours.reason}"]
 
 
 def test_wrong_numbers_are_exit_code_1(capsys, monkeypatch):
-    problem = cell.problem(CELL_SIZES)
-    contenders = wrong_cell(problem)
-    monkeypatch.setattr(cell, "problem", lambda sizes: problem)
-    monkeypatch.setattr(cell, "contenders", lambda sizes, inputs, skip: contenders)
+    task, wrong = cell.problem(CELL_SIZES), wrong_cell()
+    monkeypatch.setattr(cell, "problems", lambda request: [task])
+    monkeypatch.setattr(cell, "contenders", lambda task, skip: wrong)
     code, output = run(capsys, "bench", "cell", "--quick", "--repeats", 1)
     assert code == 1
     assert "fourfold was not measured: WRONG" in output
@@ -309,7 +311,7 @@ def test_wrong_numbers_are_exit_code_1(capsys, monkeypatch):
 
 def comparison_of(**milliseconds):
     rows = [
-        comparison.Row(name, error=1e-7, first_call=0.1, samples={phase: [1e-3 * time] for phase in comparison.PHASES})
+        comparison.Row(name, error=1e-7, first_call=0.1, samples={phase: [1e-3 * time] for phase in problem.PHASES})
         for name, time in milliseconds.items()
     ]
     missing = comparison.Row("absent", reason="no compiler")
@@ -344,9 +346,9 @@ def test_inductor_that_fails_says_why(monkeypatch):
         raise RuntimeError("\nInvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    problem = cell.problem(CELL_SIZES)
-    contenders = cell.contenders(CELL_SIZES, problem.inputs, {"aten"})
-    row, candidate = comparison.prepare(problem, contenders[2], problem.exact())
+    task = cell.problem(CELL_SIZES)
+    contenders = cell.contenders(task, {"aten"})
+    row, candidate = comparison.prepare(task, contenders[2], task.exact())
     assert candidate is None
     assert row.reason == "can't be compiled: RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
 
@@ -357,13 +359,9 @@ def test_the_extension_computes_the_definition(benchmark, sizes):
         aten.extension()
     except aten.Unavailable as unavailable:
         missing(str(unavailable))
-    problem = benchmark.problem(sizes)
-    (contender,) = (
-        contender
-        for contender in benchmark.contenders(sizes, problem.inputs, {"inductor"})
-        if contender.name.startswith("C++")
-    )
-    row, candidate = comparison.prepare(problem, contender, problem.exact())
+    task = benchmark.problem(sizes)
+    (contender,) = (c for c in benchmark.contenders(task, {"inductor"}) if c.name.startswith("C++"))
+    row, candidate = comparison.prepare(task, contender, task.exact())
     assert candidate is not None, row.reason
 
 

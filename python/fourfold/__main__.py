@@ -57,7 +57,8 @@ BENCH_EXAMPLES = """\
 examples:
   python -m fourfold bench cell
   python -m fourfold bench mlp --batch-size 256 --threads 2
-  python -m fourfold bench cell --quick --skip inductor"""
+  python -m fourfold bench cell --quick --skip inductor
+  python -m fourfold bench sequence --device cuda --dtype bfloat16"""
 
 CELL = """\
 One step of the LLTM, forward and backward in microseconds, measured as the C++ extension tutorial measures it: batch
@@ -67,6 +68,7 @@ CELL_EXAMPLES = """\
 examples:
   python -m fourfold bench cell
   python -m fourfold bench cell --batch-size 1 --hidden-size 512 --threads 1 2 4
+  python -m fourfold bench cell --device cuda
   python -m fourfold bench cell --repeats 100 --json cell.json"""
 
 MLP = """\
@@ -78,6 +80,28 @@ examples:
   python -m fourfold bench mlp
   python -m fourfold bench mlp --batch-size 16 --input-size 64 --hidden-size 128 --output-size 10
   python -m fourfold bench mlp --repeats 100 --json mlp.json"""
+
+
+SEQUENCE = """\
+The LLTM over whole sequences, forward and with its gradients, beside nn.LSTM of the same sizes (which has four gates
+to the LLTM's three), in microseconds altogether and a step. Without sizes, a list of them."""
+
+SEQUENCE_EXAMPLES = """\
+examples:
+  python -m fourfold bench sequence
+  python -m fourfold bench sequence --batch-size 1 --hidden-size 512 --time 1000 --threads 2
+  python -m fourfold bench sequence --device cuda --dtype bfloat16 tf32 --json sequence.json"""
+
+ELEMENTWISE = """\
+softshrink and axpby against torch's own one-pass operators and against copying as many bytes, in microseconds and
+gigabytes read and written a second. fourfold allocates its result; the row with preallocated output shows what that
+costs, which on a CPU is most of a large call."""
+
+ELEMENTWISE_EXAMPLES = """\
+examples:
+  python -m fourfold bench elementwise
+  python -m fourfold bench elementwise --elements 1000 1000000 --threads 1
+  python -m fourfold bench elementwise --device cuda --dtype bfloat16"""
 
 
 def build_parser() -> Parser:
@@ -92,6 +116,8 @@ def build_parser() -> Parser:
     benchmarks = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     add_cell(benchmarks)
     add_mlp(benchmarks)
+    add_sequence(benchmarks)
+    add_elementwise(benchmarks)
     return parser
 
 
@@ -134,7 +160,7 @@ def add_cell(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     add_integer(sizes, "--input-size", 32, "inputs")
     add_integer(sizes, "--hidden-size", 128, "hidden units")
     add_measurement(cell)
-    cell.set_defaults(run=run_bench, benchmark="cell")
+    set_benchmark(cell, "cell", "batch_size", "input_size", "hidden_size")
 
 
 def add_mlp(benchmarks: argparse._SubParsersAction[Parser]) -> None:
@@ -145,18 +171,55 @@ def add_mlp(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     add_integer(sizes, "--hidden-size", 15, "hidden units")
     add_integer(sizes, "--output-size", 1, "outputs")
     add_measurement(mlp)
-    mlp.set_defaults(run=run_bench, benchmark="mlp")
+    set_benchmark(mlp, "mlp", "batch_size", "input_size", "hidden_size", "output_size")
+
+
+def add_sequence(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    sequence = benchmarks.add_parser(
+        "sequence", help="the LLTM over whole sequences", description=SEQUENCE, epilog=SEQUENCE_EXAMPLES
+    )
+    sizes = sequence.add_argument_group("sizes", "With one of them, one table; those left out as in the list's first.")
+    for flag, text in (("batch", "rows"), ("input", "inputs"), ("hidden", "hidden units")):
+        sizes.add_argument(f"--{flag}-size", type=positive_integer, metavar="N", help=text)
+    sizes.add_argument("--time", type=positive_integer, metavar="N", help="steps")
+    add_dtype(sequence, "float32 tf32 bfloat16 float16")
+    add_measurement(sequence)
+    set_benchmark(sequence, "sequence", "batch_size", "input_size", "hidden_size", "time")
+
+
+def add_elementwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    elementwise = benchmarks.add_parser(
+        "elementwise", help="softshrink and axpby", description=ELEMENTWISE, epilog=ELEMENTWISE_EXAMPLES
+    )
+    sizes = elementwise.add_argument_group("sizes")
+    counts = "elements, one table for each (100,000 to 10 million; on a GPU to 100 million)"
+    sizes.add_argument("--elements", type=positive_integer, nargs="+", metavar="N", help=counts)
+    add_dtype(elementwise, "float32 bfloat16 float16")
+    add_measurement(elementwise)
+    set_benchmark(elementwise, "elementwise", "elements")
+
+
+def set_benchmark(parser: Parser, name: str, *size_names: str) -> None:
+    parser.set_defaults(run=run_bench, benchmark=name, size_names=size_names)
+
+
+def add_dtype(parser: Parser, choices: str) -> None:
+    default = f"one table for each (float32; on a GPU {choices.replace(' ', ', ')})"
+    parser.add_argument("--dtype", nargs="+", choices=choices.split(), metavar="NAME", help=default)
 
 
 def add_measurement(parser: Parser) -> None:
     """The options of every benchmark that say how to measure and where the result goes."""
     group = parser.add_argument_group("measurement")
+    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     threads = "CPU threads, one table for each (1 2; 1 with --quick)"
     group.add_argument("--threads", type=positive_integer, nargs="+", metavar="N", help=threads)
     repeats = "samples of each row; below 30 the result is marked as a trial (40; 5 with --quick)"
     group.add_argument("--repeats", type=positive_integer, metavar="N", help=repeats)
-    group.add_argument("--quick", action="store_true", help="a quick look: few repeats, one thread")
-    skip = "leave out aten (the C++ extension, built once by your compiler) or inductor (torch.compile), or both"
+    group.add_argument("--quick", action="store_true", help="a quick look: few repeats, one thread, one size")
+    skip = (
+        "leave out aten (the tutorials' extensions, built once by your compilers) or inductor (torch.compile), or both"
+    )
     group.add_argument("--skip", nargs="+", choices=("aten", "inductor"), default=(), metavar="ROW", help=skip)
     file = "also write every figure, with versions and machine, to FILE"
     group.add_argument("--json", type=output_file, metavar="FILE", help=file)
@@ -182,10 +245,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 def run_bench(arguments: argparse.Namespace) -> int:
     from fourfold import bench
 
-    threads = arguments.threads or ([1] if arguments.quick else [1, 2])
-    repeats = arguments.repeats or (5 if arguments.quick else 40)
-    sizes = {name: value for name, value in vars(arguments).items() if name.endswith("_size")}
-    return bench.run(arguments.benchmark, sizes, threads, repeats, frozenset(arguments.skip), arguments.json)
+    return bench.run(bench.Request.of(vars(arguments)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

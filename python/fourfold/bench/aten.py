@@ -1,4 +1,4 @@
-"""The tutorials' C++ extension, compiled once by the user's own compiler, and modules that call it."""
+"""The tutorials' C++ and CUDA extensions, compiled once by the user's own compilers, and modules that call them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,27 @@ class Unavailable(Exception):
 
 @functools.cache
 def extension() -> ModuleType:
-    """Compile the extension, or load it from torch's cache directory for extensions (TORCH_EXTENSIONS_DIR).
+    """Compile the C++ extension, or load it from torch's cache directory for extensions (TORCH_EXTENSIONS_DIR).
 
     Raises Unavailable with the reason where it can't be built: it needs a C++ compiler and ninja.
     """
+    return load("aten_extension.cpp")
+
+
+@functools.cache
+def cuda_extension() -> ModuleType:
+    """The LLTM's CUDA kernels, in the same way; they need the CUDA toolkit's nvcc as well."""
+    return load("lltm_cuda_baseline.cu", extra_cuda_cflags=["-O2"])
+
+
+def load(source: str, **flags: list[str]) -> ModuleType:
     from torch.utils import cpp_extension
 
-    name = "fourfold_aten_" + re.sub(r"\W", "_", torch.__version__)  # the cache directory doesn't tell torches apart
+    # The cache directory doesn't tell torches apart.
+    name = f"fourfold_{Path(source).stem}_" + re.sub(r"\W", "_", torch.__version__)
     try:
-        return cpp_extension.load(name, [str(Path(__file__).with_name("aten_extension.cpp"))], extra_cflags=["-O2"])
+        path = str(Path(__file__).with_name(source))
+        return cpp_extension.load(name, [path], extra_cflags=["-O2"], **flags)
     except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
         raise Unavailable(f"can't be built: {first_sentence(error)}") from error
 
@@ -39,21 +51,25 @@ def first_sentence(error: BaseException) -> str:
     """The line of an error that says what is wrong: compilers print much around it, torch a heading before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Error building extension")] or ["no message"]
-    telling = [line for line in lines if re.search(r"\berror\b|not found", line, re.IGNORECASE)]
+    telling = [line for line in lines if re.search(r"\berror\b|not found|cannot find", line, re.IGNORECASE)]
     return f"{type(error).__name__}: {(telling or lines)[0]}"
 
 
 class LLTMFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        new_h, new_c, *saved = extension().lltm_forward(x, h, c, weights, bias)
+    def forward(
+        ctx: Any, kernels: ModuleType, x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        new_h, new_c, *saved = kernels.lltm_forward(x, h, c, weights, bias)
+        ctx.kernels = kernels
         ctx.save_for_backward(weights, *saved)
         return new_h, new_c
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> tuple[Tensor, ...]:
-        return tuple(extension().lltm_backward(grad_h.contiguous(), grad_c.contiguous(), *ctx.saved_tensors))
+    def backward(ctx: Any, grad_h: Tensor, grad_c: Tensor) -> tuple[Tensor | None, ...]:
+        grads = ctx.kernels.lltm_backward(grad_h.contiguous(), grad_c.contiguous(), *ctx.saved_tensors)
+        return (None, *grads)
 
 
 class MLPFunction(torch.autograd.Function):
@@ -72,8 +88,12 @@ class MLPFunction(torch.autograd.Function):
 
 
 class LLTMCell(reference.LLTMCell):
+    def __init__(self, input_size: int, hidden_size: int, kernels: ModuleType):
+        super().__init__(input_size, hidden_size)
+        self.kernels = kernels
+
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return LLTMFunction.apply(x, *state, self.weights, self.bias)
+        return LLTMFunction.apply(self.kernels, x, *state, self.weights, self.bias)
 
 
 class MLP(reference.MLP):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +10,21 @@ from torch import Tensor, nn
 import fourfold
 from fourfold import reference
 from fourfold.bench import aten
-from fourfold.bench.comparison import Candidate, Contender, Problem, inductor, left_out
+from fourfold.bench.comparison import inductor, left_out
+from fourfold.bench.problem import OURS, Candidate, Contender, Problem
+from fourfold.bench.request import Request
 
 
-def problem(sizes: Mapping[str, int]) -> Problem:
+def problems(request: Request) -> Iterator[Problem]:
+    yield problem(request.sizes, request.device)
+
+
+def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu") -> Problem:
     batch_size, input_size, hidden_size = sizes["batch_size"], sizes["input_size"], sizes["hidden_size"]
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator).to(device)
 
     scale = hidden_size**-0.5
     return Problem(
@@ -27,26 +33,33 @@ def problem(sizes: Mapping[str, int]) -> Problem:
         inputs=(normal(batch_size, input_size), normal(batch_size, hidden_size), normal(batch_size, hidden_size)),
         definition=reference.lltm_cell,
         longest_sum=max(input_size + hidden_size, batch_size),
+        sizes=sizes,
     )
 
 
-def contenders(sizes: Mapping[str, int], inputs: tuple[Tensor, ...], skip: Collection[str]) -> list[Contender]:
-    shape = (sizes["input_size"], sizes["hidden_size"])
+def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
+    shape = (problem.sizes["input_size"], problem.sizes["hidden_size"])
+    on_gpu = problem.device.type == "cuda"
 
     def candidate(cell: nn.Module, wrap: Callable[[nn.Module], nn.Module] = lambda cell: cell) -> Candidate:
-        call = wrap(cell)
+        call = wrap(cell.to(problem.device))
         return Candidate(lambda x, h, c: call(x, (h, c)), (cell.weights, cell.bias))
 
     def compiled() -> Candidate:
-        return inductor(lambda compile: candidate(reference.LLTMCell(*shape), compile), inputs)
+        return inductor(lambda compile: candidate(reference.LLTMCell(*shape), compile), problem)
 
-    def extension() -> Candidate:
-        aten.extension()
-        return candidate(aten.LLTMCell(*shape))
-
-    return [
+    rows = [
         Contender("plain PyTorch", lambda: candidate(reference.LLTMCell(*shape))),
-        Contender("C++ composition of ATen calls", left_out if "aten" in skip else extension),
+        Contender(
+            "C++ composition of ATen calls",
+            left_out if "aten" in skip else lambda: candidate(aten.LLTMCell(*shape, aten.extension())),
+        ),
+        Contender(
+            "the tutorial's CUDA kernels",
+            left_out if "aten" in skip else lambda: candidate(aten.LLTMCell(*shape, aten.cuda_extension())),
+            uncaptured="its kernels are launched on the default stream",
+        ),
         Contender("torch.compile (Inductor)", left_out if "inductor" in skip else compiled),
-        Contender("fourfold", lambda: candidate(fourfold.nn.LLTMCell(*shape))),
+        Contender(OURS, lambda: candidate(fourfold.nn.LLTMCell(*shape))),
     ]
+    return rows if on_gpu else [row for row in rows if "CUDA" not in row.name]

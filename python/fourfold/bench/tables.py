@@ -9,23 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from fourfold.bench import timing
-from fourfold.bench.comparison import PHASES, Problem, Row
+from fourfold.bench.comparison import Row
+from fourfold.bench.problem import OURS, Problem, Target
 
-OURS = "fourfold"
 HEADINGS = ("µs", "median", "minimum", "spread", "ratio")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One benchmark's rows at one number of threads."""
+    """One benchmark's rows at one number of threads; without a number, on a GPU."""
 
     problem: Problem
-    threads: int
+    threads: int | None
     rows: list[Row]
 
     @property
     def baseline(self) -> Row:
-        return self.rows[0]
+        measured = [row for row in self.rows if row.samples] or self.rows
+        return next((row for row in measured if row.label == self.problem.baseline), measured[0])
+
+    @property
+    def ours(self) -> Row:
+        return next(row for row in self.rows if row.name == OURS and not row.graphed)
 
     def ratio(self, row: Row, phase: str, to: Row | None = None) -> timing.Statistics:
         """How many times faster than the baseline, or than another row, in pairs of neighbouring samples."""
@@ -34,28 +39,42 @@ class Comparison:
 
     @property
     def heading(self) -> str:
+        if self.threads is None:
+            return f"{self.problem.title}: {self.problem.device}"
         return f"{self.problem.title}: {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        rate = self.problem.rate
+        return (*HEADINGS[:-1], *([rate.heading] if rate else []), HEADINGS[-1])
 
 
 def cells(comparison: Comparison, phase: str, row: Row) -> tuple[str, ...]:
     """A row's figures in one phase; without figures its reason, in full only where it comes first."""
     if not row.samples:
-        return (row.name, row.reason if phase == PHASES[0] else "not measured")
+        return (row.label, row.reason if phase == comparison.problem.phases[0] else "not measured")
+    if phase not in row.samples:
+        return (row.label, *("-" for _ in comparison.headings[1:]))
     figures = row.statistics(phase)
-    times = (figures.median, figures.minimum, figures.spread)
-    ratio = f"{comparison.ratio(row, phase).median:.2f}×"
-    return (row.name, *(f"{1e6 * seconds:.1f}" for seconds in times), ratio)
+    times = [f"{1e6 * seconds:.1f}" for seconds in (figures.median, figures.minimum, figures.spread)]
+    if rate := comparison.problem.rate:
+        times.append(f"{rate.of(figures.median):.2f}")
+    compared = phase in comparison.baseline.samples
+    return (row.label, *times, f"{comparison.ratio(row, phase).median:.2f}×" if compared else "-")
 
 
 def plain(comparison: Comparison) -> str:
-    width = 2 + max(len(row.name) for row in comparison.rows)
-    lines = [comparison.heading, "".join([HEADINGS[0].ljust(width), *(f"{word:>10}" for word in HEADINGS[1:])])]
-    for phase in PHASES:
+    width = 2 + max(len(row.label) for row in comparison.rows)
+    headings = comparison.headings
+    lines = [comparison.heading, "".join([headings[0].ljust(width), *(f"{word:>10}" for word in headings[1:])])]
+    for phase in comparison.problem.phases:
         lines.append(phase)
         for row in comparison.rows:
             name, *figures = cells(comparison, phase, row)
             start = f"  {name}".ljust(width)
-            lines.append(start + ("".join(f"{figure:>10}" for figure in figures) if row.samples else f"  {figures[0]}"))
+            figures = "".join(f"{figure:>10}" for figure in figures) if row.samples else f"  {figures[0]}"
+            beside = verdicts(comparison, phase) if row is comparison.ours else []
+            lines.append("  ".join([start + figures, *beside]))
     return "\n".join(lines + [""] + list(remarks(comparison)))
 
 
@@ -64,23 +83,26 @@ def print_rich(comparison: Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    headings = comparison.headings
     table = Table(title=comparison.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column(HEADINGS[0])
-    for word in HEADINGS[1:]:
+    table.add_column(headings[0])
+    for word in headings[1:]:
         table.add_column(word, justify="right")
+    table.add_column("")
     reasons = {}
-    for phase in PHASES:
+    for phase in comparison.problem.phases:
         table.add_row(Text(phase, style="bold"))
         for row in comparison.rows:
             name, *figures = cells(comparison, phase, row)
-            if not row.samples:
-                reasons[name] = row.reason
-                table.add_row(f"  {name}", "-", "-", "-", "-", style="dim")
+            if phase not in row.samples:
+                if row.reason:
+                    reasons[name] = row.reason
+                table.add_row(f"  {name}", *("-" for _ in headings[1:]), style="dim")
                 continue
-            lost = round(comparison.ratio(row, phase).median, 2) < 1
-            color = "red" if lost else "green" if row.name == OURS else ""
+            color = "red" if figures[-1].startswith("0") else "green" if row.name == OURS else ""
             texts = [Text(f"  {name}", style="bold" if row.name == OURS else ""), *map(Text, figures[:-1])]
-            table.add_row(*texts, Text(figures[-1], style=color))
+            beside = verdicts(comparison, phase) if row is comparison.ours else []
+            table.add_row(*texts, Text(figures[-1], style=color), "  ".join(beside))
     console = Console(highlight=False)
     console.print(table)
     for line in [*(f"{name}: {reason}" for name, reason in reasons.items()), *remarks(comparison)]:
@@ -89,11 +111,15 @@ def print_rich(comparison: Comparison) -> None:
 
 def remarks(comparison: Comparison) -> Iterator[str]:
     """What else there is to know of a table: cold times, errors, and every comparison that fourfold lost."""
-    built = [row for row in comparison.rows if not math.isnan(row.first_call)]
+    if comparison.baseline is not comparison.rows[0]:
+        yield f"Ratios are to {comparison.baseline.label}."
+    built = [row for row in comparison.rows if not math.isnan(row.first_call) and not row.graphed]
     first = ", ".join(f"{row.name} {seconds_words(row.first_call)}" for row in built)
     yield f"Cold, compilation included, until everything had run once: {first}."
-    worst = max((row.error for row in built), default=math.nan)
-    yield f"Largest relative error against float64: {worst:.1e} (tolerance {comparison.problem.tolerance:.1e})."
+    worst = max(built, key=lambda row: row.error, default=Row(""))
+    errors = [f"{row.error:.1e} (tolerance {row.tolerance:.1e})" for row in (worst, comparison.ours)]
+    own = f"; fourfold's {errors[1]}" if math.isfinite(comparison.ours.error) else ""
+    yield f"Largest relative error against float64: {errors[0]}{own}."
     yield from losses(comparison) or ["No row beats fourfold in any phase."]
 
 
@@ -102,39 +128,98 @@ def seconds_words(seconds: float) -> str:
 
 
 def losses(comparison: Comparison) -> list[str]:
-    """One line for each phase in which another row beats fourfold's."""
-    ours = next(row for row in comparison.rows if row.name == OURS)
-    others = [row for row in comparison.rows if row is not ours and row.samples]
-    if not ours.samples:
-        return [f"fourfold was not measured: {ours.reason}"]
-    lines = []
-    for phase in PHASES:
-        ratios = {row.name: comparison.ratio(ours, phase, to=row).median for row in others}
-        beaten = [f"{ratio:.2f}× of {name}" for name, ratio in ratios.items() if round(ratio, 2) < 1]
-        if beaten:
-            lines.append(f"fourfold loses, {phase}: {', '.join(beaten)}.")
+    """One line for each phase in which another row beats fourfold's; those with CUDA graphs are compared apart."""
+    lines = [
+        f"{row.label} was not measured: {row.reason}" for row in comparison.rows if row.name == OURS and row.reason
+    ]
+    for ours in (row for row in comparison.rows if row.name == OURS and row.samples):
+        others = [row for row in comparison.rows if row.graphed == ours.graphed and row is not ours]
+        for phase in ours.samples:
+            rivals = [row for row in others if phase in row.samples]
+            ratios = {row.name: comparison.ratio(ours, phase, to=row).median for row in rivals}
+            beaten = [f"{ratio:.2f}× of {name}" for name, ratio in ratios.items() if round(ratio, 2) < 1]
+            if beaten:
+                lines.append(f"{ours.label} loses, {phase}: {', '.join(beaten)}.")
+    return lines
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    measured: float | None  # None where a row is missing
+
+    @property
+    def met(self) -> bool | None:
+        if self.measured is None:
+            return None
+        return self.measured >= self.target.limit if self.target.rival else self.measured <= self.target.limit
+
+
+def judged(comparison: Comparison) -> list[Verdict]:
+    """Every target with what fourfold reached."""
+    verdicts, ours, rate = [], comparison.ours, comparison.problem.rate
+    for target in comparison.problem.targets:
+        rival = next((row for row in comparison.rows if row.label == target.rival), None)
+        measured = None
+        if target.phase in ours.samples and not target.rival and rate is not None:
+            measured = rate.of(ours.statistics(target.phase).median)
+        elif target.phase in ours.samples and rival is not None and target.phase in rival.samples:
+            measured = comparison.ratio(ours, target.phase, to=rival).median
+        verdicts.append(Verdict(target, measured))
+    return verdicts
+
+
+def verdicts(comparison: Comparison, phase: str) -> list[str]:
+    """What stands beside fourfold's row in this phase."""
+    lines, rate = [], comparison.problem.rate
+    for verdict in judged(comparison):
+        target = verdict.target
+        if target.phase == phase:
+            of = f"≥ {target.limit:.2f}× {target.rival}" if target.rival else f"≤ {target.limit:g} {rate.heading}"
+            found = {None: "not measured", True: "met", False: "missed"}[verdict.met]
+            value = f" at {verdict.measured:.2f}×" if target.rival and verdict.measured is not None else ""
+            lines.append(f"target {of}: {found}{value}")
     return lines
 
 
 def as_dictionary(comparison: Comparison) -> dict[str, Any]:
     """Everything measured, in seconds, ready for JSON; what has no value is null."""
-    rows = []
-    for row in comparison.rows:
-        phases = {}
-        for phase, samples in row.samples.items():
-            ratio = dataclasses.asdict(comparison.ratio(row, phase))
-            phases[phase] = {**dataclasses.asdict(row.statistics(phase)), "ratio": ratio, "samples": samples}
-        rows.append(
-            {
-                "name": row.name,
-                "reason": row.reason or None,
-                "relative_error": finite(row.error),
-                "first_call": finite(row.first_call),
-                "phases": phases,
-            }
-        )
     problem = comparison.problem
-    return {"title": problem.title, "tolerance": problem.tolerance, "threads": comparison.threads, "rows": rows}
+    return {
+        "title": problem.title,
+        "sizes": dict(problem.sizes),
+        "precision": problem.precision.name,
+        "tolerance": problem.tolerance,
+        "threads": comparison.threads,
+        "baseline": comparison.baseline.label,
+        "rate": problem.rate and problem.rate.heading,
+        "rows": [row_as_dictionary(comparison, row) for row in comparison.rows],
+        "targets": [
+            {**dataclasses.asdict(verdict.target), "measured": verdict.measured, "met": verdict.met}
+            for verdict in judged(comparison)
+        ],
+    }
+
+
+def row_as_dictionary(comparison: Comparison, row: Row) -> dict[str, Any]:
+    phases, rate = {}, comparison.problem.rate
+    for phase, samples in row.samples.items():
+        figures = row.statistics(phase)
+        phases[phase] = {**dataclasses.asdict(figures), "samples": samples}
+        if rate is not None:
+            phases[phase]["rate"] = rate.of(figures.median)
+        if phase in comparison.baseline.samples:
+            phases[phase]["ratio"] = dataclasses.asdict(comparison.ratio(row, phase))
+    return {
+        "name": row.label,
+        "graphed": row.graphed,
+        "reason": row.reason or None,
+        "wrong": row.wrong,
+        "relative_error": finite(row.error),
+        "tolerance": finite(row.tolerance),
+        "first_call": finite(row.first_call),
+        "phases": phases,
+    }
 
 
 def finite(value: float) -> float | None:

@@ -4,20 +4,106 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 ENOUGH_REPEATS = 30
 NOISY_LOAD = 0.3
 SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
+SLOW_SECONDS = 0.15  # a contender whose iteration takes longer gets as many samples as fit SLOW_BUDGET
+SLOW_BUDGET = 2.0
+FEWEST_REPEATS = 3
 
 Sample = Callable[[int], Mapping[str, float]]  # runs so many iterations; gives each phase's mean seconds an iteration
+
+
+class Clock(Protocol):
+    """Takes marks before and after work, on the device that does it; what lies between them is read at the end."""
+
+    graphs: bool  # whether the device's work can be captured in CUDA graphs
+
+    def mark(self) -> Any: ...
+
+    def seconds(self, pairs: Sequence[tuple[Any, Any]]) -> float:
+        """The sum over all pairs of marks."""
+
+    def flush(self) -> None:
+        """Leave nothing of the contenders' data in the device's cache."""
+
+    def settle(self) -> None:
+        """Let every contender start alike: nothing in flight, nothing in the device's cache."""
+
+
+class HostClock:
+    """For the CPU, where a call returns when its work is done. Nothing is flushed: rows there are warm."""
+
+    graphs = False
+    mark = staticmethod(time.perf_counter)
+
+    def seconds(self, pairs: Sequence[tuple[float, float]]) -> float:
+        return sum(end - start for start, end in pairs)
+
+    def flush(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+class EventClock:
+    """For a GPU, whose work goes on after a call has returned: events in the current stream."""
+
+    graphs = True
+
+    def __init__(self, device: torch.device):
+        # Large enough, too, that the host queues a whole call while the GPU still writes it.
+        size = max(4 * torch.cuda.get_device_properties(device).L2_cache_size, 2**28)
+        self.scratch = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, pairs: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
+        torch.cuda.synchronize()
+        return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
+
+    def flush(self) -> None:
+        self.scratch.zero_()
+
+    def settle(self) -> None:
+        self.flush()
+        torch.cuda.synchronize()
+
+
+def clock_for(device: torch.device) -> Clock:
+    return EventClock(device) if device.type == "cuda" else HostClock()
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, cold: bool = False) -> float:
+    """Calls one after the other between two marks, or, cold, each between its own two after a flush."""
+    clock.settle()
+    if not cold:
+        start = clock.mark()
+        for _ in range(iterations):
+            call()
+        return clock.seconds([(start, clock.mark())]) / iterations
+    pairs = []
+    for _ in range(iterations):
+        clock.flush()
+        start = clock.mark()
+        call()
+        pairs.append((start, clock.mark()))
+    return clock.seconds(pairs) / iterations
 
 
 @dataclass(frozen=True)
@@ -45,8 +131,11 @@ def summarise(samples: list[float]) -> Statistics:
 
 
 def paired_ratios(baseline: list[float], other: list[float]) -> list[float]:
-    """How many times faster ``other`` was, sample by sample: both of a pair saw the machine in the same state."""
-    return [a / b for a, b in zip(baseline, other, strict=True)]
+    """How many times faster ``other`` was, sample by sample: both of a pair saw the machine in the same state.
+
+    A slow contender takes part in the first rounds only, and those are the pairs.
+    """
+    return [a / b for a, b in zip(baseline, other, strict=False)]
 
 
 def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) -> dict[str, dict[str, list[float]]]:
@@ -55,24 +144,33 @@ def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) 
     Each contender's sample has as many iterations as fit SAMPLE_SECONDS. Who starts a round moves on with each round,
     so that nobody always runs after the same neighbour's cache contents at the same place.
     """
-    iterations = {name: iterations_per_sample(sample, warmup) for name, sample in contenders.items()}
+    plans = {name: plan(sample, repeats, warmup) for name, sample in contenders.items()}
     names = list(contenders)
     result: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for repeat in range(repeats):
-        first = repeat % len(names)
+        first = repeat % len(names) if names else 0
         for name in names[first:] + names[:first]:
-            for phase, seconds in contenders[name](iterations[name]).items():
-                result[name].setdefault(phase, []).append(seconds)
+            iterations, rounds = plans[name]
+            if repeat < rounds:
+                for phase, seconds in contenders[name](iterations).items():
+                    result[name].setdefault(phase, []).append(seconds)
     return result
 
 
-def iterations_per_sample(sample: Sample, warmup: int) -> int:
-    """Warm up, then say how many iterations make a sample."""
-    for _ in range(warmup):
+def plan(sample: Sample, repeats: int, warmup: int) -> tuple[int, int]:
+    """Warm up, then say how many iterations make a sample and in how many rounds it is taken."""
+    seconds = wall_seconds(sample, 1)
+    if seconds > SLOW_SECONDS:
+        return 1, min(repeats, max(FEWEST_REPEATS, round(SLOW_BUDGET / seconds)))
+    for _ in range(warmup - 1):
         sample(5)
+    return max(1, round(5 * SAMPLE_SECONDS / wall_seconds(sample, 5))), repeats
+
+
+def wall_seconds(sample: Sample, iterations: int) -> float:
     start = time.perf_counter()
-    sample(5)
-    return max(1, round(5 * SAMPLE_SECONDS / (time.perf_counter() - start)))
+    sample(iterations)
+    return time.perf_counter() - start
 
 
 @contextlib.contextmanager
@@ -93,16 +191,3 @@ def load_average() -> float | None:
 
 def is_noisy(load: float | None) -> bool:
     return load is not None and load > NOISY_LOAD
-
-
-def processor() -> str:
-    """The processor's name and those of its vector extensions that matter here."""
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-    pairs = (line.partition(":") for line in path.read_text().splitlines())
-    facts = {key.strip(): value.strip() for key, _, value in pairs}
-    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
-    present = set((facts.get("flags") or facts.get("Features") or "").split())
-    names = [facts.get("model name", platform.machine()), *(name for name in wanted if name in present)]
-    return ", ".join(names)

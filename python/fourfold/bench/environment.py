@@ -1,0 +1,125 @@
+"""What a figure needs beside it: versions, the machine, its load, and of a GPU its driver and clocks, which are only
+read."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold import _C
+from fourfold.bench import timing
+
+GPU_FACTS = {
+    "driver": "driver_version",
+    "clock_sm": "clocks.sm",
+    "clock_memory": "clocks.mem",
+    "largest_clock_sm": "clocks.max.sm",
+    "largest_clock_memory": "clocks.max.mem",
+    "power_limit": "power.limit",
+    "temperature": "temperature.gpu",
+}
+
+
+def collect(repeats: int, device: torch.device) -> dict[str, Any]:
+    """Everything, taken before anything runs."""
+    load = timing.load_average()
+    facts = {
+        "fourfold": fourfold.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "cpu_level": fourfold.cpu_capability(),
+        "device": device.type,
+        "load_average": load,
+        "noisy": timing.is_noisy(load),
+        "repeats": repeats,
+        "trial": repeats < timing.ENOUGH_REPEATS,
+    }
+    return facts if device.type == "cpu" else {**facts, "gpu": gpu(device)}
+
+
+def gpu(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    cudnn = torch.backends.cudnn.version()
+    return {
+        "name": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+        "multiprocessors": properties.multi_processor_count,
+        "cuda": torch.version.cuda,
+        "cudnn": cudnn,
+        "fourfold_kernels": _C.backends()["cuda"][1],
+        **nvidia_smi(uuid(device)),
+    }
+
+
+def uuid(device: torch.device) -> str:
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+
+
+def nvidia_smi(uuid: str) -> dict[str, str | None]:
+    """Driver, clocks and limits of one GPU as nvidia-smi words them; None for each where it doesn't say."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS.values())}", "--format=csv,noheader"]
+    if uuid:  # torch may number the GPUs in another order
+        command.append(f"--id={uuid if uuid.startswith('GPU-') else f'GPU-{uuid}'}")
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return dict.fromkeys(GPU_FACTS)
+    values = [value.strip() for value in next(csv.reader(said.splitlines()), [])]
+    known = values if len(values) == len(GPU_FACTS) else [None] * len(GPU_FACTS)
+    return dict(zip(GPU_FACTS, known, strict=True))
+
+
+def commit() -> str | None:
+    """The source tree's, from git or, where the sources were copied without it, from FOURFOLD_COMMIT."""
+    if named := os.environ.get("FOURFOLD_COMMIT"):
+        return named
+    command = ["git", "-C", str(Path(fourfold.__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def opening(facts: Mapping[str, Any]) -> str:
+    versions = f"fourfold {facts['fourfold']}, torch {facts['torch']}, Python {facts['python']}, {facts['platform']}"
+    load = "not kept by this system" if facts["load_average"] is None else f"{facts['load_average']:.2f}"
+    lines = [versions, f"{facts['processor']}; fourfold runs its {facts['cpu_level']} kernels"]
+    if card := facts.get("gpu"):
+        lines[1] = facts["processor"]
+        clocks = f"{card['clock_sm'] or 'unknown'}, memory {card['clock_memory'] or 'unknown'}"
+        lines.append(
+            f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
+        )
+        lines.append(f"clocks at the start {clocks}; fourfold's kernels: {card['fourfold_kernels']}")
+    lines.append(f"{facts['repeats']} repeats, load average {load}")
+    if facts["noisy"]:
+        lines.append(f"NOISY: the load average was above {timing.NOISY_LOAD} at the start; don't quote these figures.")
+    if facts["trial"]:
+        lines.append(f"TRIAL: fewer than {timing.ENOUGH_REPEATS} repeats; don't quote these figures.")
+    return "\n".join(lines)
+
+
+def processor() -> str:
+    """The processor's name and those of its vector extensions that matter here."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    pairs = (line.partition(":") for line in path.read_text().splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in pairs}
+    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+    present = set((facts.get("flags") or facts.get("Features") or "").split())
+    names = [facts.get("model name", platform.machine()), *(name for name in wanted if name in present)]
+    return ", ".join(names)

@@ -1,0 +1,80 @@
+"""What the command line asks of a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold.bench.precision import FLOAT32, PRECISIONS, Precision
+from fourfold.usage import UsageError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One benchmark's sizes, where and in what it runs, how it is measured; what is empty is the benchmark's choice."""
+
+    benchmark: str
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = torch.device("cpu")
+    precisions: Sequence[Precision] = ()
+    threads: Sequence[int] = (1,)
+    repeats: int = 40
+    quick: bool = False
+    skip: Collection[str] = ()
+    json_file: Path | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Request:
+        """From the command line's options, under its names. Raises UsageError for what can't be met on this machine."""
+        benchmark, quick = options["benchmark"], options["quick"]
+        device = usable_device(benchmark, options["device"])
+        if device.type == "cuda" and options["threads"]:
+            raise UsageError(f"bench {benchmark}: expected --threads only with --device cpu, but got {device}")
+        precisions = [PRECISIONS[name] for name in options.get("dtype") or ()]
+        if device.type == "cpu" and any(precision.tf32 for precision in precisions):
+            raise UsageError(f"bench {benchmark}: expected --dtype tf32 only with --device cuda, but got cpu")
+        sizes = {name: options[name] for name in options["size_names"] if options[name] is not None}
+        return cls(
+            benchmark,
+            sizes,
+            device,
+            precisions,
+            options["threads"] or ([1] if quick or device.type == "cuda" else [1, 2]),
+            options["repeats"] or (5 if quick else 40),
+            quick,
+            frozenset(options["skip"]),
+            options["json"],
+        )
+
+    def precisions_or(self, names: Sequence[str]) -> list[Precision]:
+        """What was asked for; else these on a GPU, and float32 on the CPU."""
+        chosen = names if self.device.type == "cuda" else [FLOAT32.name]
+        return list(self.precisions) or [PRECISIONS[name] for name in chosen]
+
+
+def usable_device(benchmark: str, name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"bench {benchmark}: expected --device to be cpu, cuda or cuda:1, but got {name!r}")
+    if device.type == "cpu":
+        return device
+    if torch.version.cuda is None:
+        built = f"torch {torch.__version__} is built without CUDA"
+        raise UsageError(f"bench {benchmark}: expected a device that torch can use, but got {name!r}: {built}")
+    if not torch.cuda.is_available():
+        raise UsageError(f"bench {benchmark}: expected a device that torch can use, but got {name!r}: it sees no GPU")
+    if (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UsageError(f"bench {benchmark}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
+    state = fourfold.backends()["cuda"]
+    if not state["usable"]:
+        raise UsageError(f"bench {benchmark}: expected a fourfold with CUDA kernels, but of them: {state['reason']}")
+    return torch.device("cuda", device.index or 0)

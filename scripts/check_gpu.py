@@ -1,0 +1,382 @@
+"""Builds fourfold for this machine's GPU, tests it there under its own tests and compute-sanitizer, and measures it.
+
+    python scripts/check_gpu.py
+    python scripts/check_gpu.py --minutes 9 --steps build,tests
+    python scripts/check_gpu.py --minutes 9 --steps build,bench --quick
+
+The Python that runs it needs a CUDA build of torch, pip, scikit-build-core, pybind11, cmake, ninja and pytest; nothing
+is fetched. Measurements go to docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed
+goes to build/check-gpu.log. Where OUT names a folder, all of them are copied there too. Ends in a table of the steps;
+the exit code is 1 when one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gpu_proof
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "docs" / "benchmarks" / "gpu"
+BUILD = ROOT / "build"
+STEPS = ("build", "tests", "sanitizer", "bench")
+BENCHMARKS = ("cell", "mlp", "elementwise", "sequence")
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+LEAST_SECONDS = 15  # with less left a step isn't begun
+SANITIZER_ERRORS = 99  # the exit code that compute-sanitizer is told to end with when it found something
+TESTED = r"\d+ (passed|failed|errors?|deselected)\b.* in "  # pytest's last line
+SANITIZER_CASES = "cuda and not large and not many and not long and not float64"
+
+
+@dataclass
+class Outcome:
+    step: str
+    state: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    capability: str
+    driver: str | None
+    torch: str
+    cuda: str
+    toolkit: str | None
+
+    @property
+    def slug(self) -> str:
+        """NVIDIA H100 80GB HBM3 -> h100-80gb-hbm3, for file names."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower().removeprefix("nvidia ")).strip("-")
+
+
+@dataclass
+class Done:
+    """What became of a command. code is None when it was stopped at the end of the time."""
+
+    code: int | None
+    seconds: float
+    lines: list[str]
+
+    def telling(self, pattern: str, otherwise: str = "it printed nothing") -> str:
+        """The last line that the pattern finds, or the last line."""
+        found = [line for line in self.lines if re.search(pattern, line)]
+        return (found or self.lines or [otherwise])[-1].strip()
+
+
+@dataclass
+class Context:
+    arguments: argparse.Namespace
+    device: Device
+    log: Path
+    started: float = field(default_factory=time.monotonic)
+
+    def seconds_left(self) -> float | None:
+        minutes = self.arguments.minutes
+        return None if minutes is None else self.started + 60 * minutes - time.monotonic()
+
+    def no_time(self) -> bool:
+        left = self.seconds_left()
+        return left is not None and left < LEAST_SECONDS
+
+    def run(self, *command: object, **variables: str) -> Done:
+        """A command in the repository's root with its output in the log; stopped, children and all, when time is up."""
+        words = [str(word) for word in command]
+        begun = time.monotonic()
+        with self.log.open("ab+") as log:
+            log.write(f"\n$ {' '.join(words)}\n".encode())
+            log.flush()
+            start = log.tell()
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(self.seconds_left())
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # its own session: this command and what it started
+                    process.wait()
+            log.seek(start)
+            lines = log.read().decode(errors="replace").splitlines()
+        return Done(code, time.monotonic() - begun, [line for line in lines if line.strip()])
+
+
+def stop(sentence: str) -> NoReturn:
+    sys.exit(f"check_gpu: {sentence}")
+
+
+def find_device() -> Device:
+    """Ends the program with a sentence where torch has no GPU to use."""
+    try:
+        import torch
+    except ImportError:
+        stop(f"expected a Python with torch, but {sys.executable} has none; install a CUDA build of it.")
+    if torch.version.cuda is None:
+        stop(f"expected a CUDA build of torch, but torch {torch.__version__} is built without CUDA.")
+    if not torch.cuda.is_available():
+        stop(f"expected a GPU, but torch {torch.__version__} sees none; nvidia-smi shows what the driver sees.")
+    properties = torch.cuda.get_device_properties(0)
+    return Device(
+        properties.name,
+        f"{properties.major}.{properties.minor}",
+        output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        torch.__version__,
+        torch.version.cuda,
+        toolkit(),
+    )
+
+
+def toolkit() -> str | None:
+    nvcc = find_tool("nvcc")
+    release = re.search(r"release (\S+?),", output_of(nvcc, "--version", all_lines=True) or "") if nvcc else None
+    return release and release[1]
+
+
+def find_tool(name: str) -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    folders = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home)]
+    return shutil.which(name, path=os.pathsep.join(folders))
+
+
+def output_of(*command: str, all_lines: bool = False) -> str | None:
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said if all_lines else next(iter(said.splitlines()), None)
+
+
+def build(context: Context) -> Iterator[Outcome]:
+    """An editable install into the running Python, with kernels for this GPU alone and nothing from an index."""
+    state, built = installed(context)
+    if state == "usable" and built > max(file.stat().st_mtime for file in sources()):
+        yield Outcome("build", PASSED, "installed already, after the last change of its sources")
+        return
+    options = ("--no-build-isolation", "--no-deps", "--no-index", "--verbose")
+    settings = ("build-dir=build/gpu", "cmake.define.FOURFOLD_CUDA=ON", "cmake.define.FOURFOLD_HIP=OFF")
+    done = context.run(
+        *(sys.executable, "-m", "pip", "install", *options),
+        *(f"--config-settings={setting}" for setting in settings),
+        *("--editable", "."),
+        TORCH_CUDA_ARCH_LIST=context.device.capability,
+    )
+    if done.code != 0:
+        yield Outcome("build", FAILED, stopped(done) or done.telling(r"\berror\b|Error|No module named"))
+        return
+    state, _ = installed(context)
+    yield Outcome("build", PASSED if state == "usable" else FAILED, "" if state == "usable" else f"cuda: {state}")
+
+
+def installed(context: Context) -> tuple[str, float]:
+    """Whether this Python has a fourfold whose CUDA kernels can run here, or why not, and when it was built."""
+    say = (
+        "import fourfold, pathlib; state = fourfold.backends()['cuda']; "
+        "print(pathlib.Path(fourfold._C.__file__).stat().st_mtime, 'usable' if state['usable'] else state['reason'])"
+    )
+    done = context.run(sys.executable, "-c", say)
+    if done.code != 0:
+        return done.telling("Error"), 0.0
+    built, _, state = done.telling("").partition(" ")
+    return state, float(built)
+
+
+def sources() -> list[Path]:
+    folders = ("cmake", "cpp", "cuda")
+    return [ROOT / "CMakeLists.txt", *(f for name in folders for f in (ROOT / name).rglob("*") if f.is_file())]
+
+
+def stopped(done: Done) -> str:
+    return f"stopped after {done.seconds:.0f} s: no time left" if done.code is None else ""
+
+
+def tests(context: Context) -> Iterator[Outcome]:
+    report = BUILD / "check-gpu-tests.xml"
+    report.unlink(missing_ok=True)
+    notes, command, variables = pytest_command(context)
+    done = context.run(*command, f"--junitxml={report}", *context.arguments.tests, **variables)
+    summary = stopped(done) or done.telling(TESTED)
+    if done.code not in (0, 1) or not report.exists():
+        yield Outcome("tests", FAILED, "; ".join([summary, *notes]))
+        return
+    passed, failed = gpu_proof.count(report, operators(context))
+    proof = gpu_proof.of(dataclasses.asdict(context.device), passed, failed, commit(), done.code == 0)
+    save(MEASURED / f"proof-{context.device.slug}.json", proof)
+    if not passed:
+        notes.insert(0, "no test of an operator ran on cuda")
+    state = PASSED if done.code == 0 and passed else FAILED
+    yield Outcome("tests", state, "; ".join([summary, *notes]))
+
+
+def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, str]]:
+    """What is missing here, the command, and its environment. Other plugins of this Python stay out of it: warnings are
+    errors in these tests, and theirs are none of ours."""
+    notes, command = [], [sys.executable, "-m", "pytest", "-q"]
+    variables = {"FOURFOLD_REQUIRE": "cuda", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    if importable("pytest_randomly"):
+        command += ["-p", "pytest_randomly"]
+    else:
+        notes.append("without pytest-randomly: in the order of the files")
+    if context.arguments.workers > 1 and importable("xdist"):
+        command += ["-p", "xdist", "-n", str(context.arguments.workers)]
+    if not importable("expecttest"):
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(stand_in()), os.environ.get("PYTHONPATH")]))
+        notes.append("expecttest is missing, which torch's own test helpers import and do not use here: a stand-in")
+    return notes, command, variables
+
+
+def importable(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def stand_in() -> Path:
+    """torch.library.opcheck imports torch's own test helpers, whose classes derive from expecttest's."""
+    folder = BUILD / "check-gpu-modules"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "expecttest.py").write_text("import unittest\n\n\nclass TestCase(unittest.TestCase):\n    pass\n")
+    return folder
+
+
+def operators(context: Context) -> list[str]:
+    done = context.run(sys.executable, "-c", "import fourfold; print(*fourfold.operator_names())")
+    return done.telling("").split() if done.code == 0 else []
+
+
+def commit() -> str | None:
+    """FOURFOLD_COMMIT names it where the sources were copied without git's folder."""
+    return os.environ.get("FOURFOLD_COMMIT") or output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
+
+
+def save(path: Path, contents: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+    keep(path)
+
+
+def keep(path: Path) -> None:
+    if (out := os.environ.get("OUT")) and path.exists():
+        shutil.copy(path, out)
+
+
+def sanitizer(context: Context) -> Iterator[Outcome]:
+    tool = find_tool("compute-sanitizer")
+    if tool is None:
+        yield Outcome("sanitizer", NOT_RUN, "no compute-sanitizer on PATH or in the CUDA toolkit")
+        return
+    flags = ("--error-exitcode", str(SANITIZER_ERRORS), "--target-processes", "all")
+    probe = "import torch; print(int(torch.ones(3, device='cuda').sum().item()))"
+    done = context.run(tool, *flags, sys.executable, "-c", probe)
+    if done.code != 0 or "3" not in done.lines:
+        why = stopped(done) or done.telling("(?i)not supported|error", f"exit code {done.code}")
+        yield Outcome("sanitizer", NOT_RUN, f"compute-sanitizer does not work on this machine: {why}")
+        return
+    _, pytest, variables = pytest_command(context)
+    # Each tensor its own allocation: an access past one's end would otherwise meet its neighbour and go unseen.
+    variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    cases = ("tests/test_values.py", "tests/test_gradients.py", "-k", context.arguments.sanitizer_cases)
+    for check in ("memcheck", "racecheck"):
+        if context.no_time():
+            yield Outcome(check, NOT_RUN, "no time left")
+            continue
+        done = context.run(tool, "--tool", check, *flags, "--kernel-name", "kns=fourfold", *pytest, *cases, **variables)
+        yield Outcome(check, *sanitizer_verdict(done))
+
+
+def sanitizer_verdict(done: Done) -> tuple[str, str]:
+    if done.code is None:
+        return NOT_RUN, stopped(done)
+    summary = done.telling(r"SUMMARY:").lstrip("= ")
+    tested = done.telling(TESTED)
+    return (PASSED if done.code == 0 else FAILED), f"{summary}; {tested}"
+
+
+def bench(context: Context) -> Iterator[Outcome]:
+    folder = BUILD if context.arguments.quick else MEASURED
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in BENCHMARKS:
+        if context.no_time():
+            yield Outcome(f"bench {name}", NOT_RUN, "no time left")
+            continue
+        file = folder / f"{context.device.slug}-{name}.json"
+        options = ["--device", "cuda", "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
+        # Inductor takes minutes for an unrolled loop of a hundred steps, in each precision.
+        options += ["--skip", "inductor"] if name == "sequence" and not context.arguments.compile_sequence else []
+        done = context.run(sys.executable, "-m", "fourfold", "bench", name, *options)
+        print("\n".join(f"  {line.strip()}" for line in done.lines if re.search(r"WRONG|target [≤≥]|: cuda:", line)))
+        keep(file)
+        if done.code is None:
+            yield Outcome(f"bench {name}", NOT_RUN, f"{stopped(done)}; its file holds the tables until then")
+        else:
+            why = "" if done.code == 0 else done.telling("WRONG|failed: |Error")
+            yield Outcome(f"bench {name}", PASSED if done.code == 0 else FAILED, why)
+
+
+def selection(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in STEPS]:
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(STEPS)}, but got {','.join(unknown)!r}")
+    return names
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=selection, default=list(STEPS), metavar="LIST", help=f"of {','.join(STEPS)}")
+    parser.add_argument("--minutes", type=float, metavar="N", help="time for all steps; what doesn't fit is not run")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="ARG", help="what to give to pytest (all tests)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="test processes, with pytest-xdist (1)")
+    cases = "pytest's -k for the sanitizer (%(default)s)"
+    parser.add_argument("--sanitizer-cases", default=SANITIZER_CASES, metavar="EXPRESSION", help=cases)
+    parser.add_argument("--quick", action="store_true", help="a quick look at the benchmarks; figures go to build/")
+    text = "also run torch.compile in the benchmark of sequences, which takes many minutes"
+    parser.add_argument("--compile-sequence", action="store_true", help=text)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parsed = parse(arguments)
+    device = find_device()
+    print(f"{device.name}, compute capability {device.capability}, driver {device.driver or 'unknown'}")
+    print(f"torch {device.torch} for CUDA {device.cuda}; CUDA toolkit {device.toolkit or 'not found'}", flush=True)
+    BUILD.mkdir(exist_ok=True)
+    context = Context(parsed, device, BUILD / "check-gpu.log")
+    context.log.write_text("")
+    outcomes: list[Outcome] = []
+    for step in parsed.steps:
+        if context.no_time():
+            outcomes.append(Outcome(step, NOT_RUN, "no time left"))
+        elif step != "build" and Outcome("build", FAILED) in [Outcome(o.step, o.state) for o in outcomes]:
+            outcomes.append(Outcome(step, NOT_RUN, "the build failed"))
+        else:
+            for outcome in globals()[step](context):
+                print(f"{outcome.step}: {outcome.state} {outcome.why}".rstrip(), flush=True)
+                outcomes.append(outcome)
+    outcomes += [Outcome(step, NOT_RUN, "left out by --steps") for step in STEPS if step not in parsed.steps]
+    keep(context.log)
+    width = max(len(outcome.step) for outcome in outcomes)
+    print("\n" + "\n".join(f"{o.step.ljust(width)}  {o.state.ljust(7)}  {o.why}".rstrip() for o in outcomes))
+    return int(any(outcome.state == FAILED for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
