@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help build test lint demo bench wheel clean
+.PHONY: help build test lint check-backends check-gpu demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,8 @@ help:
 	@echo "make test    run the tests                       TESTS='tests/test_import.py -x' selects"
 	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is a quick look"
 	@echo "make bench   time the operators against other ways to run the same mathematics"
+	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs no GPU"
+	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
 	@echo "make lint    check the Python sources with ruff"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove what the others made"
@@ -28,6 +30,7 @@ help:
 	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
 	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"
 	@echo "WHEEL_TESTS=...        make wheel: the tests to run, instead of all"
+	@echo "GPU='--steps tests'    make check-gpu: the options of scripts/check_gpu.py"
 
 build: $(STAMPS)/build
 	@echo "fourfold is built: $(RUN) -m fourfold info"
@@ -42,6 +45,14 @@ bench: $(STAMPS)/build
 	$(RUN) -m fourfold bench cell
 	$(RUN) -m fourfold bench mlp
 
+check-backends: $(STAMPS)/build
+	$(RUN) scripts/check_backends.py
+
+# Not in $(VENV): the torch there is the one from a package index, and this one has to suit the machine's driver.
+check-gpu:
+	$(PYTHON) scripts/gpu_environment.py
+	.venv-gpu/bin/python scripts/check_gpu.py $(GPU)
+
 lint: $(STAMPS)/tools
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
@@ -52,7 +63,7 @@ wheel: $(STAMPS)/tools
 	  $(if $(OTHER_TORCH_PYTHON),--other-torch-python $(OTHER_TORCH_PYTHON)) -- $(WHEEL_TESTS)
 
 clean:
-	rm -rf build dist $(VENV) .venv-wheel .pytest_cache .ruff_cache demo-output
+	rm -rf build dist $(VENV) .venv-wheel .venv-gpu .pytest_cache .ruff_cache demo-output
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -11,6 +11,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+# What a package index and a slow connection still take easily; the GPU kernels are the most of it.
+MEGABYTES = 20
 # They come with torch or the driver. A second copy in one process would be a second OpenMP, a second torch.
 NOT_OURS = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.so*", "libamdhip64*.so*")
 
@@ -28,6 +30,10 @@ def repair(wheel: Path, directory: Path) -> Path:
     subprocess.run(command, check=True, env=os.environ | {"PATH": path})
     (repaired,) = directory.glob("fourfold-*.whl")
     assert_nothing_grafted(repaired)
+    size = repaired.stat().st_size / 1e6
+    print(f"{repaired.name} has {size:.1f} MB")
+    if size > MEGABYTES:
+        sys.exit(f"{repaired.name} should have at most {MEGABYTES} MB")
     return repaired
 
 

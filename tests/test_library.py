@@ -2,23 +2,22 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 import fourfold
+import library_symbols
 from machine import LIBFOURFOLD, ROOT, linux_only, missing, output_of, tool
 
 pytestmark = linux_only
 
-# The C and C++ runtimes: their symbols bear a version, or are the compiler's and linker's own.
-RUNTIME = re.compile(r".*@(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+$|_ITM_\w+$|__gmon_start__$|__cxa_\w+$")
-STABLE_ABI = re.compile(r"(aoti_torch|torch)_\w+$")
+BUILT = {name for name, state in fourfold.backends().items() if state["built"]}
 
 
 def symbols(path, *options):
-    """(kind, name) of each symbol, as nm prints them."""
-    lines = output_of(tool("nm", "binutils"), *options, path).splitlines()
-    return [tuple(line.split(maxsplit=2)[-2:]) for line in lines if not line.endswith(":")]
+    return library_symbols.symbols(path, *options, nm=tool("nm", "binutils"))
 
 
 def dynamic_section():
@@ -28,7 +27,15 @@ def dynamic_section():
 def test_nothing_of_torch_is_used_but_the_stable_abi():
     wanted = [name for _, name in symbols(LIBFOURFOLD, "--dynamic", "--undefined-only")]
     assert any(name.startswith("aoti_torch_") for name in wanted)
-    assert [name for name in wanted if not RUNTIME.match(name) and not STABLE_ABI.match(name)] == []
+    assert library_symbols.unexpected(LIBFOURFOLD, hip="hip" in BUILT, nm=tool("nm", "binutils")) == []
+
+
+def test_what_only_a_gpu_build_of_torch_has_is_a_weak_symbol():
+    """So that the library loads under a CPU build, which every other test of this file may run under."""
+    cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    found = library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils"))
+    assert [name for name, kind in found.items() if kind not in "wv"] == []
+    assert ("aoti_torch_get_current_cuda_stream" in found) == bool(BUILT & {"cuda", "hip"})
 
 
 def test_only_the_public_functions_are_exported():
@@ -38,9 +45,26 @@ def test_only_the_public_functions_are_exported():
 
 
 def test_torch_is_the_only_library_needed_besides_the_runtimes():
+    """The CUDA runtime is inside and cuBLAS is torch's business: a machine without CUDA loads the library too."""
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic_section())
     runtime = re.compile(r"lib(stdc\+\+|gcc_s|c|m|dl|pthread|rt)\.so\.\d+$|ld-linux.*\.so\.\d+$")
-    assert [name for name in needed if not runtime.match(name)] == ["libtorch_cpu.so"]
+    others = [name for name in needed if not runtime.match(name) and not ("hip" in BUILT and "amdhip64" in name)]
+    assert others == ["libtorch_cpu.so"]
+
+
+def test_the_build_facts_name_what_the_kernels_were_compiled_with():
+    facts = fourfold._C.build_info()
+    for backend, architecture in (("cuda", r"\d+\.\d[af]?(\+PTX)?$|PTX \d+\.\d$"), ("hip", r"gfx\w+$")):
+        assert (f"{backend}_version" in facts) == (f"{backend}_architectures" in facts) == (backend in BUILT)
+        if backend in BUILT:
+            assert re.match(r"\d+\.\d", facts[f"{backend}_version"])
+            assert facts[f"{backend}_architectures"]
+            assert all(re.match(architecture, name) for name in facts[f"{backend}_architectures"])
+
+
+def test_the_library_names_no_folder_of_the_machine_that_built_it():
+    assert str(ROOT).encode() not in LIBFOURFOLD.read_bytes()
+    assert str(Path(torch.__file__).parent).encode() not in LIBFOURFOLD.read_bytes()
 
 
 def test_the_library_names_no_place_to_find_torch_in():

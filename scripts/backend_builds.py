@@ -1,0 +1,186 @@
+"""The builds of check_backends.py: fourfold with its CUDA kernels, and with the same kernels as HIP."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import backend_tools as tools
+import library_symbols
+from backend_report import Refused, Report
+from backend_tools import ROOT, WORK, output, run
+
+BIN = Path(sys.executable).parent
+TORCH = Path(torch.__file__).parent
+# Both kinds of AMD GPU: 64 threads a warp, and 32.
+HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
+# Those between which the kernels differ; the wheel is compiled for more.
+CUDA_ARCHITECTURES = "7.5 9.0+PTX"
+# What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for.
+OLD_ARCHITECTURES = {"75": ("75", "80", "86", "89"), "90": ("90", "100", "120")}
+OLD_PTX = "8.7"
+
+
+def configure(name: str, *options: str, **environment: str) -> Path:
+    """A build folder, configured. The CPU kernels are built for one level only: other tests look at the rest."""
+    folder = WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    command = (BIN / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}")
+    command += (f"-DPython_EXECUTABLE={sys.executable}", "-DFOURFOLD_CPU_LEVELS=OFF", *options)
+    log = folder / "configure.log"
+    if run(*command, log=log, env=os.environ | environment).returncode:
+        said = re.search(r"CMake Error[^\n]*\n\s*(.*?)\n(?:Call Stack|\n\n)", log.read_text(), re.DOTALL)
+        raise Refused(" ".join(said.group(1).split()) if said else f"CMake did not configure; see {log}")
+    return folder
+
+
+def build(folder: Path, report: Report, backend: str, objects: dict[str, Path], *targets: str) -> None:
+    """Builds as far as it goes, so that one operator that does not compile leaves the others their proof."""
+    log = folder / "build.log"
+    for path in objects.values():
+        path.unlink(missing_ok=True)
+    run(BIN / "ninja", "-C", folder, "-k", "0", *targets, log=log)
+    for operator, path in objects.items():
+        if not path.exists():
+            report.refuse(backend, "compiled", f"{path.stem} does not compile; see {log.relative_to(ROOT)}", [operator])
+
+
+def stage(folder: Path) -> Path:
+    """The package as it would be installed from this build."""
+    package = folder / "stage"
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(ROOT / "python" / "fourfold", package / "fourfold", ignore=shutil.ignore_patterns("__pycache__"))
+    log = folder / "install.log"
+    command = (BIN / "cmake", "--install", folder, "--component", "python", "--prefix", package / "fourfold")
+    if run(*command, log=log).returncode:
+        raise Refused(f"the library was not linked; see {(folder / 'build.log').relative_to(ROOT)}")
+    return package
+
+
+def check_linked(folder: Path, report: Report, backend: str) -> None:
+    """It links with no symbol left over, and imports and computes where there is no GPU."""
+    package = stage(folder)
+    library = package / "fourfold" / "libfourfold.so"
+    left = library_symbols.unexpected(library, hip=backend == "hip")
+    if left:
+        raise Refused(f"the library has undefined symbols that nothing here provides: {', '.join(left)}")
+    strong = [
+        name
+        for name, kind in library_symbols.only_in_gpu_torch(library, TORCH / "lib" / "libtorch_cpu.so").items()
+        if kind not in "wv"
+    ]
+    if strong:
+        raise Refused(f"a CPU build of torch lacks {', '.join(strong)}, which the library does not import weakly")
+    path = os.pathsep.join([str(package), str(ROOT / "tests"), *filter(None, sys.path)])
+    command = (sys.executable, "-S", str(ROOT / "scripts" / "run_cpu_operators.py"), backend)
+    print("+", *command, flush=True)
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"the library does not run here: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
+    registered = done.stdout.split()
+    report.prove(backend, "linked", registered)
+    silent = [operator for operator in report.operators if operator not in registered]
+    report.refuse(backend, "linked", "the library registers no GPU kernel of that name", silent)
+    report.facts.append(f"{backend}: the library has {library.stat().st_size / 1e6:.1f} MB")
+
+
+def cuda(report: Report) -> None:
+    nvcc = tools.nvcc()
+    version = tools.nvcc_version(nvcc)
+    wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", CUDA_ARCHITECTURES)
+    folder = configure("cuda", "-DFOURFOLD_CUDA=ON", CUDACXX=str(nvcc), TORCH_CUDA_ARCH_LIST=wanted)
+    objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
+    build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators})
+    architectures = cuda_architectures(folder)
+    report.facts.append(f"cuda: nvcc {version} compiled for {', '.join(architectures)}")
+    report.prove("cuda", "compiled")
+    check_linked(folder, report, "cuda")
+
+
+def cuda_architectures(folder: Path) -> list[str]:
+    """What nvcc was told, which is not what CMake was told where find_package(Torch) has its way."""
+    commands = json.loads((folder / "compile_commands.json").read_text())
+    told = {
+        tuple(sorted(set(re.findall(r"arch=compute_(\w+)", command["command"]))))
+        for command in commands
+        if command["file"].endswith(".cu")
+    }
+    facts = (folder / "CMakeCache.txt").read_text()
+    if len(told) != 1 or not next(iter(told)) or "FOURFOLD_CUDA" not in facts:
+        raise Refused(f"nvcc was told different architectures for different files, or none: {sorted(told)}")
+    return sorted(next(iter(told)), key=lambda name: int(re.sub(r"\D", "", name)))
+
+
+def cuda_old(report: Report) -> None:
+    """The oldest toolkit that the sources promise to compile under. Its nvcc is in no Python package, so a newer nvcc
+    reads its headers, and its own ptxas assembles what comes out."""
+    nvcc = tools.nvcc()
+    if tools.nvcc_version(nvcc).startswith("12."):
+        report.facts.append("cuda: that nvcc is of CUDA 12 itself")
+        return
+    headers, ptxas = tools.old_toolkit()
+    kept = WORK / "cuda-12.8-ptx"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    folder = configure(
+        "cuda-12.8",
+        "-DFOURFOLD_CUDA=ON",
+        f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(f'{number}-virtual' for number in OLD_ARCHITECTURES)}",
+        f"-DCMAKE_CUDA_FLAGS=-I{headers} --keep --keep-dir={kept}",
+        CUDACXX=str(nvcc),
+    )
+    objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
+    build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators}, "fourfold_cuda")
+    if str(headers / "cuda_runtime_api.h") not in output(BIN / "ninja", "-C", folder, "-t", "deps"):
+        raise Refused("nvcc did not read the headers of CUDA 12.8")
+    for operator in report.operators:
+        for virtual, real in OLD_ARCHITECTURES.items():
+            why = assemble(kept / f"{operator}.compute_{virtual}.ptx", real, ptxas)
+            if why:
+                report.refuse("cuda", "compiled", why, [operator])
+    names = ", ".join(number for real in OLD_ARCHITECTURES.values() for number in real)
+    report.facts.append(f"cuda: also compiled with the headers of CUDA 12.8, and assembled by its ptxas for {names}")
+
+
+def assemble(file: Path, architectures: tuple[str, ...], ptxas: Path) -> str:
+    """Assembles one PTX file; returns what is wrong, if anything is."""
+    if not file.exists():
+        return f"nvcc wrote no {file.name} with the headers of CUDA 12.8"
+    # A newer nvcc writes a newer version of the language; what the kernels use of it has to be in the older one.
+    text = re.sub(r"^\.version .*$", f".version {OLD_PTX}", file.read_text(), count=1, flags=re.MULTILINE)
+    older = file.with_suffix(".old.ptx")
+    older.write_text(text)
+    for number in architectures:
+        command = [str(ptxas), f"-arch=sm_{number}", str(older), "-o", str(file.with_suffix(".cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return f"CUDA 12.8's ptxas refuses {file.name} for {number}: {done.stderr.strip().splitlines()[0]}"
+    return ""
+
+
+def hip(report: Report) -> None:
+    folder = configure("hip", "-DFOURFOLD_HIP=ON", "-DFOURFOLD_CUDA=OFF", PYTORCH_ROCM_ARCH=" ".join(HIP_ARCHITECTURES))
+    objects = {name: folder / "hip" / f"{name}.o" for name in report.operators}
+    build(folder, report, "hip", objects)
+    for operator, path in objects.items():
+        if path.exists():
+            missing = set(HIP_ARCHITECTURES) - device_code(path)
+            if missing:
+                why = f"{path.name} holds no device code for {', '.join(sorted(missing))}"
+                report.refuse("hip", "compiled", why, [operator])
+    report.facts.append(f"hip: clang compiled for {', '.join(HIP_ARCHITECTURES)}")
+    report.prove("hip", "compiled")
+    check_linked(folder, report, "hip")
+
+
+def device_code(path: Path) -> set[str]:
+    """The architectures whose code an object file carries."""
+    bundle = path.with_suffix(".fatbin")
+    output("objcopy", f"--dump-section=.hip_fatbin={bundle}", path, path.with_suffix(".copy"))
+    said = output("clang-offload-bundler-19", "--list", "--type=o", f"--input={bundle}")
+    return set(re.findall(r"amdhsa--(gfx\w+)", said))

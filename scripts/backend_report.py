@@ -1,0 +1,68 @@
+"""The table that check_backends.py ends in: what is proved of each operator on each backend, and what not, and why."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+BACKENDS = ("cuda", "hip")
+HARDWARE = "run on hardware"
+PROOFS = ("compiled", "linked", "simulated warp 32", "simulated warp 64", HARDWARE)
+# A warp of NVIDIA's has 32 threads.
+NOT_APPLICABLE = {("cuda", "simulated warp 64")}
+
+
+class Refused(Exception):
+    """A step could not prove what it is there to prove; the text says why."""
+
+
+@dataclass
+class Report:
+    operators: tuple[str, ...]
+    proved: set[tuple[str, str, str]] = field(default_factory=set)
+    refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    facts: list[str] = field(default_factory=list)
+
+    def prove(self, backend: str, proof: str, operators: Iterable[str] | None = None) -> None:
+        for operator in self.operators if operators is None else operators:
+            self.proved.add((operator, backend, proof))
+
+    def refuse(self, backend: str, proof: str, why: str, operators: Iterable[str] | None = None) -> None:
+        for operator in self.operators if operators is None else operators:
+            self.refused.setdefault((operator, backend, proof), why)
+
+    def has(self, operator: str, backend: str, proof: str) -> bool:
+        return (operator, backend, proof) in self.proved
+
+    def cell(self, operator: str, backend: str, proof: str) -> tuple[str, str]:
+        """yes, no or - (no such thing), and for a no its reason. No other step proves what one has refused."""
+        key = (operator, backend, proof)
+        if (backend, proof) in NOT_APPLICABLE:
+            return "-", ""
+        if key in self.refused:
+            return "no", self.refused[key]
+        return ("yes", "") if key in self.proved else ("no", "no step looked at it")
+
+    def complete(self) -> bool:
+        """Whether everything is proved that can be without a GPU."""
+        return all(
+            self.cell(operator, backend, proof)[0] != "no"
+            for operator in self.operators
+            for backend in BACKENDS
+            for proof in PROOFS
+            if proof != HARDWARE
+        )
+
+    def text(self) -> str:
+        reasons: dict[str, int] = {}
+        rows = [("operator", "backend", *PROOFS)]
+        for operator in self.operators:
+            for backend in BACKENDS:
+                cells = [self.cell(operator, backend, proof) for proof in PROOFS]
+                marks = [
+                    f"{mark} [{reasons.setdefault(why, len(reasons) + 1)}]" if why else mark for mark, why in cells
+                ]
+                rows.append((operator, backend, *marks))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        notes = [f"[{number}] {why}" for why, number in reasons.items()]
+        return "\n".join([*self.facts, "", *lines, "", *notes])

@@ -1,0 +1,134 @@
+"""The compilers of the GPU kernels: found, or installed where that is possible, or named.
+
+    python scripts/backend_tools.py
+
+prints the path of nvcc, and says on stderr what it does to get there.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from backend_report import Refused
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "check-backends"
+
+# Debian's ROCm packages lag behind; with this clang they compile torch's headers.
+APT_PACKAGES = {
+    "clang++-19": "clang-19",
+    "clang-offload-bundler-19": "clang-tools-19",
+    "ld.lld-19": "lld-19",
+    "llvm-objcopy-19": "llvm-19",
+    "/usr/include/hip/hip_runtime.h": "libamdhip64-dev",
+    "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ocml.bc": "rocm-device-libs",
+    "nm": "binutils",
+}
+# NVIDIA's own packages of the compiler. Those of 12.8 lack nvcc itself, but have its headers and its assembler.
+NVCC = (
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-cccl==13.0.85",
+)
+OLD_HEADERS = (
+    "nvidia-cuda-nvcc-cu12==12.8.93",
+    "nvidia-cuda-runtime-cu12==12.8.90",
+    "nvidia-cuda-cccl-cu12==12.8.90",
+)
+
+
+def run(*command: object, log: Path | None = None, **keywords: object) -> subprocess.CompletedProcess:
+    """Shows and runs a command; its output goes to `log`, whose end is printed if the command fails."""
+    print("+", *command, file=sys.stderr, flush=True)
+    words = [str(word) for word in command]
+    if log is None:
+        return subprocess.run(words, stdout=sys.stderr, **keywords)
+    with log.open("w") as file:
+        done = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, text=True, **keywords)
+    if done.returncode:
+        print(log.read_text()[-6000:], file=sys.stderr, flush=True)
+    return done
+
+
+def output(*command: object, **keywords: object) -> str:
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=True, capture_output=True, text=True, **keywords).stdout
+
+
+def apt_packages() -> None:
+    """Installs what HIP's compiler needs, as root on Debian or Ubuntu; elsewhere a later step says what it misses."""
+    missing = [package for need, package in APT_PACKAGES.items() if not (shutil.which(need) or Path(need).exists())]
+    if not missing:
+        return
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        run("apt-get", "update", "-q")
+        run("apt-get", "install", "-q", "-y", "--no-install-recommends", *missing)
+    else:
+        print(
+            f"To compile for AMD GPUs, install {' '.join(missing)} (Debian 12, Ubuntu 24.04), or run this as root.",
+            file=sys.stderr,
+        )
+
+
+def python_packages(folder: Path, wanted: tuple[str, ...]) -> None:
+    if folder.exists():
+        return
+    partial = folder.parent / f"{folder.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, *wanted)
+    if run(*install).returncode:
+        raise Refused(f"pip could not install {', '.join(wanted)}")
+    partial.rename(folder)
+
+
+def nvcc() -> Path:
+    """nvcc as CMake would find it, or else NVIDIA's Python packages of it."""
+    named = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    for place in (named, "/usr/local/cuda/bin/nvcc"):
+        if place and Path(place).exists():
+            return Path(place)
+    packages = WORK / "nvcc"
+    try:
+        python_packages(packages, NVCC)
+    except Refused as why:
+        raise Refused(f"there is no nvcc, and {why}: install the CUDA toolkit, or set CUDACXX to its nvcc") from None
+    root = packages / "nvidia" / "cu13"
+    # nvcc looks for libraries in lib64, and the packages have them in lib.
+    if not (root / "lib64").exists():
+        (root / "lib64").symlink_to("lib")
+    return root / "bin" / "nvcc"
+
+
+def nvcc_version(nvcc: Path) -> str:
+    return re.search(r"release (\d+\.\d+)", output(nvcc, "--version")).group(1)
+
+
+def old_toolkit() -> tuple[Path, Path]:
+    """The headers of CUDA 12.8 in one folder, and its ptxas."""
+    packages = WORK / "cuda-12.8"
+    python_packages(packages, OLD_HEADERS)
+    headers = WORK / "cuda-12.8-headers"
+    if not headers.exists():
+        for part in ("cuda_nvcc", "cuda_runtime", "cuda_cccl"):
+            shutil.copytree(packages / "nvidia" / part / "include", headers, dirs_exist_ok=True)
+        # It belongs to the code that nvcc generates, so it has to be the one of the nvcc that runs.
+        (headers / "crt" / "host_runtime.h").unlink()
+    return headers, packages / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
+
+
+def main() -> None:
+    apt_packages()
+    try:
+        print(nvcc())
+    except Refused as why:
+        sys.exit(str(why))
+
+
+if __name__ == "__main__":
+    main()
