@@ -7,7 +7,6 @@ where everything is proved that can be without a GPU. `make check-backends` sets
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,49 +20,37 @@ import library_symbols
 from backend_report import HARDWARE, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-SIMULATOR = ROOT / "tests" / "simulated.py"
-# The tests that the simulated kernels have to pass: every case of every operator, forward and backward.
-CASE_TABLE_TESTS = ("tests/test_values.py", "tests/test_gradients.py")
+SIMULATOR_TESTS = tuple(ROOT / "tests" / "simulators" / name for name in ("case_table.py", "faults.py"))
+# The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
+SIMULATED = {"32": ("cuda", "hip"), "64": ("hip",)}
+ONLY_A_DEVICE = """\
+What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
+over the same tiles; that its memory orders what the flags between blocks ask for, which the simulator holds to the
+language's rules; and every figure of speed. make check-gpu does."""
 
 
 def simulated(report: Report) -> None:
-    """The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them."""
-    if not SIMULATOR.exists():
-        raise Refused(f"not simulated: there is no {SIMULATOR.relative_to(ROOT)}")
-    for warp, backends in ((32, ("cuda", "hip")), (64, ("hip",))):
-        passed, failed = simulate(warp, report.operators)
-        for operator in report.operators:
-            why = failed.get(operator) or f"no test ran it in the simulator with {warp} threads a warp"
-            for backend in backends:
-                if operator in passed and operator not in failed:
-                    report.prove(backend, f"simulated warp {warp}", [operator])
-                else:
-                    report.refuse(backend, f"simulated warp {warp}", why, [operator])
-
-
-def simulate(warp: int, operators: tuple[str, ...]) -> tuple[set[str], dict[str, str]]:
-    """The operators of which a test passed, and those of which one did not, with the first such test."""
-    built = run(sys.executable, SIMULATOR, "--warp", warp, log=WORK / f"simulator-{warp}.log")
-    said = (WORK / f"simulator-{warp}.log").read_text().split()
-    if built.returncode or not said:
-        raise Refused(f"the simulated kernels with {warp} threads a warp do not build")
-    results = WORK / f"simulated-{warp}.xml"
+    """The tests say by record_property what they ran: an operator, and a warp of 32 or 64. One that names no operator
+    speaks for all."""
+    results = WORK / "simulated.xml"
     results.unlink(missing_ok=True)
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *CASE_TABLE_TESTS, f"--junitxml={results}")
-    run(*command, env=os.environ | {"FOURFOLD_CASE_TABLE": said[-1]}, cwd=ROOT)
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *SIMULATOR_TESTS, f"--junitxml={results}")
+    log = WORK / "simulated.log"
+    run(*command, "-o", "junit_family=xunit1", log=log, cwd=ROOT)
     if not results.exists():
-        raise Refused(f"pytest did not run the simulated kernels with {warp} threads a warp")
-    passed, failed = set(), {}
+        raise Refused(f"the simulator's tests broke off; see {log.relative_to(ROOT)}")
     for case in ElementTree.parse(results).iter("testcase"):
-        # A case of tests/op_cases.py is named operator-case, and its test test_values[operator-case-...].
-        operator = case.get("name").partition("[")[2].partition("-")[0]
+        said = {item.get("name"): item.get("value") for item in case.iter("property")}
+        operators = [said["operator"]] if "operator" in said else report.operators
         outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), None)
-        if outcome is None:
-            passed.add(operator)
-        elif outcome != "skipped":
-            for name in [operator] if operator in operators else operators:
-                failed.setdefault(name, f"{outcome} in {case.get('name')} with {warp} threads a warp")
-    return passed, failed
+        for warp in [said["warp"]] if "warp" in said else SIMULATED:
+            for backend in SIMULATED[warp]:
+                proof = f"simulated warp {warp}"
+                if outcome is not None:
+                    why = f"{outcome} in {case.get('name')}; see {log.relative_to(ROOT)}"
+                    report.refuse(backend, proof, why, operators)
+                elif "operator" in said:
+                    report.prove(backend, proof, operators)
 
 
 def hardware(report: Report) -> None:
@@ -109,7 +96,7 @@ def main() -> None:
                     backend, proof, str(why), [o for o in report.operators if not report.has(o, backend, proof)]
                 )
         print(f"   {time.monotonic() - started:.0f} s", flush=True)
-    print("\n" + report.text())
+    print(f"\n{report.text()}\n\n{ONLY_A_DEVICE}")
     sys.exit(not report.complete())
 
 

@@ -1,4 +1,4 @@
-"""fourfold: fused PyTorch operators whose mathematics is written once for every backend; this version has the CPU's."""
+"""fourfold: fused PyTorch operators whose mathematics is written once for every backend."""
 
 import torch as _torch
 
