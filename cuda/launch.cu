@@ -16,16 +16,30 @@ namespace {
 
 std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
 
+#if defined(USE_ROCM)
+constexpr const char* architectures_variable = "PYTORCH_ROCM_ARCH";
+#else
+constexpr const char* architectures_variable = "TORCH_CUDA_ARCH_LIST";
+#endif
+
+// The device's architecture, as that variable spells it.
+std::string architecture_of(const cudaDeviceProp& properties) {
+#if defined(USE_ROCM)
+  return properties.gcnArchName;
+#else
+  return std::to_string(properties.major) + "." + std::to_string(properties.minor);
+#endif
+}
+
 [[noreturn]] void fail_without_image(Place place) {
   int device = 0;
   cudaDeviceProp properties;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&properties, device) == cudaSuccess;
-  const std::string capability =
-      known ? std::to_string(properties.major) + "." + std::to_string(properties.minor) : std::string("unknown");
+  const std::string architecture = known ? architecture_of(properties) : "of an unknown architecture";
   fail("fourfold: this build has GPU kernels for the architectures ", FOURFOLD_CUDA_ARCHITECTURES, ", but device ",
-       place.index, known ? std::string(" (") + properties.name + ")" : std::string(), " is ", capability,
-       "; install a newer fourfold, or build it for that GPU: TORCH_CUDA_ARCH_LIST=", capability,
+       place.index, known ? std::string(" (") + properties.name + ")" : std::string(), " is ", architecture,
+       "; install a newer fourfold, or build it for that GPU: ", architectures_variable, "=", architecture,
        " pip install --no-build-isolation .");
 }
 

@@ -209,6 +209,7 @@ CASES = [
     Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
     Case("mlp", "two-vectors", _mlp(5, sizes=(20, 30, 18))),
     Case("mlp", "vendor", _mlp(6, sizes=(150, 130, 20))),
+    Case("mlp", "widest", _mlp(20, sizes=(128, 128, 128))),  # of those that a GPU fuses
     Case("mlp", "vendor-no-bias", _mlp(6, sizes=(150, 130, 20), bias=0)),
     Case("mlp", "long-batch", _mlp(3000, sizes=(20, 40, 4))),
     Case("mlp", "many-rows", _mlp(2**14, sizes=(5, 7, 3))),
