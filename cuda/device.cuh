@@ -101,12 +101,17 @@ FOURFOLD_FN void pause() {
 }
 
 // 16 bytes that another block of the same launch may have written: not from this multiprocessor's own cache, which the
-// write did not reach.
+// write did not reach. Volatile, so that the compiler does not ask for them before it has seen the flag.
 FOURFOLD_FN uint4 load_written(const void* from) {
 #if defined(USE_ROCM)
   return *static_cast<const uint4*>(from);  // the acquire before it has emptied that cache
 #else
-  return __ldcg(static_cast<const uint4*>(from));
+  uint4 value;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
 #endif
 }
 

@@ -1,5 +1,6 @@
 #include "launch.cuh"
 
+#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include <map>
@@ -7,9 +8,6 @@
 #include <string>
 
 #include "ops/aten.h"
-
-// Only a GPU build of torch has it: where there is none, nothing calls it.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t, void**);
 
 namespace fourfold::gpu {
 namespace {
@@ -100,7 +98,8 @@ void check(Place place, cudaError_t code) {
   }
 }
 
-// Through torch, which does not open a context on a device only to return to it.
+// Through torch, which does not open a context on a device only to return to it; and then in the runtime that is linked
+// in here, should it keep a current device of its own.
 DeviceGuard::DeviceGuard(Place place) {
   int current = -1;
   check(place, cudaGetDevice(&current));
@@ -108,10 +107,22 @@ DeviceGuard::DeviceGuard(Place place) {
   DeviceGuardHandle guard = nullptr;
   check_call(aoti_torch_create_device_guard(place.index, &guard), "a change of device");
   guard_ = guard;
+#if !defined(FOURFOLD_SIMULATION)  // whose tensors lie on no GPU
+  check(place, cudaSetDevice(place.index));
+#endif
 }
 
 DeviceGuard::~DeviceGuard() {
   if (guard_ != nullptr) aoti_torch_delete_device_guard(static_cast<DeviceGuardHandle>(guard_));
+}
+
+void* in_gpu_torch(const char* name) {
+  if (void* found = dlsym(RTLD_DEFAULT, name)) return found;
+  for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
+    // Only where it is loaded already.
+    if (void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) return dlsym(handle, name);
+  }
+  return nullptr;
 }
 
 void allow_shared_memory(Place place, const Grid& grid, const void* kernel) {
@@ -121,9 +132,11 @@ void allow_shared_memory(Place place, const Grid& grid, const void* kernel) {
 }
 
 cudaStream_t current_stream(Place place) {
-  if (aoti_torch_get_current_cuda_stream == nullptr) fail("fourfold: this build of torch has no GPU streams");
+  static auto* const get =
+      reinterpret_cast<AOTITorchError (*)(int32_t, void**)>(in_gpu_torch("aoti_torch_get_current_cuda_stream"));
+  if (get == nullptr) fail("fourfold: the library of torch's GPU streams, libtorch_cuda or libtorch_hip, is not loaded");
   void* stream = nullptr;
-  check_call(aoti_torch_get_current_cuda_stream(place.index, &stream), "the current stream");
+  check_call(get(place.index, &stream), "the current stream");
   return static_cast<cudaStream_t>(stream);
 }
 

@@ -21,6 +21,10 @@ class DeviceGuard {
   void* guard_ = nullptr;  // torch's; null when the device is current already
 };
 
+// A function that only a GPU build of torch has, or null. Looked up when it is called for, in the library that torch has
+// loaded: that library is loaded for torch alone, so that a weak symbol of ours would stay unbound even where it is.
+void* in_gpu_torch(const char* name);
+
 // torch's current stream on that device.
 cudaStream_t current_stream(Place place);
 

@@ -6,10 +6,6 @@
 #include "elementwise.cuh"
 #include "ops/backend.h"
 
-// relu(bias + x Wᵀ) by the vendor's product with its epilogue. Only a GPU build of torch has it.
-extern "C" __attribute__((weak)) AOTITorchError aoti_torch_cuda__addmm_activation(
-    AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double, int32_t, AtenTensorHandle*);
-
 namespace fourfold::gpu {
 namespace {
 
@@ -90,12 +86,16 @@ struct ReluBackward {
 };
 
 Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
-  if (bias && aoti_torch_cuda__addmm_activation != nullptr) {
+  // relu(bias + x Wᵀ) by the vendor's product with its epilogue.
+  using AddmmActivation = AOTITorchError(
+      AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double, int32_t, AtenTensorHandle*);
+  static auto* const addmm_activation =
+      reinterpret_cast<AddmmActivation*>(in_gpu_torch("aoti_torch_cuda__addmm_activation"));
+  if (bias && addmm_activation != nullptr) {
     AtenTensorHandle handle = nullptr;
-    check_call(
-        aoti_torch_cuda__addmm_activation(
-            bias->get(), x.get(), transposed(weights).get(), 1.0, 1.0, /*use_gelu=*/0, &handle),
-        "addmm with relu");
+    const int code = addmm_activation(
+        bias->get(), x.get(), transposed(weights).get(), 1.0, 1.0, /*use_gelu=*/0, &handle);
+    check_call(code, "addmm with relu");
     return Tensor(handle);
   }
   const Tensor hidden = linear(x, weights, bias);

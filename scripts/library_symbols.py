@@ -27,11 +27,11 @@ def unexpected(path: Path, hip: bool = False, nm: str = "nm") -> list[str]:
     return [name for _, name in undefined(path, nm) if not allowed.fullmatch(name)]
 
 
-def only_in_gpu_torch(path: Path, torch_cpu: Path, nm: str = "nm") -> dict[str, str]:
-    """The symbols of torch that the library uses and libtorch_cpu lacks, with nm's kind: w is weak."""
+def only_in_gpu_torch(path: Path, torch_cpu: Path, nm: str = "nm") -> list[str]:
+    """The symbols of torch that the library names, weakly or not, and libtorch_cpu lacks."""
     exported = {name.split("@")[0] for _, name in symbols(torch_cpu, "--dynamic", "--defined-only", nm=nm)}
     stable = re.compile(STABLE_ABI)
-    return {name: kind for kind, name in undefined(path, nm) if stable.fullmatch(name) and name not in exported}
+    return [name for _, name in undefined(path, nm) if stable.fullmatch(name) and name not in exported]
 
 
 def missing_tools() -> list[str]:

@@ -1,5 +1,7 @@
 """What libfourfold asks of its surroundings and shows to them: one wheel for every torch hangs on it."""
 
+import ctypes
+import os
 import re
 import sys
 from pathlib import Path
@@ -30,12 +32,20 @@ def test_nothing_of_torch_is_used_but_the_stable_abi():
     assert library_symbols.unexpected(LIBFOURFOLD, hip="hip" in BUILT, nm=tool("nm", "binutils")) == []
 
 
-def test_what_only_a_gpu_build_of_torch_has_is_a_weak_symbol():
-    """So that the library loads under a CPU build, which every other test of this file may run under."""
+def test_what_only_a_gpu_build_of_torch_has_is_no_symbol_of_ours():
+    """Strong, it would keep the library from loading under a CPU build of torch; weak, it would stay unbound under a
+    GPU build, whose library of GPU functions Python loads for torch alone."""
     cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    found = library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils"))
-    assert [name for name, kind in found.items() if kind not in "wv"] == []
-    assert ("aoti_torch_get_current_cuda_stream" in found) == bool(BUILT & {"cuda", "hip"})
+    assert library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils")) == []
+
+
+@pytest.mark.skipif(torch.version.cuda is None and torch.version.hip is None, reason="torch is a CPU build")
+def test_a_gpu_build_of_torch_has_loaded_what_the_kernels_look_up():
+    """As cuda/launch.cu does; no GPU is needed for it."""
+    name = "libtorch_cuda.so" if torch.version.cuda else "libtorch_hip.so"
+    library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    assert library.aoti_torch_get_current_cuda_stream
+    assert library.aoti_torch_cuda__addmm_activation
 
 
 def test_only_the_public_functions_are_exported():
