@@ -219,6 +219,10 @@ CASES = [
 ]
 
 
+# One hidden size for each length of the persistent kernels' loops over the depth, whatever the type.
+WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 136, 264, 520, 776)]
+
+
 def by_dtype(cases: list[Case] = CASES) -> list[tuple[Case, torch.dtype]]:
     return [(case, dtype) for case in cases for dtype in case.dtypes]
 

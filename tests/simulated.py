@@ -9,6 +9,7 @@ same tests and the same case table run on them.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -39,10 +40,18 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     for path in sources:
         digest.update(path.read_bytes())
     folder = BUILD / f"warp{warp}-{sanitizer}-{digest.hexdigest()[:16]}"
-    library = folder / "libfourfold_simulated.so"
-    if library.exists():
-        return library
     folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libfourfold_simulated.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two may ask for it at the same time
+        if not library.exists():
+            compile_into(folder, library, warp, sanitizer, jobs)
+    return library
+
+
+def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: int | None) -> None:
+    import torch
+
     translated = folder / "hip"
     run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", translated)
     replace_shared_memory(translated)
@@ -70,7 +79,6 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     link = ["g++", "-shared", "-pthread", *SANITIZERS[sanitizer], *objects, "-L", torch_library, "-ltorch_cpu", "-ldl"]
     run(*link, "-Wl,--no-undefined" if sanitizer == "none" else "-g", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
-    return library
 
 
 def replace_shared_memory(folder: Path) -> None:

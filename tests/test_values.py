@@ -8,7 +8,19 @@ import torch
 import fourfold
 from fourfold import reference
 from machine import devices
-from op_cases import CASES, LAYOUTS, SIMULATED, Case, by_dtype, case_id, differentiable, flatten, tolerance, wider
+from op_cases import (
+    CASES,
+    LAYOUTS,
+    SIMULATED,
+    WIDE_LAYERS,
+    Case,
+    by_dtype,
+    case_id,
+    differentiable,
+    flatten,
+    tolerance,
+    wider,
+)
 
 
 def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> None:
@@ -68,8 +80,26 @@ def test_tf32_is_as_exact_as_it_says(case: Case, device: str) -> None:
         assert not torch.equal(exact[0], rounded[0])
 
 
-def tf32_results(case: Case, device: str, allow_tf32: bool) -> list[torch.Tensor]:
-    args, leaves = differentiable(case.arguments(torch.float32, device=device))
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(
+    ("dtype", "allow_tf32"),
+    [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False), (torch.float16, False)],
+    ids=["float32", "tf32", "bfloat16", "float16"],
+)
+@pytest.mark.parametrize("case", WIDE_LAYERS, ids=case_id)
+def test_wide_layers(case: Case, dtype: torch.dtype, allow_tf32: bool, device: str) -> None:
+    results = tf32_results(case, device, allow_tf32, dtype)
+    args, leaves = differentiable(tuple(map(wider, case.arguments(dtype, device=device))))
+    outputs = flatten(case.reference(*args))
+    expected = [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves)]
+    for result, wanted in zip(results, expected, strict=True):
+        allowed = {"rtol": 2**-8, "atol": 2**-8} if allow_tf32 else tolerance(wanted, dtype, device, gradient=True)
+        atol = allowed["atol"] * max(1.0, wanted.abs().max().item())
+        torch.testing.assert_close(result.cpu().double(), wanted, rtol=allowed["rtol"], atol=atol)
+
+
+def tf32_results(case: Case, device: str, allow_tf32: bool, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    args, leaves = differentiable(case.arguments(dtype, device=device))
     outputs = torch.ops.fourfold.lltm(*args, *(False, None)[len(args) - 5 :], True, allow_tf32)[:3]
     return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves)]
 

@@ -39,7 +39,9 @@ class Run:
 
 RUNS = [
     # Whatever the CPU is asked: every road to a gradient, refusals, and the same bits each time.
-    Run("every test", "not 64_bit and not error_bounds and not threads_do_not"),
+    Run("every test", "not 64_bit and not error_bounds and not threads_do_not and not wide_layers"),
+    # As many multiprocessors as it takes to hold the blocks of hundreds of units at once.
+    WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
     Run("reverse order", environment=(("GPUSIM_REVERSE", "1"),)),
     Run("wavefront of 64", warp=64),
     Run("wavefront of 64, reverse order", warp=64, environment=(("GPUSIM_REVERSE", "1"),)),
@@ -113,13 +115,13 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
         item.callspec.params["run"] for item in request.session.items if "run" in getattr(item, "fixturenames", ())
     ]
     pool = ThreadPoolExecutor(os.cpu_count())
-    futures = {run: pool.submit(carry_out, run) for run in dict.fromkeys([*wanted, RUNS[0]])}
+    futures = {run: pool.submit(carry_out, run) for run in dict.fromkeys([*wanted, RUNS[0], WIDE])}
     yield lambda run: futures[run].result()
     pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("operator", fourfold.operator_names())
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", [run for run in RUNS if run is not WIDE], ids=lambda run: run.name)
 def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_of) -> None:
     record_property("operator", operator)
     record_property("warp", str(run.warp))
@@ -142,18 +144,21 @@ def kernels_in(library: Path) -> dict[int, str]:
     return found
 
 
+def test_wide_layers_hold(outcome_of) -> None:
+    outcome = outcome_of(WIDE)
+    assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
+    assert outcome.passed["lltm"] > 0
+
+
 def test_every_kernel_was_launched(outcome_of) -> None:
-    """Of each template and type, and of the persistent kernels each rounding. What may differ: how many chunks of the
-    depth a warp holds is the length of a loop, and the long ones are for hidden sizes of hundreds; 64-bit indices are
-    for more than 2^31 elements."""
-    outcome = outcome_of(RUNS[0])
-    kernels = kernels_in(outcome.library)
-    launched = {kernels[int(line, 16)] for line in outcome.launches.read_text().split()}
+    """Of every template, each type and size. Only whether an elementwise kernel's index has 32 or 64 bits may differ:
+    64 are for more than 2^31 elements."""
+    kernels = kernels_in(outcome_of(RUNS[0]).library)
+    launches = [outcome_of(run).launches.read_text().split() for run in (RUNS[0], WIDE)]
+    launched = {kernels[int(offset, 16)] for offsets in launches for offset in offsets}
     assert kernels
 
     def kind(name: str) -> str:
-        if name.startswith("persistent"):
-            return re.sub(r", \d+>$", ">", name)
         return re.sub(r"^(strided_elementwise<.*?), unsigned (?:int|long),", r"\1,", name)
 
     assert sorted({kind(name) for name in kernels.values()} - {kind(name) for name in launched}) == []
