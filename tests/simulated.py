@@ -64,9 +64,8 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
         *("-I", SIMULATORS / "gpusim", "-I", ROOT / "cpp", "-I", ROOT / "cpp" / "include", "-isystem", include),
         *SANITIZERS[sanitizer],
     ]
-    names = ["aten", "check", "parallel", "recurrent", "axpby", "softshrink", "lltm_cell", "lltm", "mlp"]
-    inputs = [ROOT / "cpp" / "ops" / f"{name}.cpp" for name in names]
-    inputs += [*sorted(translated.glob("*.hip")), SIMULATORS / "library" / "torch_gpu.cpp"]
+    inputs = sorted((ROOT / "cpp" / "ops").glob("*.cpp")) + sorted(translated.glob("*.hip"))
+    inputs += [SIMULATORS / "library" / "torch_gpu.cpp"]
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
