@@ -8,7 +8,7 @@
 namespace fourfold::gpu {
 namespace {
 
-constexpr RecurrentKernels lltm_kernels{true, run_forward<Lltm>, run_backward<Lltm>, copy};
+constexpr RecurrentKernels lltm_kernels{true, run_forward<Lltm>, run_backward<Lltm>, copy, nullptr};
 
 }  // namespace
 }  // namespace fourfold::gpu

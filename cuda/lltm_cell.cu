@@ -90,7 +90,7 @@ void backward(const LltmCellBackward& job) {
   });
 }
 
-constexpr LltmCellKernels lltm_cell_kernels{true, forward, backward};
+constexpr LltmCellKernels lltm_cell_kernels{true, forward, backward, nullptr};
 
 }  // namespace
 }  // namespace fourfold::gpu

@@ -1,5 +1,7 @@
 #include "ops/check.h"
 
+#include <utility>
+
 namespace fourfold {
 namespace {
 
@@ -34,8 +36,13 @@ std::string device_of(const Tensor& tensor) {
   }
 }
 
-bool same_place(const Tensor& a, const Tensor& b) {
-  return a.device().type() == b.device().type() && a.get_device_index() == b.get_device_index();
+// As torch numbers them: every call asks this of every tensor, and torch::stable::Device costs a translation each.
+std::pair<int32_t, int32_t> raw_device_of(const Tensor& tensor) {
+  int32_t type = 0;
+  int32_t index = 0;
+  aoti_torch_get_device_type(tensor.get(), &type);
+  aoti_torch_get_device_index(tensor.get(), &index);
+  return {type, index};
 }
 
 }  // namespace
@@ -81,9 +88,12 @@ bool is_floating(ScalarType dtype) {
 
 void expect_place(const char* op, std::initializer_list<Named> tensors) {
   const Named& first = *tensors.begin();
-  const std::string place = device_of(*first.tensor);
+  const auto [type, index] = raw_device_of(*first.tensor);
   for (const Named& named : tensors) {
-    if (named.tensor == nullptr || same_place(*first.tensor, *named.tensor)) continue;
+    if (named.tensor == nullptr) continue;
+    const auto [other_type, other_index] = raw_device_of(*named.tensor);
+    if (other_type == type && other_index == index) continue;
+    const std::string place = device_of(*first.tensor);
     fail(op, ": expected ", named.name, " to be on ", place, " like ", first.name, ", but got ",
          device_of(*named.tensor), "; move it with .to('", place, "')");
   }

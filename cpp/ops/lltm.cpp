@@ -195,7 +195,8 @@ RecurrentOutputs lltm_backward(
   const Tensor h =
       need_weights ? previous_h(kernels, as_rows(output, layout, dtype), initial_h, layout.steps, reverse) : initial_h;
   const InputGradients rest =
-      input_gradients(grad_gates, w, bias, h, as_rows(input, layout, dtype), need_input, need_weights);
+      input_gradients(
+          kernels.concatenate, grad_gates, w, bias, h, as_rows(input, layout, dtype), need_input, need_weights);
   const ScalarType result = input.scalar_type();
   Tensor grad_input = convert(rest.x, result);
   if (need_input && !batch_sizes) grad_input = view(grad_input, {layout.time(), layout.batch(), layout.input_size});
@@ -208,7 +209,8 @@ namespace {
 constexpr RecurrentKernels cpu_kernels{
     false, [](const RecurrentForward& job) { cpu::lltm(job); },
     [](const RecurrentBackward& job) { cpu::lltm_backward(job); },
-    [](Place, void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }};
+    [](Place, void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); },
+    concatenate_on_cpu};
 
 }  // namespace
 }  // namespace fourfold

@@ -2,10 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <cstring>
-
 #include "cpu/lltm_cell.h"
-#include "cpu/parallel.h"
 #include "ops/backend.h"
 #include "ops/recurrent.h"
 
@@ -88,41 +85,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
   const Tensor w = prepared(weights, dtype);
   const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(place, dtype);
   const InputGradients rest =
-      input_gradients(grad_gates, w, bias, prepared(h, dtype), prepared(x, dtype), need_x, need_weights);
+      input_gradients(
+          kernels.concatenate, grad_gates, w, bias, prepared(h, dtype), prepared(x, dtype), need_x, need_weights);
   return {convert(rest.x, result), convert(grad_previous_h, result), convert(grad_state, result),
           convert(rest.weights, result), convert(rest.bias, result)};
 }
 
 namespace {
 
-constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
-
-// [h, x] side by side, so that one product gives the gates.
-Tensor concatenate(const Tensor& h, const Tensor& x) {
-  const int64_t rows = h.size(0);
-  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
-  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
-  Tensor out = empty(place_of(x), {rows, h.size(1) + x.size(1)}, h.scalar_type());
-  if (out.numel() == 0) return out;
-  char* to = static_cast<char*>(out_data(out));
-  const char* from_h = static_cast<const char*>(data_of(h));
-  const char* from_x = static_cast<const char*>(data_of(x));
-  cpu::parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      char* at = to + row * (h_bytes + x_bytes);
-      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
-      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
-    }
-  });
-  return out;
-}
-
 LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward) {
   const int64_t batch = in.h.size(0);
   const int64_t hidden_size = in.h.size(1);
   const Place place = place_of(in.x);
   const ScalarType dtype = in.x.scalar_type();
-  const Tensor gates = linear(concatenate(in.h, in.x), in.weights, in.bias);
+  const Tensor gates = linear(concatenate_on_cpu(in.h, in.x), in.weights, in.bias);
   Tensor next_h = empty(place, {batch, hidden_size}, dtype);
   Tensor next_c = empty(place, {batch, hidden_size}, dtype);
   cpu::lltm_cell(LltmCellForward{
@@ -141,7 +117,7 @@ LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward)
 
 void backward_on_cpu(const LltmCellBackward& job) { cpu::lltm_cell_backward(job); }
 
-constexpr LltmCellKernels cpu_kernels{false, forward_on_cpu, backward_on_cpu};
+constexpr LltmCellKernels cpu_kernels{false, forward_on_cpu, backward_on_cpu, concatenate_on_cpu};
 
 }  // namespace
 }  // namespace fourfold

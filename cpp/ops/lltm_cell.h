@@ -2,8 +2,8 @@
 
 #include <tuple>
 
-#include "ops/aten.h"
 #include "ops/lltm_cell_job.h"
+#include "ops/recurrent.h"
 
 namespace fourfold {
 
@@ -26,6 +26,7 @@ struct LltmCellKernels {
   bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
   LltmCellOutputs (*forward)(const LltmCellInputs& inputs, bool save_for_backward);
   void (*backward)(const LltmCellBackward& job);
+  Concatenate* concatenate;  // or null
 };
 
 std::tuple<Tensor, Tensor, Tensor> lltm_cell(

@@ -112,8 +112,13 @@ Forward mlp(
     const Tensor& output_weights, const OptionalTensor& output_bias, bool save_for_backward) {
   const MlpSizes sizes = check_arguments("mlp", x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(kernels, sizes, x, hidden_weights, output_weights);
-  const auto [output, hidden] = (kernels.fuses_forward(sizes) ? fused_forward : vendor_forward)(
-      kernels, net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype), save_for_backward);
+  // The kernels read a bias of either shape; torch's products take it flat, which is a call each.
+  const auto [output, hidden] =
+      kernels.fuses_forward(sizes)
+          ? fused_forward(
+                kernels, net, prepared(hidden_bias, net.dtype), prepared(output_bias, net.dtype), save_for_backward)
+          : vendor_forward(
+                kernels, net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype), save_for_backward);
   return {like_input(convert(output, x.scalar_type()), x, sizes.output_size), hidden};
 }
 

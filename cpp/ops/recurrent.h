@@ -8,11 +8,17 @@
 
 namespace fourfold {
 
+// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). A backend where
+// that copy costs less than a second product has one.
+using Concatenate = Tensor(const Tensor& h, const Tensor& x);
+Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x);
+
 struct RecurrentKernels {
   bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
   void (*forward)(const RecurrentForward& job);
   void (*backward)(const RecurrentBackward& job);
   void (*copy)(Place place, void* to, const void* from, size_t bytes);
+  Concatenate* concatenate;  // or null
 };
 
 // Where each step's rows are among a sequence's rows. Packed batches are sorted by length: the rows of a step are the
@@ -41,7 +47,7 @@ struct InputGradients {
 };
 
 InputGradients input_gradients(
-    const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
+    Concatenate* concatenate, const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
     bool need_x, bool need_weights);
 
 }  // namespace fourfold
