@@ -6,6 +6,7 @@ each time; its strided twin has the same values in memory that is not contiguous
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor
 
 import fourfold
 from fourfold import reference
+from fourfold.operators._operator import declared
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -36,16 +38,20 @@ GRADIENT_TOLERANCE = {
     torch.bfloat16: {"rtol": 2**-5, "atol": 2**-4},
     torch.float16: {"rtol": 2**-7, "atol": 2**-7},
 }
-# A GPU's products take their factors in the tensors' own 16 bits, so that what goes from one part of an operator to the
-# next, such as h from step to step, is rounded on the way: units of the largest value, for a sum has large terms.
+# A GPU's products take their factors in the tensors' own 16 bits, as do a CPU's in a sequence of bfloat16, so that what
+# goes from one part of an operator to the next, such as h from step to step, is rounded on the way: units of the
+# largest value, for a sum has large terms.
 ROUNDING_ON_THE_WAY = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # the CPU's tensors are given to a GPU's kernels
 
 
-def tolerance(wanted: Tensor, dtype: torch.dtype, device: str = "cpu", gradient: bool = False) -> dict[str, float]:
-    """How far a result in `dtype` may be from what is wanted."""
+def tolerance(
+    wanted: Tensor, dtype: torch.dtype, device: str = "cpu", gradient: bool = False, sequence: bool = False
+) -> dict[str, float]:
+    """How far a result in `dtype` may be from what is wanted; `sequence`: of a recurrent layer."""
     allowed = (GRADIENT_TOLERANCE if gradient else TOLERANCE)[dtype]
-    if dtype not in ROUNDING_ON_THE_WAY or (device == "cpu" and not SIMULATED):
+    exact_on_cpu = dtype == torch.float16 or not sequence
+    if dtype not in ROUNDING_ON_THE_WAY or (device == "cpu" and not SIMULATED and exact_on_cpu):
         return allowed
     finite = wanted[wanted.isfinite()].abs()
     scale = max(1.0, finite.max().item() if finite.numel() else 0.0)
@@ -66,6 +72,10 @@ class Draw:
             return torch.randint(0, high, shape, generator=self.generator).to(self.device, self.dtype)
         drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale
         return drawn.to(self.device, self.dtype)
+
+    def mask(self, *shape: int) -> Tensor:
+        """True in about a quarter of all places."""
+        return (torch.rand(shape, generator=self.generator) < 0.25).to(self.device)
 
     def special(self) -> Tensor:
         """What arithmetic has of corners: signed zeros, infinities, NaN, the smallest and the largest numbers."""
@@ -104,6 +114,28 @@ class Case:
     def reference(self) -> Callable[..., Any]:
         return getattr(reference, self.op)
 
+    def by_schema(self, args: tuple) -> tuple:
+        """The function's arguments as the operator takes them, whose schema has more among them."""
+        return tuple(default if k is None else args[k] for k, default in self.placed(len(args)))
+
+    def placed(self, count: int) -> list[tuple[int | None, Any]]:
+        """For each argument of the operator, which of the function's `count` it is, or its default."""
+        parameters = list(inspect.signature(self.function).parameters)
+        schema = [argument.name for argument in declared[self.op].op._schema.arguments]
+        if count > len(parameters) or parameters[:count] == schema[:count]:
+            return [(k, None) for k in range(count)]
+        last = max(schema.index(name) for name in parameters[:count])
+        given = {name: k for k, name in enumerate(parameters[:count])}
+        return [(given.get(name), declared[self.op].defaults[k]) for k, name in enumerate(schema[: last + 1])]
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.op in ("lltm", "lstm", "gru")
+
+    @property
+    def schema(self) -> list[str]:
+        return [argument.name for argument in declared[self.op].op._schema.arguments]
+
     def arguments(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> tuple:
         return self.make(Draw(dtype, seed, device))
 
@@ -141,6 +173,73 @@ def _lltm_packed(sizes: list[int], input_size: int, hidden_size: int, reverse: b
         return (draw(sum(sizes), input_size), *state, *parameters, reverse, torch.tensor(sizes))
 
     return make
+
+
+GATES = {"lstm": 4, "gru": 3}
+
+
+def _torch_layer(
+    op: str,
+    time: int,
+    batch: int,
+    input_size: int,
+    hidden_size: int,
+    bias: str = "both",
+    reverse: bool = False,
+    sizes: list[int] | None = None,
+    reset: bool = False,
+) -> Callable[[Draw], tuple]:
+    """lstm or gru; with `sizes`, packed. `bias`: which there are, both, ih, hh or none."""
+
+    def make(draw: Draw) -> tuple:
+        rows, scale = GATES[op] * hidden_size, max(hidden_size, 1) ** -0.5
+        state = [draw(batch, hidden_size) for _ in range(2 if op == "lstm" else 1)]
+        weights = draw(rows, input_size, scale=scale), draw(rows, hidden_size, scale=scale)
+        biases = (draw(rows, scale=scale) if bias in ("both", side) else None for side in ("ih", "hh"))
+        steps = (time, batch) if sizes is None else (sum(sizes),)
+        packed = None if sizes is None else torch.tensor(sizes)
+        arguments = (draw(*steps, input_size), *state, *weights, *biases, reverse, packed)
+        return (*arguments, draw.mask(*steps)) if reset else arguments
+
+    return make
+
+
+def _reset(make: Callable[[Draw], tuple], packed: bool = False) -> Callable[[Draw], tuple]:
+    """An LLTM's case with restarts."""
+
+    def made(draw: Draw) -> tuple:
+        arguments = make(draw)
+        shape = arguments[0].shape[:1] if packed else arguments[0].shape[:2]
+        return (*arguments, *[None] * (7 - len(arguments)), draw.mask(*shape))
+
+    return made
+
+
+def _torch_cases(op: str) -> list[Case]:
+    def case(name: str, *sizes: int, every_road: bool = False, **options: Any) -> Case:
+        return Case(op, name, _torch_layer(op, *sizes, **options), every_road=every_road)
+
+    lengths = [5, 5, 3, 2, 1, 1]
+    return [
+        case("short", 5, 4, 6, 16),
+        case("odd", 7, 3, 5, 19, every_road=True),
+        case("one", 1, 1, 1, 1),
+        case("wide", 3, 13, 9, 67),
+        case("reverse", 6, 5, 4, 18, reverse=True),
+        case("no-bias", 4, 2, 3, 33, bias="none"),
+        case("bias-ih", 4, 2, 3, 8, bias="ih"),
+        case("bias-hh", 4, 2, 3, 8, bias="hh"),
+        case("zero-time", 0, 3, 4, 5),
+        case("zero-batch", 4, 0, 3, 5),
+        case("packed", 6, 5, 4, 17, sizes=lengths, every_road=True),
+        case("packed-reverse", 6, 5, 4, 17, sizes=lengths, reverse=True),
+        case("reset", 7, 4, 3, 18, reset=True, every_road=True),
+        case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True),
+        case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
+        case("row-tiles", 3, 37, 5, 40),
+        case("deep", 3, 2, 5, 136),
+        case("chunks", 24, 13, 3, 200),  # of steps that a CPU takes at once
+    ]
 
 
 def _mlp(*leading: int, sizes: tuple[int, int, int], bias: int = 2) -> Callable[[Draw], tuple]:
@@ -204,6 +303,12 @@ CASES = [
     Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
     Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False)),
     Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True)),
+    Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_road=True),
+    Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True))),
+    Case("lltm", "packed-reset", _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True)),
+    Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU takes at once
+    *_torch_cases("lstm"),
+    *_torch_cases("gru"),
     Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
     Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
     Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
@@ -220,7 +325,9 @@ CASES = [
 
 
 # One hidden size for each length of the persistent kernels' loops over the depth, whatever the type.
-WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 136, 264, 520, 776)]
+WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 136, 264, 520, 776)] + [
+    Case(op, f"hidden-{size}", _torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 264, 520)
+]
 
 
 def by_dtype(cases: list[Case] = CASES) -> list[tuple[Case, torch.dtype]]:

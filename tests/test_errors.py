@@ -26,6 +26,7 @@ def arguments(case: str, **changes: Any) -> tuple:
 
 T = torch.zeros
 CELL, SEQUENCE, PACKED, NETWORK = "lltm_cell-tutorial", "lltm-short", "lltm-packed", "mlp-tutorial"
+LSTM, GRU, RESTARTS = "lstm-short", "gru-short", "lltm-reset"
 
 # operator, arguments, type, sentence without its operator
 REFUSED: list[tuple[str, tuple, type, str]] = [
@@ -123,6 +124,42 @@ REFUSED: list[tuple[str, tuple, type, str]] = [
         "expected batch_sizes to have dtype torch.int64, but got torch.int32",
     ),
     (
+        "lltm",
+        arguments(RESTARTS, _7=T(7, 3, dtype=torch.bool)),
+        ValueError,
+        "expected reset to have shape (time, batch) = (7, 4), but got (7, 3)",
+    ),
+    (
+        "lstm",
+        arguments(LSTM, _2=T(4, 15)),
+        ValueError,
+        "expected c_0 to have shape (batch, hidden_size) = (4, 16), but got (4, 15)",
+    ),
+    (
+        "lstm",
+        arguments(LSTM, _3=T(48, 6)),
+        ValueError,
+        "expected weight_ih to have shape (4 * hidden_size, input_size) = (64, 6), but got (48, 6)",
+    ),
+    (
+        "lstm",
+        arguments(LSTM, _6=T(64, dtype=torch.float64)),
+        TypeError,
+        "expected bias_hh to have dtype torch.float32, but got torch.float64",
+    ),
+    (
+        "gru",
+        arguments(GRU, _3=T(48, 15)),
+        ValueError,
+        "expected weight_hh to have shape (3 * hidden_size, hidden_size) = (48, 16), but got (48, 15)",
+    ),
+    (
+        "gru",
+        arguments(GRU, _4=T(1, 48)),
+        ValueError,
+        "expected bias_ih to have shape (3 * hidden_size,) = (48,), but got (1, 48)",
+    ),
+    (
         "mlp",
         arguments(NETWORK, _0=T(32, 6)),
         ValueError,
@@ -208,6 +245,7 @@ def test_function_refuses(op: str, args: tuple, kind: type, sentence: str) -> No
 
 @pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED, ids=refusal_id)
 def test_operator_refuses_in_the_same_words(op: str, args: tuple, kind: type, sentence: str) -> None:
+    args = next(c for c in CASES if c.op == op).by_schema(args)
     assert sentence_of(getattr(torch.ops.fourfold, op), args, RuntimeError) == f"{op}: {sentence}"
 
 

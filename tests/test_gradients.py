@@ -39,11 +39,15 @@ def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
 
 
 def expect_same(
-    results: list[Tensor], expected: list[Tensor], dtype: torch.dtype = torch.float64, device: str = "cpu"
+    results: list[Tensor],
+    expected: list[Tensor],
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+    sequence: bool = False,
 ) -> None:
     for result, wanted in zip(results, expected, strict=True):
         assert result.shape == wanted.shape
-        allowed = tolerance(wanted, dtype, device, gradient=True)
+        allowed = tolerance(wanted, dtype, device, gradient=True, sequence=sequence)
         torch.testing.assert_close(result.cpu().double(), wanted.cpu().double(), **allowed)
 
 
@@ -51,9 +55,10 @@ def raw(case: Case) -> Any:
     """The operator itself, as exported and C++ programs call it, without what it keeps for its backward."""
     op = getattr(torch.ops.fourfold, case.op)
     saved = declared[case.op].saved
+    places = case.placed(len(case.arguments(torch.float32)))
 
     def call(*args: Any) -> Any:
-        out = op(*args)
+        out = op(*(default if k is None else args[k] for k, default in places))
         return out[: len(out) - saved] if saved else out
 
     return call
@@ -67,7 +72,7 @@ def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> N
     expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
     results = gradients(lambda *leaves: case.function(*map(LAYOUTS[layout], leaves)), args)
     assert all(r.dtype == dtype for r in results)
-    expect_same(results, expected, dtype, device)
+    expect_same(results, expected, dtype, device, case.is_sequence)
 
 
 @pytest.mark.parametrize("device", devices())
@@ -79,20 +84,22 @@ def test_raw_operator(case: Case, device: str) -> None:
 
 def backward_arguments(case: Case, args: tuple) -> tuple:
     """What the raw operator's backward is given when the gradient of each output is one."""
-    full = (*args, *declared[case.op].defaults[len(args) :])
-    outputs = getattr(torch.ops.fourfold, case.op)(*args)
-    grads = [torch.ones_like(o) for o in outputs[: len(outputs) - declared[case.op].saved]]
-    if case.op == "mlp":
-        return (*grads, *full[:5], outputs[1])
-    if case.op == "lltm_cell":
-        return (*grads, *full[:5], outputs[1], outputs[2])
-    return (*grads, *full[:7], outputs[0], *outputs[3:])
+    operator, args = declared[case.op], case.by_schema(args)
+    outputs = operator.op(*args)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    named = dict(zip(case.schema, (*args, *operator.defaults[len(args) :]), strict=True))
+    results = [returned.name for returned in operator.op._schema.returns]
+    named |= dict(zip(results, outputs, strict=True))
+    named |= {f"grad_{name}": torch.ones_like(output) for name, output in zip(results, outputs, strict=True)}
+    named |= {"grad": torch.ones_like(outputs[0])}
+    wanted = declared[f"{case.op}_backward"].op._schema.arguments
+    return tuple(named.get(argument.name, argument.default_value) for argument in wanted)
 
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("layout", ["strided", "shifted"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=case_id)
-@pytest.mark.parametrize("case", [c for c in CASES if c.op in ("mlp", "lltm", "lltm_cell")], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in CASES if declared[c.op].saved], ids=case_id)
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
@@ -113,7 +120,7 @@ def test_each_input_alone(case: Case) -> None:
         expect_same(list(torch.autograd.grad(loss, leaf)), [wanted])
 
 
-@pytest.mark.parametrize("case", [c for c in FEW if c.op.startswith("lltm")], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "lstm", "gru")], ids=case_id)
 def test_each_output_alone(case: Case) -> None:
     args = case.arguments(torch.float64)
     for k in range(len(flatten(case.function(*args)))):
@@ -266,7 +273,7 @@ def test_vmap_over_nothing(case: Case) -> None:
         assert result.shape == (0, *single.shape)
 
 
-@pytest.mark.parametrize("case", [c for c in FEW if c.op.startswith("lltm") or c.op == "mlp"], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].saved], ids=case_id)
 def test_saved_tensors_of_another_dtype(case: Case) -> None:
     """Hooks may keep less than they were given. The gradient is then as exact as what they kept."""
     args, leaves = differentiable(case.arguments(torch.float64))

@@ -7,6 +7,7 @@ import torch
 
 import fourfold
 from fourfold import reference
+from fourfold.operators._operator import declared
 from machine import devices
 from op_cases import (
     CASES,
@@ -37,7 +38,7 @@ def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> No
         if result.dtype.is_floating_point:
             # In the result's dtype what is beyond its range is infinite, as it is in the result.
             wanted = wanted.to(result.dtype).double()
-            allowed = tolerance(wanted, result.dtype, device)
+            allowed = tolerance(wanted, result.dtype, device, sequence=case.is_sequence)
             torch.testing.assert_close(result.double(), wanted, equal_nan=True, **allowed)
         else:
             assert torch.equal(result, wanted)
@@ -52,7 +53,7 @@ def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> Non
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("op", ["lltm", "lltm_cell", "mlp"])
+@pytest.mark.parametrize("op", ["lltm", "lstm", "gru", "lltm_cell", "mlp"])
 def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
     for case in (c for c in CASES if c.op == op and c.gradient):
         runs = []
@@ -66,7 +67,7 @@ def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("case", [c for c in CASES if c.op == "lltm"], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in CASES if c.op in ("lltm", "lstm", "gru")], ids=case_id)
 def test_tf32_is_as_exact_as_it_says(case: Case, device: str) -> None:
     """Where products may round to TF32, 10 bits of mantissa, results and gradients do not move by more."""
     exact, rounded = (tf32_results(case, device, allow_tf32) for allow_tf32 in (False, True))
@@ -93,15 +94,18 @@ def test_wide_layers(case: Case, dtype: torch.dtype, allow_tf32: bool, device: s
     outputs = flatten(case.reference(*args))
     expected = [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves)]
     for result, wanted in zip(results, expected, strict=True):
-        allowed = {"rtol": 2**-8, "atol": 2**-8} if allow_tf32 else tolerance(wanted, dtype, device, gradient=True)
+        allowed = {"rtol": 2**-8, "atol": 2**-8} if allow_tf32 else tolerance(wanted, dtype, device, True, True)
         atol = allowed["atol"] * max(1.0, wanted.abs().max().item())
         torch.testing.assert_close(result.cpu().double(), wanted, rtol=allowed["rtol"], atol=atol)
 
 
 def tf32_results(case: Case, device: str, allow_tf32: bool, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     args, leaves = differentiable(case.arguments(dtype, device=device))
-    outputs = torch.ops.fourfold.lltm(*args, *(False, None)[len(args) - 5 :], True, allow_tf32)[:3]
-    return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves)]
+    operator, given = declared[case.op], case.by_schema(args)
+    named = dict(zip(case.schema, given, strict=False)) | {"save_for_backward": True, "allow_tf32": allow_tf32}
+    outputs = operator.op(**named)
+    outputs = outputs[: len(outputs) - operator.saved]
+    return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ namespace fourfold::cpu {
 // Calls body(context, begin, end) on parts of [begin, end) of at least `grain` each; returns when all are done.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 
+// How many threads torch may use.
+int64_t torch_threads();
+
 // The same for a callable f(begin, end) over [0, count). static: a level's own copy, which no other level can be given.
 template <typename F>
 static void parallel(int64_t count, int64_t grain, const F& f) {

@@ -1,137 +1,98 @@
-// The time loop of a recurrent layer, forward and backward, for any Cell (cell.h says what that is).
-// Threads share the batch's rows out among themselves and each runs its rows through all steps, so no step waits.
+// What the forward and the backward of a recurrent layer share: how its work is cut up among threads, and where the
+// rows of a step and of the step before it lie.
+//
+// Threads own either rows of the batch, which they run through all steps without waiting for each other, or hidden
+// units of all rows, whose weights then stay in their caches; in the second case every step ends with a barrier.
 #pragma once
 
-#include <cstring>
-
-#include "cpu/cell.h"
+#include "cpu/cells.h"
+#include "cpu/panels.h"
+#include "cpu/team.h"
 #include "ops/recurrent_job.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// The rows that make a part worth a thread of its own: some 2^18 multiply-adds.
-inline int64_t row_grain(const RecurrentLayer& layer, int64_t gates) {
-  const int64_t work = layer.time * gates * layer.hidden_size * layer.hidden_size + 1;
-  return 1 + (int64_t(1) << 18) / work;
+// Null stays null: that is how a job leaves a tensor out.
+template <typename T>
+T* at_row(T* data, int64_t row, int64_t size) {
+  return data == nullptr ? nullptr : data + row * size;
 }
 
-// Of the batch rows [begin, end), how many take part in step t; they come first.
-inline int64_t rows_of_part(const RecurrentLayer& layer, int64_t t, int64_t begin, int64_t end) {
-  const int64_t active = active_rows(layer, t);
-  return (end < active ? end : active) - begin;
+template <typename S>
+Vectorized<S> load_or_zero(const S* from, int64_t at, int64_t count) {
+  return from == nullptr ? Vectorized<S>(S(0)) : load_lanes(from + at, count);
 }
 
-template <typename Cell, typename S>
-class ForwardLoop {
- public:
-  explicit ForwardLoop(const RecurrentForward& job)
-      : job_(job), layer_(job.layer), weights_(packed(job.layer)) {}
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-  void run() const {
-    parallel(layer_.batch, row_grain(layer_, gates), [this](int64_t begin, int64_t end) {
-      for (int64_t s = 0; s < layer_.time; ++s) step(layer_.reverse ? layer_.time - 1 - s : s, begin, end);
-    });
-  }
-
- private:
-  static constexpr int gates = Cell::gates;
-
-  static Packed<S, gates> packed(const RecurrentLayer& layer) {
-    const int64_t size = layer.hidden_size;
-    const int64_t leading_dim = layer.weights_leading_dim;
-    return Packed<S, gates>::grouped(
-        static_cast<const S*>(layer.weights), size, size, 1, leading_dim, size * leading_dim);
-  }
-
-  void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = rows_of_part(layer_, t, begin, end);
-    const int64_t size = layer_.hidden_size;
-    if (rows <= 0 || size == 0) return;
-    const int64_t first = first_row(layer_, t) + begin;
-    S* h = static_cast<S*>(job_.h) + begin * size;
-    for (int64_t p = 0; p < weights_.panels(); ++p) {
-      multiply_rows<gates>(
-          static_cast<const S*>(h), size, 1, rows, weights_.panel(p), size,
-          [&](int64_t row, const Vectorized<S>(&product)[gates]) {
-            forward_units<Cell, S>(row_of(first + row, begin + row), size, p * lanes<S>, product);
-          });
-    }
-    // Only now: every unit of the new h is computed from all units of the old.
-    std::memcpy(h, static_cast<const S*>(job_.output) + first * size, static_cast<size_t>(rows * size) * sizeof(S));
-  }
-
-  ForwardRow<S> row_of(int64_t row, int64_t state_row) const {
-    const int64_t size = layer_.hidden_size;
-    S* c = at_row(static_cast<S*>(job_.c), state_row, size);
-    return {at_row(static_cast<const S*>(job_.projection), row, gates * size),
-            c,
-            at_row(static_cast<S*>(job_.output), row, size),
-            c,
-            at_row(static_cast<S*>(job_.activated), row, gates * size),
-            at_row(static_cast<S*>(job_.cells), row, size)};
-  }
-
-  const RecurrentForward& job_;
-  const RecurrentLayer& layer_;
-  Packed<S, gates> weights_;
+// How a layer's work is shared out. Blocks are vectors of hidden units.
+struct Plan {
+  int64_t shares;
+  bool by_rows;
+  int64_t chunk_steps;  // steps whose input projection, or gate gradients, are held at once
 };
 
-template <typename Cell, typename S>
-class BackwardLoop {
- public:
-  explicit BackwardLoop(const RecurrentBackward& job)
-      : job_(job),
-        layer_(job.layer),
-        weights_(static_cast<const S*>(layer_.weights), gates * layer_.hidden_size, layer_.hidden_size,
-                 layer_.weights_leading_dim, 1) {}
+// What a thread works on: rows [row_begin, row_end) of the batch, blocks [block_begin, block_end) of hidden units.
+struct Part {
+  int64_t row_begin;
+  int64_t row_end;
+  int64_t block_begin;
+  int64_t block_end;
 
-  void run() const {
-    parallel(layer_.batch, row_grain(layer_, gates), [this](int64_t begin, int64_t end) {
-      for (int64_t s = 0; s < layer_.time; ++s) step(layer_.reverse ? s : layer_.time - 1 - s, begin, end);
-    });
-  }
-
- private:
-  static constexpr int gates = Cell::gates;
-  static constexpr int width = 3;
-
-  void step(int64_t t, int64_t begin, int64_t end) const {
-    const int64_t rows = rows_of_part(layer_, t, begin, end);
-    const int64_t size = layer_.hidden_size;
-    if (rows <= 0 || size == 0) return;
-    const int64_t first = first_row(layer_, t) + begin;
-    for (int64_t row = 0; row < rows; ++row) backward_row<Cell, S>(row_of(first + row, begin + row), size);
-    S* grad_h = static_cast<S*>(job_.grad_h) + begin * size;
-    multiply_all(
-        static_cast<const S*>(job_.grad_gates) + first * gates * size, gates * size, 1, rows, weights_, size,
-        [&](int64_t row, int64_t column, const Vectorized<S>& v, int64_t count) {
-          store_lanes(grad_h + row * size + column, v, count);
-        });
-  }
-
-  BackwardRow<S> row_of(int64_t row, int64_t state_row) const {
-    const int64_t size = layer_.hidden_size;
-    S* grad_c = at_row(static_cast<S*>(job_.grad_c), state_row, size);
-    return {at_row(static_cast<const S*>(job_.activated), row, gates * size),
-            at_row(static_cast<const S*>(job_.cells), row, size),
-            {at_row(static_cast<const S*>(job_.grad_h), state_row, size),
-             at_row(static_cast<const S*>(job_.grad_output), row, size)},
-            grad_c,
-            at_row(static_cast<S*>(job_.grad_gates), row, gates * size),
-            grad_c};
-  }
-
-  const RecurrentBackward& job_;
-  const RecurrentLayer& layer_;
-  Packed<S, width> weights_;
+  int64_t rows() const { return row_end - row_begin; }
+  int64_t blocks() const { return block_end - block_begin; }
 };
 
-template <template <typename, typename> class Loop, typename Cell, typename Job>
-void run_loop(const Job& job) {
-  if (job.layer.kind == Kind::float64) {
-    Loop<Cell, double>(job).run();
-  } else {
-    Loop<Cell, float>(job).run();
+// bytes: of the weights that each step reads. row_bytes: of what is held of a row of a step.
+inline Plan plan_of(const RecurrentLayer& layer, int64_t blocks, int64_t bytes, int64_t row_bytes, double work) {
+  constexpr double enough = 1 << 25;               // multiply-adds that are worth another thread: some 100 µs
+  constexpr int64_t near = 512 * 1024;             // of weights, which every thread then has in its own cache
+  constexpr int64_t held = 192 * 1024;             // of a thread's rows of some steps, beside its weights
+  const int64_t threads = work < 2 * enough ? 1 : usable_threads();
+  Plan plan{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
+  if (threads > 1) {
+    plan.by_rows = bytes <= near && layer.batch >= 4 * plan.shares;
+    if (!plan.by_rows) plan.shares = least(plan.shares, blocks);
+  }
+  const int64_t steps = held * greatest(plan.shares, 1) / (greatest(layer.batch, 1) * greatest(row_bytes, 1));
+  plan.chunk_steps = greatest(1, least(steps, layer.time));
+  return plan;
+}
+
+inline Part part_of(const Plan& plan, const RecurrentLayer& layer, int64_t blocks, int64_t begin, int64_t end) {
+  if (plan.by_rows) return {layer.batch * begin / plan.shares, layer.batch * end / plan.shares, 0, blocks};
+  return {0, layer.batch, blocks * begin / plan.shares, blocks * end / plan.shares};
+}
+
+// The rows of a part that take part in step t; they come first.
+inline int64_t rows_of_part(const RecurrentLayer& layer, const Part& part, int64_t t) {
+  const int64_t rows = least(part.row_end, active_rows(layer, t)) - part.row_begin;
+  return greatest(rows, 0);
+}
+
+// The step that came before step t in the layer's own direction, or -1.
+inline int64_t step_before(const RecurrentLayer& layer, int64_t t) {
+  const int64_t before = layer.reverse ? t + 1 : t - 1;
+  return before < layer.time ? before : -1;
+}
+
+// Row b's state before step t: that of the step before, or the initial one, or zeros where it was reset.
+template <typename S>
+const S* row_before(
+    const RecurrentLayer& layer, int64_t t, int64_t b, const S* states, const S* initial, const S* zeros) {
+  if (layer.reset != nullptr && layer.reset[first_row(layer, t) + b]) return zeros;
+  const int64_t before = step_before(layer, t);
+  if (before < 0 || b >= active_rows(layer, before)) return initial + b * layer.hidden_size;
+  return states + (first_row(layer, before) + b) * layer.hidden_size;
+}
+
+template <typename S>
+void copy_values(S* to, const S* from, int64_t count) {
+  for (int64_t k = 0; k < count; k += lanes<S>) {
+    const int64_t n = lanes_left<S>(count, k);
+    store_lanes(to + k, load_or_zero(from, k, n), n);
   }
 }
 

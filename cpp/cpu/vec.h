@@ -10,7 +10,7 @@
 #include "cpu/strided.h"
 
 // A call inside a loop over vectors would spill the registers that hold them.
-#define FOURFOLD_FN static inline __attribute__((always_inline))
+#define FOURFOLD_FN inline __attribute__((always_inline))
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

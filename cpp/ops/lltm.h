@@ -6,17 +6,23 @@
 
 namespace fourfold {
 
-using RecurrentOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+// The parameters that a single step and a sequence share; input is named by its caller.
+void check_lltm_parameters(
+    const char* op, ScalarType dtype, int64_t input_size, int64_t hidden_size, const Tensor& weights,
+    const OptionalTensor& bias);
 
-RecurrentOutputs lltm(
+using LltmOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+LltmOutputs lltm(
     const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward,
-    bool allow_tf32);
+    bool allow_tf32, const OptionalTensor& reset, const OptionalTensor& packed);
 
-RecurrentOutputs lltm_backward(
+LltmOutputs lltm_backward(
     const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32);
+    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
+    const OptionalTensor& reset);
 
 }  // namespace fourfold

@@ -2,9 +2,12 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <cstring>
+
 #include "cpu/lltm_cell.h"
+#include "cpu/parallel.h"
 #include "ops/backend.h"
-#include "ops/recurrent.h"
+#include "ops/lltm.h"
 
 namespace fourfold {
 namespace {
@@ -14,19 +17,59 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
   expect_floating(op, "x", x);
   expect_dtype(op, "h", h, x.scalar_type());
   expect_dtype(op, "c", c, x.scalar_type());
-  expect_dtype(op, "weights", weights, x.scalar_type());
   expect_shape(op, "x", x, {{"batch", -1}, {"input_size", -1}});
   expect_shape(op, "h", h, {{"batch", x.size(0)}, {"hidden_size", -1}});
   const int64_t hidden_size = h.size(1);
   expect_shape(op, "c", c, {{"batch", x.size(0)}, {"hidden_size", hidden_size}});
-  expect_shape(
-      op, "weights", weights,
-      {{"3 * hidden_size", 3 * hidden_size}, {"hidden_size + input_size", hidden_size + x.size(1)}});
-  if (bias) {
-    expect_dtype(op, "bias", *bias, x.scalar_type());
-    expect_bias(op, "bias", *bias, {"3 * hidden_size", 3 * hidden_size});
-  }
+  check_lltm_parameters(op, x.scalar_type(), x.size(1), hidden_size, weights, bias);
   expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
+}
+
+constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
+
+Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
+  const int64_t rows = h.size(0);
+  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
+  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
+  Tensor out = empty(place_of(x), {rows, h.size(1) + x.size(1)}, h.scalar_type());
+  if (out.numel() == 0) return out;
+  char* to = static_cast<char*>(out_data(out));
+  const char* from_h = static_cast<const char*>(data_of(h));
+  const char* from_x = static_cast<const char*>(data_of(x));
+  cpu::parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      char* at = to + row * (h_bytes + x_bytes);
+      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
+      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
+    }
+  });
+  return out;
+}
+
+struct InputGradients {
+  Tensor x;
+  Tensor weights;
+  Tensor bias;  // of bias's own shape
+};
+
+InputGradients input_gradients(
+    Concatenate* concatenate, const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
+    bool need_x, bool need_weights) {
+  const ScalarType dtype = grad_gates.scalar_type();
+  const int64_t hidden_size = weights.size(1) - x.size(1);
+  const Place place = place_of(grad_gates);
+  InputGradients grads{nothing(place, dtype), nothing(place, dtype), nothing(place, dtype)};
+  if (need_x) grads.x = mm(grad_gates, narrow(weights, 1, hidden_size, x.size(1)));
+  if (!need_weights) return grads;
+  if (concatenate != nullptr) {
+    grads.weights = mm_transposed(grad_gates, concatenate(h, x));
+  } else {
+    grads.weights = empty(place, {weights.size(0), weights.size(1)}, dtype);
+    mm_transposed_into(narrow(grads.weights, 1, 0, hidden_size), grad_gates, h);
+    mm_transposed_into(narrow(grads.weights, 1, hidden_size, x.size(1)), grad_gates, x);
+  }
+  if (bias) grads.bias = like_bias(sum_rows(grad_gates), *bias);
+  return grads;
 }
 
 }  // namespace

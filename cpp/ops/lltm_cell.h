@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "ops/lltm_cell_job.h"
-#include "ops/recurrent.h"
+#include "ops/aten.h"
 
 namespace fourfold {
 
@@ -21,6 +21,10 @@ struct LltmCellOutputs {
   Tensor next_c;
   Tensor activated;  // (batch, 3 * hidden_size), or (0) when no backward will follow
 };
+
+// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). A backend where
+// that copy costs less than a second product has one.
+using Concatenate = Tensor(const Tensor& h, const Tensor& x);
 
 struct LltmCellKernels {
   bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32

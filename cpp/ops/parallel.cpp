@@ -22,4 +22,10 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*,
       "a parallel region");
 }
 
+int64_t torch_threads() {
+  uint32_t threads = 1;
+  check_call(torch_get_num_threads(&threads), "the number of threads");
+  return threads;
+}
+
 }  // namespace fourfold::cpu

@@ -1,83 +1,297 @@
 #include "ops/recurrent.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "cpu/parallel.h"
-
 namespace fourfold {
 namespace {
 
-constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
+using torch::headeronly::DeviceType;
+
+std::vector<int64_t> packed_offsets(const char* op, const Tensor& batch_sizes, int64_t rows, int64_t batch) {
+  expect_dtype(op, "batch_sizes", batch_sizes, ScalarType::Long);
+  expect_shape(op, "batch_sizes", batch_sizes, {{"time", -1}});
+  if (batch_sizes.device().type() != DeviceType::CPU) {
+    fail(op, ": expected batch_sizes to be on the CPU, as torch.nn.utils.rnn keeps them; move it with .to('cpu')");
+  }
+  const Tensor sizes = contiguous(batch_sizes);
+  const auto* size = static_cast<const int64_t*>(data_of(sizes));
+  std::vector<int64_t> offsets{0};
+  for (int64_t t = 0; t < sizes.numel(); ++t) {
+    const int64_t most = t == 0 ? batch : size[t - 1];
+    if (size[t] < 1 || size[t] > most || (t == 0 && size[t] != batch)) {
+      fail(op, ": expected batch_sizes to begin with batch = ", batch, " and never to rise or reach 0, but got ",
+           size[t], " at step ", t);
+    }
+    offsets.push_back(offsets.back() + size[t]);
+  }
+  if (offsets.back() != rows) {
+    fail(op, ": expected batch_sizes to add up to input's ", rows, " rows, but they add up to ", offsets.back());
+  }
+  return offsets;
+}
 
 }  // namespace
 
-Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
-  const int64_t rows = h.size(0);
-  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
-  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
-  Tensor out = empty(place_of(x), {rows, h.size(1) + x.size(1)}, h.scalar_type());
-  if (out.numel() == 0) return out;
-  char* to = static_cast<char*>(out_data(out));
-  const char* from_h = static_cast<const char*>(data_of(h));
-  const char* from_x = static_cast<const char*>(data_of(x));
-  cpu::parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      char* at = to + row * (h_bytes + x_bytes);
-      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
-      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
-    }
-  });
-  return out;
-}
-
-Tensor previous_h(
-    const RecurrentKernels& kernels, const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse) {
-  const Place place = place_of(h_0);
-  const int64_t row_bytes = h_0.size(1) * static_cast<int64_t>(h_0.element_size());
-  Tensor out = empty(place, {steps.first_row(steps.time), h_0.size(1)}, h_0.scalar_type());
-  if (out.numel() == 0) return out;
-  char* to = static_cast<char*>(out_data(out));
-  const char* outputs = static_cast<const char*>(data_of(output));
-  const char* initial = static_cast<const char*>(data_of(h_0));
-  const auto copy = [&](int64_t row, const char* from, int64_t rows) {
-    if (rows > 0) kernels.copy(place, to + row * row_bytes, from, static_cast<size_t>(rows * row_bytes));
-  };
-  if (steps.offsets.empty()) {
-    const int64_t later = (steps.time - 1) * steps.batch;
-    copy(reverse ? 0 : steps.batch, outputs + (reverse ? steps.batch * row_bytes : 0), later);
-    copy(reverse ? later : 0, initial, steps.batch);
-    return out;
-  }
-  for (int64_t t = 0; t < steps.time; ++t) {
-    const int64_t before = reverse ? t + 1 : t - 1;
-    const int64_t rows = steps.rows(t);
-    // Rows of the batch that had a step before this one; the others start here.
-    const int64_t known = before < 0 || before >= steps.time ? 0 : std::min(rows, steps.rows(before));
-    if (known > 0) copy(steps.first_row(t), outputs + steps.first_row(before) * row_bytes, known);
-    copy(steps.first_row(t) + known, initial + known * row_bytes, rows - known);
-  }
-  return out;
-}
-
-InputGradients input_gradients(
-    Concatenate* concatenate, const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
-    bool need_x, bool need_weights) {
-  const ScalarType dtype = grad_gates.scalar_type();
-  const int64_t hidden_size = weights.size(1) - x.size(1);
-  const Place place = place_of(grad_gates);
-  InputGradients grads{nothing(place, dtype), nothing(place, dtype), nothing(place, dtype)};
-  if (need_x) grads.x = mm(grad_gates, narrow(weights, 1, hidden_size, x.size(1)));
-  if (!need_weights) return grads;
-  if (concatenate != nullptr) {
-    grads.weights = mm_transposed(grad_gates, concatenate(h, x));
+RecurrentShape check_sequence(
+    const char* op, const RecurrentCell& cell, const Tensor& input, const Tensor& h_0, const OptionalTensor& c_0,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset) {
+  expect_floating(op, "input", input);
+  expect_dtype(op, "h_0", h_0, input.scalar_type());
+  if (cell.has_c) expect_dtype(op, "c_0", *c_0, input.scalar_type());
+  if (batch_sizes) {
+    expect_shape(op, "input", input, {{"rows", -1}, {"input_size", -1}});
   } else {
-    grads.weights = empty(place, {weights.size(0), weights.size(1)}, dtype);
-    mm_transposed_into(narrow(grads.weights, 1, 0, hidden_size), grad_gates, h);
-    mm_transposed_into(narrow(grads.weights, 1, hidden_size, x.size(1)), grad_gates, x);
+    expect_shape(op, "input", input, {{"time", -1}, {"batch", -1}, {"input_size", -1}});
   }
-  if (bias) grads.bias = like_bias(sum_rows(grad_gates), *bias);
-  return grads;
+  RecurrentShape shape;
+  shape.input_size = input.size(input.dim() - 1);
+  expect_shape(op, "h_0", h_0, {{"batch", batch_sizes ? -1 : input.size(1)}, {"hidden_size", -1}});
+  shape.batch = h_0.size(0);
+  shape.hidden_size = h_0.size(1);
+  if (cell.has_c) expect_shape(op, "c_0", *c_0, {{"batch", shape.batch}, {"hidden_size", shape.hidden_size}});
+  shape.time = input.size(0);
+  if (batch_sizes) {
+    shape.offsets = packed_offsets(op, *batch_sizes, input.size(0), shape.batch);
+    shape.time = batch_sizes->numel();
+  }
+  if (reset) {
+    expect_dtype(op, "reset", *reset, ScalarType::Bool);
+    if (batch_sizes) {
+      expect_shape(op, "reset", *reset, {{"rows", input.size(0)}});
+    } else {
+      expect_shape(op, "reset", *reset, {{"time", shape.time}, {"batch", shape.batch}});
+    }
+  }
+  return shape;
+}
+
+ScalarType dtype_of(const RecurrentKernels& kernels, const Tensor& input) {
+  const ScalarType dtype = input.scalar_type();
+  return kernels.computes(dtype) ? dtype : compute_dtype(dtype);
+}
+
+ScalarType kept_dtype_of(const RecurrentKernels& kernels, const Tensor& input) {
+  return input.scalar_type() == ScalarType::BFloat16 ? ScalarType::BFloat16 : dtype_of(kernels, input);
+}
+
+RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const RecurrentArguments& arguments) {
+  const RecurrentShape shape = check_sequence(
+      op, cell, arguments.input, arguments.h_0, arguments.c_0, arguments.batch_sizes, arguments.reset);
+  const std::string name = std::to_string(cell.gates) + " * hidden_size";
+  const Dimension rows{name.c_str(), cell.gates * shape.hidden_size};
+  const ScalarType dtype = arguments.input.scalar_type();
+  expect_dtype(op, "weight_ih", arguments.weight_ih, dtype);
+  expect_dtype(op, "weight_hh", arguments.weight_hh, dtype);
+  expect_shape(op, "weight_ih", arguments.weight_ih, {rows, {"input_size", shape.input_size}});
+  expect_shape(op, "weight_hh", arguments.weight_hh, {rows, {"hidden_size", shape.hidden_size}});
+  for (const auto& [bias_name, bias] : {std::pair{"bias_ih", &arguments.bias_ih}, {"bias_hh", &arguments.bias_hh}}) {
+    if (!*bias) continue;
+    expect_dtype(op, bias_name, **bias, dtype);
+    expect_shape(op, bias_name, **bias, {rows});
+  }
+  expect_place(
+      op, {{"input", &arguments.input}, {"h_0", &arguments.h_0}, {"c_0", address(arguments.c_0)},
+           {"weight_ih", &arguments.weight_ih}, {"weight_hh", &arguments.weight_hh},
+           {"bias_ih", address(arguments.bias_ih)}, {"bias_hh", address(arguments.bias_hh)},
+           {"reset", address(arguments.reset)}});
+  return shape;
+}
+
+namespace {
+
+// The arguments as kernels take them, and the layer that points to them.
+struct Prepared {
+  Tensor input;
+  Tensor h_0;
+  OptionalTensor c_0;
+  Tensor weight_ih;
+  Tensor weight_hh;
+  OptionalTensor bias_ih;
+  OptionalTensor bias_hh;
+  OptionalTensor reset;
+  RecurrentLayer layer;
+};
+
+// A matrix whose rows are each dense: a part of a wider one stays where it is.
+Tensor dense_rows(const Tensor& matrix, ScalarType dtype) {
+  const Tensor converted = convert(matrix, dtype);
+  return converted.stride(1) == 1 || converted.size(1) <= 1 ? converted : contiguous(converted);
+}
+
+int64_t leading_dim(const Tensor& matrix) { return matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0); }
+
+Prepared prepare(
+    const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments) {
+  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  Prepared p{
+      .input = prepared(arguments.input, dtype),
+      .h_0 = prepared(arguments.h_0, dtype),
+      .c_0 = prepared(arguments.c_0, dtype),
+      .weight_ih = dense_rows(arguments.weight_ih, dtype),
+      .weight_hh = dense_rows(arguments.weight_hh, dtype),
+      .bias_ih = prepared(arguments.bias_ih, dtype),
+      .bias_hh = prepared(arguments.bias_hh, dtype),
+      .reset = arguments.reset ? OptionalTensor(contiguous(*arguments.reset)) : std::nullopt,
+      .layer = {},
+  };
+  p.layer = {
+      .place = place_of(p.input),
+      .kind = kind_of(dtype),
+      .time = shape.time,
+      .batch = shape.batch,
+      .input_size = shape.input_size,
+      .hidden_size = shape.hidden_size,
+      .reverse = arguments.reverse,
+      .allow_tf32 = arguments.allow_tf32,
+      .offsets = shape.offsets.empty() ? nullptr : shape.offsets.data(),
+      .reset = static_cast<const bool*>(data_of(p.reset)),
+      .weight_ih = data_of(p.weight_ih),
+      .weight_ih_leading_dim = leading_dim(p.weight_ih),
+      .weight_hh = data_of(p.weight_hh),
+      .weight_hh_leading_dim = leading_dim(p.weight_hh),
+      .bias_ih = data_of(p.bias_ih),
+      .bias_hh = data_of(p.bias_hh),
+  };
+  return p;
+}
+
+void* data_or_null(const OptionalTensor& x) { return x ? out_data(*x) : nullptr; }
+
+int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(*matrix) : 0; }
+
+Tensor allocate(bool wanted, Place place, Sizes sizes, ScalarType dtype) {
+  return wanted ? empty(place, sizes, dtype) : nothing(place, dtype);
+}
+
+Tensor like_input(const RecurrentShape& shape, bool packed, Place place, int64_t size, ScalarType dtype) {
+  return packed ? empty(place, {shape.rows(), size}, dtype) : empty(place, {shape.time, shape.batch, size}, dtype);
+}
+
+}  // namespace
+
+RecurrentOutputs run_forward(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward) {
+  const Prepared p = prepare(kernels, shape, arguments);
+  const Place place = p.layer.place;
+  const ScalarType dtype = p.input.scalar_type();
+  const int64_t size = shape.hidden_size;
+  if (packed) {
+    const int64_t bytes = kernels.packed_bytes == nullptr ? -1 : kernels.packed_bytes(p.layer);
+    if (packed->scalar_type() != ScalarType::Byte || packed->numel() != bytes || !packed->is_contiguous()) {
+      fail(cell.op, ": expected packed_weights to be what fourfold::", cell.op, "_pack gives for these weights");
+    }
+  }
+  const RecurrentOutputs outputs{
+      like_input(shape, arguments.batch_sizes.has_value(), place, size, dtype),
+      empty(place, {shape.batch, size}, dtype),
+      allocate(cell.has_c, place, {shape.batch, size}, dtype),
+      allocate(save_for_backward, place, {shape.rows(), cell.kept * size}, dtype),
+      allocate(save_for_backward && cell.has_c, place, {shape.rows(), size}, dtype),
+  };
+  kernels.forward({
+      .layer = p.layer,
+      .packed = data_of(packed),
+      .input = data_of(p.input),
+      .h_0 = data_of(p.h_0),
+      .c_0 = data_of(p.c_0),
+      .output = out_data(outputs.output),
+      .h_n = out_data(outputs.h_n),
+      .c_n = cell.has_c ? out_data(outputs.c_n) : nullptr,
+      .kept = save_for_backward ? out_data(outputs.kept) : nullptr,
+      .cells = save_for_backward && cell.has_c ? out_data(outputs.cells) : nullptr,
+  });
+  const ScalarType result = arguments.input.scalar_type();
+  const ScalarType keeps = kept_dtype_of(kernels, arguments.input);
+  return {convert(outputs.output, result), convert(outputs.h_n, result), convert(outputs.c_n, result),
+          convert(outputs.kept, keeps), convert(outputs.cells, keeps)};
+}
+
+RecurrentResults run_backward(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
+    bool need_input) {
+  const char* op = cell.backward_op;
+  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  const bool is_packed = arguments.batch_sizes.has_value();
+  const Dimension rows{"rows", shape.rows()};
+  const Dimension batch{"batch", shape.batch};
+  const Dimension hidden{"hidden_size", shape.hidden_size};
+  const ScalarType keeps = kept_dtype_of(kernels, arguments.input);
+  const std::string columns = std::to_string(cell.kept) + " * hidden_size";
+  expect_saved(op, gradients.kept, {rows, {columns.c_str(), cell.kept * shape.hidden_size}}, keeps);
+  if (cell.has_c) expect_saved(op, *gradients.cells, {rows, hidden}, keeps);
+  expect_gradient(op, "grad_h_n", gradients.grad_h_n, {batch, hidden});
+  expect_gradient(op, "grad_c_n", gradients.grad_c_n, {batch, hidden});
+  expect_floating(op, "output", gradients.output);
+  if (is_packed) {
+    expect_shape(op, "output", gradients.output, {rows, hidden});
+    expect_gradient(op, "grad_output", gradients.grad_output, {rows, hidden});
+  } else {
+    expect_shape(op, "output", gradients.output, {{"time", shape.time}, batch, hidden});
+    expect_gradient(op, "grad_output", gradients.grad_output, {{"time", shape.time}, batch, hidden});
+  }
+  expect_place(
+      op, {{"input", &arguments.input}, {"output", &gradients.output}, {"gates", &gradients.kept},
+           {"cells", address(gradients.cells)}, {"grad_output", address(gradients.grad_output)},
+           {"grad_h_n", address(gradients.grad_h_n)}, {"grad_c_n", address(gradients.grad_c_n)}});
+
+  const Prepared p = prepare(kernels, shape, arguments);
+  const Place place = p.layer.place;
+  const Tensor output = prepared(gradients.output, dtype);
+  const Tensor kept = prepared(gradients.kept, dtype);
+  const OptionalTensor cells = prepared(gradients.cells, dtype);
+  const OptionalTensor grad_output = prepared(gradients.grad_output, dtype);
+  const OptionalTensor grad_h_n = prepared(gradients.grad_h_n, dtype);
+  const OptionalTensor grad_c_n = prepared(gradients.grad_c_n, dtype);
+  RecurrentResults results;
+  results.grad_input = need_input ? like_input(shape, is_packed, place, shape.input_size, dtype) : nothing(place, dtype);
+  results.grad_h_0 = empty(place, {shape.batch, shape.hidden_size}, dtype);
+  results.grad_c_0 = allocate(cell.has_c, place, {shape.batch, shape.hidden_size}, dtype);
+  RecurrentBackward job{
+      .layer = p.layer,
+      .input = data_of(p.input),
+      .h_0 = data_of(p.h_0),
+      .c_0 = data_of(p.c_0),
+      .output = data_of(output),
+      .kept = data_of(kept),
+      .cells = data_of(cells),
+      .grad_output = data_of(grad_output),
+      .grad_h_n = data_of(grad_h_n),
+      .grad_c_n = data_of(grad_c_n),
+      .grad_h_0 = out_data(results.grad_h_0),
+      .grad_c_0 = cell.has_c ? out_data(results.grad_c_0) : nullptr,
+      .grad_input = need_input ? out_data(results.grad_input) : nullptr,
+      .grad_weight_ih = data_or_null(weights.weight_ih),
+      .grad_weight_ih_leading_dim = leading_dim(weights.weight_ih),
+      .grad_weight_hh = data_or_null(weights.weight_hh),
+      .grad_weight_hh_leading_dim = leading_dim(weights.weight_hh),
+      .grad_bias_ih = data_or_null(weights.bias_ih),
+      .grad_bias_hh = data_or_null(weights.bias_hh),
+  };
+  kernels.backward(job);
+  const ScalarType result = arguments.input.scalar_type();
+  results.grad_input = convert(results.grad_input, result);
+  results.grad_h_0 = convert(results.grad_h_0, result);
+  results.grad_c_0 = convert(results.grad_c_0, result);
+  return results;
+}
+
+WeightGradients weight_gradients(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, bool need_weights) {
+  if (!need_weights) return {};
+  const Place place = place_of(arguments.input);
+  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  const int64_t rows = cell.gates * shape.hidden_size;
+  const auto like = [&](const OptionalTensor& bias) {
+    return bias ? OptionalTensor(empty(place, {rows}, dtype)) : std::nullopt;
+  };
+  return {empty(place, {rows, shape.input_size}, dtype), empty(place, {rows, shape.hidden_size}, dtype),
+          like(arguments.bias_ih), like(arguments.bias_hh)};
+}
+
+Tensor returned(const OptionalTensor& gradient, const RecurrentKernels& kernels, const Tensor& input) {
+  if (!gradient) return nothing(place_of(input), dtype_of(kernels, input));
+  return convert(*gradient, input.scalar_type());
 }
 
 }  // namespace fourfold

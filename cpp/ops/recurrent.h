@@ -1,6 +1,7 @@
-// What the recurrent operators share around their kernels.
+// A recurrent layer's body, for any cell: checks, allocation, and the call of a backend's kernels.
 #pragma once
 
+#include <tuple>
 #include <vector>
 
 #include "ops/aten.h"
@@ -8,46 +9,113 @@
 
 namespace fourfold {
 
-// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). A backend where
-// that copy costs less than a second product has one.
-using Concatenate = Tensor(const Tensor& h, const Tensor& x);
-Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x);
+// A cell as the body sees it: cpp/formulas/gates.h says what the numbers are.
+struct RecurrentCell {
+  const char* op;
+  const char* backward_op;
+  int64_t gates;
+  int64_t kept;
+  bool has_c;
+};
+
+template <typename Cell>
+constexpr RecurrentCell recurrent_cell(const char* op, const char* backward_op) {
+  return {op, backward_op, Cell::gates, Cell::kept, Cell::has_c};
+}
 
 struct RecurrentKernels {
-  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
+  bool (*computes)(ScalarType dtype);  // whether a 16-bit type is computed in as it is; otherwise in float32
   void (*forward)(const RecurrentForward& job);
   void (*backward)(const RecurrentBackward& job);
-  void (*copy)(Place place, void* to, const void* from, size_t bytes);
-  Concatenate* concatenate;  // or null
+  // The weights as `forward` wants them, for calls that share them; null where a backend keeps none.
+  int64_t (*packed_bytes)(const RecurrentLayer& layer);
+  void (*pack)(const RecurrentLayer& layer, void* packed);
 };
 
-// Where each step's rows are among a sequence's rows. Packed batches are sorted by length: the rows of a step are the
-// first of the batch.
-struct Steps {
+// One call's arguments, as the user gave them but for the weights, which may be parts of a wider matrix.
+struct RecurrentArguments {
+  Tensor input;
+  Tensor h_0;
+  OptionalTensor c_0;
+  Tensor weight_ih;
+  Tensor weight_hh;
+  OptionalTensor bias_ih;
+  OptionalTensor bias_hh;
+  bool reverse;
+  OptionalTensor batch_sizes;
+  OptionalTensor reset;
+  bool allow_tf32;
+};
+
+// The sizes of one call, checked; packed input is (rows, input_size), otherwise (time, batch, input_size).
+struct RecurrentShape {
   int64_t time;
   int64_t batch;
-  std::vector<int64_t> offsets;  // (time + 1) when packed; otherwise empty, and each step has the whole batch
+  int64_t input_size;
+  int64_t hidden_size;
+  std::vector<int64_t> offsets;  // (time + 1) where packed, of each step's first row; otherwise empty
 
-  int64_t first_row(int64_t t) const { return offsets.empty() ? t * batch : offsets[static_cast<size_t>(t)]; }
-  int64_t rows(int64_t t) const { return first_row(t + 1) - first_row(t); }
+  int64_t rows() const { return offsets.empty() ? time * batch : offsets.back(); }
 };
 
-// The h that each row of a sequence started from: (rows, hidden_size), from its output (rows, hidden_size) and initial
-// state (batch, hidden_size).
-Tensor previous_h(
-    const RecurrentKernels& kernels, const Tensor& output, const Tensor& h_0, const Steps& steps, bool reverse);
+// Everything but the weights.
+RecurrentShape check_sequence(
+    const char* op, const RecurrentCell& cell, const Tensor& input, const Tensor& h_0, const OptionalTensor& c_0,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset);
 
-// What follows once a layer's gates have their gradients, in the dtype of grad_gates; the parts not needed have shape
-// (0). grad_gates (rows, gates * hidden_size), weights (gates * hidden_size, hidden_size + input_size), h (rows,
-// hidden_size) and x (rows, input_size) are what the gates were made of.
-struct InputGradients {
-  Tensor x;
-  Tensor weights;
-  Tensor bias;  // of bias's own shape
+// The same and the weights, where these are as torch.nn.LSTM and GRU have them: by x and by h apart, gate below gate.
+RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const RecurrentArguments& arguments);
+
+struct RecurrentOutputs {
+  Tensor output;
+  Tensor h_n;
+  Tensor c_n;  // shape (0) where the cell has no c; likewise cells
+  Tensor kept;
+  Tensor cells;
 };
 
-InputGradients input_gradients(
-    Concatenate* concatenate, const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
-    bool need_x, bool need_weights);
+RecurrentOutputs run_forward(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward);
+
+// What a backward is given beside the forward's arguments.
+struct RecurrentGradients {
+  OptionalTensor grad_output;
+  OptionalTensor grad_h_n;
+  OptionalTensor grad_c_n;
+  Tensor output;
+  Tensor kept;
+  OptionalTensor cells;
+};
+
+// Where the weights' gradients go, which may be parts of a wider matrix; what is not wanted is left out.
+struct WeightGradients {
+  OptionalTensor weight_ih;
+  OptionalTensor weight_hh;
+  OptionalTensor bias_ih;
+  OptionalTensor bias_hh;
+};
+
+struct RecurrentResults {
+  Tensor grad_input;  // shape (0) where it was not wanted
+  Tensor grad_h_0;
+  Tensor grad_c_0;  // shape (0) where the cell has no c
+};
+
+// What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
+ScalarType dtype_of(const RecurrentKernels& kernels, const Tensor& input);
+ScalarType kept_dtype_of(const RecurrentKernels& kernels, const Tensor& input);
+
+RecurrentResults run_backward(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
+    bool need_input);
+
+// Memory for the gradients of weights that lie as torch's; and what the operator returns of it, in input's dtype, with
+// shape (0) for what was left out.
+WeightGradients weight_gradients(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, bool need_weights);
+Tensor returned(const OptionalTensor& gradient, const RecurrentKernels& kernels, const Tensor& input);
 
 }  // namespace fourfold

@@ -1,6 +1,8 @@
 // What a recurrent layer's kernels are given: one layer, one direction, raw pointers, contiguous unless a leading
-// dimension says otherwise. rows = the sum of all steps' batch sizes; row offsets[t] + b is row b of step t. Packed
-// batches are sorted by length, so a step's rows are the first offsets[t + 1] - offsets[t] of the batch.
+// dimension says otherwise, all of one kind. rows = the sum of all steps' batch sizes; row offsets[t] + b is row b of
+// step t. Packed batches are sorted by length, so a step's rows are the first offsets[t + 1] - offsets[t] of the batch.
+//
+// How many gates there are, and what is kept, is the cell's (cpp/formulas/gates.h).
 #pragma once
 
 #include "ops/kind.h"
@@ -9,35 +11,56 @@ namespace fourfold {
 
 struct RecurrentLayer {
   Place place;
-  Kind kind;  // of every pointer but c, grad_h and grad_c, which carry sums and are float32 where kind is 16 bits wide
+  Kind kind;
   int64_t time;
   int64_t batch;
+  int64_t input_size;
   int64_t hidden_size;
   bool reverse;
   bool allow_tf32;         // whether products of float32 may round their factors to TF32
   const int64_t* offsets;  // (time + 1) in the CPU's memory, or null: row t * batch + b
-  const void* weights;     // (gates * hidden_size, hidden_size), the recurrent part
-  int64_t weights_leading_dim;
+  const bool* reset;       // (rows) or null: whether a row's state is zero before its step
+  const void* weight_ih;   // (gates * hidden_size, input_size)
+  int64_t weight_ih_leading_dim;
+  const void* weight_hh;  // (gates * hidden_size, hidden_size)
+  int64_t weight_hh_leading_dim;
+  const void* bias_ih;  // (gates * hidden_size), or null
+  const void* bias_hh;  // likewise
 };
 
 struct RecurrentForward {
   RecurrentLayer layer;
-  const void* projection;  // (rows, gates * hidden_size): input projection with bias; may be the same as activated
-  void* activated;         // out (rows, gates * hidden_size), or null: what the backward needs of each gate
-  void* cells;             // out (rows, hidden_size), or null: the new c of each row
-  void* output;            // out (rows, hidden_size)
-  void* h;                 // in/out (batch, hidden_size): initial state, then final
-  void* c;                 // in/out (batch, hidden_size)
+  const void* packed;  // what the backend's pack made of the same weights, or null
+  const void* input;   // (rows, input_size)
+  const void* h_0;     // (batch, hidden_size)
+  const void* c_0;     // (batch, hidden_size), or null where the cell has no c
+  void* output;        // out (rows, hidden_size)
+  void* h_n;           // out (batch, hidden_size): of each row after its last step
+  void* c_n;           // out likewise, or null
+  void* kept;          // out (rows, kept * hidden_size), or null: what the backward needs of each gate
+  void* cells;         // out (rows, hidden_size), or null: the new c of each row, where the cell has one
 };
 
 struct RecurrentBackward {
   RecurrentLayer layer;
-  const void* activated;    // (rows, gates * hidden_size)
-  const void* cells;        // (rows, hidden_size)
-  const void* grad_output;  // (rows, hidden_size), or null for zero
-  void* grad_gates;         // out (rows, gates * hidden_size)
-  void* grad_h;             // in/out (batch, hidden_size): the final state's gradient, then the initial one's
-  void* grad_c;             // in/out (batch, hidden_size)
+  const void* input;
+  const void* h_0;
+  const void* c_0;
+  const void* output;
+  const void* kept;
+  const void* cells;
+  const void* grad_output;  // (rows, hidden_size); this and the next two: null for zero
+  const void* grad_h_n;     // (batch, hidden_size)
+  const void* grad_c_n;     // (batch, hidden_size)
+  void* grad_h_0;           // out (batch, hidden_size)
+  void* grad_c_0;           // out likewise, or null where the cell has no c
+  void* grad_input;         // out (rows, input_size), or null when it is not wanted
+  void* grad_weight_ih;     // out, as weight_ih, or null when it is not wanted; so are the next three
+  int64_t grad_weight_ih_leading_dim;
+  void* grad_weight_hh;
+  int64_t grad_weight_hh_leading_dim;
+  void* grad_bias_ih;
+  void* grad_bias_hh;
 };
 
 // Row b of step t is row first_row(t) + b, for b below active_rows(t). static: a CPU level's own copy.

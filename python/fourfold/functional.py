@@ -1,8 +1,10 @@
 """fourfold's operators as functions: ``import fourfold.functional as F``. One line an operator."""
 
 from fourfold.operators.axpby import axpby as axpby
+from fourfold.operators.gru import gru as gru
 from fourfold.operators.lltm import lltm as lltm
 from fourfold.operators.lltm_cell import lltm_cell as lltm_cell
+from fourfold.operators.lstm import lstm as lstm
 from fourfold.operators.mlp import mlp as mlp
 from fourfold.operators.softshrink import softshrink as softshrink
 

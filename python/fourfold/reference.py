@@ -7,6 +7,7 @@ autograd, to any order and in forward mode.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,33 @@ def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | N
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
+def _sequence(
+    step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]],
+    input: Tensor,
+    state: tuple[Tensor, ...],
+    reverse: bool,
+    batch_sizes: Tensor | None,
+    reset: Tensor | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """A step over a sequence: input (time, batch, input_size), or packed (rows, input_size) with its batch_sizes."""
+    sizes = [input.size(1)] * input.size(0) if batch_sizes is None else batch_sizes.tolist()
+    steps = list(input.unbind(0) if batch_sizes is None else input.split(sizes))
+    resets = (
+        [None] * len(steps) if reset is None else list(reset.unbind(0) if batch_sizes is None else reset.split(sizes))
+    )
+    outputs = [None] * len(steps)
+    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
+        n = sizes[t]  # rows that have a step t; a packed batch is sorted by length, so they come first
+        before = tuple(s[:n] for s in state)
+        if resets[t] is not None:
+            before = tuple(torch.where(resets[t].unsqueeze(1), torch.zeros_like(s), s) for s in before)
+        after = step(steps[t], before)
+        state, outputs[t] = tuple(torch.cat([new, old[n:]]) for new, old in zip(after, state, strict=True)), after[0]
+    if not steps:
+        return input.new_empty((0, *state[0].shape[batch_sizes is not None :])), state
+    return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), state
+
+
 def lltm(
     input: Tensor,
     h_0: Tensor,
@@ -39,18 +67,63 @@ def lltm(
     bias: Tensor | None = None,
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
+    reset: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The cell over a sequence: input (time, batch, input_size), or packed (rows, input_size) with its batch_sizes."""
-    sizes = [input.size(1)] * input.size(0) if batch_sizes is None else batch_sizes.tolist()
-    steps = list(input.unbind(0) if batch_sizes is None else input.split(sizes))
-    h, c, outputs = h_0, c_0, [None] * len(steps)
-    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
-        n = sizes[t]  # rows that have a step t; a packed batch is sorted by length, so they come first
-        h_t, c_t = lltm_cell(steps[t], h[:n], c[:n], weights, bias)
-        h, c, outputs[t] = torch.cat([h_t, h[n:]]), torch.cat([c_t, c[n:]]), h_t
-    if not steps:
-        return input.new_empty((0, *h_0.shape[batch_sizes is not None :])), (h, c)
-    return (torch.stack(outputs) if batch_sizes is None else torch.cat(outputs)), (h, c)
+    """The LLTM's cell over a sequence."""
+
+    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return lltm_cell(x, *state, weights, bias)
+
+    return _sequence(step, input, (h_0, c_0), reverse, batch_sizes, reset)
+
+
+def lstm(
+    input: Tensor,
+    h_0: Tensor,
+    c_0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+    reset: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """torch.nn.LSTM's layer: c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c'), with i, f, g, o the gates in order."""
+
+    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = state
+        gates = nn.functional.linear(x, weight_ih, bias_ih) + nn.functional.linear(h, weight_hh, bias_hh)
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+    return _sequence(step, input, (h_0, c_0), reverse, batch_sizes, reset)
+
+
+def gru(
+    input: Tensor,
+    h_0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+    reset: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """torch.nn.GRU's layer, the reset gate on the hidden product: h' = (1 - z) tanh(n_x + r n_h) + z h."""
+
+    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = state
+        by_x = nn.functional.linear(x, weight_ih, bias_ih).chunk(3, dim=1)
+        by_h = nn.functional.linear(h, weight_hh, bias_hh).chunk(3, dim=1)
+        r, z = torch.sigmoid(by_x[0] + by_h[0]), torch.sigmoid(by_x[1] + by_h[1])
+        n = torch.tanh(by_x[2] + r * by_h[2])
+        return ((1 - z) * n + z * h,)
+
+    output, (h_n,) = _sequence(step, input, (h_0,), reverse, batch_sizes, reset)
+    return output, h_n
 
 
 def mlp(

@@ -100,13 +100,13 @@ def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, **s
         expect_shape(op, name, tensor, **shape)
 
 
-def expect_kept(op: str, tensor: Tensor, like: Tensor, **shape: Any) -> None:
+def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, **shape: Any) -> None:
     """What the forward kept for its backward."""
     expect_tensors(op, like=like, kept=tensor)
     if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
         raise ValueError(f"{op}: the forward call kept nothing for its backward; call it with save_for_backward=True")
     expect_shape(op, "what the forward kept", tensor, **shape)
-    expect_dtype(op, "what the forward kept", tensor, kept_dtype(like))
+    expect_dtype(op, "what the forward kept", tensor, dtype)
 
 
 def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> None:
@@ -132,8 +132,33 @@ def expect_lltm_parameters(op: str, x: Tensor, hidden_size: Any, weights: Tensor
         expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
 
 
+def expect_gate_parameters(
+    op: str, x: Tensor, hidden_size: Any, gates: int, weights: dict[str, Tensor], biases: dict[str, Tensor | None]
+) -> None:
+    """Parameters that lie as torch.nn.LSTM and GRU have them: by x and by h apart, gate below gate."""
+    rows = {multiple_of_hidden(gates): gates * hidden_size}
+    for name, tensor in weights.items():
+        expect_dtype(op, name, tensor, x.dtype)
+    columns = ({"input_size": x.shape[-1]}, {"hidden_size": hidden_size})
+    for (name, tensor), size in zip(weights.items(), columns, strict=True):
+        expect_shape(op, name, tensor, **rows, **size)
+    for name, bias in biases.items():
+        if bias is not None:
+            expect_dtype(op, name, bias, x.dtype)
+            expect_shape(op, name, bias, **rows)
+
+
+def multiple_of_hidden(count: int) -> str:
+    """The name under which expect_shape knows so many times the hidden size."""
+    return {3: "three_hidden", 4: "four_hidden"}[count]
+
+
 def _spell(name: str) -> str:
-    return {"three_hidden": "3 * hidden_size", "hidden_and_input": "hidden_size + input_size"}.get(name, name)
+    return {
+        "three_hidden": "3 * hidden_size",
+        "four_hidden": "4 * hidden_size",
+        "hidden_and_input": "hidden_size + input_size",
+    }.get(name, name)
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:

@@ -65,7 +65,7 @@ def _check_backward(*args: Any) -> None:
     state = {"batch": a.h.shape[0], "hidden_size": a.h.shape[1]}
     for name in ("grad_next_h", "grad_next_c", "next_c"):
         _check.expect_gradient(op, name, getattr(a, name), a.x, **state)
-    _check.expect_kept(op, a.gates, a.x, batch=a.h.shape[0], three_hidden=3 * a.h.shape[1])
+    _check.expect_kept(op, a.gates, a.x, _check.kept_dtype(a.x), batch=a.h.shape[0], three_hidden=3 * a.h.shape[1])
 
 
 def _fake(*args: Any) -> Outputs:

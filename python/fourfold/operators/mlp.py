@@ -66,7 +66,14 @@ def _check_backward(*args: Any) -> None:
         raise ValueError(
             f"{op}: expected grad to have output's shape (..., {output[-1]}), but got {_check.shape_of(a.grad)}"
         )
-    _check.expect_kept(op, a.hidden, a.x, batch=math.prod(a.x.shape[:-1]), hidden_size=a.hidden_weights.shape[0])
+    _check.expect_kept(
+        op,
+        a.hidden,
+        a.x,
+        _check.kept_dtype(a.x),
+        batch=math.prod(a.x.shape[:-1]),
+        hidden_size=a.hidden_weights.shape[0],
+    )
 
 
 def _fake(*args: Any) -> Outputs:

@@ -1,0 +1,368 @@
+// The backward of a recurrent layer: step by step, last to first, the gates' gradients and from them that of h; and per
+// chunk of steps the products that give the gradients of the weights and of the input.
+#pragma once
+
+#include "cpu/outer.h"
+#include "cpu/recurrent.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// The weights for products with gate gradients: blocks of columns, each a panel of one vector whose depth is the gates'
+// units, slot by slot.
+template <typename S>
+struct PackedColumns {
+  int64_t columns;
+  int64_t depth;
+  S* data;
+
+  int64_t blocks() const { return divide_up(columns, lanes<S>); }
+  int64_t panel_size() const { return depth * lanes<S>; }
+  int64_t size() const { return blocks() * panel_size(); }
+  S* panel(int64_t block) const { return data + block * panel_size(); }
+
+  // gate_of(k): whose weights the k-th group of hidden_size rows are.
+  template <typename F>
+  void pack(const S* weights, int64_t leading_dim, int64_t hidden_size, int64_t begin, int64_t end, const F& gate_of) const {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t count = lanes_left<S>(columns, block * lanes<S>);
+      for (int64_t k = 0; k * hidden_size < depth; ++k) {
+        pack_columns(weights + gate_of(static_cast<int>(k)) * hidden_size * leading_dim + block * lanes<S>, leading_dim,
+                     hidden_size, count, panel(block) + k * hidden_size * lanes<S>, lanes<S>);
+      }
+    }
+  }
+
+  // Rows a of `depth` values times blocks [begin, end); calls done(row, block, vector).
+  template <typename F>
+  void multiply_rows(const S* const* a, int64_t count, int64_t begin, int64_t end, const F& done) const {
+    for_row_tiles<1>(count, [&](int64_t from, auto rows) {
+      for_panels<panels_at_once<rows, 1>>(begin, end, [&](int64_t block, auto panels) {
+        Tile<S, rows, panels> tile;
+        for (int r = 0; r < rows; ++r) {
+          for (int p = 0; p < panels; ++p) tile.at[r][p] = Vectorized<S>(S(0));
+        }
+        multiply<rows, panels, 1>(tile, a + from, 1, panel(block), panel_size(), depth);
+        for (int r = 0; r < rows; ++r) {
+          for (int p = 0; p < panels; ++p) done(from + r, block + p, tile.at[r][p]);
+        }
+      });
+    });
+  }
+};
+
+// Where the gradients of the weights are summed up: the job's own memory, or a share's.
+template <typename S>
+struct WeightSums {
+  S* weight_ih;
+  int64_t ih_leading_dim;
+  S* weight_hh;
+  int64_t hh_leading_dim;
+  S* gates;  // (grads * hidden_size): of the biases
+};
+
+template <typename Cell, typename S>
+class Backward {
+ public:
+  Backward(const RecurrentBackward& job, const Plan& plan)
+      : job_(job),
+        layer_(job.layer),
+        plan_(plan),
+        size_(layer_.hidden_size),
+        hidden_{size_, gates * size_, nullptr},
+        input_{job.grad_input == nullptr ? 0 : layer_.input_size, gates * size_, nullptr},
+        memory_(hidden_.size() + input_.size()),
+        states_(2 * layer_.batch * size_),
+        grads_(plan.chunk_steps * layer_.batch * grads * size_),
+        sums_(job.grad_weight_ih == nullptr ? 0 : plan.shares * sums_size()),
+        rows_(job.grad_weight_ih == nullptr ? 0 : plan.shares * packed_rows_size()),
+        lists_(3 * plan.shares * plan.chunk_steps * layer_.batch),
+        zeros_(greatest(size_, 1)) {
+    hidden_.data = memory_.get();
+    input_.data = memory_.get() + hidden_.size();
+    copy_values<S>(zeros_.get(), nullptr, size_);
+  }
+
+  void run() const {
+    team(plan_.shares, [&](Member& member) {
+      pack(member);
+      member.wait();
+      const Part part = part_of(plan_, layer_, hidden_.blocks(), member.begin(), member.end());
+      begin_states(part);
+      for (int64_t first = 0; first < layer_.time; first += plan_.chunk_steps) {
+        const int64_t end = least(first + plan_.chunk_steps, layer_.time);
+        for (int64_t s = first; s < end; ++s) {
+          step_gates(part, first, s);
+          if (!plan_.by_rows) member.wait();
+          step_h(part, member, first, s);
+        }
+        finish_chunk(part, member, first, end);
+        if (!plan_.by_rows) member.wait();
+      }
+      if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // whose sums are zero
+      end_states(part);
+      if (job_.grad_weight_ih == nullptr) return;
+      member.wait();
+      add_up(member);
+    });
+  }
+
+ private:
+  static constexpr int gates = Cell::gates;
+  static constexpr int grads = Cell::grads;
+
+  int64_t weights_size() const { return gates * size_ * (layer_.input_size + size_); }
+
+  // A share's sums: those of the biases, and of the weights where shares own rows, but for the first, which has the job's.
+  int64_t sums_size() const { return grads * size_ + (plan_.by_rows ? weights_size() : 0); }
+
+  int64_t panels_size(int64_t columns) const {
+    return outer_panels(columns, lanes<S>) * outer_width * lanes<S> * plan_.chunk_steps * layer_.batch;
+  }
+
+  int64_t packed_rows_size() const {
+    return panels_size(size_) + panels_size(layer_.input_size) + strip_size<S>(plan_.chunk_steps * layer_.batch);
+  }
+
+  int64_t step_at(int64_t s) const { return layer_.reverse ? s : layer_.time - 1 - s; }
+  S* grad_h(int64_t row) const { return states_.get() + row * size_; }
+  S* grad_state(int64_t row) const { return states_.get() + (layer_.batch + row) * size_; }
+  S* grad_gates(int64_t s, int64_t row) const { return grads_.get() + (s * layer_.batch + row) * grads * size_; }
+  bool is_reset(int64_t t, int64_t row) const { return layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row]; }
+
+  void pack(const Member& member) const {
+    const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
+    const int64_t begin = member.begin();
+    const int64_t end = member.end();
+    hidden_.pack(static_cast<const S*>(layer_.weight_hh), layer_.weight_hh_leading_dim, size_,
+                 share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end),
+                 [](int k) { return Cell::hidden_gate(grads - gates + k); });
+    input_.pack(static_cast<const S*>(layer_.weight_ih), layer_.weight_ih_leading_dim, size_,
+                share_of(input_.blocks(), begin), share_of(input_.blocks(), end),
+                [](int k) { return Cell::input_gate(k); });
+  }
+
+  template <typename F>
+  void for_units(const Part& part, const F& f) const {
+    const int64_t unit = part.block_begin * lanes<S>;
+    const int64_t count = least(part.block_end * lanes<S>, size_) - unit;
+    for (int64_t row = part.row_begin; row < part.row_end && count > 0; ++row) f(row, unit, count);
+  }
+
+  void begin_states(const Part& part) const {
+    for_units(part, [&](int64_t row, int64_t unit, int64_t count) {
+      copy_values(grad_h(row) + unit, at_row(static_cast<const S*>(job_.grad_h_n), row * size_ + unit, 1), count);
+      copy_values(grad_state(row) + unit, at_row(static_cast<const S*>(job_.grad_c_n), row * size_ + unit, 1), count);
+    });
+  }
+
+  void end_states(const Part& part) const {
+    for_units(part, [&](int64_t row, int64_t unit, int64_t count) {
+      S* to = static_cast<S*>(job_.grad_h_0) + row * size_ + unit;
+      if (Cell::has_c) {
+        copy_values(to, grad_h(row) + unit, count);
+        copy_values(static_cast<S*>(job_.grad_c_0) + row * size_ + unit, grad_state(row) + unit, count);
+        return;
+      }
+      for (int64_t k = 0; k < count; k += lanes<S>) {
+        const int64_t n = lanes_left<S>(count, k);
+        store_lanes(to + k, load_lanes(grad_h(row) + unit + k, n) + load_lanes(grad_state(row) + unit + k, n), n);
+      }
+    });
+  }
+
+  void step_gates(const Part& part, int64_t first, int64_t s) const {
+    const int64_t t = step_at(s);
+    const int64_t count = rows_of_part(layer_, part, t);
+    for (int64_t row = part.row_begin; row < part.row_begin + count; ++row) {
+      const int64_t at = first_row(layer_, t) + row;
+      const S* before = row_before(
+          layer_, t, row, static_cast<const S*>(Cell::has_c ? job_.cells : job_.output),
+          static_cast<const S*>(Cell::has_c ? job_.c_0 : job_.h_0), static_cast<const S*>(zeros_.get()));
+      const S* after = static_cast<const S*>(Cell::has_c ? job_.cells : job_.output) + at * size_;
+      const S* kept = static_cast<const S*>(job_.kept) + at * Cell::kept * size_;
+      const S* grad_output = at_row(static_cast<const S*>(job_.grad_output), at, size_);
+      S* to = grad_gates(s - first, row);
+      const bool reset = is_reset(t, row);
+      for (int64_t block = part.block_begin; block < part.block_end; ++block) {
+        const int64_t unit = block * lanes<S>;
+        const int64_t n = lanes_left<S>(size_, unit);
+        Values<Vectorized<S>, Cell::kept> values;
+        for (int k = 0; k < Cell::kept; ++k) values.v[k] = load_lanes(kept + k * size_ + unit, n);
+        const auto h = load_lanes(grad_h(row) + unit, n) + load_or_zero(grad_output, unit, n);
+        const auto result = Cell::backward(
+            values, load_lanes(before + unit, n), load_lanes(after + unit, n), h, load_lanes(grad_state(row) + unit, n));
+        for (int k = 0; k < grads; ++k) store_lanes(to + k * size_ + unit, result.gates.v[k], n);
+        store_lanes(grad_state(row) + unit, reset ? Vectorized<S>(S(0)) : result.state, n);
+      }
+    }
+  }
+
+  // A member's lists of pointers to rows: of gate gradients, of h, of the input.
+  const S** list(int64_t share, int64_t k) const {
+    return lists_.get() + (3 * share + k) * plan_.chunk_steps * layer_.batch;
+  }
+
+  // The gradient of h before step t, of its own rows and units: what the gates make of it.
+  void step_h(const Part& part, const Member& member, int64_t first, int64_t s) const {
+    const int64_t t = step_at(s);
+    const int64_t count = rows_of_part(layer_, part, t);
+    const S** a = list(member.begin(), 0);
+    for (int64_t row = 0; row < count; ++row) {
+      a[row] = grad_gates(s - first, part.row_begin + row) + (grads - gates) * size_;
+    }
+    hidden_.multiply_rows(a, count, part.block_begin, part.block_end, [&](int64_t r, int64_t block, const auto& v) {
+      const int64_t row = part.row_begin + r;
+      const int64_t unit = block * lanes<S>;
+      store_lanes(grad_h(row) + unit, is_reset(t, row) ? Vectorized<S>(S(0)) : v, lanes_left<S>(size_, unit));
+    });
+  }
+
+  void finish_chunk(const Part& part, const Member& member, int64_t first, int64_t end) const {
+    const bool begin = first == 0;
+    if (plan_.by_rows) {
+      for (int64_t share = member.begin(); share < member.end(); ++share) {
+        const Part own = part_of(plan_, layer_, hidden_.blocks(), share, share + 1);
+        const int64_t count = list_rows(own, share, first, end);
+        if (job_.grad_weight_ih != nullptr) add_weights(own, share, count, sums_of(share), begin);
+        if (job_.grad_input != nullptr) grad_inputs(list(share, 0), list(share, 2), count);
+      }
+      return;
+    }
+    const int64_t count = list_rows(part, member.begin(), first, end);
+    if (job_.grad_weight_ih != nullptr) add_weights(part, member.begin(), count, sums_of(0), begin);
+    if (job_.grad_input == nullptr) return;
+    const int64_t from = count * member.begin() / plan_.shares;
+    const int64_t until = count * member.end() / plan_.shares;
+    grad_inputs(list(member.begin(), 0) + from, list(member.begin(), 2) + from, until - from);
+  }
+
+  int64_t list_rows(const Part& part, int64_t share, int64_t first, int64_t end) const {
+    int64_t count = 0;
+    for (int64_t s = first; s < end; ++s) {
+      const int64_t t = step_at(s);
+      const int64_t rows = rows_of_part(layer_, part, t);
+      for (int64_t row = part.row_begin; row < part.row_begin + rows; ++row, ++count) {
+        list(share, 0)[count] = grad_gates(s - first, row);
+        list(share, 1)[count] =
+            row_before(layer_, t, row, static_cast<const S*>(job_.output), static_cast<const S*>(job_.h_0),
+                       static_cast<const S*>(zeros_.get()));
+        list(share, 2)[count] = static_cast<const S*>(job_.input) + (first_row(layer_, t) + row) * layer_.input_size;
+      }
+    }
+    return count;
+  }
+
+  WeightSums<S> sums_of(int64_t share) const {
+    S* own = sums_.get() + share * sums_size();
+    if (share == 0) {
+      return {static_cast<S*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim,
+              static_cast<S*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim, own};
+    }
+    S* weights = own + grads * size_;
+    return {weights, layer_.input_size, weights + gates * size_ * layer_.input_size, size_, own};
+  }
+
+  void add_weights(const Part& part, int64_t share, int64_t count, const WeightSums<S>& sums, bool begin) const {
+    S* packed_h = rows_.get() + share * packed_rows_size();
+    S* packed_x = packed_h + panels_size(size_);
+    S* strip = packed_x + panels_size(layer_.input_size);
+    const S* const* a = list(share, 0);
+    pack_outer(list(share, 1), count, size_, packed_h);
+    pack_outer(list(share, 2), count, layer_.input_size, packed_x);
+    const int64_t unit = part.block_begin * lanes<S>;
+    const int64_t units = least(part.block_end * lanes<S>, size_) - unit;
+    if (units <= 0) return;
+    for (int slot = 0; slot < grads; ++slot) {
+      const int64_t from = slot * size_ + unit;
+      if (slot < gates) {
+        S* to = sums.weight_ih + (Cell::input_gate(slot) * size_ + unit) * sums.ih_leading_dim;
+        add_outer(a, from, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin, strip);
+      }
+      if (slot >= grads - gates) {
+        S* to = sums.weight_hh + (Cell::hidden_gate(slot) * size_ + unit) * sums.hh_leading_dim;
+        add_outer(a, from, units, packed_h, count, size_, to, sums.hh_leading_dim, begin, strip);
+      }
+      for (int64_t k = 0; k < units; k += lanes<S>) {
+        const int64_t n = lanes_left<S>(units, k);
+        auto sum = begin ? Vectorized<S>(S(0)) : load_lanes(sums.gates + from + k, n);
+        for (int64_t row = 0; row < count; ++row) sum = sum + load_lanes(a[row] + from + k, n);
+        store_lanes(sums.gates + from + k, sum, n);
+      }
+    }
+  }
+
+  void grad_inputs(const S* const* a, const S* const* inputs, int64_t count) const {
+    const S* all = static_cast<const S*>(job_.input);
+    input_.multiply_rows(a, count, 0, input_.blocks(), [&](int64_t row, int64_t block, const auto& v) {
+      const int64_t column = block * lanes<S>;
+      S* to = static_cast<S*>(job_.grad_input) + (inputs[row] - all) + column;
+      store_lanes(to, v, lanes_left<S>(layer_.input_size, column));
+    });
+  }
+
+  // Where shares have sums of their own: all of them into the job's, in the shares' order. Then the biases.
+  void add_up(const Member& member) const {
+    const int64_t begin = gates * size_ * member.begin() / plan_.shares;
+    const int64_t end = gates * size_ * member.end() / plan_.shares;
+    const WeightSums<S> all = sums_of(0);
+    for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
+      const WeightSums<S> more = sums_of(share);
+      for (int64_t row = begin; row < end; ++row) {
+        add_values(all.weight_ih + row * all.ih_leading_dim, more.weight_ih + row * more.ih_leading_dim, layer_.input_size);
+        add_values(all.weight_hh + row * all.hh_leading_dim, more.weight_hh + row * more.hh_leading_dim, size_);
+      }
+    }
+    if (member.begin() != 0) return;
+    for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
+      add_values(all.gates, sums_of(share).gates, grads * size_);
+    }
+    for (int slot = 0; slot < grads; ++slot) {
+      const S* from = all.gates + slot * size_;
+      if (slot < gates && job_.grad_bias_ih != nullptr) {
+        copy_values(static_cast<S*>(job_.grad_bias_ih) + Cell::input_gate(slot) * size_, from, size_);
+      }
+      if (slot >= grads - gates && job_.grad_bias_hh != nullptr) {
+        copy_values(static_cast<S*>(job_.grad_bias_hh) + Cell::hidden_gate(slot) * size_, from, size_);
+      }
+    }
+  }
+
+  static void add_values(S* to, const S* from, int64_t count) {
+    for (int64_t k = 0; k < count; k += lanes<S>) {
+      const int64_t n = lanes_left<S>(count, k);
+      store_lanes(to + k, load_lanes(to + k, n) + load_lanes(from + k, n), n);
+    }
+  }
+
+  const RecurrentBackward& job_;
+  const RecurrentLayer& layer_;
+  const Plan plan_;
+  int64_t size_;
+  PackedColumns<S> hidden_;
+  PackedColumns<S> input_;
+  Scratch<S> memory_;
+  Scratch<S> states_;
+  Scratch<S> grads_;
+  Scratch<S> sums_;
+  Scratch<S> rows_;
+  Scratch<const S*> lists_;
+  Scratch<S> zeros_;
+};
+
+template <typename Cell, typename S>
+void run_backward(const RecurrentBackward& job) {
+  const RecurrentLayer& layer = job.layer;
+  const int64_t depth = Cell::gates * layer.hidden_size;
+  const double rows = static_cast<double>(first_row(layer, layer.time));
+  const double work = 2 * rows * static_cast<double>(depth) * static_cast<double>(layer.input_size + layer.hidden_size);
+  const auto bytes = static_cast<int64_t>(sizeof(S));
+  Plan plan = plan_of(
+      layer, divide_up(layer.hidden_size, lanes<S>), depth * (layer.hidden_size + layer.input_size) * bytes,
+      Cell::grads * layer.hidden_size * bytes, work);
+  // The weights' sums are read and written once a chunk: enough rows that this costs little.
+  const int64_t steps = divide_up(256, greatest(layer.batch, 1));
+  plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
+  Backward<Cell, S>(job, plan).run();
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

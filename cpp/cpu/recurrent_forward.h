@@ -1,0 +1,267 @@
+// The forward of a recurrent layer: per chunk of steps the input's products of all rows, then step by step the hidden
+// product and the cell, which is applied to the product's accumulators.
+#pragma once
+
+#include "cpu/recurrent.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// A layer's weights, packed by blocks of hidden units; a block holds, one after the other: its biases by input, its
+// panel by input (input_size deep), its biases by h, its panel by h (hidden_size deep). A panel's vectors are a block's
+// gates side by side.
+template <typename Cell, typename S>
+struct PackedLayer {
+  static constexpr int64_t width = Cell::gates * lanes<S>;
+
+  int64_t input_size;
+  int64_t hidden_size;
+  S* data;
+
+  explicit PackedLayer(const RecurrentLayer& layer, S* memory = nullptr)
+      : input_size(layer.input_size), hidden_size(layer.hidden_size), data(memory) {}
+
+  int64_t blocks() const { return divide_up(hidden_size, lanes<S>); }
+  int64_t block_size() const { return (input_size + hidden_size + 2) * width; }
+  int64_t size() const { return blocks() * block_size(); }
+  S* input_bias(int64_t block) const { return data + block * block_size(); }
+  S* input_panel(int64_t block) const { return input_bias(block) + width; }
+  S* hidden_bias(int64_t block) const { return input_panel(block) + input_size * width; }
+  S* hidden_panel(int64_t block) const { return hidden_bias(block) + width; }
+
+  void pack(const RecurrentLayer& layer, int64_t begin, int64_t end) const {
+    for (int64_t block = begin; block < end; ++block) {
+      for (int g = 0; g < Cell::gates; ++g) {
+        const int64_t unit = block * lanes<S>;
+        const int64_t row = g * hidden_size + unit;
+        const int64_t count = lanes_left<S>(hidden_size, unit);
+        const int64_t at = g * lanes<S>;
+        store_lanes(input_bias(block) + at, load_or_zero(static_cast<const S*>(layer.bias_ih), row, count), lanes<S>);
+        store_lanes(hidden_bias(block) + at, load_or_zero(static_cast<const S*>(layer.bias_hh), row, count), lanes<S>);
+        const int64_t ih = layer.weight_ih_leading_dim;
+        const int64_t hh = layer.weight_hh_leading_dim;
+        pack_rows(static_cast<const S*>(layer.weight_ih) + row * ih, ih, input_size, count, input_panel(block) + at, width);
+        pack_rows(static_cast<const S*>(layer.weight_hh) + row * hh, hh, hidden_size, count, hidden_panel(block) + at, width);
+      }
+    }
+  }
+};
+
+template <typename Cell, typename S>
+class Forward {
+ public:
+  Forward(const RecurrentForward& job, const Plan& plan, const PackedLayer<Cell, S>& weights)
+      : job_(job),
+        layer_(job.layer),
+        plan_(plan),
+        weights_(weights),
+        projected_(plan.chunk_steps * layer_.batch * weights.blocks() * width),
+        rows_(plan.shares * plan.chunk_steps * layer_.batch),
+        sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
+        zeros_(layer_.hidden_size) {
+    copy_values<S>(zeros_.get(), nullptr, layer_.hidden_size);
+  }
+
+  void run(bool pack) const {
+    team(plan_.shares, [&](Member& member) {
+      const int64_t blocks = weights_.blocks();
+      const Part part = part_of(plan_, layer_, blocks, member.begin(), member.end());
+      if (pack && !plan_.by_rows) weights_.pack(layer_, part.block_begin, part.block_end);
+      if (pack && plan_.by_rows) {
+        weights_.pack(layer_, blocks * member.begin() / plan_.shares, blocks * member.end() / plan_.shares);
+        member.wait();
+      }
+      run_part(part, member);
+    });
+  }
+
+ private:
+  static constexpr int gates = Cell::gates;
+  static constexpr int64_t width = gates * lanes<S>;
+
+  void run_part(const Part& part, Member& member) const {
+    begin_states(part);
+    for (int64_t first = 0; first < layer_.time; first += plan_.chunk_steps) {
+      const int64_t end = least(first + plan_.chunk_steps, layer_.time);
+      project(part, member, first, end);
+      for (int64_t s = first; s < end; ++s) {
+        step(part, member, first, s);
+        if (!plan_.by_rows) member.wait();
+      }
+    }
+    end_states(part);
+  }
+
+  // Steps are counted in the layer's own direction.
+  int64_t step_at(int64_t s) const { return layer_.reverse ? layer_.time - 1 - s : s; }
+
+  // What a part holds of its chunk's rows: (blocks, steps, rows, gates * lanes).
+  S* projected(const Part& part, int64_t block, int64_t s, int64_t row) const {
+    const int64_t part_rows = part.rows();
+    S* begin = plan_.by_rows ? projected_.get() + plan_.chunk_steps * part.row_begin * weights_.blocks() * width
+                             : projected_.get() + part.block_begin * plan_.chunk_steps * layer_.batch * width;
+    return begin + (((block - part.block_begin) * plan_.chunk_steps + s) * part_rows + row) * width;
+  }
+
+  // A member's room for pointers to rows.
+  int64_t list_of(const Member& member) const { return member.begin() * plan_.chunk_steps * layer_.batch; }
+
+  void project(const Part& part, const Member& member, int64_t first, int64_t end) const {
+    const S** sources = sources_.get() + list_of(member);
+    int64_t* targets = rows_.get() + list_of(member);
+    int64_t count = 0;
+    for (int64_t s = first; s < end; ++s) {
+      const int64_t t = step_at(s);
+      const int64_t rows = rows_of_part(layer_, part, t);
+      for (int64_t row = 0; row < rows; ++row, ++count) {
+        const int64_t at = first_row(layer_, t) + part.row_begin + row;
+        sources[count] = static_cast<const S*>(job_.input) + at * layer_.input_size;
+        targets[count] = (s - first) * part.rows() + row;
+      }
+    }
+    for (int64_t block = part.block_begin; block < part.block_end; ++block) {
+      S* to = projected(part, block, 0, 0);
+      for_row_tiles<gates>(count, [&](int64_t from, auto rows) {
+        Tile<S, rows, gates> tile;
+        begin_tile<rows, 1>(tile, weights_.input_bias(block));
+        multiply<rows, 1, gates>(tile, sources + from, 1, weights_.input_panel(block), 0, layer_.input_size);
+        for (int r = 0; r < rows; ++r) {
+          for (int g = 0; g < gates; ++g) tile.at[r][g].store(to + targets[from + r] * width + g * lanes<S>);
+        }
+      });
+    }
+  }
+
+  template <int rows, int panels>
+  FOURFOLD_FN void begin_tile(Tile<S, rows, panels * gates>& tile, const S* bias) const {
+    for (int p = 0; p < panels; ++p) {
+      for (int g = 0; g < gates; ++g) {
+        const auto start = Vectorized<S>::loadu(bias + p * weights_.block_size() + g * lanes<S>);
+        for (int r = 0; r < rows; ++r) tile.at[r][p * gates + g] = start;
+      }
+    }
+  }
+
+  void step(const Part& part, const Member& member, int64_t first, int64_t s) const {
+    const int64_t t = step_at(s);
+    const int64_t count = rows_of_part(layer_, part, t);
+    if (count == 0) return;
+    const S** h = sources_.get() + list_of(member);
+    for (int64_t row = 0; row < count; ++row) {
+      h[row] = row_before(layer_, t, part.row_begin + row, static_cast<const S*>(job_.output),
+                          static_cast<const S*>(job_.h_0), static_cast<const S*>(zeros_.get()));
+    }
+    const int64_t at = first_row(layer_, t) + part.row_begin;
+    // Backwards each second time: what is in the cache still is then read first.
+    const int64_t group = panels_at_once_for(count);
+    const int64_t groups = divide_up(part.blocks(), group);
+    for (int64_t k = 0; k < groups; ++k) {
+      const int64_t begin = part.block_begin + (s % 2 == 0 ? k : groups - 1 - k) * group;
+      const int64_t end = least(begin + group, part.block_end);
+      for_row_tiles<gates>(count, [&](int64_t from, auto rows) {
+        for_panels<panels_at_once<rows, gates>>(begin, end, [&](int64_t block, auto panels) {
+          Tile<S, rows, panels * gates> tile;
+          begin_tile<rows, panels>(tile, weights_.hidden_bias(block));
+          multiply<rows, panels, gates>(
+              tile, h + from, 1, weights_.hidden_panel(block), weights_.block_size(), layer_.hidden_size);
+          for (int p = 0; p < panels; ++p) {
+            for (int r = 0; r < rows; ++r) {
+              Values<Vectorized<S>, gates> hidden;
+              for (int g = 0; g < gates; ++g) hidden.v[g] = tile.at[r][p * gates + g];
+              finish(hidden, projected(part, block + p, s - first, from + r), t, part.row_begin + from + r,
+                     at + from + r, block + p);
+            }
+          }
+        });
+      });
+    }
+  }
+
+  static int64_t panels_at_once_for(int64_t count) {
+    int64_t group = 1;
+    const int64_t tiles = divide_up(count, most_rows<gates>);
+    with_count<most_rows<gates>>(divide_up(count, tiles), [&](auto rows) { group = panels_at_once<rows, gates>; });
+    return group;
+  }
+
+  // The cell of one row and block. `row` is of the batch, `at` of the whole sequence.
+  FOURFOLD_FN void finish(
+      const Values<Vectorized<S>, gates>& hidden, const S* projected, int64_t t, int64_t row, int64_t at,
+      int64_t block) const {
+    const int64_t size = layer_.hidden_size;
+    const int64_t unit = block * lanes<S>;
+    const int64_t count = lanes_left<S>(size, unit);
+    Values<Vectorized<S>, gates> input;
+    for (int g = 0; g < gates; ++g) input.v[g] = Vectorized<S>::loadu(projected + g * lanes<S>);
+    S* state = state_of(row) + unit;
+    const bool reset = layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row];
+    const auto next = Cell::forward(input, hidden, load_lanes(reset ? zeros_.get() + unit : state, count));
+    store_lanes(state, next.state, count);
+    store_lanes(static_cast<S*>(job_.output) + at * size + unit, next.h, count);
+    if (job_.kept == nullptr) return;
+    S* kept = static_cast<S*>(job_.kept) + at * Cell::kept * size + unit;
+    for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + k * size, next.kept.v[k], count);
+    if (Cell::has_c) store_lanes(static_cast<S*>(job_.cells) + at * size + unit, next.state, count);
+  }
+
+  // Between steps the state is where it is returned.
+  S* state_of(int64_t row) const {
+    return static_cast<S*>(Cell::has_c ? job_.c_n : job_.h_n) + row * layer_.hidden_size;
+  }
+
+  template <typename F>
+  void for_units(const Part& part, const F& f) const {
+    const int64_t unit = part.block_begin * lanes<S>;
+    const int64_t count = least(part.block_end * lanes<S>, layer_.hidden_size) - unit;
+    for (int64_t row = part.row_begin; row < part.row_end && count > 0; ++row) {
+      f(row, row * layer_.hidden_size + unit, count);
+    }
+  }
+
+  void begin_states(const Part& part) const {
+    const S* initial = static_cast<const S*>(Cell::has_c ? job_.c_0 : job_.h_0);
+    for_units(part, [&](int64_t row, int64_t at, int64_t count) {
+      copy_values(state_of(row) + at - row * layer_.hidden_size, initial + at, count);
+    });
+  }
+
+  // h after each row's last step; a cell without c has it already.
+  void end_states(const Part& part) const {
+    if (!Cell::has_c) return;
+    for_units(part, [&](int64_t row, int64_t at, int64_t count) {
+      int64_t last = layer_.reverse ? 0 : layer_.time - 1;
+      while (!layer_.reverse && last >= 0 && row >= active_rows(layer_, last)) --last;
+      const S* from = layer_.time == 0 ? static_cast<const S*>(job_.h_0) + at
+                                       : static_cast<const S*>(job_.output) +
+                                             first_row(layer_, last) * layer_.hidden_size + at;
+      copy_values(static_cast<S*>(job_.h_n) + at, from, count);
+    });
+  }
+
+  const RecurrentForward& job_;
+  const RecurrentLayer& layer_;
+  const Plan plan_;
+  const PackedLayer<Cell, S>& weights_;
+  Scratch<S> projected_;
+  Scratch<int64_t> rows_;
+  Scratch<const S*> sources_;
+  Scratch<S> zeros_;
+};
+
+template <typename Cell, typename S>
+void run_forward(const RecurrentForward& job) {
+  const RecurrentLayer& layer = job.layer;
+  PackedLayer<Cell, S> weights(layer, static_cast<S*>(const_cast<void*>(job.packed)));
+  const auto bytes = static_cast<int64_t>(sizeof(S));
+  const int64_t step_values = layer.hidden_size * PackedLayer<Cell, S>::width / lanes<S>;
+  const double work = static_cast<double>(first_row(layer, layer.time)) * static_cast<double>(step_values) *
+                      static_cast<double>(layer.input_size + layer.hidden_size);
+  const Plan plan = plan_of(
+      layer, weights.blocks(), weights.size() * bytes,
+      weights.blocks() * PackedLayer<Cell, S>::width * bytes, work);
+  if (job.packed != nullptr) return Forward<Cell, S>(job, plan, weights).run(false);
+  const Scratch<S> memory(weights.size());
+  weights.data = memory.get();
+  Forward<Cell, S>(job, plan, weights).run(true);
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

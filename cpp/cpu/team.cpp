@@ -1,0 +1,143 @@
+#include "cpu/team.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <thread>
+
+#include "cpu/parallel.h"
+
+namespace fourfold::cpu {
+
+struct Team {
+  static constexpr uint64_t closed = uint64_t(1) << 63;
+  static constexpr uint64_t one_member = uint64_t(1) << 32;  // the low half counts shares
+
+  int64_t shares;
+  std::atomic<uint64_t> joined{0};
+  alignas(64) std::atomic<uint64_t> arrived{0};
+
+  int64_t members() const { return static_cast<int64_t>((joined.load(std::memory_order_acquire) & ~closed) >> 32); }
+};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int spins = 2000;                          // some tens of microseconds, longer than a step of a small layer
+constexpr auto patience = std::chrono::microseconds(200);  // for a sleeping thread of the pool to wake up
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins briefly, for all run at once as a rule; then lets others run, for the one waited for may need this core.
+template <typename F>
+void wait_until(const F& done) {
+  for (int k = 0; k < spins; ++k) {
+    if (done()) return;
+    pause();
+  }
+  while (!done()) std::this_thread::yield();
+}
+
+// This thread's number in the team, or -1 when the team has begun without it.
+int64_t join(Team& team, int64_t shares) {
+  uint64_t before = team.joined.load(std::memory_order_relaxed);
+  do {
+    if (before & Team::closed) return -1;
+  } while (!team.joined.compare_exchange_weak(
+      before, before + Team::one_member + static_cast<uint64_t>(shares), std::memory_order_acq_rel));
+  const auto index = static_cast<int64_t>(before >> 32);
+  const auto complete = [&] {
+    const uint64_t now = team.joined.load(std::memory_order_acquire);
+    return (now & Team::closed) != 0 || static_cast<int64_t>(now & 0xffffffff) == team.shares;
+  };
+  if (index == 0) {
+    const auto deadline = Clock::now() + patience;
+    wait_until([&] { return complete() || Clock::now() > deadline; });
+    team.joined.fetch_or(Team::closed, std::memory_order_acq_rel);
+  } else {
+    wait_until([&] { return (team.joined.load(std::memory_order_acquire) & Team::closed) != 0; });
+  }
+  return index;
+}
+
+// CPUs by a control group's quota, or 0 where there is none to be read.
+double quota() {
+  double limit = 0;
+  double period = 0;
+  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
+    const int read = std::fscanf(file, "%lf %lf", &limit, &period);  // "max" where there is none
+    std::fclose(file);
+    return read == 2 && period > 0 ? limit / period : 0;
+  }
+  std::FILE* quota_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r");
+  std::FILE* period_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
+  const bool read = quota_file != nullptr && period_file != nullptr && std::fscanf(quota_file, "%lf", &limit) == 1 &&
+                    std::fscanf(period_file, "%lf", &period) == 1 && limit > 0 && period > 0;
+  if (quota_file != nullptr) std::fclose(quota_file);
+  if (period_file != nullptr) std::fclose(period_file);
+  return read ? limit / period : 0;
+}
+
+// CPUs that this thread may run on; asked each time, for a program may change it.
+int64_t permitted_cpus() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
+int64_t quota_in_threads() {
+  static const double limit = quota();
+  return limit > 0 ? static_cast<int64_t>(std::ceil(limit)) : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace
+
+int64_t Member::members() const { return team_.members(); }
+int64_t Member::begin() const { return team_.shares * index_ / team_.members(); }
+int64_t Member::end() const { return team_.shares * (index_ + 1) / team_.members(); }
+
+void Member::wait() {
+  const auto all = static_cast<uint64_t>(team_.members());
+  if (all == 1) return;
+  const uint64_t target = ++waits_ * all;
+  team_.arrived.fetch_add(1, std::memory_order_acq_rel);
+  wait_until([&] { return team_.arrived.load(std::memory_order_acquire) >= target; });
+}
+
+void run_team(int64_t shares, void (*body)(void*, Member&), void* context) {
+  Team team{.shares = shares};
+  if (shares <= 1) {
+    team.joined = Team::closed | (Team::one_member + 1);
+    Member alone(team, 0);
+    body(context, alone);
+    return;
+  }
+  parallel(shares, 1, [&](int64_t begin, int64_t end) {
+    const int64_t index = join(team, end - begin);
+    if (index < 0) return;
+    Member member(team, index);
+    body(context, member);
+  });
+}
+
+int64_t usable_threads() {
+  const int64_t asked = torch_threads();
+  return asked <= 1 ? 1 : std::min({asked, permitted_cpus(), quota_in_threads()});
+}
+
+}  // namespace fourfold::cpu

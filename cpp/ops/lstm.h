@@ -1,0 +1,26 @@
+#pragma once
+
+#include <tuple>
+
+#include "ops/recurrent.h"
+
+namespace fourfold {
+
+using LstmOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+using LstmGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+LstmOutputs lstm(
+    const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
+    const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+    bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward, bool allow_tf32,
+    const OptionalTensor& reset, const OptionalTensor& packed);
+
+LstmGradients lstm_backward(
+    const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
+    const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
+    const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
+    bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
+    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
+    const OptionalTensor& reset);
+
+}  // namespace fourfold
