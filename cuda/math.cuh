@@ -15,6 +15,11 @@ FOURFOLD_FN float tanh(float x) { return ::tanhf(x); }
 FOURFOLD_FN double tanh(double x) { return ::tanh(x); }
 
 template <typename T>
+FOURFOLD_FN T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
+
+template <typename T>
 FOURFOLD_FN T select(bool mask, T yes, T no) {
   return mask ? yes : no;
 }

@@ -6,64 +6,72 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-inline constexpr int outer_width = 3;  // vectors of a panel
+inline constexpr int outer_width = 3;  // the most vectors of a panel
 
-inline int64_t outer_panels(int64_t columns, int64_t vector) {
-  return (columns + outer_width * vector - 1) / (outer_width * vector);
+// Cuts `columns` into panels of about the same width and calls f(first, width) for each: which vector it begins with,
+// and how many it has, a constant.
+template <typename S, typename F>
+void for_outer_panels(int64_t columns, const F& f) {
+  for_panels<outer_width>(0, (columns + lanes<S> - 1) / lanes<S>, f);
 }
 
-// The rows b_k as panels: outer_panels(columns) * count * outer_width * lanes values at `to`.
+// How many values `count` packed rows take.
+template <typename S>
+int64_t outer_size(int64_t columns, int64_t count) {
+  return (columns + lanes<S> - 1) / lanes<S> * lanes<S> * count;
+}
+
+// The rows b_k as panels; one that begins with vector v lies at to + v * count * lanes.
 template <typename S>
 void pack_outer(const S* const* rows, int64_t count, int64_t columns, S* to) {
-  constexpr int64_t width = outer_width * lanes<S>;
-  for (int64_t first = 0; first < columns; first += width, to += count * width) {
+  for_outer_panels<S>(columns, [&](int64_t first, auto width) {
+    S* at = to + first * count * lanes<S>;
     for (int64_t k = 0; k < count; ++k) {
-      for (int64_t column = first; column < first + width; column += lanes<S>) {
-        const int64_t n = columns - column;
-        const auto v = n <= 0 ? Vectorized<S>(S(0)) : load_lanes(rows[k] + column, n < lanes<S> ? n : lanes<S>);
-        v.store(to + k * width + column - first);
+      for (int j = 0; j < width; ++j, at += lanes<S>) {
+        const int64_t column = (first + j) * lanes<S>;
+        load_lanes(rows[k] + column, lanes_left<S>(columns, column)).store(at);
       }
     }
-  }
+  });
 }
 
-// How many values a strip of `depth` rows of a takes.
+// A strip is the values [from, from + units) of the rows a_k, at most a vector each, side by side: `count` vectors at
+// `to`. Returns `sum` with all of them added.
 template <typename S>
-constexpr int64_t strip_size(int64_t depth) {
-  return depth * most_rows<outer_width>;
+Vectorized<S> pack_strip(const S* const* a, int64_t from, int64_t units, int64_t count, S* to, Vectorized<S> sum) {
+  for (int64_t k = 0; k < count; ++k) {
+    const auto v = load_lanes(a[k] + from, units);
+    v.store(to + k * lanes<S>);
+    sum = sum + v;
+  }
+  return sum;
 }
 
-// c (m, columns) for the values [a_begin, a_begin + m) of the rows a_k, b packed; adds to c unless `begin`.
+// c (units, columns) of a strip of a, b packed; adds to c unless `begin`.
 template <typename S>
 void add_outer(
-    const S* const* a, int64_t a_begin, int64_t m, const S* b, int64_t count, int64_t columns, S* c, int64_t ldc,
-    bool begin, S* strip) {
-  constexpr int64_t width = outer_width * lanes<S>;
-  for_row_tiles<outer_width>(m, [&](int64_t first, auto rows) {
-    for (int64_t k = 0; k < count; ++k) {
-      for (int r = 0; r < rows; ++r) strip[k * rows + r] = a[k][a_begin + first + r];
-    }
-    const S* row[rows];
-    for (int r = 0; r < rows; ++r) row[r] = strip + r;
-    const S* panel = b;
-    for (int64_t at = 0; at < columns; at += width, panel += count * width) {
-      Tile<S, rows, outer_width> tile;
+    const S* strip, int64_t units, const S* b, int64_t count, int64_t columns, S* c, int64_t ldc, bool begin) {
+  for_outer_panels<S>(columns, [&](int64_t first_vector, auto width) {
+    const S* panel = b + first_vector * count * lanes<S>;
+    for_row_tiles<width>(units, [&](int64_t first, auto rows) {
+      Tile<S, rows, width> tile;
+      const S* row[rows];
       for (int r = 0; r < rows; ++r) {
-        for (int j = 0; j < outer_width; ++j) {
-          const int64_t n = columns - at - j * lanes<S>;
-          const bool none = begin || n <= 0;
-          tile.at[r][j] = none ? Vectorized<S>(S(0))
-                               : load_lanes(c + (first + r) * ldc + at + j * lanes<S>, n < lanes<S> ? n : lanes<S>);
+        row[r] = strip + first + r;
+        for (int j = 0; j < width; ++j) {
+          const int64_t column = (first_vector + j) * lanes<S>;
+          tile.at[r][j] = begin ? Vectorized<S>(S(0))
+                                : load_lanes(c + (first + r) * ldc + column, lanes_left<S>(columns, column));
         }
       }
-      multiply<rows, 1, outer_width>(tile, row, rows, panel, 0, count);
+      multiply<rows, 1, width>(tile, row, lanes<S>, panel, 0, count);
       for (int r = 0; r < rows; ++r) {
-        for (int j = 0; j < outer_width; ++j) {
-          const int64_t n = columns - at - j * lanes<S>;
-          if (n > 0) store_lanes(c + (first + r) * ldc + at + j * lanes<S>, tile.at[r][j], n < lanes<S> ? n : lanes<S>);
+        for (int j = 0; j < width; ++j) {
+          const int64_t column = (first_vector + j) * lanes<S>;
+          store_lanes(c + (first + r) * ldc + column, tile.at[r][j], lanes_left<S>(columns, column));
         }
       }
-    }
+    });
   });
 }
 

@@ -115,12 +115,9 @@ class Backward {
   // A share's sums: those of the biases, and of the weights where shares own rows, but for the first, which has the job's.
   int64_t sums_size() const { return grads * size_ + (plan_.by_rows ? weights_size() : 0); }
 
-  int64_t panels_size(int64_t columns) const {
-    return outer_panels(columns, lanes<S>) * outer_width * lanes<S> * plan_.chunk_steps * layer_.batch;
-  }
-
   int64_t packed_rows_size() const {
-    return panels_size(size_) + panels_size(layer_.input_size) + strip_size<S>(plan_.chunk_steps * layer_.batch);
+    const int64_t rows = plan_.chunk_steps * layer_.batch;
+    return outer_size<S>(size_, rows) + outer_size<S>(layer_.input_size, rows) + rows * lanes<S>;
   }
 
   int64_t step_at(int64_t s) const { return layer_.reverse ? s : layer_.time - 1 - s; }
@@ -264,29 +261,26 @@ class Backward {
 
   void add_weights(const Part& part, int64_t share, int64_t count, const WeightSums<S>& sums, bool begin) const {
     S* packed_h = rows_.get() + share * packed_rows_size();
-    S* packed_x = packed_h + panels_size(size_);
-    S* strip = packed_x + panels_size(layer_.input_size);
+    S* packed_x = packed_h + outer_size<S>(size_, count);
+    S* strip = packed_x + outer_size<S>(layer_.input_size, count);
     const S* const* a = list(share, 0);
     pack_outer(list(share, 1), count, size_, packed_h);
     pack_outer(list(share, 2), count, layer_.input_size, packed_x);
-    const int64_t unit = part.block_begin * lanes<S>;
-    const int64_t units = least(part.block_end * lanes<S>, size_) - unit;
-    if (units <= 0) return;
     for (int slot = 0; slot < grads; ++slot) {
-      const int64_t from = slot * size_ + unit;
-      if (slot < gates) {
-        S* to = sums.weight_ih + (Cell::input_gate(slot) * size_ + unit) * sums.ih_leading_dim;
-        add_outer(a, from, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin, strip);
-      }
-      if (slot >= grads - gates) {
-        S* to = sums.weight_hh + (Cell::hidden_gate(slot) * size_ + unit) * sums.hh_leading_dim;
-        add_outer(a, from, units, packed_h, count, size_, to, sums.hh_leading_dim, begin, strip);
-      }
-      for (int64_t k = 0; k < units; k += lanes<S>) {
-        const int64_t n = lanes_left<S>(units, k);
-        auto sum = begin ? Vectorized<S>(S(0)) : load_lanes(sums.gates + from + k, n);
-        for (int64_t row = 0; row < count; ++row) sum = sum + load_lanes(a[row] + from + k, n);
-        store_lanes(sums.gates + from + k, sum, n);
+      for (int64_t block = part.block_begin; block < part.block_end; ++block) {
+        const int64_t unit = block * lanes<S>;
+        const int64_t units = lanes_left<S>(size_, unit);
+        const int64_t from = slot * size_ + unit;
+        const auto sum = begin ? Vectorized<S>(S(0)) : load_lanes(sums.gates + from, units);
+        store_lanes(sums.gates + from, pack_strip(a, from, units, count, strip, sum), units);
+        if (slot < gates) {
+          S* to = sums.weight_ih + (Cell::input_gate(slot) * size_ + unit) * sums.ih_leading_dim;
+          add_outer(strip, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin);
+        }
+        if (slot >= grads - gates) {
+          S* to = sums.weight_hh + (Cell::hidden_gate(slot) * size_ + unit) * sums.hh_leading_dim;
+          add_outer(strip, units, packed_h, count, size_, to, sums.hh_leading_dim, begin);
+        }
       }
     }
   }

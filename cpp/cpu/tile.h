@@ -69,11 +69,16 @@ void for_row_tiles(int64_t count, const F& f) {
   }
 }
 
-// Calls f(first, panels) for the panels [begin, end), panels a constant of at most `most`.
+// Cuts the panels [begin, end) into groups of about the same size, `most` at most, and calls f(first, panels) for each,
+// panels a constant.
 template <int most, typename F>
 FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
-  for (; begin + most <= end; begin += most) f(begin, std::integral_constant<int, most>());
-  if constexpr (most > 1) for_panels<most / 2>(begin, end, f);
+  const int64_t groups = (end - begin + most - 1) / most;
+  for (int64_t group = 0, first = begin; group < groups; ++group) {
+    const int64_t panels = (end - begin) / groups + (group < (end - begin) % groups ? 1 : 0);
+    with_count<most>(panels, [&](auto constant) { f(first, constant); });
+    first += panels;
+  }
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -1,4 +1,4 @@
-// What recurrent cells share. Needs exp for T.
+// What recurrent cells share.
 //
 // A cell is a struct of these: `gates`, the rows of weights of one hidden unit; `kept`, the values of a unit that the
 // backward needs; `grads`, the gate gradients of a unit, in slots: the gradients of the input's product are in the first
@@ -24,8 +24,3 @@ struct CellGradients {
   Values<T, grad_slots> gates;
   T state;
 };
-
-template <typename T>
-FOURFOLD_FN T sigmoid(T x) {
-  return T(1) / (T(1) + exp(-x));
-}

@@ -1,7 +1,7 @@
 // The GRU's cell, as torch.nn.GRU defines it, the reset gate on the hidden product:
 //   r = σ(r_x + r_h),  z = σ(z_x + z_h),  n = tanh(n_x + r n_h),  h' = (1 - z) n + z h,
 //   with [r_x, z_x, n_x] = W_ih x + b_ih and [r_h, z_h, n_h] = W_hh h + b_hh.
-// Needs gates.h, and exp and tanh for T.
+// Needs gates.h, and sigmoid and tanh for T.
 
 struct Gru {
   // r, z, n; kept: r, z, n after activation, and n_h. The gradients of n_x and of n_h differ: slots n_x, r, z, n_h.

@@ -1,6 +1,6 @@
 // The LLTM's cell, for one step and for each step of a sequence:
 //   c' = c + σ(i) elu(g),  h' = σ(o) tanh(c'),  with [i, o, g] = W [h, x] + b.
-// Needs gates.h, and exp, expm1, tanh and select(mask, yes, no) for T.
+// Needs gates.h, and sigmoid, expm1, tanh and select(mask, yes, no) for T.
 
 template <typename T>
 FOURFOLD_FN T elu(T x) {

@@ -1,6 +1,6 @@
 // The LSTM's cell, as torch.nn.LSTM defines it:
 //   c' = σ(f) c + σ(i) tanh(g),  h' = σ(o) tanh(c'),  with [i, f, g, o] = W_ih x + b_ih + W_hh h + b_hh.
-// Needs gates.h, and exp and tanh for T.
+// Needs gates.h, and sigmoid and tanh for T.
 
 struct Lstm {
   static constexpr int gates = 4, kept = 4, grads = 4;  // i, f, g, o; kept after activation
