@@ -14,7 +14,7 @@ pytestmark = linux_only
 
 
 @pytest.fixture(scope="module")
-def run_operators(tmp_path_factory):
+def configured(tmp_path_factory):
     build = tmp_path_factory.mktemp("cpp")
     cmake = tool("cmake", "cmake")
     output_of(
@@ -23,9 +23,19 @@ def run_operators(tmp_path_factory):
         f"-DTORCH_ROOT={Path(torch.__file__).parent}",
         f"-DFOURFOLD_HEADERS={INSTALLED / 'include'}",
         f"-DFOURFOLD_LIBRARY={LIBFOURFOLD}",
+        f"-DFOURFOLD_SOURCES={ROOT / 'cpp'}",
     )
-    output_of(cmake, "--build", build)
-    return build / "run_operators"
+    return build
+
+
+def built(build, target):
+    output_of(tool("cmake", "cmake"), "--build", build, "--target", target)
+    return build / target
+
+
+@pytest.fixture(scope="module")
+def run_operators(configured):
+    return built(configured, "run_operators")
 
 
 def test_operators_run_without_python(run_operators):
@@ -42,3 +52,11 @@ def test_operators_run_on_an_older_cpu(run_operators, cpu, level):
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     said = output_of(tool("qemu-x86_64", "qemu-user"), "-cpu", cpu, run_operators, level, env=environment)
     assert said.endswith("passed\n")
+
+
+AVX512 = ("avx512", "avx512_bf16", "amx")
+
+
+@pytest.mark.skipif(fourfold.cpu_capability() not in AVX512, reason="runs instructions of AVX-512")
+def test_amx_multiplies_without_amx(configured):
+    assert output_of(built(configured, "amx_products")).endswith("passed\n")

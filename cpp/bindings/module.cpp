@@ -63,5 +63,5 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");
-  m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2 or avx512.");
+  m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
 }

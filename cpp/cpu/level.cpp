@@ -1,21 +1,54 @@
 #include "cpu/level.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 
 #if FOURFOLD_CPU_LEVEL_COUNT == 3
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace fourfold::cpu {
 namespace {
 
-constexpr const char* names[] = {"default", "avx2", "avx512"};
+constexpr const char* names[] = {"default", "avx2", "avx512", "avx512_bf16", "amx"};
+constexpr int last_full = 2;  // the levels after it are that one, with kernels in bfloat16
 
 #if FOURFOLD_CPU_LEVEL_COUNT == 3
-// __builtin_cpu_supports knows f16c in GCC 11, but not in Clang 14.
-bool has_f16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+struct Cpuid {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+
+  explicit Cpuid(unsigned leaf, unsigned subleaf = 0) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
+};
+
+// __builtin_cpu_supports knows f16c in GCC 11, but not in Clang 14; nor avx512bf16 and amx everywhere.
+bool has_f16c() { return (Cpuid(1).ecx & bit_F16C) != 0; }
+bool has_avx512_bf16() { return (Cpuid(7, 1).eax & (1u << 5)) != 0; }
+
+// The system has to save the tiles' registers (XCR0), and Linux to be asked whether this process may use them.
+bool has_amx() {
+  constexpr unsigned tile = 1u << 24;
+  constexpr unsigned bf16 = 1u << 22;
+  if ((Cpuid(7).edx & (tile | bf16)) != (tile | bf16) || (Cpuid(1).ecx & bit_OSXSAVE) == 0) return false;
+  unsigned low = 0;
+  unsigned high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned tile_state = 3u << 17;
+  if ((low & tile_state) != tile_state) return false;
+#if defined(__linux__)
+  constexpr int64_t request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int64_t tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return true;
+#endif
 }
 #endif
 
@@ -26,22 +59,26 @@ int best_supported() {
   if (!avx2) return 0;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return avx512 ? 2 : 1;
+  if (!avx512) return 1;
+  if (!has_avx512_bf16()) return 2;
+  return has_amx() ? 4 : 3;
 #else
   return 0;
 #endif
 }
 
+LevelChoice chosen(int level) { return {std::min(level, last_full), level - last_full - 1, names[level], ""}; }
+
 LevelChoice choose() {
   const int best = best_supported();
   const char* asked = std::getenv("FOURFOLD_CPU_CAPABILITY");
-  if (asked == nullptr || *asked == '\0') return {best, names[best], ""};
-  for (int index = 0; index <= best; ++index) {
-    if (std::string(asked) == names[index]) return {index, names[index], ""};
+  if (asked == nullptr || *asked == '\0') return chosen(best);
+  for (int level = 0; level <= best; ++level) {
+    if (std::string(asked) == names[level]) return chosen(level);
   }
   std::string usable = names[0];
-  for (int index = 1; index <= best; ++index) usable += std::string(", ") + names[index];
-  return {0, nullptr,
+  for (int level = 1; level <= best; ++level) usable += std::string(", ") + names[level];
+  return {0, -1, nullptr,
           "FOURFOLD_CPU_CAPABILITY is " + std::string(asked) + ", but this CPU and this build of fourfold have: " +
               usable + ". Set it to one of these, or unset it."};
 }

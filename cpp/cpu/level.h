@@ -8,7 +8,8 @@
 namespace fourfold::cpu {
 
 struct LevelChoice {
-  int index = 0;               // 0 default, 1 avx2, 2 avx512
+  int index = 0;               // 0 default, 1 avx2, 2 avx512 and what extends it
+  int bfloat16 = -1;           // 0 avx512_bf16, 1 amx, -1 none: what multiplies bfloat16
   const char* name = nullptr;  // null when the environment asks for what is not there
   std::string error;
 };
@@ -32,6 +33,19 @@ struct Kernel {
   }
 };
 
+// The same for a kernel in bfloat16, which only some levels have.
+template <typename Signature>
+struct Bfloat16Kernel {
+  Signature* at[2];
+
+  static bool available() { return level_index() >= 0 && level_choice().bfloat16 >= 0; }
+
+  template <typename... Arguments>
+  void operator()(Arguments&&... arguments) const {
+    at[level_choice().bfloat16](std::forward<Arguments>(arguments)...);
+  }
+};
+
 }  // namespace fourfold::cpu
 
 #if FOURFOLD_CPU_LEVEL_COUNT == 3
@@ -39,9 +53,13 @@ struct Kernel {
   namespace level_default { signature name; } namespace level_avx2 { signature name; }                       \
   namespace level_avx512 { signature name; }                                                                 \
   inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name, level_avx512::name}};
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                \
+  namespace level_avx512_bf16 { signature name; } namespace level_amx { signature name; } \
+  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name, level_amx::name}};
 #elif FOURFOLD_CPU_LEVEL_COUNT == 1
 #define FOURFOLD_CPU_KERNEL(name, signature) \
   namespace level_default { signature name; } inline constexpr Kernel<signature> name{{level_default::name}};
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature) inline constexpr Bfloat16Kernel<signature> name{};
 #else
 #error "FOURFOLD_CPU_LEVEL_COUNT is 1 (default) or 3 (default, avx2, avx512)"
 #endif

@@ -15,47 +15,64 @@ void for_outer_panels(int64_t columns, const F& f) {
   for_panels<outer_width>(0, (columns + lanes<S> - 1) / lanes<S>, f);
 }
 
-// How many values `count` packed rows take.
-template <typename S>
+// How many factors `count` packed rows take.
+template <typename E>
 int64_t outer_size(int64_t columns, int64_t count) {
-  return (columns + lanes<S> - 1) / lanes<S> * lanes<S> * count;
+  constexpr int64_t step = lanes<Sum<E>>;
+  return (columns + step - 1) / step * step * factors<E>(count);
 }
 
-// The rows b_k as panels; one that begins with vector v lies at to + v * count * lanes.
+// One vector of factors k of some rows; where these are pairs, the rows 2k and 2k + 1.
 template <typename S>
-void pack_outer(const S* const* rows, int64_t count, int64_t columns, S* to) {
+FOURFOLD_FN void pack_factor(const S* const* rows, int64_t k, int64_t, int64_t column, int64_t n, S* to) {
+  load_lanes(rows[k] + column, n).store(to);
+}
+
+#if defined(__AVX512BF16__)
+FOURFOLD_FN void pack_factor(
+    const c10::BFloat16* const* rows, int64_t k, int64_t count, int64_t column, int64_t n, Bfloat16Pair* to) {
+  const c10::BFloat16* second = 2 * k + 1 < count ? rows[2 * k + 1] + column : nullptr;
+  store_pairs(to, rows[2 * k] + column, second, n);
+}
+#endif
+
+// The rows b_k as panels; one that begins with vector v lies at to + v * factors(count) * lanes.
+template <typename E>
+void pack_outer(const Memory<E>* const* rows, int64_t count, int64_t columns, E* to) {
+  using S = Sum<E>;
+  const int64_t depth = factors<E>(count);
   for_outer_panels<S>(columns, [&](int64_t first, auto width) {
-    S* at = to + first * count * lanes<S>;
-    for (int64_t k = 0; k < count; ++k) {
+    E* at = to + first * depth * lanes<S>;
+    for (int64_t k = 0; k < depth; ++k) {
       for (int j = 0; j < width; ++j, at += lanes<S>) {
         const int64_t column = (first + j) * lanes<S>;
-        load_lanes(rows[k] + column, lanes_left<S>(columns, column)).store(at);
+        pack_factor(rows, k, count, column, lanes_left<S>(columns, column), at);
       }
     }
   });
 }
 
-// A strip is the values [from, from + units) of the rows a_k, at most a vector each, side by side: `count` vectors at
-// `to`. Returns `sum` with all of them added.
-template <typename S>
-Vectorized<S> pack_strip(const S* const* a, int64_t from, int64_t units, int64_t count, S* to, Vectorized<S> sum) {
-  for (int64_t k = 0; k < count; ++k) {
-    const auto v = load_lanes(a[k] + from, units);
-    v.store(to + k * lanes<S>);
-    sum = sum + v;
-  }
+// A strip is the values [from, from + units) of the rows a_k, at most a vector each, side by side: a vector for each
+// factor at `to`. Returns `sum` with all of the values added.
+template <typename E>
+Vectorized<Sum<E>> pack_strip(
+    const Memory<E>* const* a, int64_t from, int64_t units, int64_t count, E* to, Vectorized<Sum<E>> sum) {
+  for (int64_t k = 0; k < factors<E>(count); ++k) pack_factor(a, k, count, from, units, to + k * lanes<Sum<E>>);
+  for (int64_t row = 0; row < count; ++row) sum = sum + load_lanes(a[row] + from, units);
   return sum;
 }
 
 // c (units, columns) of a strip of a, b packed; adds to c unless `begin`.
-template <typename S>
+template <typename E>
 void add_outer(
-    const S* strip, int64_t units, const S* b, int64_t count, int64_t columns, S* c, int64_t ldc, bool begin) {
+    const E* strip, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
+  using S = Sum<E>;
+  const int64_t depth = factors<E>(count);
   for_outer_panels<S>(columns, [&](int64_t first_vector, auto width) {
-    const S* panel = b + first_vector * count * lanes<S>;
+    const E* panel = b + first_vector * depth * lanes<S>;
     for_row_tiles<width>(units, [&](int64_t first, auto rows) {
       Tile<S, rows, width> tile;
-      const S* row[rows];
+      const E* row[rows];
       for (int r = 0; r < rows; ++r) {
         row[r] = strip + first + r;
         for (int j = 0; j < width; ++j) {
@@ -64,7 +81,7 @@ void add_outer(
                                 : load_lanes(c + (first + r) * ldc + column, lanes_left<S>(columns, column));
         }
       }
-      multiply<rows, 1, width>(tile, row, lanes<S>, panel, 0, count);
+      multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), lanes<S>, panel, 0, depth);
       for (int r = 0; r < rows; ++r) {
         for (int j = 0; j < width; ++j) {
           const int64_t column = (first_vector + j) * lanes<S>;

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cpu/tile.h"
+#include "cpu/transpose.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
@@ -25,55 +26,9 @@ class Scratch {
   S* data_;
 };
 
-template <typename S>
-Vectorized<S> load_lanes(const S* from, int64_t count) {
-  return count == lanes<S> ? Vectorized<S>::loadu(from) : Vectorized<S>::loadu(from, count);
-}
-
-template <typename S>
-void store_lanes(S* to, const Vectorized<S>& v, int64_t count) {
-  if (count == lanes<S>) {
-    v.store(to);
-  } else {
-    v.store(to, static_cast<int>(count));
-  }
-}
-
-// How many of the lanes from `first` on are below `size`.
-template <typename S>
-int64_t lanes_left(int64_t size, int64_t first) {
-  return size - first < lanes<S> ? size - first : lanes<S>;
-}
-
 #if defined(CPU_CAPABILITY_AVX512)
-// to[k * to_step + lane] = from[lane * leading_dim + k] for 16 lanes and as many k.
 inline void transpose_square(const float* from, int64_t leading_dim, float* to, int64_t to_step) {
-  __m512 r[16];
-  __m512 t[16];
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(from + i * leading_dim);
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  // r[4q + j] then has, in its quarter b, column 4b + j of the rows 4q to 4q + 3.
-  const auto pairs = [](bool high, __m512 a, __m512 b) {
-    const __m512d x = _mm512_castps_pd(a);
-    const __m512d y = _mm512_castps_pd(b);
-    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
-  };
-  for (int q = 0; q < 16; q += 4) {
-    for (int j = 0; j < 4; ++j) r[q + j] = pairs(j % 2 == 1, t[q + j / 2], t[q + j / 2 + 2]);
-  }
-  for (int j = 0; j < 4; ++j) {
-    const __m512 even_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
-    const __m512 even_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
-    const __m512 odd_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
-    const __m512 odd_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
-    _mm512_storeu_ps(to + j * to_step, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
-    _mm512_storeu_ps(to + (4 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-    _mm512_storeu_ps(to + (8 + j) * to_step, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
-    _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
-  }
+  transpose_16(from, leading_dim * 4, to, to_step);
 }
 #endif
 
@@ -84,7 +39,7 @@ void transpose_square(const S* from, int64_t leading_dim, S* to, int64_t to_step
   }
 }
 
-// One vector of a panel's columns, that are rows of `from`: to[k * to_step + lane] = from[lane * leading_dim + k].
+// One vector of a panel's columns, that are rows of `from`: to[k * to_step + lane] = factor k of the row `lane`.
 template <typename S>
 void pack_rows(const S* from, int64_t leading_dim, int64_t depth, int64_t count, S* to, int64_t to_step) {
   int64_t k = 0;
@@ -99,12 +54,38 @@ void pack_rows(const S* from, int64_t leading_dim, int64_t depth, int64_t count,
   }
 }
 
-// The same where the columns lie side by side: to[k * to_step + lane] = from[k * leading_dim + lane].
+// The same where the columns lie side by side, each factor of rows of its own: factor k is of row k.
 template <typename S>
 void pack_columns(const S* from, int64_t leading_dim, int64_t depth, int64_t count, S* to, int64_t to_step) {
   for (int64_t k = 0; k < depth; ++k) {
     store_lanes(to + k * to_step, load_lanes(from + k * leading_dim, count), lanes<S>);
   }
 }
+
+#if defined(__AVX512BF16__)
+// depth, of values, is even.
+inline void pack_rows(
+    const c10::BFloat16* from, int64_t leading_dim, int64_t depth, int64_t count, Bfloat16Pair* to, int64_t to_step) {
+  int64_t k = 0;
+  if (count == 16) {
+    for (; k + 32 <= depth; k += 32) {
+      transpose_16(from + k, leading_dim * 2, reinterpret_cast<float*>(to + k / 2 * to_step), to_step);
+    }
+  }
+  for (; k < depth; k += 2) {
+    for (int64_t lane = 0; lane < 16; ++lane) {
+      const c10::BFloat16* at = from + lane * leading_dim + k;
+      to[k / 2 * to_step + lane] = lane < count ? Bfloat16Pair{at[0].x, at[1].x} : Bfloat16Pair{0, 0};
+    }
+  }
+}
+
+inline void pack_columns(
+    const c10::BFloat16* from, int64_t leading_dim, int64_t depth, int64_t count, Bfloat16Pair* to, int64_t to_step) {
+  for (int64_t k = 0; k < depth; k += 2) {
+    store_pairs(to + k / 2 * to_step, from + k * leading_dim, from + (k + 1) * leading_dim, count);
+  }
+}
+#endif
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

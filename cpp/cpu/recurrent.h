@@ -18,9 +18,9 @@ T* at_row(T* data, int64_t row, int64_t size) {
   return data == nullptr ? nullptr : data + row * size;
 }
 
-template <typename S>
-Vectorized<S> load_or_zero(const S* from, int64_t at, int64_t count) {
-  return from == nullptr ? Vectorized<S>(S(0)) : load_lanes(from + at, count);
+template <typename M>
+auto load_or_zero(const M* from, int64_t at, int64_t count) {
+  return from == nullptr ? decltype(load_lanes(from, count))(0) : load_lanes(from + at, count);
 }
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -88,10 +88,12 @@ const S* row_before(
   return states + (first_row(layer, before) + b) * layer.hidden_size;
 }
 
-template <typename S>
-void copy_values(S* to, const S* from, int64_t count) {
-  for (int64_t k = 0; k < count; k += lanes<S>) {
-    const int64_t n = lanes_left<S>(count, k);
+// Copies, and converts on the way; null is zeros.
+template <typename To, typename From>
+void copy_values(To* to, const From* from, int64_t count) {
+  constexpr int64_t step = decltype(load_lanes(from, count))::size();
+  for (int64_t k = 0; k < count; k += step) {
+    const int64_t n = least(step, count - k);
     store_lanes(to + k, load_or_zero(from, k, n), n);
   }
 }

@@ -9,39 +9,43 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 // The weights for products with gate gradients: blocks of columns, each a panel of one vector whose depth is the gates'
 // units, slot by slot.
-template <typename S>
+template <typename E>
 struct PackedColumns {
+  using M = Memory<E>;
+  using S = Sum<E>;
+
   int64_t columns;
   int64_t depth;
-  S* data;
+  E* data;
 
   int64_t blocks() const { return divide_up(columns, lanes<S>); }
-  int64_t panel_size() const { return depth * lanes<S>; }
+  int64_t panel_size() const { return factors<E>(depth) * lanes<S>; }
   int64_t size() const { return blocks() * panel_size(); }
-  S* panel(int64_t block) const { return data + block * panel_size(); }
+  E* panel(int64_t block) const { return data + block * panel_size(); }
 
   // gate_of(k): whose weights the k-th group of hidden_size rows are.
   template <typename F>
-  void pack(const S* weights, int64_t leading_dim, int64_t hidden_size, int64_t begin, int64_t end, const F& gate_of) const {
+  void pack(const void* weights, int64_t leading_dim, int64_t hidden_size, int64_t begin, int64_t end, const F& gate_of) const {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t count = lanes_left<S>(columns, block * lanes<S>);
+      const M* from = static_cast<const M*>(weights) + block * lanes<S>;
       for (int64_t k = 0; k * hidden_size < depth; ++k) {
-        pack_columns(weights + gate_of(static_cast<int>(k)) * hidden_size * leading_dim + block * lanes<S>, leading_dim,
-                     hidden_size, count, panel(block) + k * hidden_size * lanes<S>, lanes<S>);
+        pack_columns(from + gate_of(static_cast<int>(k)) * hidden_size * leading_dim, leading_dim, hidden_size, count,
+                     panel(block) + k * factors<E>(hidden_size) * lanes<S>, lanes<S>);
       }
     }
   }
 
   // Rows a of `depth` values times blocks [begin, end); calls done(row, block, vector).
   template <typename F>
-  void multiply_rows(const S* const* a, int64_t count, int64_t begin, int64_t end, const F& done) const {
+  void multiply_rows(const E* const* a, int64_t count, int64_t begin, int64_t end, const F& done) const {
     for_row_tiles<1>(count, [&](int64_t from, auto rows) {
       for_panels<panels_at_once<rows, 1>>(begin, end, [&](int64_t block, auto panels) {
         Tile<S, rows, panels> tile;
         for (int r = 0; r < rows; ++r) {
           for (int p = 0; p < panels; ++p) tile.at[r][p] = Vectorized<S>(S(0));
         }
-        multiply<rows, panels, 1>(tile, a + from, 1, panel(block), panel_size(), depth);
+        multiply<rows, panels, 1>(tile, a + from, 1, panel(block), panel_size(), factors<E>(depth));
         for (int r = 0; r < rows; ++r) {
           for (int p = 0; p < panels; ++p) done(from + r, block + p, tile.at[r][p]);
         }
@@ -60,8 +64,13 @@ struct WeightSums {
   S* gates;  // (grads * hidden_size): of the biases
 };
 
-template <typename Cell, typename S>
+template <typename Cell, typename E>
 class Backward {
+  using M = Memory<E>;
+  using S = Sum<E>;
+  // The first share's sums are where they are returned, unless that is less precise.
+  static constexpr bool own_sums = !std::is_same_v<M, S>;
+
  public:
   Backward(const RecurrentBackward& job, const Plan& plan)
       : job_(job),
@@ -79,11 +88,12 @@ class Backward {
         zeros_(greatest(size_, 1)) {
     hidden_.data = memory_.get();
     input_.data = memory_.get() + hidden_.size();
-    copy_values<S>(zeros_.get(), nullptr, size_);
+    copy_values(zeros_.get(), static_cast<const M*>(nullptr), size_);
   }
 
   void run() const {
     team(plan_.shares, [&](Member& member) {
+      [[maybe_unused]] const TilesInUse tiles;
       pack(member);
       member.wait();
       const Part part = part_of(plan_, layer_, hidden_.blocks(), member.begin(), member.end());
@@ -112,28 +122,28 @@ class Backward {
 
   int64_t weights_size() const { return gates * size_ * (layer_.input_size + size_); }
 
-  // A share's sums: those of the biases, and of the weights where shares own rows, but for the first, which has the job's.
-  int64_t sums_size() const { return grads * size_ + (plan_.by_rows ? weights_size() : 0); }
+  // A share's sums: those of the biases, and of the weights where they are not all in the job's memory.
+  int64_t sums_size() const { return grads * size_ + (plan_.by_rows || own_sums ? weights_size() : 0); }
 
   int64_t packed_rows_size() const {
     const int64_t rows = plan_.chunk_steps * layer_.batch;
-    return outer_size<S>(size_, rows) + outer_size<S>(layer_.input_size, rows) + rows * lanes<S>;
+    return outer_size<E>(size_, rows) + outer_size<E>(layer_.input_size, rows) + outer_size<E>(lanes<S>, rows);
   }
 
   int64_t step_at(int64_t s) const { return layer_.reverse ? s : layer_.time - 1 - s; }
   S* grad_h(int64_t row) const { return states_.get() + row * size_; }
   S* grad_state(int64_t row) const { return states_.get() + (layer_.batch + row) * size_; }
-  S* grad_gates(int64_t s, int64_t row) const { return grads_.get() + (s * layer_.batch + row) * grads * size_; }
+  M* grad_gates(int64_t s, int64_t row) const { return grads_.get() + (s * layer_.batch + row) * grads * size_; }
   bool is_reset(int64_t t, int64_t row) const { return layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row]; }
 
   void pack(const Member& member) const {
     const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
     const int64_t begin = member.begin();
     const int64_t end = member.end();
-    hidden_.pack(static_cast<const S*>(layer_.weight_hh), layer_.weight_hh_leading_dim, size_,
+    hidden_.pack(layer_.weight_hh, layer_.weight_hh_leading_dim, size_,
                  share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end),
                  [](int k) { return Cell::hidden_gate(grads - gates + k); });
-    input_.pack(static_cast<const S*>(layer_.weight_ih), layer_.weight_ih_leading_dim, size_,
+    input_.pack(layer_.weight_ih, layer_.weight_ih_leading_dim, size_,
                 share_of(input_.blocks(), begin), share_of(input_.blocks(), end),
                 [](int k) { return Cell::input_gate(k); });
   }
@@ -147,17 +157,17 @@ class Backward {
 
   void begin_states(const Part& part) const {
     for_units(part, [&](int64_t row, int64_t unit, int64_t count) {
-      copy_values(grad_h(row) + unit, at_row(static_cast<const S*>(job_.grad_h_n), row * size_ + unit, 1), count);
-      copy_values(grad_state(row) + unit, at_row(static_cast<const S*>(job_.grad_c_n), row * size_ + unit, 1), count);
+      copy_values(grad_h(row) + unit, at_row(static_cast<const M*>(job_.grad_h_n), row * size_ + unit, 1), count);
+      copy_values(grad_state(row) + unit, at_row(static_cast<const M*>(job_.grad_c_n), row * size_ + unit, 1), count);
     });
   }
 
   void end_states(const Part& part) const {
     for_units(part, [&](int64_t row, int64_t unit, int64_t count) {
-      S* to = static_cast<S*>(job_.grad_h_0) + row * size_ + unit;
+      M* to = static_cast<M*>(job_.grad_h_0) + row * size_ + unit;
       if (Cell::has_c) {
         copy_values(to, grad_h(row) + unit, count);
-        copy_values(static_cast<S*>(job_.grad_c_0) + row * size_ + unit, grad_state(row) + unit, count);
+        copy_values(static_cast<M*>(job_.grad_c_0) + row * size_ + unit, grad_state(row) + unit, count);
         return;
       }
       for (int64_t k = 0; k < count; k += lanes<S>) {
@@ -172,13 +182,13 @@ class Backward {
     const int64_t count = rows_of_part(layer_, part, t);
     for (int64_t row = part.row_begin; row < part.row_begin + count; ++row) {
       const int64_t at = first_row(layer_, t) + row;
-      const S* before = row_before(
-          layer_, t, row, static_cast<const S*>(Cell::has_c ? job_.cells : job_.output),
-          static_cast<const S*>(Cell::has_c ? job_.c_0 : job_.h_0), static_cast<const S*>(zeros_.get()));
-      const S* after = static_cast<const S*>(Cell::has_c ? job_.cells : job_.output) + at * size_;
-      const S* kept = static_cast<const S*>(job_.kept) + at * Cell::kept * size_;
-      const S* grad_output = at_row(static_cast<const S*>(job_.grad_output), at, size_);
-      S* to = grad_gates(s - first, row);
+      const M* before = row_before(
+          layer_, t, row, static_cast<const M*>(Cell::has_c ? job_.cells : job_.output),
+          static_cast<const M*>(Cell::has_c ? job_.c_0 : job_.h_0), static_cast<const M*>(zeros_.get()));
+      const M* after = static_cast<const M*>(Cell::has_c ? job_.cells : job_.output) + at * size_;
+      const M* kept = static_cast<const M*>(job_.kept) + at * Cell::kept * size_;
+      const M* grad_output = at_row(static_cast<const M*>(job_.grad_output), at, size_);
+      M* to = grad_gates(s - first, row);
       const bool reset = is_reset(t, row);
       for (int64_t block = part.block_begin; block < part.block_end; ++block) {
         const int64_t unit = block * lanes<S>;
@@ -195,7 +205,7 @@ class Backward {
   }
 
   // A member's lists of pointers to rows: of gate gradients, of h, of the input.
-  const S** list(int64_t share, int64_t k) const {
+  const M** list(int64_t share, int64_t k) const {
     return lists_.get() + (3 * share + k) * plan_.chunk_steps * layer_.batch;
   }
 
@@ -203,11 +213,11 @@ class Backward {
   void step_h(const Part& part, const Member& member, int64_t first, int64_t s) const {
     const int64_t t = step_at(s);
     const int64_t count = rows_of_part(layer_, part, t);
-    const S** a = list(member.begin(), 0);
+    const M** a = list(member.begin(), 0);
     for (int64_t row = 0; row < count; ++row) {
       a[row] = grad_gates(s - first, part.row_begin + row) + (grads - gates) * size_;
     }
-    hidden_.multiply_rows(a, count, part.block_begin, part.block_end, [&](int64_t r, int64_t block, const auto& v) {
+    hidden_.multiply_rows(factor_rows<E>(a), count, part.block_begin, part.block_end, [&](int64_t r, int64_t block, const auto& v) {
       const int64_t row = part.row_begin + r;
       const int64_t unit = block * lanes<S>;
       store_lanes(grad_h(row) + unit, is_reset(t, row) ? Vectorized<S>(S(0)) : v, lanes_left<S>(size_, unit));
@@ -241,9 +251,9 @@ class Backward {
       for (int64_t row = part.row_begin; row < part.row_begin + rows; ++row, ++count) {
         list(share, 0)[count] = grad_gates(s - first, row);
         list(share, 1)[count] =
-            row_before(layer_, t, row, static_cast<const S*>(job_.output), static_cast<const S*>(job_.h_0),
-                       static_cast<const S*>(zeros_.get()));
-        list(share, 2)[count] = static_cast<const S*>(job_.input) + (first_row(layer_, t) + row) * layer_.input_size;
+            row_before(layer_, t, row, static_cast<const M*>(job_.output), static_cast<const M*>(job_.h_0),
+                       static_cast<const M*>(zeros_.get()));
+        list(share, 2)[count] = static_cast<const M*>(job_.input) + (first_row(layer_, t) + row) * layer_.input_size;
       }
     }
     return count;
@@ -251,19 +261,21 @@ class Backward {
 
   WeightSums<S> sums_of(int64_t share) const {
     S* own = sums_.get() + share * sums_size();
-    if (share == 0) {
-      return {static_cast<S*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim,
-              static_cast<S*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim, own};
+    if constexpr (!own_sums) {
+      if (share == 0) {
+        return {static_cast<S*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim,
+                static_cast<S*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim, own};
+      }
     }
     S* weights = own + grads * size_;
     return {weights, layer_.input_size, weights + gates * size_ * layer_.input_size, size_, own};
   }
 
   void add_weights(const Part& part, int64_t share, int64_t count, const WeightSums<S>& sums, bool begin) const {
-    S* packed_h = rows_.get() + share * packed_rows_size();
-    S* packed_x = packed_h + outer_size<S>(size_, count);
-    S* strip = packed_x + outer_size<S>(layer_.input_size, count);
-    const S* const* a = list(share, 0);
+    E* packed_h = rows_.get() + share * packed_rows_size();
+    E* packed_x = packed_h + outer_size<E>(size_, count);
+    E* strip = packed_x + outer_size<E>(layer_.input_size, count);
+    const M* const* a = list(share, 0);
     pack_outer(list(share, 1), count, size_, packed_h);
     pack_outer(list(share, 2), count, layer_.input_size, packed_x);
     for (int slot = 0; slot < grads; ++slot) {
@@ -285,16 +297,16 @@ class Backward {
     }
   }
 
-  void grad_inputs(const S* const* a, const S* const* inputs, int64_t count) const {
-    const S* all = static_cast<const S*>(job_.input);
-    input_.multiply_rows(a, count, 0, input_.blocks(), [&](int64_t row, int64_t block, const auto& v) {
+  void grad_inputs(const M* const* a, const M* const* inputs, int64_t count) const {
+    const M* all = static_cast<const M*>(job_.input);
+    input_.multiply_rows(factor_rows<E>(a), count, 0, input_.blocks(), [&](int64_t row, int64_t block, const auto& v) {
       const int64_t column = block * lanes<S>;
-      S* to = static_cast<S*>(job_.grad_input) + (inputs[row] - all) + column;
+      M* to = static_cast<M*>(job_.grad_input) + (inputs[row] - all) + column;
       store_lanes(to, v, lanes_left<S>(layer_.input_size, column));
     });
   }
 
-  // Where shares have sums of their own: all of them into the job's, in the shares' order. Then the biases.
+  // The sums of all shares, in their order, into the job's memory. Then the biases.
   void add_up(const Member& member) const {
     const int64_t begin = gates * size_ * member.begin() / plan_.shares;
     const int64_t end = gates * size_ * member.end() / plan_.shares;
@@ -306,6 +318,12 @@ class Backward {
         add_values(all.weight_hh + row * all.hh_leading_dim, more.weight_hh + row * more.hh_leading_dim, size_);
       }
     }
+    for (int64_t row = begin; own_sums && row < end; ++row) {
+      copy_values(static_cast<M*>(job_.grad_weight_ih) + row * job_.grad_weight_ih_leading_dim,
+                  all.weight_ih + row * all.ih_leading_dim, layer_.input_size);
+      copy_values(static_cast<M*>(job_.grad_weight_hh) + row * job_.grad_weight_hh_leading_dim,
+                  all.weight_hh + row * all.hh_leading_dim, size_);
+    }
     if (member.begin() != 0) return;
     for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
       add_values(all.gates, sums_of(share).gates, grads * size_);
@@ -313,10 +331,10 @@ class Backward {
     for (int slot = 0; slot < grads; ++slot) {
       const S* from = all.gates + slot * size_;
       if (slot < gates && job_.grad_bias_ih != nullptr) {
-        copy_values(static_cast<S*>(job_.grad_bias_ih) + Cell::input_gate(slot) * size_, from, size_);
+        copy_values(static_cast<M*>(job_.grad_bias_ih) + Cell::input_gate(slot) * size_, from, size_);
       }
       if (slot >= grads - gates && job_.grad_bias_hh != nullptr) {
-        copy_values(static_cast<S*>(job_.grad_bias_hh) + Cell::hidden_gate(slot) * size_, from, size_);
+        copy_values(static_cast<M*>(job_.grad_bias_hh) + Cell::hidden_gate(slot) * size_, from, size_);
       }
     }
   }
@@ -332,31 +350,31 @@ class Backward {
   const RecurrentLayer& layer_;
   const Plan plan_;
   int64_t size_;
-  PackedColumns<S> hidden_;
-  PackedColumns<S> input_;
-  Scratch<S> memory_;
+  PackedColumns<E> hidden_;
+  PackedColumns<E> input_;
+  Scratch<E> memory_;
   Scratch<S> states_;
-  Scratch<S> grads_;
+  Scratch<M> grads_;
   Scratch<S> sums_;
-  Scratch<S> rows_;
-  Scratch<const S*> lists_;
-  Scratch<S> zeros_;
+  Scratch<E> rows_;
+  Scratch<const M*> lists_;
+  Scratch<M> zeros_;
 };
 
-template <typename Cell, typename S>
+template <typename Cell, typename E>
 void run_backward(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
   const int64_t depth = Cell::gates * layer.hidden_size;
   const double rows = static_cast<double>(first_row(layer, layer.time));
   const double work = 2 * rows * static_cast<double>(depth) * static_cast<double>(layer.input_size + layer.hidden_size);
-  const auto bytes = static_cast<int64_t>(sizeof(S));
+  const auto bytes = static_cast<int64_t>(sizeof(Memory<E>));
   Plan plan = plan_of(
-      layer, divide_up(layer.hidden_size, lanes<S>), depth * (layer.hidden_size + layer.input_size) * bytes,
+      layer, divide_up(layer.hidden_size, lanes<Sum<E>>), depth * (layer.hidden_size + layer.input_size) * bytes,
       Cell::grads * layer.hidden_size * bytes, work);
   // The weights' sums are read and written once a chunk: enough rows that this costs little.
   const int64_t steps = divide_up(256, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
-  Backward<Cell, S>(job, plan).run();
+  Backward<Cell, E>(job, plan).run();
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

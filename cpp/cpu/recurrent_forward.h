@@ -8,48 +8,60 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 // A layer's weights, packed by blocks of hidden units; a block holds, one after the other: its biases by input, its
 // panel by input (input_size deep), its biases by h, its panel by h (hidden_size deep). A panel's vectors are a block's
-// gates side by side.
-template <typename Cell, typename S>
+// gates side by side. Biases are of the type that products are summed in, which is as large as a factor.
+template <typename Cell, typename E>
 struct PackedLayer {
+  using M = Memory<E>;
+  using S = Sum<E>;
+  static_assert(sizeof(S) == sizeof(E));
   static constexpr int64_t width = Cell::gates * lanes<S>;
 
   int64_t input_size;
   int64_t hidden_size;
-  S* data;
+  E* data;
 
-  explicit PackedLayer(const RecurrentLayer& layer, S* memory = nullptr)
-      : input_size(layer.input_size), hidden_size(layer.hidden_size), data(memory) {}
+  explicit PackedLayer(const RecurrentLayer& layer, void* memory = nullptr)
+      : input_size(layer.input_size), hidden_size(layer.hidden_size), data(static_cast<E*>(memory)) {}
 
   int64_t blocks() const { return divide_up(hidden_size, lanes<S>); }
-  int64_t block_size() const { return (input_size + hidden_size + 2) * width; }
+  int64_t block_size() const { return (factors<E>(input_size) + factors<E>(hidden_size) + 2) * width; }
   int64_t size() const { return blocks() * block_size(); }
-  S* input_bias(int64_t block) const { return data + block * block_size(); }
-  S* input_panel(int64_t block) const { return input_bias(block) + width; }
-  S* hidden_bias(int64_t block) const { return input_panel(block) + input_size * width; }
-  S* hidden_panel(int64_t block) const { return hidden_bias(block) + width; }
+  S* input_bias(int64_t block) const { return reinterpret_cast<S*>(data + block * block_size()); }
+  E* input_panel(int64_t block) const { return data + block * block_size() + width; }
+  S* hidden_bias(int64_t block) const {
+    return reinterpret_cast<S*>(input_panel(block) + factors<E>(input_size) * width);
+  }
+  E* hidden_panel(int64_t block) const { return input_panel(block) + (factors<E>(input_size) + 1) * width; }
 
   void pack(const RecurrentLayer& layer, int64_t begin, int64_t end) const {
+    const int64_t ih = layer.weight_ih_leading_dim;
+    const int64_t hh = layer.weight_hh_leading_dim;
     for (int64_t block = begin; block < end; ++block) {
       for (int g = 0; g < Cell::gates; ++g) {
         const int64_t unit = block * lanes<S>;
         const int64_t row = g * hidden_size + unit;
         const int64_t count = lanes_left<S>(hidden_size, unit);
         const int64_t at = g * lanes<S>;
-        store_lanes(input_bias(block) + at, load_or_zero(static_cast<const S*>(layer.bias_ih), row, count), lanes<S>);
-        store_lanes(hidden_bias(block) + at, load_or_zero(static_cast<const S*>(layer.bias_hh), row, count), lanes<S>);
-        const int64_t ih = layer.weight_ih_leading_dim;
-        const int64_t hh = layer.weight_hh_leading_dim;
-        pack_rows(static_cast<const S*>(layer.weight_ih) + row * ih, ih, input_size, count, input_panel(block) + at, width);
-        pack_rows(static_cast<const S*>(layer.weight_hh) + row * hh, hh, hidden_size, count, hidden_panel(block) + at, width);
+        store_lanes(input_bias(block) + at, load_or_zero(static_cast<const M*>(layer.bias_ih), row, count), lanes<S>);
+        store_lanes(hidden_bias(block) + at, load_or_zero(static_cast<const M*>(layer.bias_hh), row, count), lanes<S>);
+        const M* by_input = static_cast<const M*>(layer.weight_ih) + row * ih;
+        const M* by_h = static_cast<const M*>(layer.weight_hh) + row * hh;
+        pack_rows(by_input, ih, input_size, count, input_panel(block) + at, width);
+        pack_rows(by_h, hh, hidden_size, count, hidden_panel(block) + at, width);
       }
     }
   }
 };
 
-template <typename Cell, typename S>
+template <typename Cell, typename E>
 class Forward {
+  using M = Memory<E>;
+  using S = Sum<E>;
+  // Between steps the state is where it is returned, unless that is less precise.
+  static constexpr bool own_state = !std::is_same_v<M, S>;
+
  public:
-  Forward(const RecurrentForward& job, const Plan& plan, const PackedLayer<Cell, S>& weights)
+  Forward(const RecurrentForward& job, const Plan& plan, const PackedLayer<Cell, E>& weights)
       : job_(job),
         layer_(job.layer),
         plan_(plan),
@@ -57,12 +69,14 @@ class Forward {
         projected_(plan.chunk_steps * layer_.batch * weights.blocks() * width),
         rows_(plan.shares * plan.chunk_steps * layer_.batch),
         sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
-        zeros_(layer_.hidden_size) {
-    copy_values<S>(zeros_.get(), nullptr, layer_.hidden_size);
+        zeros_(layer_.hidden_size),
+        states_(own_state ? layer_.batch * layer_.hidden_size : 0) {
+    copy_values(zeros_.get(), static_cast<const S*>(nullptr), layer_.hidden_size);
   }
 
   void run(bool pack) const {
     team(plan_.shares, [&](Member& member) {
+      [[maybe_unused]] const TilesInUse tiles;
       const int64_t blocks = weights_.blocks();
       const Part part = part_of(plan_, layer_, blocks, member.begin(), member.end());
       if (pack && !plan_.by_rows) weights_.pack(layer_, part.block_begin, part.block_end);
@@ -106,7 +120,7 @@ class Forward {
   int64_t list_of(const Member& member) const { return member.begin() * plan_.chunk_steps * layer_.batch; }
 
   void project(const Part& part, const Member& member, int64_t first, int64_t end) const {
-    const S** sources = sources_.get() + list_of(member);
+    const E** sources = sources_.get() + list_of(member);
     int64_t* targets = rows_.get() + list_of(member);
     int64_t count = 0;
     for (int64_t s = first; s < end; ++s) {
@@ -114,7 +128,7 @@ class Forward {
       const int64_t rows = rows_of_part(layer_, part, t);
       for (int64_t row = 0; row < rows; ++row, ++count) {
         const int64_t at = first_row(layer_, t) + part.row_begin + row;
-        sources[count] = static_cast<const S*>(job_.input) + at * layer_.input_size;
+        sources[count] = factors_at<E>(job_.input, at * layer_.input_size);
         targets[count] = (s - first) * part.rows() + row;
       }
     }
@@ -123,7 +137,8 @@ class Forward {
       for_row_tiles<gates>(count, [&](int64_t from, auto rows) {
         Tile<S, rows, gates> tile;
         begin_tile<rows, 1>(tile, weights_.input_bias(block));
-        multiply<rows, 1, gates>(tile, sources + from, 1, weights_.input_panel(block), 0, layer_.input_size);
+        multiply<rows, 1, gates>(
+            tile, sources + from, 1, weights_.input_panel(block), 0, factors<E>(layer_.input_size));
         for (int r = 0; r < rows; ++r) {
           for (int g = 0; g < gates; ++g) tile.at[r][g].store(to + targets[from + r] * width + g * lanes<S>);
         }
@@ -145,10 +160,12 @@ class Forward {
     const int64_t t = step_at(s);
     const int64_t count = rows_of_part(layer_, part, t);
     if (count == 0) return;
-    const S** h = sources_.get() + list_of(member);
+    const E** h = sources_.get() + list_of(member);
     for (int64_t row = 0; row < count; ++row) {
-      h[row] = row_before(layer_, t, part.row_begin + row, static_cast<const S*>(job_.output),
-                          static_cast<const S*>(job_.h_0), static_cast<const S*>(zeros_.get()));
+      h[row] = factors_at<E>(
+          row_before(layer_, t, part.row_begin + row, static_cast<const M*>(job_.output),
+                     static_cast<const M*>(job_.h_0), reinterpret_cast<const M*>(zeros_.get())),
+          0);
     }
     const int64_t at = first_row(layer_, t) + part.row_begin;
     // Backwards each second time: what is in the cache still is then read first.
@@ -162,7 +179,8 @@ class Forward {
           Tile<S, rows, panels * gates> tile;
           begin_tile<rows, panels>(tile, weights_.hidden_bias(block));
           multiply<rows, panels, gates>(
-              tile, h + from, 1, weights_.hidden_panel(block), weights_.block_size(), layer_.hidden_size);
+              tile, h + from, 1, weights_.hidden_panel(block), weights_.block_size(),
+              factors<E>(layer_.hidden_size));
           for (int p = 0; p < panels; ++p) {
             for (int r = 0; r < rows; ++r) {
               Values<Vectorized<S>, gates> hidden;
@@ -196,16 +214,23 @@ class Forward {
     const bool reset = layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row];
     const auto next = Cell::forward(input, hidden, load_lanes(reset ? zeros_.get() + unit : state, count));
     store_lanes(state, next.state, count);
-    store_lanes(static_cast<S*>(job_.output) + at * size + unit, next.h, count);
+    store_lanes(static_cast<M*>(job_.output) + at * size + unit, next.h, count);
     if (job_.kept == nullptr) return;
-    S* kept = static_cast<S*>(job_.kept) + at * Cell::kept * size + unit;
+    M* kept = static_cast<M*>(job_.kept) + at * Cell::kept * size + unit;
     for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + k * size, next.kept.v[k], count);
-    if (Cell::has_c) store_lanes(static_cast<S*>(job_.cells) + at * size + unit, next.state, count);
+    if (Cell::has_c) store_lanes(static_cast<M*>(job_.cells) + at * size + unit, next.state, count);
   }
 
-  // Between steps the state is where it is returned.
+  M* final_state() const { return static_cast<M*>(Cell::has_c ? job_.c_n : job_.h_n); }
+
   S* state_of(int64_t row) const {
-    return static_cast<S*>(Cell::has_c ? job_.c_n : job_.h_n) + row * layer_.hidden_size;
+    S* states = nullptr;
+    if constexpr (own_state) {
+      states = states_.get();
+    } else {
+      states = final_state();
+    }
+    return states + row * layer_.hidden_size;
   }
 
   template <typename F>
@@ -218,50 +243,52 @@ class Forward {
   }
 
   void begin_states(const Part& part) const {
-    const S* initial = static_cast<const S*>(Cell::has_c ? job_.c_0 : job_.h_0);
+    const M* initial = static_cast<const M*>(Cell::has_c ? job_.c_0 : job_.h_0);
     for_units(part, [&](int64_t row, int64_t at, int64_t count) {
       copy_values(state_of(row) + at - row * layer_.hidden_size, initial + at, count);
     });
   }
 
-  // h after each row's last step; a cell without c has it already.
   void end_states(const Part& part) const {
-    if (!Cell::has_c) return;
     for_units(part, [&](int64_t row, int64_t at, int64_t count) {
+      if (own_state) copy_values(final_state() + at, state_of(row) + at - row * layer_.hidden_size, count);
+      if (!Cell::has_c) return;
+      // h after the row's last step.
       int64_t last = layer_.reverse ? 0 : layer_.time - 1;
       while (!layer_.reverse && last >= 0 && row >= active_rows(layer_, last)) --last;
-      const S* from = layer_.time == 0 ? static_cast<const S*>(job_.h_0) + at
-                                       : static_cast<const S*>(job_.output) +
+      const M* from = layer_.time == 0 ? static_cast<const M*>(job_.h_0) + at
+                                       : static_cast<const M*>(job_.output) +
                                              first_row(layer_, last) * layer_.hidden_size + at;
-      copy_values(static_cast<S*>(job_.h_n) + at, from, count);
+      copy_values(static_cast<M*>(job_.h_n) + at, from, count);
     });
   }
 
   const RecurrentForward& job_;
   const RecurrentLayer& layer_;
   const Plan plan_;
-  const PackedLayer<Cell, S>& weights_;
+  const PackedLayer<Cell, E>& weights_;
   Scratch<S> projected_;
   Scratch<int64_t> rows_;
-  Scratch<const S*> sources_;
+  Scratch<const E*> sources_;
   Scratch<S> zeros_;
+  Scratch<S> states_;
 };
 
-template <typename Cell, typename S>
+template <typename Cell, typename E>
 void run_forward(const RecurrentForward& job) {
+  using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
-  PackedLayer<Cell, S> weights(layer, static_cast<S*>(const_cast<void*>(job.packed)));
-  const auto bytes = static_cast<int64_t>(sizeof(S));
-  const int64_t step_values = layer.hidden_size * PackedLayer<Cell, S>::width / lanes<S>;
-  const double work = static_cast<double>(first_row(layer, layer.time)) * static_cast<double>(step_values) *
+  Packed weights(layer, const_cast<void*>(job.packed));
+  const auto bytes = static_cast<int64_t>(sizeof(E));
+  const double work = static_cast<double>(first_row(layer, layer.time)) *
+                      static_cast<double>(Cell::gates * layer.hidden_size) *
                       static_cast<double>(layer.input_size + layer.hidden_size);
-  const Plan plan = plan_of(
-      layer, weights.blocks(), weights.size() * bytes,
-      weights.blocks() * PackedLayer<Cell, S>::width * bytes, work);
-  if (job.packed != nullptr) return Forward<Cell, S>(job, plan, weights).run(false);
-  const Scratch<S> memory(weights.size());
+  const Plan plan =
+      plan_of(layer, weights.blocks(), weights.size() * bytes, weights.blocks() * Packed::width * bytes, work);
+  if (job.packed != nullptr) return Forward<Cell, E>(job, plan, weights).run(false);
+  const Scratch<E> memory(weights.size());
   weights.data = memory.get();
-  Forward<Cell, S>(job, plan, weights).run(true);
+  Forward<Cell, E>(job, plan, weights).run(true);
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

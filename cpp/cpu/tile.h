@@ -5,13 +5,18 @@
 // the tile's shape, so that results do not depend on how rows and columns are shared out.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/amx.h"
+#include "cpu/factor.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-template <typename S>
-inline constexpr int64_t lanes = Vectorized<S>::size();
-
+#if defined(__AMX_BF16__)
+// AMX keeps accumulators of 16 rows and 16 columns, four of them beside the factors.
+template <int width>
+inline constexpr int most_rows = 16;
+template <int rows, int width>
+inline constexpr int panels_at_once = 4 / width;
+#else
 // Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k.
 inline constexpr int tile_vectors = Vectorized<float>::size() == 16 ? 24 : 12;
 
@@ -22,32 +27,43 @@ inline constexpr int most_rows = tile_vectors / width < 8 ? tile_vectors / width
 template <int rows, int width>
 inline constexpr int panels_at_once =
     tile_vectors / (rows * width) < 1 + 7 / width ? tile_vectors / (rows * width) : 1 + 7 / width;
+#endif
 
 template <typename S, int rows, int columns>
 struct Tile {
   Vectorized<S> at[rows][columns];
 };
 
-// tile[r][p * width + j] += Σ_k a[r][k * a_step] panel_p[k][j], where panel_p begins at b + p * panel_size.
-template <int rows, int panels, int width, typename S>
+// tile[r][p * width + j] += Σ_k a[r][k * a_step] panel_p[k][j], where panel_p begins at b + p * panel_size; depth, steps
+// and sizes count factors.
+#if defined(__AMX_BF16__)
+template <int rows, int panels, int width>
+void multiply(
+    Tile<float, rows, panels * width>& tile, const Bfloat16Pair* const* a, int64_t a_step, const Bfloat16Pair* b,
+    int64_t panel_size, int64_t depth) {
+  multiply_by_amx<rows, panels, width>(&tile.at[0][0], a, a_step, b, panel_size, depth);
+}
+#else
+template <int rows, int panels, int width, typename E>
 FOURFOLD_FN void multiply(
-    Tile<S, rows, panels * width>& tile, const S* const* a, int64_t a_step, const S* b, int64_t panel_size,
+    Tile<Sum<E>, rows, panels * width>& tile, const E* const* a, int64_t a_step, const E* b, int64_t panel_size,
     int64_t depth) {
-  const S* row[rows];
+  using F = Factor<E>;
+  constexpr int64_t step = lanes<Sum<E>>;
+  const E* row[rows];
   for (int r = 0; r < rows; ++r) row[r] = a[r];
   for (int64_t k = 0; k < depth; ++k) {
-    Vectorized<S> column[panels * width];
+    typename F::Vector column[panels * width];
     for (int p = 0; p < panels; ++p) {
-      for (int j = 0; j < width; ++j) {
-        column[p * width + j] = Vectorized<S>::loadu(b + p * panel_size + (k * width + j) * lanes<S>);
-      }
+      for (int j = 0; j < width; ++j) column[p * width + j] = F::load(b + p * panel_size + (k * width + j) * step);
     }
     for (int r = 0; r < rows; ++r) {
-      const Vectorized<S> x(row[r][k * a_step]);
-      for (int j = 0; j < panels * width; ++j) tile.at[r][j] = at::vec::fmadd(x, column[j], tile.at[r][j]);
+      const auto x = F::broadcast(row[r] + k * a_step);
+      for (int j = 0; j < panels * width; ++j) tile.at[r][j] = F::add_product(x, column[j], tile.at[r][j]);
     }
   }
 }
+#endif
 
 // Calls f(std::integral_constant<int, n>()) for a count from 1 to `most`.
 template <int most, typename F>
@@ -80,5 +96,10 @@ FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
     first += panels;
   }
 }
+
+#if !defined(__AMX_BF16__)
+// What a thread holds while it multiplies: nothing.
+struct TilesInUse {};
+#endif
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -1,18 +1,22 @@
 // The CPU's table of a recurrent layer's kernels.
 #pragma once
 
-#include "cpu/level.h"
+#include "cpu/recurrent_bf16.h"
 #include "ops/recurrent.h"
 
 namespace fourfold {
 
-inline bool computes_on_cpu(ScalarType) { return false; }
+// bfloat16 is multiplied by pairs.
+inline bool computes_on_cpu(ScalarType dtype, const RecurrentShape& shape) {
+  return dtype == ScalarType::BFloat16 && shape.input_size % 2 == 0 && shape.hidden_size % 2 == 0 &&
+         cpu::Bfloat16Kernel<cpu::RecurrentKernel>::available();
+}
 
-template <const auto& forward_kernel, const auto& backward_kernel>
+template <const auto& forward, const auto& backward, const auto& bf16, const auto& bf16_backward>
 inline constexpr RecurrentKernels recurrent_on_cpu{
     computes_on_cpu,
-    [](const RecurrentForward& job) { forward_kernel(job); },
-    [](const RecurrentBackward& job) { backward_kernel(job); },
+    [](const RecurrentForward& job) { job.layer.kind == Kind::bfloat16 ? bf16(job) : forward(job); },
+    [](const RecurrentBackward& job) { job.layer.kind == Kind::bfloat16 ? bf16_backward(job) : backward(job); },
     nullptr,
     nullptr,
 };

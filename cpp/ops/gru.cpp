@@ -37,14 +37,15 @@ GruGradients gru_backward(
   const RecurrentResults grads = run_backward(
       kernels, cell, shape, arguments, {grad_output, grad_h_n, std::nullopt, output, gates, std::nullopt},
       weights, need_input);
-  const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, kernels, input); };
+  const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, input); };
   return {grads.grad_input, grads.grad_h_0, result(weights.weight_ih),
           result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
 }
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels = recurrent_on_cpu<cpu::gru, cpu::gru_backward>;
+constexpr RecurrentKernels cpu_kernels =
+    recurrent_on_cpu<cpu::gru, cpu::gru_backward, cpu::gru_bf16, cpu::gru_bf16_backward>;
 
 }  // namespace
 }  // namespace fourfold

@@ -62,7 +62,7 @@ LltmOutputs lltm(
   const RecurrentShape shape = check_sequence(cell.op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(cell.op, shape, input, h_0, c_0, weights, bias, reset);
   const RecurrentArguments arguments = arguments_of(
-      shape, dtype_of(kernels, input), input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
+      shape, dtype_of(kernels, shape, input), input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
   RecurrentOutputs outputs = run_forward(kernels, cell, shape, arguments, packed, save_for_backward);
   return {outputs.output, outputs.h_n, outputs.c_n, outputs.kept, outputs.cells};
 }
@@ -76,7 +76,7 @@ LltmOutputs lltm_backward(
   const char* op = cell.backward_op;
   const RecurrentShape shape = check_sequence(op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(op, shape, input, h_0, c_0, weights, bias, reset);
-  const ScalarType dtype = dtype_of(kernels, input);
+  const ScalarType dtype = dtype_of(kernels, shape, input);
   const RecurrentArguments arguments =
       arguments_of(shape, dtype, input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
   const Place place = place_of(input);
@@ -100,7 +100,8 @@ LltmOutputs lltm_backward(
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels = recurrent_on_cpu<cpu::lltm, cpu::lltm_backward>;
+constexpr RecurrentKernels cpu_kernels =
+    recurrent_on_cpu<cpu::lltm, cpu::lltm_backward, cpu::lltm_bf16, cpu::lltm_bf16_backward>;
 
 }  // namespace
 }  // namespace fourfold

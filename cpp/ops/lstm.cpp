@@ -39,14 +39,15 @@ LstmGradients lstm_backward(
   const RecurrentResults grads = run_backward(
       kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells},
       weights, need_input);
-  const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, kernels, input); };
+  const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, input); };
   return {grads.grad_input, grads.grad_h_0, grads.grad_c_0, result(weights.weight_ih),
           result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
 }
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels = recurrent_on_cpu<cpu::lstm, cpu::lstm_backward>;
+constexpr RecurrentKernels cpu_kernels =
+    recurrent_on_cpu<cpu::lstm, cpu::lstm_backward, cpu::lstm_bf16, cpu::lstm_bf16_backward>;
 
 }  // namespace
 }  // namespace fourfold

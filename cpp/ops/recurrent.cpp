@@ -63,13 +63,13 @@ RecurrentShape check_sequence(
   return shape;
 }
 
-ScalarType dtype_of(const RecurrentKernels& kernels, const Tensor& input) {
+ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input) {
   const ScalarType dtype = input.scalar_type();
-  return kernels.computes(dtype) ? dtype : compute_dtype(dtype);
+  return kernels.computes(dtype, shape) ? dtype : compute_dtype(dtype);
 }
 
-ScalarType kept_dtype_of(const RecurrentKernels& kernels, const Tensor& input) {
-  return input.scalar_type() == ScalarType::BFloat16 ? ScalarType::BFloat16 : dtype_of(kernels, input);
+ScalarType kept_dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input) {
+  return input.scalar_type() == ScalarType::BFloat16 ? ScalarType::BFloat16 : dtype_of(kernels, shape, input);
 }
 
 RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const RecurrentArguments& arguments) {
@@ -120,7 +120,7 @@ int64_t leading_dim(const Tensor& matrix) { return matrix.size(0) <= 1 ? matrix.
 
 Prepared prepare(
     const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments) {
-  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   Prepared p{
       .input = prepared(arguments.input, dtype),
       .h_0 = prepared(arguments.h_0, dtype),
@@ -200,7 +200,7 @@ RecurrentOutputs run_forward(
       .cells = save_for_backward && cell.has_c ? out_data(outputs.cells) : nullptr,
   });
   const ScalarType result = arguments.input.scalar_type();
-  const ScalarType keeps = kept_dtype_of(kernels, arguments.input);
+  const ScalarType keeps = kept_dtype_of(kernels, shape, arguments.input);
   return {convert(outputs.output, result), convert(outputs.h_n, result), convert(outputs.c_n, result),
           convert(outputs.kept, keeps), convert(outputs.cells, keeps)};
 }
@@ -210,12 +210,12 @@ RecurrentResults run_backward(
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
     bool need_input) {
   const char* op = cell.backward_op;
-  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   const bool is_packed = arguments.batch_sizes.has_value();
   const Dimension rows{"rows", shape.rows()};
   const Dimension batch{"batch", shape.batch};
   const Dimension hidden{"hidden_size", shape.hidden_size};
-  const ScalarType keeps = kept_dtype_of(kernels, arguments.input);
+  const ScalarType keeps = kept_dtype_of(kernels, shape, arguments.input);
   const std::string columns = std::to_string(cell.kept) + " * hidden_size";
   expect_saved(op, gradients.kept, {rows, {columns.c_str(), cell.kept * shape.hidden_size}}, keeps);
   if (cell.has_c) expect_saved(op, *gradients.cells, {rows, hidden}, keeps);
@@ -280,7 +280,7 @@ WeightGradients weight_gradients(
     const RecurrentArguments& arguments, bool need_weights) {
   if (!need_weights) return {};
   const Place place = place_of(arguments.input);
-  const ScalarType dtype = dtype_of(kernels, arguments.input);
+  const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   const int64_t rows = cell.gates * shape.hidden_size;
   const auto like = [&](const OptionalTensor& bias) {
     return bias ? OptionalTensor(empty(place, {rows}, dtype)) : std::nullopt;
@@ -289,8 +289,8 @@ WeightGradients weight_gradients(
           like(arguments.bias_ih), like(arguments.bias_hh)};
 }
 
-Tensor returned(const OptionalTensor& gradient, const RecurrentKernels& kernels, const Tensor& input) {
-  if (!gradient) return nothing(place_of(input), dtype_of(kernels, input));
+Tensor returned(const OptionalTensor& gradient, const Tensor& input) {
+  if (!gradient) return nothing(place_of(input), input.scalar_type());
   return convert(*gradient, input.scalar_type());
 }
 

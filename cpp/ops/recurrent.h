@@ -23,8 +23,11 @@ constexpr RecurrentCell recurrent_cell(const char* op, const char* backward_op) 
   return {op, backward_op, Cell::gates, Cell::kept, Cell::has_c};
 }
 
+struct RecurrentShape;
+
 struct RecurrentKernels {
-  bool (*computes)(ScalarType dtype);  // whether a 16-bit type is computed in as it is; otherwise in float32
+  // Whether a 16-bit type is computed in as it is; otherwise in float32.
+  bool (*computes)(ScalarType dtype, const RecurrentShape& shape);
   void (*forward)(const RecurrentForward& job);
   void (*backward)(const RecurrentBackward& job);
   // The weights as `forward` wants them, for calls that share them; null where a backend keeps none.
@@ -103,8 +106,8 @@ struct RecurrentResults {
 };
 
 // What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
-ScalarType dtype_of(const RecurrentKernels& kernels, const Tensor& input);
-ScalarType kept_dtype_of(const RecurrentKernels& kernels, const Tensor& input);
+ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
+ScalarType kept_dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
 
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
@@ -116,6 +119,6 @@ RecurrentResults run_backward(
 WeightGradients weight_gradients(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, bool need_weights);
-Tensor returned(const OptionalTensor& gradient, const RecurrentKernels& kernels, const Tensor& input);
+Tensor returned(const OptionalTensor& gradient, const Tensor& input);
 
 }  // namespace fourfold

@@ -17,7 +17,7 @@ FOURFOLD_EXPORT int fourfold_abi_version();
 // "key=value" lines: how the library was built. Static storage.
 FOURFOLD_EXPORT const char* fourfold_build_facts();
 
-// The CPU level whose kernels run: "default", "avx2" or "avx512". Static storage. Null when FOURFOLD_CPU_CAPABILITY
+// The CPU level whose kernels run: "default", "avx2", "avx512", "avx512_bf16" or "amx". Static storage. Null when FOURFOLD_CPU_CAPABILITY
 // asks for a level that this library or CPU does not have; fourfold_cpu_capability_error() then says so.
 FOURFOLD_EXPORT const char* fourfold_cpu_capability();
 FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();

@@ -1,0 +1,122 @@
+// What products are made of: for float and double, factors that are summed up as they are; for bfloat16, pairs of
+// factors that lie side by side in memory, whose two products one instruction adds to a float.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/vec.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+template <typename S>
+inline constexpr int64_t lanes = Vectorized<S>::size();
+
+// Memory: what tensors hold. Sum: what products are summed in, and cells computed in. per_factor: values of Memory in
+// one factor; a vector holds as many factors as one of Sum has lanes.
+template <typename E>
+struct Factor {
+  using Memory = E;
+  using Sum = E;
+  using Vector = Vectorized<E>;
+  static constexpr int64_t per_factor = 1;
+
+  static FOURFOLD_FN Vector load(const E* from) { return Vector::loadu(from); }
+  static FOURFOLD_FN Vector broadcast(const E* from) { return Vector(*from); }
+  static FOURFOLD_FN Vectorized<E> add_product(const Vector& x, const Vector& y, const Vectorized<E>& sum) {
+    return at::vec::fmadd(x, y, sum);
+  }
+};
+
+struct Bfloat16Pair {
+  uint16_t low;
+  uint16_t high;
+};
+
+template <typename E>
+using Memory = typename Factor<E>::Memory;
+template <typename E>
+using Sum = typename Factor<E>::Sum;
+
+// How many factors a row of so many values has.
+template <typename E>
+int64_t factors(int64_t values) {
+  return (values + Factor<E>::per_factor - 1) / Factor<E>::per_factor;
+}
+
+// The factors of tensor memory from value `at` on, an even one where they are pairs.
+template <typename E>
+const E* factors_at(const void* memory, int64_t at) {
+  return reinterpret_cast<const E*>(static_cast<const Memory<E>*>(memory) + at);
+}
+
+template <typename E>
+const E* const* factor_rows(const Memory<E>* const* rows) {
+  return reinterpret_cast<const E* const*>(rows);
+}
+
+#if defined(__AVX512BF16__)
+template <>
+struct Factor<Bfloat16Pair> {
+  using Memory = c10::BFloat16;
+  using Sum = float;
+  using Vector = __m512bh;
+  static constexpr int64_t per_factor = 2;
+
+  static FOURFOLD_FN Vector load(const Bfloat16Pair* from) {
+    return reinterpret_cast<Vector>(_mm512_loadu_si512(from));
+  }
+  static FOURFOLD_FN Vector broadcast(const Bfloat16Pair* from) {
+    int bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return reinterpret_cast<Vector>(_mm512_set1_epi32(bits));
+  }
+  static FOURFOLD_FN Vectorized<float> add_product(const Vector& x, const Vector& y, const Vectorized<float>& sum) {
+    return _mm512_dpbf16_ps(sum, x, y);
+  }
+};
+#endif
+
+// `count` values as a vector of what they are summed in; what lies beyond is zero.
+template <typename S>
+FOURFOLD_FN Vectorized<S> load_lanes(const S* from, int64_t count) {
+  return count == lanes<S> ? Vectorized<S>::loadu(from) : Vectorized<S>::loadu(from, count);
+}
+
+template <typename S>
+FOURFOLD_FN void store_lanes(S* to, const Vectorized<S>& v, int64_t count) {
+  if (count == lanes<S>) {
+    v.store(to);
+  } else {
+    v.store(to, static_cast<int>(count));
+  }
+}
+
+#if defined(__AVX512BF16__)
+FOURFOLD_FN __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+FOURFOLD_FN Vectorized<float> load_lanes(const c10::BFloat16* from, int64_t count) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(first_lanes(count), from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+FOURFOLD_FN void store_lanes(c10::BFloat16* to, const Vectorized<float>& v, int64_t count) {
+  _mm256_mask_storeu_epi16(to, first_lanes(count), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+
+// The factors of two rows' values, taken together: (low[lane], high[lane]).
+FOURFOLD_FN void store_pairs(Bfloat16Pair* to, const c10::BFloat16* low, const c10::BFloat16* high, int64_t count) {
+  const __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), low));
+  const __m512i second =
+      high == nullptr ? _mm512_setzero_si512()
+                      : _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), high)), 16);
+  _mm512_storeu_si512(to, _mm512_or_si512(first, second));
+}
+#endif
+
+// How many of the lanes from `first` on are below `size`.
+template <typename S>
+int64_t lanes_left(int64_t size, int64_t first) {
+  return size - first < lanes<S> ? size - first : lanes<S>;
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

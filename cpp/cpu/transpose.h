@@ -1,0 +1,41 @@
+// Transposes 16 x 16 values of four bytes, in registers.
+#pragma once
+
+#include "cpu/vec.h"
+
+#if defined(CPU_CAPABILITY_AVX512)
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// to[k * to_step + lane] = from[lane * leading_dim + k] for 16 lanes and as many k, of whatever has four bytes;
+// leading_dim counts bytes.
+inline void transpose_16(const void* from, int64_t leading_dim, float* to, int64_t to_step) {
+  __m512 r[16];
+  __m512 t[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(static_cast<const char*>(from) + i * leading_dim);
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+  }
+  // r[4q + j] then has, in its quarter b, column 4b + j of the rows 4q to 4q + 3.
+  const auto pairs = [](bool high, __m512 a, __m512 b) {
+    const __m512d x = _mm512_castps_pd(a);
+    const __m512d y = _mm512_castps_pd(b);
+    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+  };
+  for (int q = 0; q < 16; q += 4) {
+    for (int j = 0; j < 4; ++j) r[q + j] = pairs(j % 2 == 1, t[q + j / 2], t[q + j / 2 + 2]);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const __m512 even_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0x88);
+    const __m512 even_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0x88);
+    const __m512 odd_low = _mm512_shuffle_f32x4(r[j], r[4 + j], 0xdd);
+    const __m512 odd_high = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], 0xdd);
+    _mm512_storeu_ps(to + j * to_step, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
+    _mm512_storeu_ps(to + (4 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+    _mm512_storeu_ps(to + (8 + j) * to_step, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
+    _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+  }
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
+#endif
