@@ -182,12 +182,8 @@ class Forward {
               tile, h + from, 1, weights_.hidden_panel(block), weights_.block_size(),
               factors<E>(layer_.hidden_size));
           for (int p = 0; p < panels; ++p) {
-            for (int r = 0; r < rows; ++r) {
-              Values<Vectorized<S>, gates> hidden;
-              for (int g = 0; g < gates; ++g) hidden.v[g] = tile.at[r][p * gates + g];
-              finish(hidden, projected(part, block + p, s - first, from + r), t, part.row_begin + from + r,
-                     at + from + r, block + p);
-            }
+            const S* input = projected(part, block + p, s - first, from);
+            finish<rows, panels>(tile, p, input, t, part.row_begin + from, at + from, block + p);
           }
         });
       });
@@ -201,25 +197,65 @@ class Forward {
     return group;
   }
 
-  // The cell of one row and block. `row` is of the batch, `at` of the whole sequence.
+  // The cells of a tile's rows in one block. `row` is the first of them in the batch, `at` in the whole sequence.
+  template <int rows, int panels>
   FOURFOLD_FN void finish(
-      const Values<Vectorized<S>, gates>& hidden, const S* projected, int64_t t, int64_t row, int64_t at,
+      const Tile<S, rows, panels * gates>& tile, int p, const S* input, int64_t t, int64_t row, int64_t at,
       int64_t block) const {
-    const int64_t size = layer_.hidden_size;
     const int64_t unit = block * lanes<S>;
-    const int64_t count = lanes_left<S>(size, unit);
-    Values<Vectorized<S>, gates> input;
-    for (int g = 0; g < gates; ++g) input.v[g] = Vectorized<S>::loadu(projected + g * lanes<S>);
-    S* state = state_of(row) + unit;
-    const bool reset = layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row];
-    const auto next = Cell::forward(input, hidden, load_lanes(reset ? zeros_.get() + unit : state, count));
-    store_lanes(state, next.state, count);
-    store_lanes(static_cast<M*>(job_.output) + at * size + unit, next.h, count);
-    if (job_.kept == nullptr) return;
-    M* kept = static_cast<M*>(job_.kept) + at * Cell::kept * size + unit;
-    for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + k * size, next.kept.v[k], count);
-    if (Cell::has_c) store_lanes(static_cast<M*>(job_.cells) + at * size + unit, next.state, count);
+    const bool whole = unit + lanes<S> <= layer_.hidden_size;
+    const bool keeps = job_.kept != nullptr;
+    CellRows<rows> to{input, state_of(row) + unit, static_cast<M*>(job_.output) + at * layer_.hidden_size + unit,
+                      nullptr, nullptr, nullptr, whole ? lanes<S> : layer_.hidden_size - unit, layer_.hidden_size};
+    if (keeps) {
+      to.kept = static_cast<M*>(job_.kept) + at * Cell::kept * layer_.hidden_size + unit;
+      if (Cell::has_c) to.cells = static_cast<M*>(job_.cells) + at * layer_.hidden_size + unit;
+    }
+    if (layer_.reset != nullptr) to.reset = layer_.reset + first_row(layer_, t) + row;
+    if (!whole || to.reset != nullptr) {
+      to.template run<false, true, panels>(tile, p);
+    } else if (keeps) {
+      to.template run<true, true, panels>(tile, p);
+    } else {
+      to.template run<true, false, panels>(tile, p);
+    }
   }
+
+  // What a tile's rows of one block are read from and written to; of the next row, `size` further.
+  template <int rows>
+  struct CellRows {
+    const S* input;
+    S* state;
+    M* output;
+    M* kept;
+    M* cells;
+    const bool* reset;
+    int64_t count;
+    int64_t size;
+
+    // plain: nothing is reset, and all lanes are hidden units.
+    template <bool plain, bool keeps, int panels>
+    FOURFOLD_FN void run(const Tile<S, rows, panels * gates>& tile, int p) const {
+      const int64_t n = plain ? lanes<S> : count;
+#pragma GCC unroll 2  // two rows at a time: each is a chain of some 200 cycles
+      for (int r = 0; r < rows; ++r) {
+        Values<Vectorized<S>, gates> by_input;
+        Values<Vectorized<S>, gates> by_h;
+        for (int g = 0; g < gates; ++g) {
+          by_input.v[g] = Vectorized<S>::loadu(input + (r * gates + g) * lanes<S>);
+          by_h.v[g] = tile.at[r][p * gates + g];
+        }
+        const bool restart = !plain && reset != nullptr && reset[r];
+        const auto next = Cell::forward(
+            by_input, by_h, restart ? Vectorized<S>(S(0)) : load_lanes(state + r * size, n));
+        store_lanes(state + r * size, next.state, n);
+        store_lanes(output + r * size, next.h, n);
+        if (!keeps || (!plain && kept == nullptr)) continue;
+        for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + (r * Cell::kept + k) * size, next.kept.v[k], n);
+        if (Cell::has_c) store_lanes(cells + r * size, next.state, n);
+      }
+    }
+  };
 
   M* final_state() const { return static_cast<M*>(Cell::has_c ? job_.c_n : job_.h_n); }
 

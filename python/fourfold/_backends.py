@@ -36,7 +36,8 @@ def _missing(name: str) -> str:
 
 
 def cpu_capability() -> str:
-    """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx; the environment's FOURFOLD_CPU_CAPABILITY lowers it."""
+    """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx. The environment's
+    FOURFOLD_CPU_CAPABILITY lowers it."""
     return _C.cpu_capability()
 
 
