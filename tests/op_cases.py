@@ -17,7 +17,9 @@ from torch import Tensor
 
 import fourfold
 from fourfold import reference
+from fourfold.operators._listed import ListedOperator
 from fourfold.operators._operator import declared
+from network_cases import mlp, mlp_layers_cases
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -108,20 +110,35 @@ class Case:
 
     @property
     def function(self) -> Callable[..., Any]:
-        return getattr(fourfold.functional, self.op)
+        return self.of_flat(getattr(fourfold.functional, self.op))
 
     @property
     def reference(self) -> Callable[..., Any]:
-        return getattr(reference, self.op)
+        return self.of_flat(getattr(reference, self.op))
+
+    def of_flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that takes lists as one of their elements, which is how a case has them."""
+        return (lambda *args: function(*self.nested(args))) if self.has_lists else function
+
+    @property
+    def has_lists(self) -> bool:
+        return isinstance(declared[self.op], ListedOperator)
+
+    def nested(self, args: tuple) -> tuple:
+        """mlp_layers' arguments: x, the weights, the biases, the activation."""
+        count = (len(args) - 2) // 2
+        return args[0], list(args[1 : 1 + count]), list(args[1 + count : -1]), args[-1]
 
     def by_schema(self, args: tuple) -> tuple:
         """The function's arguments as the operator takes them, whose schema has more among them."""
+        if self.has_lists:
+            return self.nested(args)
         return tuple(default if k is None else args[k] for k, default in self.placed(len(args)))
 
     def placed(self, count: int) -> list[tuple[int | None, Any]]:
         """For each argument of the operator, which of the function's `count` it is, or its default."""
         parameters = list(inspect.signature(self.function).parameters)
-        schema = [argument.name for argument in declared[self.op].op._schema.arguments]
+        schema = [argument.name for argument in getattr(torch.ops.fourfold, self.op).default._schema.arguments]
         if count > len(parameters) or parameters[:count] == schema[:count]:
             return [(k, None) for k in range(count)]
         last = max(schema.index(name) for name in parameters[:count])
@@ -134,7 +151,7 @@ class Case:
 
     @property
     def schema(self) -> list[str]:
-        return [argument.name for argument in declared[self.op].op._schema.arguments]
+        return [argument.name for argument in getattr(torch.ops.fourfold, self.op).default._schema.arguments]
 
     def arguments(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> tuple:
         return self.make(Draw(dtype, seed, device))
@@ -242,21 +259,6 @@ def _torch_cases(op: str) -> list[Case]:
     ]
 
 
-def _mlp(*leading: int, sizes: tuple[int, int, int], bias: int = 2) -> Callable[[Draw], tuple]:
-    def make(draw: Draw) -> tuple:
-        input_size, hidden_size, output_size = sizes
-        shape = {0: lambda n: None, 1: lambda n: draw(n), 2: lambda n: draw(1, n)}[bias]
-        return (
-            draw(*leading, input_size),
-            draw(hidden_size, input_size, scale=max(input_size, 1) ** -0.5),
-            shape(hidden_size),
-            draw(output_size, hidden_size, scale=max(hidden_size, 1) ** -0.5),
-            shape(output_size),
-        )
-
-    return make
-
-
 CASES = [
     Case("softshrink", "vector", lambda d: (d(77),)),
     Case("softshrink", "0-d", lambda d: (d(),)),
@@ -309,18 +311,19 @@ CASES = [
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU takes at once
     *_torch_cases("lstm"),
     *_torch_cases("gru"),
-    Case("mlp", "tutorial", _mlp(32, sizes=(5, 15, 1))),
-    Case("mlp", "odd", _mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
-    Case("mlp", "no-bias", _mlp(9, sizes=(64, 40, 10), bias=0)),
-    Case("mlp", "two-vectors", _mlp(5, sizes=(20, 30, 18))),
-    Case("mlp", "vendor", _mlp(6, sizes=(150, 130, 20))),
-    Case("mlp", "widest", _mlp(20, sizes=(128, 128, 128))),  # of those that a GPU fuses
-    Case("mlp", "vendor-no-bias", _mlp(6, sizes=(150, 130, 20), bias=0)),
-    Case("mlp", "long-batch", _mlp(3000, sizes=(20, 40, 4))),
-    Case("mlp", "many-rows", _mlp(2**14, sizes=(5, 7, 3))),
-    Case("mlp", "unbatched", _mlp(sizes=(5, 15, 1))),
-    Case("mlp", "leading", _mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
-    Case("mlp", "empty", _mlp(0, sizes=(5, 15, 1))),
+    Case("mlp", "tutorial", mlp(32, sizes=(5, 15, 1))),
+    Case("mlp", "odd", mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
+    Case("mlp", "no-bias", mlp(9, sizes=(64, 40, 10), bias=0)),
+    Case("mlp", "two-vectors", mlp(5, sizes=(20, 30, 18))),
+    Case("mlp", "vendor", mlp(6, sizes=(270, 250, 20))),
+    Case("mlp", "widest", mlp(20, sizes=(128, 128, 128))),  # of those that a GPU fuses
+    Case("mlp", "vendor-no-bias", mlp(6, sizes=(270, 250, 20), bias=0)),
+    Case("mlp", "long-batch", mlp(3000, sizes=(20, 40, 4))),
+    Case("mlp", "many-rows", mlp(2**14, sizes=(5, 7, 3))),
+    Case("mlp", "unbatched", mlp(sizes=(5, 15, 1))),
+    Case("mlp", "leading", mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
+    Case("mlp", "empty", mlp(0, sizes=(5, 15, 1))),
+    *(Case("mlp_layers", name, make, every_road=every_road) for name, make, every_road in mlp_layers_cases()),
 ]
 
 
@@ -342,6 +345,8 @@ def case_id(value: Any) -> str:
 
 def strided(value: Any) -> Any:
     """The same tensor in memory that is neither contiguous nor dense: every other element of every other row."""
+    if isinstance(value, list):
+        return [strided(element) for element in value]
     if not isinstance(value, Tensor):
         return value
     room = value.new_zeros([2 * size + 1 for size in reversed(value.shape)])
@@ -351,6 +356,8 @@ def strided(value: Any) -> Any:
 
 def shifted(value: Any) -> Any:
     """The same tensor, contiguous, at an address that is a multiple of its element's size and of no more."""
+    if isinstance(value, list):
+        return [shifted(element) for element in value]
     if not isinstance(value, Tensor):
         return value
     return value.new_empty(value.numel() + 1)[1:].view(value.shape).copy_(value)

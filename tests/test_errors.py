@@ -184,6 +184,32 @@ REFUSED: list[tuple[str, tuple, type, str]] = [
         TypeError,
         "expected hidden_weights to have dtype torch.float32, but got torch.float16",
     ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3), T(2, 6)], [None, None]),
+        ValueError,
+        "expected weights[1] to have shape (output_size, input_size) = (any, 7), but got (2, 6)",
+    ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3), T(2, 7)], [T(7), T(3)]),
+        ValueError,
+        "expected biases[1] to have shape (output_size,) or (1, output_size) with output_size = 2, but got (3,)",
+    ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3, dtype=torch.float64)], [None]),
+        TypeError,
+        "expected weights[0] to have dtype torch.float32, but got torch.float64",
+    ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3)], [None], "elu"),
+        ValueError,
+        "expected activation to be relu, tanh, gelu or silu, but got elu",
+    ),
+    ("mlp_layers", (T(4, 3), [], []), ValueError, "expected weights to have a matrix for each layer, but got none"),
+    ("mlp_layers", (T(()), [T(7, 3)], [None]), ValueError, "expected x to have shape (..., input_size), but got ()"),
 ]
 # Refused before C++ sees them: torch's dispatcher already can't place the call, or only the data says what is wrong.
 REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
@@ -206,6 +232,25 @@ REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
         (T(3), T(3, device="meta")),
         ValueError,
         "expected y to be on cpu like x, but got meta; move it with .to('cpu')",
+    ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3), T(2, 7)], [T(7)]),
+        ValueError,
+        "expected biases to have one for each of the 2 weights, None for a layer without, but got 1",
+    ),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3), T(2, 7)], [T(7), T(2), T(2)]),
+        ValueError,
+        "expected biases to have one for each of the 2 weights, None for a layer without, but got 3",
+    ),
+    ("mlp_layers", (T(4, 3), [None]), TypeError, "expected weights[0] to be a torch.Tensor, but got NoneType"),
+    (
+        "mlp_layers",
+        (T(4, 3), [T(7, 3)], [T(7, device="meta")]),
+        ValueError,
+        "expected biases[0] to be on cpu like x, but got meta; move it with .to('cpu')",
     ),
     ("lltm_cell", (T(16, 32), None, None, None), TypeError, "expected h to be a torch.Tensor, but got NoneType"),
     (
@@ -245,7 +290,8 @@ def test_function_refuses(op: str, args: tuple, kind: type, sentence: str) -> No
 
 @pytest.mark.parametrize(("op", "args", "kind", "sentence"), REFUSED, ids=refusal_id)
 def test_operator_refuses_in_the_same_words(op: str, args: tuple, kind: type, sentence: str) -> None:
-    args = next(c for c in CASES if c.op == op).by_schema(args)
+    case = next(c for c in CASES if c.op == op)
+    args = args if case.has_lists else case.by_schema(args)
     assert sentence_of(getattr(torch.ops.fourfold, op), args, RuntimeError) == f"{op}: {sentence}"
 
 
@@ -389,6 +435,28 @@ MODULES = [
         lambda: fourfold.nn.MLP(3, 4, 2)(T(5, 7)),
         ValueError,
         "MLP: expected the last dimension of the input to be input_size = 3, but got shape (5, 7)",
+    ),
+    (
+        lambda: fourfold.nn.MLP([3, 4, 2])(T(5, 7)),
+        ValueError,
+        "MLP: expected the last dimension of the input to be input_size = 3, but got shape (5, 7)",
+    ),
+    (
+        lambda: fourfold.nn.MLP([3]),
+        ValueError,
+        "MLP: expected sizes to have those of the input and the output, but got (3,)",
+    ),
+    (lambda: fourfold.nn.MLP([3, 0, 2]), ValueError, "MLP: expected sizes[1] to be at least 1, but got 0"),
+    (
+        lambda: fourfold.nn.MLP([3, 4], 2),
+        TypeError,
+        "MLP: expected all sizes in the list, or input_size, hidden_size and output_size alone",
+    ),
+    (lambda: fourfold.nn.MLP(3), TypeError, "MLP: expected hidden_size to be an int, but got NoneType"),
+    (
+        lambda: fourfold.nn.MLP([3, 2], activation="elu"),
+        ValueError,
+        "MLP: expected activation to be relu, tanh, gelu or silu, but got elu",
     ),
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3).double()),

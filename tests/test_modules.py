@@ -151,6 +151,7 @@ MODULES = {
     "LLTMCell": lambda: fourfold.nn.LLTMCell(3, 4, bias=False),
     "LLTM": lambda: fourfold.nn.LLTM(3, 4, num_layers=2, bidirectional=True),
     "MLP": lambda: fourfold.nn.MLP(3, 4, 2),
+    "MLP of a list": lambda: fourfold.nn.MLP([3, 4, 2], activation="gelu", bias=False),
 }
 
 
@@ -176,6 +177,11 @@ def test_extra_repr() -> None:
         "LLTMCell(3, 4, bias=False)",
         "LLTM(3, 4, num_layers=2, bidirectional=True)",
         "MLP(3, 4, 2)",
+        "MLP(\n"
+        "  (0): Linear(in_features=3, out_features=4, bias=False)\n"
+        "  (1): GELU(approximate='none')\n"
+        "  (2): Linear(in_features=4, out_features=2, bias=False)\n"
+        ")",
     ]
 
 
@@ -242,3 +248,71 @@ def test_modules_on_the_meta_device() -> None:
     lltm = lltm.to_empty(device="cpu")
     lltm.reset_parameters()
     assert lltm(torch.ones(5, 2, 3))[0].isfinite().all()
+
+
+SEQUENTIAL = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def sequential(sizes: list[int], activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
+    for inputs, outputs in zip(sizes[1:], sizes[2:], strict=False):
+        layers += [SEQUENTIAL[activation](), nn.Linear(inputs, outputs)]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("activation", SEQUENTIAL)
+@pytest.mark.parametrize("sizes", [[5, 3], [5, 7, 3], [270, 250, 8, 3]], ids=str)
+def test_mlp_is_the_sequential_whose_checkpoint_it_loads(sizes: list[int], activation: str) -> None:
+    torch.manual_seed(5)
+    plain = sequential(sizes, activation)
+    torch.manual_seed(5)
+    mlp = fourfold.nn.MLP(sizes, activation=activation)
+    assert all(torch.equal(a, b) for a, b in zip(mlp.parameters(), plain.parameters(), strict=True))
+    plain.load_state_dict(mlp.state_dict())
+    mlp.load_state_dict(plain.state_dict())
+    x = torch.randn(6, 2, sizes[0])
+    torch.testing.assert_close(mlp(x), plain(x))
+    grads = [torch.autograd.grad(m(x).square().sum(), list(m.parameters())) for m in (mlp, plain)]
+    torch.testing.assert_close(*grads)
+
+
+def test_mlp_takes_weights_that_are_computed() -> None:
+    mlp = fourfold.nn.MLP([3, 4, 2], activation="tanh")
+    plain = sequential([3, 4, 2], "tanh")
+    for m in (mlp, plain):
+        for k, layer in enumerate(m.children()):
+            if k != 1:
+                torch.manual_seed(k)
+                layer.reset_parameters()
+                nn.utils.parametrizations.weight_norm(layer)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(mlp(x), plain(x))
+    assert all(p.grad is None for p in mlp.parameters())
+    mlp(x).sum().backward()
+    assert all(p.grad is not None for p in mlp.parameters())
+
+
+def test_mlp_with_a_tutorials_parameters_takes_any_activation() -> None:
+    mlp = fourfold.nn.MLP(input_size=3, hidden_size=4, output_size=2, activation="silu")
+    plain = sequential([3, 4, 2], "silu")
+    names = {
+        "0.weight": "hidden_weights",
+        "0.bias": "hidden_bias",
+        "2.weight": "output_weights",
+        "2.bias": "output_bias",
+    }
+    mlp.load_state_dict({names[k]: v for k, v in plain.state_dict().items()})
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(mlp(x), plain(x))
+
+
+def test_a_relu_whose_weights_are_frozen_keeps_bits() -> None:
+    """Of what a Sequential keeps, a thirty-second; and the gradient of x is the same."""
+    mlp, plain = fourfold.nn.MLP([6, 24, 40, 3]).requires_grad_(False), sequential([6, 24, 40, 3], "relu")
+    plain.load_state_dict(mlp.state_dict())
+    x, kept = torch.randn(9, 6, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        y = mlp(x)
+    assert sum(t.numel() for t in kept if t.dtype == torch.uint8) == 9 * (24 + 40) // 8
+    assert sum(t.numel() for t in kept if t.dtype != torch.uint8) == sum(t.numel() for t in (x, *mlp.parameters()))
+    torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x) for out in (y, plain.requires_grad_(False)(x))))

@@ -53,7 +53,7 @@ def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> Non
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("op", ["lltm", "lstm", "gru", "lltm_cell", "mlp"])
+@pytest.mark.parametrize("op", ["lltm", "lstm", "gru", "lltm_cell", "mlp", "mlp_layers"])
 def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
     for case in (c for c in CASES if c.op == op and c.gradient):
         runs = []
@@ -152,6 +152,15 @@ def test_transcendental_functions_keep_their_error_bounds(dtype: torch.dtype) ->
     for name, (result, wanted, bound) in exact.items():
         # float64 is held against torch's own float64, which is itself within one unit.
         assert ulps(result, wanted) <= bound + (1 if dtype == torch.float64 else 0), name
+
+
+def test_gelu_keeps_its_error_bound() -> None:
+    """z Φ(z), whose Φ is a sum of 1 and erf: within two units in the last place of z."""
+    z = torch.cat([torch.linspace(-12, 12, 100001), torch.logspace(-30, 0, 1001), -torch.logspace(-30, 0, 1001)])
+    one = torch.ones(1, 1)
+    result = fourfold.mlp_layers(z.unsqueeze(1), [one, one], None, "gelu").squeeze(1)
+    error = (result.double() - torch.nn.functional.gelu(z.double())).abs()
+    assert (error <= 2 * torch.finfo(torch.float32).eps * z.double().abs()).all()
 
 
 def test_64_bit_indices() -> None:

@@ -5,6 +5,7 @@
 #include "cpu/mlp.h"
 #include "cpu/rows.h"
 #include "ops/backend.h"
+#include "ops/cpu_dense.h"
 
 namespace fourfold {
 namespace {
@@ -221,36 +222,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
 
 namespace {
 
-// Up to this many weights, the network's own loops beat a call of the vendor's product for each layer.
-constexpr int64_t fused_weights = 1 << 14;
-// The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up the batch in order,
-// so up to this many rows, beyond which the rounding of so long a sum would show.
-constexpr int64_t fused_backward_work = 1 << 21;
-constexpr int64_t fused_backward_batch = 1 << 12;
-
-bool fuses_forward_on_cpu(const MlpSizes& sizes) { return sizes.weights() <= fused_weights; }
+bool fuses_forward_on_cpu(const MlpSizes& sizes) {
+  return cpu_fuses_layer(sizes.batch, sizes.input_size, sizes.hidden_size) &&
+         cpu_fuses_layer(sizes.batch, sizes.hidden_size, sizes.output_size);
+}
 
 bool fuses_backward_on_cpu(const MlpSizes& sizes) {
-  return sizes.weights() <= fused_weights && sizes.batch <= fused_backward_batch &&
-         sizes.batch * sizes.weights() <= fused_backward_work;
+  return fuses_forward_on_cpu(sizes) && cpu_fuses_backward(sizes.batch, sizes.weights());
 }
 
 template <typename T>
 T* at_element(T* data, int64_t k, Kind kind) {
   using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
   return data == nullptr ? nullptr : static_cast<Byte*>(data) + k * (kind == Kind::float64 ? 8 : 4);
-}
-
-void forward_on_cpu(const MlpForward& job) {
-  const int64_t weights = job.hidden_size * (job.input_size + job.output_size);
-  cpu::parallel(job.batch, 1 + (int64_t(1) << 18) / (weights + 1), [&](int64_t begin, int64_t end) {
-    MlpForward part = job;
-    part.batch = end - begin;
-    part.x = at_element(job.x, begin * job.input_size, job.kind);
-    part.hidden = at_element(job.hidden, begin * job.hidden_size, job.kind);
-    part.output = at_element(job.output, begin * job.output_size, job.kind);
-    cpu::mlp(part);
-  });
 }
 
 Tensor hidden_layer_on_cpu(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
@@ -274,7 +258,7 @@ void relu_backward_on_cpu(const Tensor& grad, const Tensor& activated) {
 
 constexpr MlpKernels cpu_kernels{
     false,          fuses_forward_on_cpu, fuses_backward_on_cpu,
-    forward_on_cpu, [](const MlpBackward& job) { cpu::mlp_backward(job); },
+    [](const MlpForward& job) { cpu::mlp(job); }, [](const MlpBackward& job) { cpu::mlp_backward(job); },
     hidden_layer_on_cpu, relu_backward_on_cpu};
 
 }  // namespace

@@ -6,6 +6,7 @@ from fourfold.operators.lltm import lltm as lltm
 from fourfold.operators.lltm_cell import lltm_cell as lltm_cell
 from fourfold.operators.lstm import lstm as lstm
 from fourfold.operators.mlp import mlp as mlp
+from fourfold.operators.mlp_layers import mlp_layers as mlp_layers
 from fourfold.operators.softshrink import softshrink as softshrink
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
+from fourfold.mlp import MLP
 from fourfold.recurrent import LLTM, expect_features, expect_pair, expect_size, reset_uniform
 
 __all__ = ["LLTM", "LLTMCell", "MLP", "Axpby", "Softshrink"]
@@ -114,64 +115,3 @@ class LLTMCell(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is not None else ", bias=False")
-
-
-class MLP(nn.Module):
-    """A network of one hidden layer, relu(x W₁ᵀ + b₁) W₂ᵀ + b₂, with the parameters of AMD's C++ extension tutorial.
-
-    Args:
-        input_size, hidden_size, output_size: the layers' sizes.
-        bias: whether both layers have a bias.
-        device, dtype: of the parameters.
-
-    Shapes:
-        (..., input_size) gives (..., output_size).
-
-    Attributes:
-        hidden_weights: (hidden_size, input_size).
-        hidden_bias: (1, hidden_size), or None. A checkpoint that holds (hidden_size,) loads too.
-        output_weights: (output_size, hidden_size).
-        output_bias: (1, output_size), or None. A checkpoint that holds (output_size,) loads too.
-
-    Raises:
-        ValueError: a size below 1, or shapes that do not fit together.
-        TypeError: dtypes that differ, or are not floating point.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        output_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ):
-        super().__init__()
-        self.input_size = expect_size("MLP", "input_size", input_size)
-        self.hidden_size = expect_size("MLP", "hidden_size", hidden_size)
-        self.output_size = expect_size("MLP", "output_size", output_size)
-        like = {"device": device, "dtype": dtype}
-        self.hidden_weights = nn.Parameter(torch.empty(hidden_size, input_size, **like))
-        self.output_weights = nn.Parameter(torch.empty(output_size, hidden_size, **like))
-        for name, size in (("hidden_bias", hidden_size), ("output_bias", output_size)):
-            self.register_parameter(name, nn.Parameter(torch.empty(1, size, **like)) if bias else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
-        reset_uniform(self, self.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        expect_features("MLP", x, self.input_size, self.hidden_weights)
-        return F.mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for key in (f"{prefix}hidden_bias", f"{prefix}output_bias"):
-            if isinstance(state_dict.get(key), Tensor) and state_dict[key].dim() == 1:
-                state_dict[key] = state_dict[key].unsqueeze(0)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def extra_repr(self) -> str:
-        sizes = f"{self.input_size}, {self.hidden_size}, {self.output_size}"
-        return sizes + ("" if self.hidden_bias is not None else ", bias=False")

@@ -7,7 +7,7 @@ autograd, to any order and in forward mode.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -137,6 +137,16 @@ def mlp(
     flat = [None if b is None else b.reshape(-1) for b in (hidden_bias, output_bias)]
     hidden = torch.relu(nn.functional.linear(x, hidden_weights, flat[0]))
     return nn.functional.linear(hidden, output_weights, flat[1])
+
+
+def mlp_layers(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None, activation: str = "relu"
+) -> Tensor:
+    """Linear layers over the last dimension of x, with torch's relu, tanh, gelu or silu between them."""
+    f = {"relu": torch.relu, "tanh": torch.tanh, "gelu": nn.functional.gelu, "silu": nn.functional.silu}[activation]
+    for k, (w, b) in enumerate(zip(weights, biases or [None] * len(weights), strict=True)):
+        x = nn.functional.linear(x if k == 0 else f(x), w, None if b is None else b.reshape(-1))
+    return x
 
 
 class LLTMCell(nn.Module):

@@ -158,6 +158,13 @@ class Operator:
     def _transformed(self, *args: Any) -> Outputs:
         return self.function.apply(*self._full(_cast(args) if self.casts else args))
 
+    def _below_autocast(self, keys: torch._C.DispatchKeySet, *args: Any) -> Outputs:
+        if self.casts:
+            args = _cast(args)
+        # Below here a product of float32 must stay float32.
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return self.op(*args)
+
     def _fake(self, *args: Any) -> Outputs:
         self.check(*args)
         return self.fake(*args)
@@ -310,11 +317,7 @@ def _autocast(operator: Operator, device: str) -> Callable[..., Outputs]:
     keys = torch._C.DispatchKeySet(key)
 
     def kernel(*args: Any) -> Outputs:
-        if operator.casts:
-            args = _cast(args)
-        # Below here a product of float32 must stay float32.
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            return operator.op(*args)
+        return operator._below_autocast(keys, *args)
 
     return kernel
 

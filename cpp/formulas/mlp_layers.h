@@ -1,0 +1,43 @@
+// Activations of hidden layers. A struct of each: value(z); backward(grad, kept), the gradient with respect to z; and
+// from_input, whether `kept` is z or value(z). Needs exp, tanh, erf and select for T, and gates.h and mlp.h before it.
+
+struct Relu {
+  static constexpr bool from_input = false;
+  template <typename T>
+  FOURFOLD_FN static T value(const T& z) { return relu(z); }
+  template <typename T>
+  FOURFOLD_FN static T backward(const T& grad, const T& kept) { return relu_backward(grad, kept); }
+};
+
+struct Tanh {
+  static constexpr bool from_input = false;
+  template <typename T>
+  FOURFOLD_FN static T value(const T& z) { return tanh(z); }
+  template <typename T>
+  FOURFOLD_FN static T backward(const T& grad, const T& kept) { return grad * (T(1) - kept * kept); }
+};
+
+// z Φ(z), Φ the normal distribution's function: torch's gelu without approximation.
+struct Gelu {
+  static constexpr bool from_input = true;
+  template <typename T>
+  FOURFOLD_FN static T normal(const T& z) { return T(0.5) * (T(1) + erf(z * T(0.70710678118654752440))); }
+  template <typename T>
+  FOURFOLD_FN static T value(const T& z) { return z * normal(z); }
+  template <typename T>
+  FOURFOLD_FN static T backward(const T& grad, const T& kept) {
+    const T density = T(0.39894228040143267794) * exp(T(-0.5) * kept * kept);
+    return grad * (normal(kept) + kept * density);
+  }
+};
+
+struct Silu {
+  static constexpr bool from_input = true;
+  template <typename T>
+  FOURFOLD_FN static T value(const T& z) { return z * sigmoid(z); }
+  template <typename T>
+  FOURFOLD_FN static T backward(const T& grad, const T& kept) {
+    const T s = sigmoid(kept);
+    return grad * (s * (T(1) + kept * (T(1) - s)));
+  }
+};

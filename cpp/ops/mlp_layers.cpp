@@ -1,0 +1,287 @@
+#include "ops/mlp_layers.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "cpu/mlp_layers.h"
+#include "cpu/rows.h"
+#include "ops/backend.h"
+#include "ops/cpu_dense.h"
+#include "ops/mlp_layers_arguments.h"
+
+namespace fourfold {
+namespace {
+
+// Layers [begin, end), all of which the kernels compute, or a single one for torch's product.
+struct Run {
+  int64_t begin;
+  int64_t end;
+  bool fused;
+};
+
+template <typename Fuses>
+Run run_from(const Network& net, int64_t begin, const Fuses& fuses) {
+  int64_t end = begin;
+  while (end < net.count() && fuses(end)) ++end;
+  return end == begin ? Run{begin, begin + 1, false} : Run{begin, end, true};
+}
+
+template <typename Fuses>
+Run run_until(const Network& net, int64_t end, const Fuses& fuses) {
+  int64_t begin = end;
+  while (begin > 0 && fuses(begin - 1)) --begin;
+  return begin == end ? Run{end - 1, end, false} : Run{begin, end, true};
+}
+
+std::vector<DenseLayer> layers_of(const Network& net, const Run& run, const Kept& kept) {
+  std::vector<DenseLayer> layers;
+  layers.reserve(static_cast<size_t>(run.end - run.begin));
+  for (int64_t l = run.begin; l < run.end; ++l) {
+    layers.push_back({
+        .input_size = net.sizes[l],
+        .output_size = net.sizes[l + 1],
+        .weights = data_of(net.weights[l]),
+        .bias = data_of(net.biases[l]),
+        .activated = net.hidden(l),
+        .kept = net.hidden(l) ? kept.at(l) : nullptr,
+        .grad_weights = nullptr,
+        .grad_bias = nullptr,
+    });
+  }
+  return layers;
+}
+
+int64_t row_step(const Tensor& rows) { return rows.strides()[0]; }
+
+Tensor fused_forward(
+    const MlpLayersKernels& kernels, const Network& net, const Run& run, const Kept& kept, const Tensor& x) {
+  const std::vector<DenseLayer> layers = layers_of(net, run, kept);
+  const int64_t last = run.end - 1;
+  // What the next layer takes is what is kept, but for an activation whose input is.
+  const bool in_kept = net.hidden(last) && kept.keep == Keep::values && !keeps_input(net.activation);
+  const Tensor output = in_kept ? kept.view(net, last) : empty(net.place, {net.rows, net.sizes[run.end]}, net.dtype);
+  kernels.forward({
+      .place = net.place,
+      .kind = net.kind,
+      .activation = net.activation,
+      .keep = kept.keep,
+      .rows = net.rows,
+      .count = static_cast<int64_t>(layers.size()),
+      .layers = layers.data(),
+      .kept_step = kept.step,
+      .x = data_of(x),
+      .x_step = net.sizes[run.begin] == 0 ? 0 : row_step(x),
+      .output = out_data(output),
+      .output_step = in_kept ? kept.step : net.sizes[run.end],
+  });
+  return output;
+}
+
+// A hidden layer after torch's product: its activation, and what is kept.
+Tensor activated(const MlpLayersKernels& kernels, const Network& net, const Kept& kept, int64_t l, const Tensor& z) {
+  const bool values = kept.keep == Keep::values;
+  if (values && keeps_input(net.activation)) copy_into(kept.view(net, l), z);
+  // The CPU writes runs of elements, and a single column has none.
+  const bool in_kept = values && !keeps_input(net.activation) && net.sizes[l + 1] > 1;
+  const Tensor out = in_kept ? kept.view(net, l) : z;
+  kernels.activate(net.activation, Elementwise<1>(out, {&z}));
+  if (values && !keeps_input(net.activation) && !in_kept) copy_into(kept.view(net, l), out);
+  if (kept.keep == Keep::bits) kernels.pack_bits(out, kept.at(l), kept.step);
+  return out;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> mlp_layers(
+    const MlpLayersKernels& kernels, const Tensor& x, const std::vector<Tensor>& weights,
+    const std::vector<OptionalTensor>& biases, StringHandle activation, bool save_for_backward, bool need_weights) {
+  const char* op = "mlp_layers";
+  const Network net = network_of(op, x, weights, biases, activation, kernels.low_precision);
+  const bool bits = kernels.keeps_bits && !need_weights && net.activation == Activation::relu;
+  const Keep keep = !save_for_backward ? Keep::nothing : bits ? Keep::bits : Keep::values;
+  const int64_t width = kept_width(net, keep);
+  const ScalarType kept_dtype = keep == Keep::bits ? ScalarType::Byte : net.dtype;
+  const Tensor memory =
+      keep == Keep::nothing ? nothing(net.place, kept_dtype) : empty(net.place, {net.rows, width}, kept_dtype);
+  const Kept kept(net, keep, memory);
+  Tensor current = net.x;
+  for (int64_t l = 0; l < net.count();) {
+    const Run run = run_from(net, l, [&](int64_t k) { return kernels.fuses(net.rows, net.sizes[k], net.sizes[k + 1]); });
+    if (run.fused) {
+      current = fused_forward(kernels, net, run, kept, current);
+    } else {
+      current = linear(current, net.weights[l], flat_bias(net.biases[l], net.dtype));
+      if (net.hidden(l)) current = activated(kernels, net, kept, l, current);
+    }
+    l = run.end;
+  }
+  return {like_input(convert(current, x.scalar_type()), x, net.sizes.back()), memory};
+}
+
+namespace {
+
+struct Gradients {
+  std::vector<OptionalTensor> weights;
+  std::vector<OptionalTensor> biases;
+};
+
+// Both return the gradient of their layers' input; where that is not wanted, what they were given.
+Tensor fused_backward(
+    const MlpLayersKernels& kernels, const Network& net, const Run& run, const Kept& kept, const Tensor& grad,
+    const Tensor& x, bool need_x, const Needs& needs, Gradients& grads) {
+  std::vector<DenseLayer> layers = layers_of(net, run, kept);
+  for (int64_t l = run.begin; l < run.end; ++l) {
+    if (needs.weights(l)) {
+      grads.weights[l] = empty(net.place, {net.sizes[l + 1], net.sizes[l]}, net.dtype);
+      layers[l - run.begin].grad_weights = out_data(*grads.weights[l]);
+    }
+    if (needs.bias(l)) {
+      grads.biases[l] = empty(net.place, {net.sizes[l + 1]}, net.dtype);
+      layers[l - run.begin].grad_bias = out_data(*grads.biases[l]);
+    }
+  }
+  const Tensor grad_x = need_x ? empty(net.place, {net.rows, net.sizes[run.begin]}, net.dtype) : grad;
+  kernels.backward({
+      .place = net.place,
+      .kind = net.kind,
+      .activation = net.activation,
+      .keep = kept.keep,
+      .rows = net.rows,
+      .count = static_cast<int64_t>(layers.size()),
+      .layers = layers.data(),
+      .kept_step = kept.step,
+      .grad = data_of(grad),
+      .x = data_of(x),
+      .x_step = net.sizes[run.begin] == 0 ? 0 : row_step(x),
+      .grad_x = need_x ? out_data(grad_x) : nullptr,
+  });
+  return grad_x;
+}
+
+// Layer l's input as the backward needs it: x, or the values of the hidden layer below.
+Tensor input_of(const MlpLayersKernels& kernels, const Network& net, const Kept& kept, int64_t l) {
+  if (l == 0) return net.x;
+  const Tensor below = kept.view(net, l - 1);
+  if (!keeps_input(net.activation)) return below;
+  const Tensor values = empty(net.place, {net.rows, net.sizes[l]}, net.dtype);
+  kernels.activate(net.activation, Elementwise<1>(values, {&below}));
+  return values;
+}
+
+Tensor vendor_backward(
+    const MlpLayersKernels& kernels, const Network& net, int64_t l, const Kept& kept, const Tensor& grad, bool need_x,
+    const Needs& needs, Gradients& grads) {
+  if (net.hidden(l)) {  // in place: only the last layer's gradient is the caller's
+    const bool bits = kept.keep == Keep::bits;
+    const Tensor values = bits ? empty(net.place, {net.rows, net.sizes[l + 1]}, net.dtype) : kept.view(net, l);
+    if (bits) kernels.unpack_bits(values, kept.at(l), kept.step);
+    kernels.activate_backward(net.activation, Elementwise<2>(grad, {&grad, &values}));
+  }
+  if (needs.weights(l)) grads.weights[l] = mm_transposed(grad, input_of(kernels, net, kept, l));
+  if (needs.bias(l)) grads.biases[l] = sum_rows(grad);
+  return need_x ? mm(grad, net.weights[l]) : grad;
+}
+
+Tensor backward_of(
+    const MlpLayersKernels& kernels, const Network& net, const Kept& kept, const Tensor& grad, const Needs& needs,
+    Gradients& grads) {
+  int64_t weights = 0;
+  for (const Tensor& w : net.weights) weights += w.numel();
+  const bool fuses_rows = kernels.fuses_backward(net.rows, weights);
+  const int64_t lowest = needs.lowest();
+  Tensor current = grad;
+  for (int64_t l = net.count(); l > lowest && l > 0;) {
+    const Run run = run_until(net, l, [&](int64_t k) {
+      return fuses_rows && kernels.fuses(net.rows, net.sizes[k], net.sizes[k + 1]);
+    });
+    const bool below = lowest < run.begin;
+    if (run.fused) {
+      const Tensor x = run.begin == 0 ? net.x : input_of(kernels, net, kept, run.begin);
+      current = fused_backward(kernels, net, run, kept, current, x, below, needs, grads);
+    } else {
+      current = vendor_backward(kernels, net, run.begin, kept, current, below, needs, grads);
+    }
+    l = run.begin;
+  }
+  return current;
+}
+
+}  // namespace
+
+std::vector<Tensor> mlp_layers_backward(
+    const MlpLayersKernels& kernels, const Tensor& grad, const Tensor& x, const std::vector<Tensor>& weights,
+    const std::vector<OptionalTensor>& biases, StringHandle activation, const Tensor& kept_memory,
+    const std::vector<bool>& needed) {
+  const char* op = "mlp_layers_backward";
+  const Network net = network_of(op, x, weights, biases, activation, kernels.low_precision);
+  const Needs needs(op, net, needed);
+  check_backward(op, net, x, grad, kept_memory, needs, kernels.keeps_bits);
+  const Tensor memory = contiguous(kept_memory);
+  const Kept kept(net, memory.scalar_type() == ScalarType::Byte ? Keep::bits : Keep::values, memory);
+  Gradients grads{std::vector<OptionalTensor>(weights.size()), std::vector<OptionalTensor>(weights.size())};
+  const Tensor grad_x =
+      backward_of(kernels, net, kept, as_rows(grad, net.rows, net.sizes.back(), net.dtype), needs, grads);
+  const ScalarType result = x.scalar_type();
+  std::vector<Tensor> all;
+  all.reserve(needed.size());
+  all.push_back(needs.x() ? like_input(convert(grad_x, result), x, net.sizes.front()) : nothing(net.place, result));
+  for (int64_t l = 0; l < net.count(); ++l) {
+    all.push_back(needs.weights(l) ? convert(*grads.weights[l], result) : nothing(net.place, result));
+  }
+  for (int64_t l = 0; l < net.count(); ++l) {
+    all.push_back(
+        needs.bias(l) ? like_bias(convert(*grads.biases[l], result), *biases[l]) : nothing(net.place, result));
+  }
+  return all;
+}
+
+namespace {
+
+void activate_on_cpu(Activation activation, const Elementwise<1>& z) {
+  cpu::for_each_row(z, [&](int64_t n, void* to, cpu::Strided from) {
+    cpu::activate(z.kind(), activation, n, to, from);
+  });
+}
+
+void activate_backward_on_cpu(Activation activation, const Elementwise<2>& operands) {
+  cpu::for_each_row(operands, [&](int64_t n, void* to, cpu::Strided grad, cpu::Strided kept) {
+    cpu::activate_backward(operands.kind(), activation, n, to, grad, kept);
+  });
+}
+
+void pack_bits_on_cpu(const Tensor& values, void* bits, int64_t step) {
+  cpu::pack_bits(kind_of(values.scalar_type()), values.size(0), values.size(1), data_of(values), bits, step);
+}
+
+void unpack_bits_on_cpu(const Tensor& values, const void* bits, int64_t step) {
+  cpu::unpack_bits(kind_of(values.scalar_type()), values.size(0), values.size(1), bits, step, out_data(values));
+}
+
+constexpr MlpLayersKernels cpu_kernels{
+    .low_precision = false,
+    .keeps_bits = true,
+    .fuses = cpu_fuses_layer,
+    .fuses_backward = cpu_fuses_backward,
+    .forward = [](const LayersForward& job) { cpu::mlp_layers(job); },
+    .backward = [](const LayersBackward& job) { cpu::mlp_layers_backward(job); },
+    .activate = activate_on_cpu,
+    .activate_backward = activate_backward_on_cpu,
+    .pack_bits = pack_bits_on_cpu,
+    .unpack_bits = unpack_bits_on_cpu,
+};
+
+}  // namespace
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+  m.def(
+      "mlp_layers(Tensor x, Tensor[] weights, Tensor?[] biases, str activation=\"relu\", bool save_for_backward=True,"
+      " bool need_weights=True) -> (Tensor output, Tensor kept)");
+  m.def(
+      "mlp_layers_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor?[] biases, str activation, Tensor kept,"
+      " bool[] needs) -> Tensor[]");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, cpu_kernels));
+  m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, cpu_kernels));
+}

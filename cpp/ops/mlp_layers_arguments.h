@@ -1,0 +1,75 @@
+// A multi-layer network's arguments, checked and as the kernels take them.
+#pragma once
+
+#include "ops/mlp_layers.h"
+
+namespace fourfold {
+
+struct Network {
+  Activation activation;
+  Place place;
+  Kind kind;
+  ScalarType dtype;            // that the call computes in, as are x and the weights
+  int64_t rows;                // the product of x's leading dimensions
+  std::vector<int64_t> sizes;  // input_size, then each layer's output_size
+  Tensor x;                    // (rows, input_size), contiguous
+  std::vector<Tensor> weights;
+  std::vector<OptionalTensor> biases;  // (output_size) or (1, output_size)
+
+  int64_t count() const { return static_cast<int64_t>(weights.size()); }
+  // Whether layer l has an activation after it: all but the last.
+  bool hidden(int64_t l) const { return l + 1 < count(); }
+};
+
+// Throws what is wrong with them.
+Network network_of(
+    const char* op, const Tensor& x, const std::vector<Tensor>& weights, const std::vector<OptionalTensor>& biases,
+    StringHandle activation, bool low_precision);
+
+// x's rows, contiguous, and rows with x's leading dimensions again.
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype);
+Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last);
+
+// What a row of `kept` holds: the hidden layers' values side by side, or their bits, each layer from a byte on.
+int64_t kept_width(const Network& net, Keep keep);
+
+struct Kept {
+  // `memory` (rows, kept_width) is contiguous and outlives this.
+  Kept(const Network& net, Keep keep, const Tensor& memory);
+
+  void* at(int64_t l) const { return memory == nullptr ? nullptr : memory + offsets[l] * element_size; }
+  // A hidden layer's values, (rows, size) in that memory.
+  Tensor view(const Network& net, int64_t l) const;
+
+  Keep keep;
+  int64_t step;
+  int64_t element_size;
+  char* memory;
+  std::vector<int64_t> offsets;  // of each hidden layer in a row
+};
+
+// Which gradients are wanted: `needed` has x, then each layer's weights, then each layer's bias.
+class Needs {
+ public:
+  Needs(const char* op, const Network& net, const std::vector<bool>& needed);
+
+  bool x() const { return needed_[0]; }
+  bool weights(int64_t l) const { return needed_[static_cast<size_t>(1 + l)]; }
+  bool bias(int64_t l) const {
+    return needed_[static_cast<size_t>(1 + count_ + l)] && has_bias_[static_cast<size_t>(l)];
+  }
+  bool any_weights() const;
+  // The lowest layer that has one; -1 for x, count for none at all.
+  int64_t lowest() const;
+
+ private:
+  int64_t count_;
+  const std::vector<bool>& needed_;
+  std::vector<bool> has_bias_;
+};
+
+void check_backward(
+    const char* op, const Network& net, const Tensor& x, const Tensor& grad, const Tensor& kept, const Needs& needs,
+    bool keeps_bits);
+
+}  // namespace fourfold

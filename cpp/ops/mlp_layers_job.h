@@ -1,0 +1,62 @@
+// What the kernels of a run of small layers are given.
+#pragma once
+
+#include "ops/kind.h"
+
+namespace fourfold {
+
+enum class Activation { relu, tanh, gelu, silu };
+
+// What the backward of an activation needs: its input z, or its value.
+constexpr bool keeps_input(Activation activation) {
+  return activation == Activation::gelu || activation == Activation::silu;
+}
+
+// What is kept of each hidden layer: those values, or a bit for each that says whether a relu was open, which is all
+// that the gradient of x needs.
+enum class Keep { nothing, values, bits };
+
+// f(x Wᵀ + b); without f for the network's last layer. Matrices are contiguous and of the type that kind names.
+struct DenseLayer {
+  int64_t input_size;
+  int64_t output_size;
+  const void* weights;  // (output_size, input_size)
+  const void* bias;     // (output_size), or null for zero
+  bool activated;
+  void* kept;           // (rows, output_size) if activated; bits: eight columns to a byte; null where nothing is kept
+  void* grad_weights;   // out of a backward, or null
+  void* grad_bias;
+};
+
+// A step is the distance from one row to the next: in elements, of kept's bits in bytes.
+struct LayersForward {
+  Place place;
+  Kind kind;
+  Activation activation;
+  Keep keep;
+  int64_t rows;
+  int64_t count;  // of layers, at least 1
+  const DenseLayer* layers;
+  int64_t kept_step;
+  const void* x;  // (rows, input_size of the first layer)
+  int64_t x_step;
+  void* output;   // out (rows, output_size of the last); the last layer's `kept` itself where that is the same
+  int64_t output_step;
+};
+
+struct LayersBackward {
+  Place place;
+  Kind kind;
+  Activation activation;
+  Keep keep;
+  int64_t rows;
+  int64_t count;
+  const DenseLayer* layers;
+  int64_t kept_step;
+  const void* grad;  // (rows, output_size of the last layer), contiguous: of the output, after its activation
+  const void* x;
+  int64_t x_step;
+  void* grad_x;      // out (rows, input_size of the first layer), contiguous, or null
+};
+
+}  // namespace fourfold

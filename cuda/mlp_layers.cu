@@ -1,0 +1,80 @@
+// torch's products layer by layer, and the activations between them in one pass each.
+#include "ops/mlp_layers.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include <cmath>
+
+#include "elementwise.cuh"
+#include "math.cuh"
+#include "ops/backend.h"
+
+namespace fourfold::gpu {
+namespace formulas {
+
+FOURFOLD_FN float erf(float x) { return ::erff(x); }
+FOURFOLD_FN double erf(double x) { return ::erf(x); }
+
+#include "formulas/gates.h"
+#include "formulas/mlp.h"
+#include "formulas/mlp_layers.h"
+}  // namespace formulas
+
+namespace {
+
+template <typename V, typename F>
+struct Forward {
+  using Value = V;
+  FOURFOLD_FN Value operator()(Value z) const { return F::value(z); }
+};
+
+template <typename V, typename F>
+struct Backward {
+  using Value = V;
+  FOURFOLD_FN Value operator()(Value grad, Value kept) const { return F::backward(grad, kept); }
+};
+
+template <typename F>
+void visit_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::relu: return f(formulas::Relu());
+    case Activation::tanh: return f(formulas::Tanh());
+    case Activation::gelu: return f(formulas::Gelu());
+    default: return f(formulas::Silu());
+  }
+}
+
+void activate(Activation activation, const Elementwise<1>& z) {
+  visit_floating(z.kind(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    visit_activation(activation, [&](auto f) { map<T>(z, Forward<Compute<T>, decltype(f)>{}); });
+  });
+}
+
+void activate_backward(Activation activation, const Elementwise<2>& grad_and_kept) {
+  visit_floating(grad_and_kept.kind(), [&](auto type) {
+    using T = typename decltype(type)::type;
+    visit_activation(activation, [&](auto f) { map<T>(grad_and_kept, Backward<Compute<T>, decltype(f)>{}); });
+  });
+}
+
+constexpr MlpLayersKernels mlp_layers_kernels{
+    .low_precision = true,
+    .keeps_bits = false,
+    .fuses = [](int64_t, int64_t, int64_t) { return false; },
+    .fuses_backward = [](int64_t, int64_t) { return false; },
+    .forward = nullptr,
+    .backward = nullptr,
+    .activate = activate,
+    .activate_backward = activate_backward,
+    .pack_bits = nullptr,
+    .unpack_bits = nullptr,
+};
+
+}  // namespace
+}  // namespace fourfold::gpu
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+  m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, gpu::mlp_layers_kernels));
+  m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, gpu::mlp_layers_kernels));
+}

@@ -1,0 +1,142 @@
+"""The module MLP: Linear layers and one activation between them, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fourfold import functional as F
+from fourfold.recurrent import expect_features, expect_size, reset_uniform
+
+_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def _parameter(layer: nn.Module, name: str) -> Tensor | None:
+    """A module's own look-up of attributes costs as much as the smallest network, but it alone finds what is computed
+    from other parameters."""
+    try:
+        return layer._parameters[name]
+    except KeyError:
+        return getattr(layer, name)
+
+
+class MLP(nn.Module):
+    """A network of Linear layers with an activation between them.
+
+    ``MLP([64, 128, 10], activation="tanh")`` is ``nn.Sequential(Linear(64, 128), Tanh(), Linear(128, 10))`` in one
+    call: it has the same children under the same names, "0", "1", …, so that the two exchange state_dicts, and the same
+    initial values. The children hold the parameters; their ``forward``, and hooks on it, are not called.
+
+    ``MLP(64, 128, 10)`` has one hidden layer, and the parameters of AMD's C++ extension tutorial.
+
+    Args:
+        sizes: the sizes of the input, each hidden layer and the output; at least two. In the tutorial's form the
+            input's alone, which may be given as input_size.
+        hidden_size, output_size: in the tutorial's form, the other two sizes.
+        bias: whether all layers have a bias.
+        activation: "relu", "tanh", "gelu" (exact, by erf) or "silu".
+        device, dtype: of the parameters.
+
+    Shapes:
+        (..., input_size) gives (..., output_size).
+
+    Attributes:
+        hidden_weights: in the tutorial's form, (hidden_size, input_size).
+        hidden_bias: (1, hidden_size), or None. A checkpoint that holds (hidden_size,) loads too.
+        output_weights: (output_size, hidden_size).
+        output_bias: (1, output_size), or None. A checkpoint that holds (output_size,) loads too.
+
+    Raises:
+        ValueError: a size below 1, an unknown activation, or shapes that do not fit together.
+        TypeError: sizes that are no whole numbers, or dtypes that differ or are not floating point.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int] | int | None = None,
+        hidden_size: int | None = None,
+        output_size: int | None = None,
+        bias: bool = True,
+        activation: str = "relu",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        input_size: int | None = None,
+    ):
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"MLP: expected activation to be relu, tanh, gelu or silu, but got {activation}")
+        self.activation = activation
+        like = {"device": device, "dtype": dtype}
+        if isinstance(sizes, Sequence):
+            if (hidden_size, output_size, input_size) != (None, None, None):
+                raise TypeError("MLP: expected all sizes in the list, or input_size, hidden_size and output_size alone")
+            self.sizes = tuple(expect_size("MLP", f"sizes[{k}]", size) for k, size in enumerate(sizes))
+            self._add_layers(bias, like)
+        else:
+            named = {"input_size": sizes if sizes is not None else input_size}
+            named |= {"hidden_size": hidden_size, "output_size": output_size}
+            self.sizes = tuple(expect_size("MLP", name, size) for name, size in named.items())
+            self._add_tutorial_parameters(bias, like)
+
+    @property
+    def input_size(self) -> int:
+        return self.sizes[0]
+
+    def _add_layers(self, bias: bool, like: dict[str, Any]) -> None:
+        if len(self.sizes) < 2:
+            raise ValueError(f"MLP: expected sizes to have those of the input and the output, but got {self.sizes}")
+        for k, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            if k > 0:
+                self.add_module(str(2 * k - 1), _ACTIVATIONS[self.activation]())
+            self.add_module(str(2 * k), nn.Linear(inputs, outputs, bias, **like))
+
+    def _add_tutorial_parameters(self, bias: bool, like: dict[str, Any]) -> None:
+        inputs, hidden, outputs = self.sizes
+        self.hidden_weights = nn.Parameter(torch.empty(hidden, inputs, **like))
+        self.output_weights = nn.Parameter(torch.empty(outputs, hidden, **like))
+        for name, size in (("hidden_bias", hidden), ("output_bias", outputs)):
+            self.register_parameter(name, nn.Parameter(torch.empty(1, size, **like)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """torch.nn.Linear's rule; in the tutorial's form its own, all parameters uniform within ±1/√hidden_size."""
+        for child in self.children():
+            if isinstance(child, nn.Linear):
+                child.reset_parameters()
+        if not self._modules:
+            reset_uniform(self, self.sizes[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, biases = self._lists()
+        try:
+            return F.mlp_layers(x, weights, biases, self.activation)
+        except (TypeError, ValueError):
+            expect_features("MLP", x, self.sizes[0], weights[0])
+            raise
+
+    def _lists(self) -> tuple[list[Tensor], list[Tensor | None]]:
+        if not self._modules:
+            return [self.hidden_weights, self.output_weights], [self.hidden_bias, self.output_bias]
+        weights, biases = [], []
+        for k, layer in enumerate(self._modules.values()):
+            if k % 2 == 0:
+                weights.append(_parameter(layer, "weight"))
+                biases.append(_parameter(layer, "bias"))
+        return weights, biases
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for key in (f"{prefix}hidden_bias", f"{prefix}output_bias"):
+            if isinstance(state_dict.get(key), Tensor) and state_dict[key].dim() == 1:
+                state_dict[key] = state_dict[key].unsqueeze(0)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        if self._modules:  # which say the rest
+            return ""
+        said = ", ".join(map(str, self.sizes))
+        said += "" if self.hidden_bias is not None else ", bias=False"
+        return said + ("" if self.activation == "relu" else f", activation={self.activation!r}")
