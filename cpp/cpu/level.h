@@ -28,8 +28,8 @@ struct Kernel {
   Signature* at[FOURFOLD_CPU_LEVEL_COUNT];
 
   template <typename... Arguments>
-  void operator()(Arguments&&... arguments) const {
-    at[level_index()](std::forward<Arguments>(arguments)...);
+  auto operator()(Arguments&&... arguments) const {
+    return at[level_index()](std::forward<Arguments>(arguments)...);
   }
 };
 
@@ -41,8 +41,8 @@ struct Bfloat16Kernel {
   static bool available() { return level_index() >= 0 && level_choice().bfloat16 >= 0; }
 
   template <typename... Arguments>
-  void operator()(Arguments&&... arguments) const {
-    at[level_choice().bfloat16](std::forward<Arguments>(arguments)...);
+  auto operator()(Arguments&&... arguments) const {
+    return at[level_choice().bfloat16](std::forward<Arguments>(arguments)...);
   }
 };
 

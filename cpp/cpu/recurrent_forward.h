@@ -327,4 +327,16 @@ void run_forward(const RecurrentForward& job) {
   Forward<Cell, E>(job, plan, weights).run(true);
 }
 
+// What a job's `packed` points to, and how it is filled.
+template <typename Cell, typename E>
+int64_t bytes_packed(const RecurrentLayer& layer) {
+  return PackedLayer<Cell, E>(layer).size() * static_cast<int64_t>(sizeof(E));
+}
+
+template <typename Cell, typename E>
+void pack_layer(const RecurrentLayer& layer, void* packed) {
+  const PackedLayer<Cell, E> weights(layer, packed);
+  weights.pack(layer, 0, weights.blocks());
+}
+
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -12,13 +12,19 @@ inline bool computes_on_cpu(ScalarType dtype, const RecurrentShape& shape) {
          cpu::Bfloat16Kernel<cpu::RecurrentKernel>::available();
 }
 
-template <const auto& forward, const auto& backward, const auto& bf16, const auto& bf16_backward>
+template <
+    const auto& forward, const auto& backward, const auto& packed_bytes, const auto& pack, const auto& bf16,
+    const auto& bf16_backward, const auto& bf16_packed_bytes, const auto& bf16_pack>
 inline constexpr RecurrentKernels recurrent_on_cpu{
     computes_on_cpu,
     [](const RecurrentForward& job) { job.layer.kind == Kind::bfloat16 ? bf16(job) : forward(job); },
     [](const RecurrentBackward& job) { job.layer.kind == Kind::bfloat16 ? bf16_backward(job) : backward(job); },
-    nullptr,
-    nullptr,
+    [](const RecurrentLayer& layer) {
+      return layer.kind == Kind::bfloat16 ? bf16_packed_bytes(layer) : packed_bytes(layer);
+    },
+    [](const RecurrentLayer& layer, void* packed) {
+      layer.kind == Kind::bfloat16 ? bf16_pack(layer, packed) : pack(layer, packed);
+    },
 };
 
 }  // namespace fourfold

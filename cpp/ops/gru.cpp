@@ -42,10 +42,17 @@ GruGradients gru_backward(
           result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
 }
 
+Tensor gru_pack(
+    const RecurrentKernels& kernels, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+    const OptionalTensor& bias_hh) {
+  return pack_weights(kernels, cell, "gru_pack", {weight_ih, weight_hh, bias_ih, bias_hh});
+}
+
 namespace {
 
 constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::gru, cpu::gru_backward, cpu::gru_bf16, cpu::gru_bf16_backward>;
+    recurrent_on_cpu<cpu::gru, cpu::gru_backward, cpu::gru_packed_bytes, cpu::gru_pack, cpu::gru_bf16,
+                     cpu::gru_bf16_backward, cpu::gru_bf16_packed_bytes, cpu::gru_bf16_pack>;
 
 }  // namespace
 }  // namespace fourfold
@@ -63,9 +70,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " bool allow_tf32=False, Tensor? reset=None)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
+  m.def("gru_pack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor packed");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
   m.impl("gru", FOURFOLD_BOX(gru, cpu_kernels));
   m.impl("gru_backward", FOURFOLD_BOX(gru_backward, cpu_kernels));
+  m.impl("gru_pack", FOURFOLD_BOX(gru_pack, cpu_kernels));
 }

@@ -21,4 +21,9 @@ GruGradients gru_backward(
     const Tensor& gates, bool need_input, bool need_weights, bool allow_tf32,
     const OptionalTensor& reset);
 
+// The weights as a CPU's kernels want them, for calls that share them.
+Tensor gru_pack(
+    const RecurrentKernels& kernels, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+    const OptionalTensor& bias_hh);
+
 }  // namespace fourfold

@@ -61,8 +61,9 @@ LltmOutputs lltm(
     bool allow_tf32, const OptionalTensor& reset, const OptionalTensor& packed) {
   const RecurrentShape shape = check_sequence(cell.op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(cell.op, shape, input, h_0, c_0, weights, bias, reset);
+  const ScalarType dtype = packed ? weights.scalar_type() : dtype_of(kernels, shape, input);
   const RecurrentArguments arguments = arguments_of(
-      shape, dtype_of(kernels, shape, input), input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
+      shape, dtype, input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
   RecurrentOutputs outputs = run_forward(kernels, cell, shape, arguments, packed, save_for_backward);
   return {outputs.output, outputs.h_n, outputs.c_n, outputs.kept, outputs.cells};
 }
@@ -98,10 +99,22 @@ LltmOutputs lltm_backward(
           need_weights && bias ? like_bias(grad_bias, *bias) : grad_bias};
 }
 
+Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias) {
+  const char* op = "lltm_pack";
+  expect_floating(op, "weights", weights);
+  expect_shape(op, "weights", weights, {{"3 * hidden_size", -1}, {"hidden_size + input_size", -1}});
+  const int64_t hidden_size = weights.size(0) / cell.gates;
+  const int64_t input_size = weights.size(1) - hidden_size;
+  check_lltm_parameters(op, weights.scalar_type(), input_size, hidden_size, weights, bias);
+  return pack_weights(kernels, cell, op, {narrow(weights, 1, hidden_size, input_size),
+                                          narrow(weights, 1, 0, hidden_size), bias, std::nullopt});
+}
+
 namespace {
 
 constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::lltm, cpu::lltm_backward, cpu::lltm_bf16, cpu::lltm_bf16_backward>;
+    recurrent_on_cpu<cpu::lltm, cpu::lltm_backward, cpu::lltm_packed_bytes, cpu::lltm_pack, cpu::lltm_bf16,
+                     cpu::lltm_bf16_backward, cpu::lltm_bf16_packed_bytes, cpu::lltm_bf16_pack>;
 
 }  // namespace
 }  // namespace fourfold
@@ -117,9 +130,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " Tensor weights, Tensor? bias, bool reverse, Tensor? batch_sizes, Tensor output, Tensor gates, Tensor cells,"
       " bool need_input=True, bool need_weights=True, bool allow_tf32=False, Tensor? reset=None)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weights, Tensor grad_bias)");
+  m.def("lltm_pack(Tensor weights, Tensor? bias=None) -> Tensor packed");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
   m.impl("lltm", FOURFOLD_BOX(lltm, cpu_kernels));
   m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, cpu_kernels));
+  m.impl("lltm_pack", FOURFOLD_BOX(lltm_pack, cpu_kernels));
 }

@@ -25,4 +25,7 @@ LltmOutputs lltm_backward(
     const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
     const OptionalTensor& reset);
 
+// The weights as a CPU's kernels want them, for calls that share them.
+Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);
+
 }  // namespace fourfold

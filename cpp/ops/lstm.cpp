@@ -44,10 +44,17 @@ LstmGradients lstm_backward(
           result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
 }
 
+Tensor lstm_pack(
+    const RecurrentKernels& kernels, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
+    const OptionalTensor& bias_hh) {
+  return pack_weights(kernels, cell, "lstm_pack", {weight_ih, weight_hh, bias_ih, bias_hh});
+}
+
 namespace {
 
 constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::lstm, cpu::lstm_backward, cpu::lstm_bf16, cpu::lstm_bf16_backward>;
+    recurrent_on_cpu<cpu::lstm, cpu::lstm_backward, cpu::lstm_packed_bytes, cpu::lstm_pack, cpu::lstm_bf16,
+                     cpu::lstm_bf16_backward, cpu::lstm_bf16_packed_bytes, cpu::lstm_bf16_pack>;
 
 }  // namespace
 }  // namespace fourfold
@@ -65,9 +72,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " bool allow_tf32=False, Tensor? reset=None)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
+  m.def("lstm_pack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor packed");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
   m.impl("lstm", FOURFOLD_BOX(lstm, cpu_kernels));
   m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, cpu_kernels));
+  m.impl("lstm_pack", FOURFOLD_BOX(lstm_pack, cpu_kernels));
 }

@@ -102,8 +102,8 @@ struct Prepared {
   Tensor input;
   Tensor h_0;
   OptionalTensor c_0;
-  Tensor weight_ih;
-  Tensor weight_hh;
+  OptionalTensor weight_ih;
+  OptionalTensor weight_hh;
   OptionalTensor bias_ih;
   OptionalTensor bias_hh;
   OptionalTensor reset;
@@ -118,20 +118,30 @@ Tensor dense_rows(const Tensor& matrix, ScalarType dtype) {
 
 int64_t leading_dim(const Tensor& matrix) { return matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0); }
 
+int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(*matrix) : 0; }
+
+// A call with packed weights does not pay for converting the others.
 Prepared prepare(
-    const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments) {
+    const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments,
+    bool with_weights = true) {
   const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   Prepared p{
       .input = prepared(arguments.input, dtype),
       .h_0 = prepared(arguments.h_0, dtype),
       .c_0 = prepared(arguments.c_0, dtype),
-      .weight_ih = dense_rows(arguments.weight_ih, dtype),
-      .weight_hh = dense_rows(arguments.weight_hh, dtype),
-      .bias_ih = prepared(arguments.bias_ih, dtype),
-      .bias_hh = prepared(arguments.bias_hh, dtype),
+      .weight_ih = std::nullopt,
+      .weight_hh = std::nullopt,
+      .bias_ih = std::nullopt,
+      .bias_hh = std::nullopt,
       .reset = arguments.reset ? OptionalTensor(contiguous(*arguments.reset)) : std::nullopt,
       .layer = {},
   };
+  if (with_weights) {
+    p.weight_ih = dense_rows(arguments.weight_ih, dtype);
+    p.weight_hh = dense_rows(arguments.weight_hh, dtype);
+    p.bias_ih = prepared(arguments.bias_ih, dtype);
+    p.bias_hh = prepared(arguments.bias_hh, dtype);
+  }
   p.layer = {
       .place = place_of(p.input),
       .kind = kind_of(dtype),
@@ -155,8 +165,6 @@ Prepared prepare(
 
 void* data_or_null(const OptionalTensor& x) { return x ? out_data(*x) : nullptr; }
 
-int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(*matrix) : 0; }
-
 Tensor allocate(bool wanted, Place place, Sizes sizes, ScalarType dtype) {
   return wanted ? empty(place, sizes, dtype) : nothing(place, dtype);
 }
@@ -170,15 +178,17 @@ Tensor like_input(const RecurrentShape& shape, bool packed, Place place, int64_t
 RecurrentOutputs run_forward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward) {
-  const Prepared p = prepare(kernels, shape, arguments);
+  const Prepared p = prepare(kernels, shape, arguments, !packed);
   const Place place = p.layer.place;
   const ScalarType dtype = p.input.scalar_type();
   const int64_t size = shape.hidden_size;
   if (packed) {
     const int64_t bytes = kernels.packed_bytes == nullptr ? -1 : kernels.packed_bytes(p.layer);
     if (packed->scalar_type() != ScalarType::Byte || packed->numel() != bytes || !packed->is_contiguous()) {
-      fail(cell.op, ": expected packed_weights to be what fourfold::", cell.op, "_pack gives for these weights");
+      fail(cell.op, ": expected packed to be what fourfold::", cell.op, "_pack gives for these weights, ", bytes,
+           " bytes, but got shape ", shape_of(*packed));
     }
+    expect_place(cell.op, {{"input", &arguments.input}, {"packed", &*packed}});
   }
   const RecurrentOutputs outputs{
       like_input(shape, arguments.batch_sizes.has_value(), place, size, dtype),
@@ -203,6 +213,49 @@ RecurrentOutputs run_forward(
   const ScalarType keeps = kept_dtype_of(kernels, shape, arguments.input);
   return {convert(outputs.output, result), convert(outputs.h_n, result), convert(outputs.c_n, result),
           convert(outputs.kept, keeps), convert(outputs.cells, keeps)};
+}
+
+Tensor pack_weights(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights) {
+  const Tensor& hidden = weights.weight_hh;
+  expect_floating(op, "weight_hh", hidden);
+  expect_dtype(op, "weight_ih", weights.weight_ih, hidden.scalar_type());
+  expect_shape(op, "weight_hh", hidden, {{"rows", -1}, {"hidden_size", -1}});
+  const int64_t size = hidden.size(1);
+  const std::string name = std::to_string(cell.gates) + " * hidden_size";
+  const Dimension rows{name.c_str(), cell.gates * size};
+  expect_shape(op, "weight_hh", hidden, {rows, {"hidden_size", size}});
+  expect_shape(op, "weight_ih", weights.weight_ih, {rows, {"input_size", -1}});
+  for (const auto& [bias_name, bias] : {std::pair{"bias_ih", &weights.bias_ih}, {"bias_hh", &weights.bias_hh}}) {
+    if (!*bias) continue;
+    expect_dtype(op, bias_name, **bias, hidden.scalar_type());
+    if ((*bias)->numel() != rows.size) expect_shape(op, bias_name, **bias, {rows});
+  }
+  expect_place(
+      op, {{"weight_hh", &hidden}, {"weight_ih", &weights.weight_ih}, {"bias_ih", address(weights.bias_ih)},
+           {"bias_hh", address(weights.bias_hh)}});
+  RecurrentShape shape{};
+  shape.input_size = weights.weight_ih.size(1);
+  shape.hidden_size = size;
+  const ScalarType dtype = dtype_of(kernels, shape, hidden);
+  const Tensor weight_ih = dense_rows(weights.weight_ih, dtype);
+  const Tensor weight_hh = dense_rows(hidden, dtype);
+  const OptionalTensor bias_ih = prepared(weights.bias_ih, dtype);
+  const OptionalTensor bias_hh = prepared(weights.bias_hh, dtype);
+  RecurrentLayer layer{};
+  layer.place = place_of(hidden);
+  layer.kind = kind_of(dtype);
+  layer.input_size = weight_ih.size(1);
+  layer.hidden_size = size;
+  layer.weight_ih = data_of(weight_ih);
+  layer.weight_ih_leading_dim = leading_dim(weight_ih);
+  layer.weight_hh = data_of(weight_hh);
+  layer.weight_hh_leading_dim = leading_dim(weight_hh);
+  layer.bias_ih = data_of(bias_ih);
+  layer.bias_hh = data_of(bias_hh);
+  const Tensor packed = empty(layer.place, {kernels.packed_bytes(layer)}, ScalarType::Byte);
+  kernels.pack(layer, out_data(packed));
+  return packed;
 }
 
 RecurrentResults run_backward(

@@ -81,6 +81,18 @@ RecurrentOutputs run_forward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward);
 
+// A layer's weights, which may be parts of a wider matrix.
+struct RecurrentWeights {
+  Tensor weight_ih;
+  Tensor weight_hh;
+  OptionalTensor bias_ih;
+  OptionalTensor bias_hh;
+};
+
+// What run_forward takes as `packed`: bytes that only this process and this build know how to read.
+Tensor pack_weights(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights);
+
 // What a backward is given beside the forward's arguments.
 struct RecurrentGradients {
   OptionalTensor grad_output;

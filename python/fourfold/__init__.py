@@ -26,7 +26,18 @@ _health.check()
 from fourfold import functional, nn, reference
 from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold.functional import *
+from fourfold.replacement import optimize, restore
 
 __version__: str = _C.build_info()["version"]
 
-__all__ = ["backends", "cpu_capability", "functional", "nn", "operator_names", "reference", *functional.__all__]
+__all__ = [
+    "backends",
+    "cpu_capability",
+    "functional",
+    "nn",
+    "operator_names",
+    "optimize",
+    "reference",
+    "restore",
+    *functional.__all__,
+]

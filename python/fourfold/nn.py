@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from fourfold import functional as F
 from fourfold.mlp import MLP
 from fourfold.recurrent import LLTM, expect_features, expect_pair, expect_size, reset_uniform
+from fourfold.torch_layers import GRU, LSTM, GRUCell, LSTMCell
 
-__all__ = ["LLTM", "LLTMCell", "MLP", "Axpby", "Softshrink"]
+__all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Softshrink"]
 
 
 class Axpby(nn.Module):

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
+from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, tensors_of
+from fourfold.streaming import Streams
 
 State = tuple[Tensor, Tensor]
 
@@ -60,7 +62,7 @@ def reset_uniform(module: nn.Module, hidden_size: int) -> None:
         nn.init.uniform_(parameter, -bound, bound)
 
 
-class LLTM(nn.Module):
+class LLTM(Streams, nn.Module):
     """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
 
     Args:
@@ -74,11 +76,13 @@ class LLTM(nn.Module):
         device, dtype: of the parameters.
 
     Shapes:
-        ``output, (h_n, c_n) = lltm(input, (h_0, c_0))``, with D = 2 if bidirectional else 1:
+        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``, with D = 2 if bidirectional else 1:
 
         - input: (time, batch, input_size), or unbatched (time, input_size), or a PackedSequence
         - h_0, c_0, h_n, c_n: (D * num_layers, batch, hidden_size), unbatched without batch. Left out, zero.
         - output: input's shape with D * hidden_size last, packed when input is.
+        - reset: input's shape without its last dimension, of bools: True where a new segment begins, as in
+          :class:`fourfold.nn.LSTM`. Packed when input is.
 
         Zero time steps and zero batch give empty outputs, and the initial state back.
 
@@ -142,9 +146,11 @@ class LLTM(nn.Module):
     def flatten_parameters(self) -> None:
         """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""
 
-    def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
+    def forward(
+        self, input: Tensor | PackedSequence, hx: State | None = None, reset: Tensor | PackedSequence | None = None
+    ) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
+            return self._forward_packed(input, hx, reset)
         if not isinstance(input, Tensor):
             raise TypeError(f"LLTM: expected input to be a Tensor or a PackedSequence, but got {type(input).__name__}")
         if input.dim() not in (2, 3):
@@ -154,19 +160,20 @@ class LLTM(nn.Module):
             )
         expect_features("LLTM", input, self.input_size, self.weights_l0)
         batched = input.dim() == 3
+        reset = lay_out_reset(self, "LLTM", reset, input)
         batch_dim = 0 if self.batch_first else 1
         if not batched:
             input = input.unsqueeze(batch_dim)
         steps = input.transpose(0, 1) if self.batch_first else input
         states = self._initial_state(steps, steps.size(1), hx, batched)
-        output, (h_n, c_n) = self._layers(steps, states, None)
+        output, (h_n, c_n) = self._layers(steps, states, None, reset)
         if self.batch_first:
             output = output.transpose(0, 1)
         if not batched:
             output, h_n, c_n = output.squeeze(batch_dim), h_n.squeeze(1), c_n.squeeze(1)
         return output, (h_n, c_n)
 
-    def _forward_packed(self, input: PackedSequence, hx: State | None) -> tuple[PackedSequence, State]:
+    def _forward_packed(self, input: PackedSequence, hx: State | None, reset: Any) -> tuple[PackedSequence, State]:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         expect_features("LLTM", data, self.input_size, self.weights_l0)
         # With a state given its batch is the batch, so a captured graph need not read batch_sizes.
@@ -174,7 +181,7 @@ class LLTM(nn.Module):
         h, c = self._initial_state(data, batch, hx, True)
         if hx is not None and sorted_indices is not None:
             h, c = h.index_select(1, sorted_indices), c.index_select(1, sorted_indices)
-        output, (h_n, c_n) = self._layers(data, (h, c), batch_sizes)
+        output, (h_n, c_n) = self._layers(data, (h, c), batch_sizes, lay_out_packed_reset("LLTM", reset, input))
         if unsorted_indices is not None:
             h_n, c_n = h_n.index_select(1, unsorted_indices), c_n.index_select(1, unsorted_indices)
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), (h_n, c_n)
@@ -197,22 +204,10 @@ class LLTM(nn.Module):
             states.append(state if batched else state.unsqueeze(1))
         return states[0], states[1]
 
-    def _layers(self, x: Tensor, state: State, batch_sizes: Tensor | None) -> tuple[Tensor, State]:
-        h_0, c_0 = state[0].unbind(0), state[1].unbind(0)
-        h_n, c_n = [], []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
-                k = layer * self.num_directions + direction
-                weights, bias = getattr(self, f"weights{suffix}"), getattr(self, f"bias{suffix}")
-                output, (h, c) = F.lltm(x, h_0[k], c_0[k], weights, bias, direction == 1, batch_sizes)
-                outputs.append(output)
-                h_n.append(h)
-                c_n.append(c)
-            x = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
-            if self.dropout > 0 and layer < self.num_layers - 1:
-                x = nn.functional.dropout(x, self.dropout, self.training)
-        return x, (torch.stack(h_n), torch.stack(c_n))
+    def _layers(self, x: Tensor, state: State, batch_sizes: Tensor | None, reset: Tensor | None) -> tuple:
+        suffixes = [suffix for layer in range(self.num_layers) for suffix in self._suffixes(layer)]
+        parameters = [tensors_of(self, (f"weights{suffix}", f"bias{suffix}")) for suffix in suffixes]
+        return run_layers(self, F.lltm, torch.ops.fourfold.lltm_pack.default, parameters, x, state, batch_sizes, reset)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}weights" in state_dict:

@@ -74,6 +74,7 @@ def gru(
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
     reset: Tensor | None = None,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One layer of :class:`torch.nn.GRU` in one direction, a whole sequence in one call: h" = (1 - z) n + z h with
     r = σ(r_x + r_h), z = σ(z_x + z_h), n = tanh(n_x + r n_h), where [r_x, z_x, n_x] = W_ih x + b_ih and
@@ -91,8 +92,8 @@ def gru(
             :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
         reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
             gradient passes to earlier steps. (rows) when packed.
-        packed: what :func:`fourfold.operators.pack` made of the same weights, which a call without gradient may be
-            given.
+        packed: what ``torch.ops.fourfold.gru_pack`` made of the same parameters on the same CPU: calls that share it
+            need not pack them each for itself.
 
     Returns:
         output, h_n: output has input's shape with hidden_size last; h after the last step that each row takes part in,
@@ -103,5 +104,7 @@ def gru(
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
     settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else (False,)
-    outputs = FORWARD(input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, True, *settings, reset)
+    outputs = FORWARD(
+        input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, True, *settings, reset, packed
+    )
     return outputs[0], outputs[1]

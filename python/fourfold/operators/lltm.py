@@ -77,6 +77,7 @@ def lltm(
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
     reset: Tensor | None = None,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The LLTM over a whole sequence in one call; :func:`lltm_cell` gives the formula of a step.
 
@@ -91,8 +92,8 @@ def lltm(
             :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
         reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
             gradient passes to earlier steps. (rows) when packed.
-        packed: what :func:`fourfold.operators.pack` made of the same weights, which a call without gradient may be
-            given.
+        packed: what ``torch.ops.fourfold.lltm_pack`` made of the same parameters on the same CPU: calls that share it
+            need not pack them each for itself.
 
     Returns:
         output, (h_n, c_n): output has input's shape with hidden_size last; the state after the last step that each row
@@ -103,5 +104,5 @@ def lltm(
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
     settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else (False,)
-    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes, True, *settings, reset)
+    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes, True, *settings, reset, packed)
     return outputs[0], (outputs[1], outputs[2])

@@ -79,6 +79,7 @@ def lstm(
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
     reset: Tensor | None = None,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """One layer of :class:`torch.nn.LSTM` in one direction, a whole sequence in one call:
     c" = σ(f) c + σ(i) tanh(g), h" = σ(o) tanh(c"), with [i, f, g, o] = W_ih x + b_ih + W_hh h + b_hh.
@@ -95,8 +96,8 @@ def lstm(
             :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
         reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
             gradient passes to earlier steps. (rows) when packed.
-        packed: what :func:`fourfold.operators.pack` made of the same weights, which a call without gradient may be
-            given.
+        packed: what ``torch.ops.fourfold.lstm_pack`` made of the same parameters on the same CPU: calls that share it
+            need not pack them each for itself.
 
     Returns:
         output, (h_n, c_n): output has input's shape with hidden_size last; the state after the last step that each row
@@ -108,6 +109,6 @@ def lstm(
     """
     settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else (False,)
     outputs = FORWARD(
-        input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, True, *settings, reset
+        input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, True, *settings, reset, packed
     )
     return outputs[0], (outputs[1], outputs[2])

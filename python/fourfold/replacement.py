@@ -1,0 +1,226 @@
+"""fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before.
+
+A module is given another class, and nothing else of it changes: it is the same object with the same parameters, so
+state_dicts, optimisers, hooks and every reference to it stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fourfold.limits import LIMITS
+from fourfold.operators._check import has_kernel
+from fourfold.stacks import (
+    FusedSequential,
+    Stack,
+    count_weights,
+    find_stacks,
+    fits_limits,
+    has_operator,
+    is_watched,
+)
+from fourfold.streaming import Streams
+from fourfold.torch_layers import GRU, LSTM, GRUCell, LSTMCell
+
+# By torch's class, ours and the operator that it runs on.
+_CLASSES: dict[type[nn.Module], tuple[type[nn.Module], str]] = {
+    nn.LSTM: (LSTM, "lstm"),
+    nn.GRU: (GRU, "gru"),
+    nn.LSTMCell: (LSTMCell, "lstm"),
+    nn.GRUCell: (GRUCell, "gru"),
+    nn.Sequential: (FusedSequential, "mlp"),
+}
+_MARK = "_fourfold_restores"  # of a replaced module: the class that it had
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One layer of the report.
+
+    name: as in named_modules; of a stack, with the range of the Sequential's children that it takes.
+    kind: what it was. what: what it is now, or why it was left.
+    """
+
+    name: str
+    kind: str
+    what: str
+
+
+@dataclass
+class Report:
+    """What :func:`optimize` did. ``str(report)`` is a table.
+
+    changed, left: the layers that run on fourfold's operators now, and those that could have but do not.
+    """
+
+    changed: list[Entry] = field(default_factory=list)
+    left: list[Entry] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if not self.changed and not self.left:
+            return "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+        rows = [("layer", "was", "now")]
+        rows += [(e.name, e.kind, e.what) for e in self.changed]
+        rows += [(e.name, e.kind, f"left: {e.what}") for e in self.left]
+        widths = [max(len(row[k]) for row in rows) for k in range(2)]
+        return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in rows)
+
+
+def optimize(model: nn.Module) -> Report:
+    """Has the model's LSTM, GRU, LSTMCell, GRUCell and stacks of Linear layers with an activation between computed by
+    fourfold, in place.
+
+    Each changed module stays the same object with the same parameters, hooks and keys of state_dict; only its class is
+    another, a subclass of the one that it had. A layer is left where fourfold would not be faster, as
+    ``fourfold.limits`` has it, and where its result could be another. :func:`restore` undoes it.
+
+    Call it at any time: before or after moving the model, torch.compile and DistributedDataParallel; before
+    torch.export and torch.jit, whose results hold operators and no layers.
+
+    Args:
+        model: any module; it may be such a layer itself.
+
+    Returns:
+        What was changed, what was left and why.
+
+    Raises:
+        TypeError: model is no nn.Module, or is a captured program.
+
+    Example:
+        >>> print(fourfold.optimize(model))
+        layer   was   now
+        memory  LSTM  fourfold.nn.LSTM
+        head    GRU   left: hidden_size 4096 is above 1024, the largest that is faster in torch.float32
+    """
+    _expect_model("optimize", model)
+    report = Report()
+    for name, module in model.named_modules():
+        if isinstance(module, Streams) or type(module) is FusedSequential:
+            continue
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+            _replace_layer(report, name or "(the model)", module)
+        elif isinstance(module, nn.Sequential):
+            _replace_stacks(report, name or "(the model)", module)
+    return report
+
+
+def restore(model: nn.Module) -> None:
+    """Undoes :func:`optimize`: every module that it changed has its former class again. Parameters are not touched, so
+    what was trained meanwhile stays. Works on copies of an optimised model too.
+
+    Raises:
+        TypeError: model is no nn.Module, or is a captured program.
+    """
+    _expect_model("restore", model)
+    for module in model.modules():
+        former = module.__dict__.pop(_MARK, None)
+        if former is not None:
+            if isinstance(module, Streams):
+                module.repack()
+            module.__class__ = former
+
+
+def _expect_model(function: str, model: Any) -> None:
+    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
+        captured = isinstance(model, (torch.jit.ScriptModule, torch.export.ExportedProgram))
+        hint = "; it holds operators and no layers: optimise the model, then capture it" if captured else ""
+        raise TypeError(f"{function}: expected model to be a torch.nn.Module, but got {type(model).__name__}{hint}")
+    if isinstance(model, torch.fx.GraphModule) and any(
+        node.op == "call_function" and str(node.target).startswith("aten.") for node in model.graph.nodes
+    ):
+        raise TypeError(
+            f"{function}: expected model to be a module of layers, but got an exported graph, which holds operators; "
+            "optimise the model, then export it"
+        )
+
+
+def _replace_layer(report: Report, name: str, module: nn.Module) -> None:
+    kind = type(module).__name__
+    reason = _reason_to_leave(module)
+    if reason is not None:
+        report.left.append(Entry(name, kind, reason))
+        return
+    _change_class(module)
+    report.changed.append(Entry(name, kind, f"fourfold.nn.{kind}"))
+
+
+def _reason_to_leave(module: nn.Module) -> str | None:
+    if nn.utils.parametrize.is_parametrized(module):
+        return "its parameters are parametrized"
+    if isinstance(module, (nn.RNN, nn.RNNCell)):
+        return "fourfold has no operator for it"
+    if type(module) not in _CLASSES:
+        return "a subclass, whose forward may be another"
+    if "forward" in module.__dict__:
+        return "its forward was exchanged"
+    if getattr(module, "proj_size", 0):
+        return "it has a proj_size"
+    weight = next(module.parameters(), None)
+    if weight is None:
+        return "it has no parameters of its own"
+    reason = _reason_of_place(weight, _CLASSES[type(module)][1])
+    limits = LIMITS.get(weight.dtype)
+    if reason is None and module.hidden_size > limits.hidden_size:
+        reason = _too_large("hidden_size", module.hidden_size, limits.hidden_size, weight.dtype)
+    return reason
+
+
+def _reason_of_place(weight: torch.Tensor, op: str) -> str | None:
+    if weight.dtype not in LIMITS:
+        return f"its parameters are of dtype {weight.dtype}"
+    if not has_kernel(op, weight.device):
+        return f"this build of fourfold has no kernel for device {weight.device.type}"
+    return None
+
+
+def _too_large(what: str, size: int, most: int, dtype: torch.dtype) -> str:
+    if most == 0:
+        return f"fourfold is no faster in {dtype}"
+    return f"{what} {size} is above {most}, the largest that is faster in {dtype}"
+
+
+def _replace_stacks(report: Report, name: str, module: nn.Sequential) -> None:
+    children = list(module.children())
+    keys = list(module._modules)
+    changed = False
+    for stack in find_stacks(children):
+        sizes = (stack.layers[0].in_features, *(layer.out_features for layer in stack.layers))
+        entry = (f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", f"Linear-{stack.activation} {_sizes(sizes)}")
+        reason = _reason_to_leave_stack(module, stack, children)
+        if reason is None:
+            changed = True
+            report.changed.append(Entry(*entry, "one operator"))
+        else:
+            report.left.append(Entry(*entry, reason))
+    if changed:
+        _change_class(module)
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    return "-".join(str(size) for size in sizes)
+
+
+def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[nn.Module]) -> str | None:
+    if type(module) is not nn.Sequential:
+        return "its container is a subclass of Sequential, whose forward may be another"
+    if "forward" in module.__dict__:
+        return "its container's forward was exchanged"
+    if not has_operator(len(stack.layers), stack.activation):
+        return f"fourfold has no operator for {len(stack.layers)} layers of {stack.activation}"
+    if any(is_watched(child) for child in children[stack.begin : stack.end]):
+        return "a layer of it has hooks, which would not be called"
+    weight = stack.layers[0].weight
+    reason = _reason_of_place(weight, "mlp")
+    if reason is None and not fits_limits(stack):
+        most = LIMITS[weight.dtype].stack_weights
+        reason = _too_large("its count of weights", count_weights(stack), most, weight.dtype)
+    return reason
+
+
+def _change_class(module: nn.Module) -> None:
+    module.__dict__[_MARK] = type(module)
+    module.__class__ = _CLASSES[type(module)][0]

@@ -1,0 +1,115 @@
+"""An operator computes one layer in one direction; here they are composed: layers, directions, dropout between, and the
+restarts that a mask gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from fourfold.streaming import may_stream, packed_weights
+
+
+def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
+    """Parameters by name. Most lie in the module's dictionary; a parametrized one is an attribute."""
+    found = module._parameters
+    return [p if (p := found.get(name)) is not None else getattr(module, name) for name in names]
+
+
+def lay_out_reset(module: nn.Module, name: str, reset: Any, input: Tensor) -> Tensor | None:
+    """The mask as the operators take it, time first. ``input`` is the module's input as the user gave it."""
+    if reset is None:
+        return None
+    if not isinstance(reset, Tensor):
+        raise TypeError(f"{name}: expected reset to be a torch.Tensor of bools, but got {type(reset).__name__}")
+    if reset.dtype != torch.bool:
+        raise TypeError(
+            f"{name}: expected reset to have dtype torch.bool, but got {reset.dtype}; convert it with reset.bool()"
+        )
+    if reset.shape != input.shape[:-1]:
+        steps = {2: "(time,)", 3: "(batch, time)" if module.batch_first else "(time, batch)"}[input.dim()]
+        raise ValueError(
+            f"{name}: expected reset to have shape {steps} = {tuple(input.shape[:-1])}, but got {tuple(reset.shape)}"
+        )
+    if input.dim() == 2:
+        return reset.unsqueeze(1)
+    return reset.transpose(0, 1) if module.batch_first else reset
+
+
+def lay_out_packed_reset(name: str, reset: Any, input: PackedSequence) -> Tensor | None:
+    if reset is None:
+        return None
+    alike = isinstance(reset, PackedSequence) and reset.data.shape == input.data.shape[:1]
+    if not alike or reset.data.dtype != torch.bool:
+        raise ValueError(
+            f"{name}: expected reset to be a PackedSequence of bools with one for each step of the input, as the input "
+            "is packed; pack the mask with the input's lengths"
+        )
+    return reset.data
+
+
+def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor | None:
+    """Where the reverse direction restarts: at the last step of each segment, which is the one before a reset."""
+    if reset is None:
+        return None
+    if batch_sizes is None:
+        return torch.cat([reset[1:], torch.zeros_like(reset[:1])])
+    # A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.
+    earlier = torch.repeat_interleave(batch_sizes[:-1], batch_sizes[1:])
+    first = reset.shape[0] - earlier.shape[0]
+    moved = torch.zeros_like(reset)
+    moved[(torch.arange(first, reset.shape[0]) - earlier).to(reset.device)] = reset[first:]
+    return moved
+
+
+def run_layers(
+    module: nn.Module,
+    run: Callable[..., tuple],
+    pack: Callable[..., Tensor],
+    parameters: Sequence[Sequence[Tensor | None]],
+    x: Tensor,
+    states: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    reset: Tensor | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """All layers of a module that has torch.nn.LSTM's ``num_layers``, ``bidirectional`` and ``dropout``.
+
+    run: the operator's function, for one layer and direction. pack: packs the weights that ``run`` takes.
+    parameters: one sequence a layer and direction, in the order of the states.
+    x: (time, batch, input_size), or (rows, input_size) when packed.
+    states: (num_layers * directions, batch, hidden_size) each.
+    reset: (time, batch) or (rows), or None.
+
+    Returns the last layer's output and the final states, as ``states``.
+    """
+    directions = 2 if module.bidirectional else 1
+    resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
+    single = len(parameters) == 1
+    initial = [(s[0],) if single else s.unbind(0) for s in states]
+    streams = may_stream(module, x, x.shape[0] if batch_sizes is None else batch_sizes.shape[0])
+    final: list[tuple[Tensor, ...]] = []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            k = layer * directions + direction
+            weights = parameters[k]
+            output, state = run(
+                x,
+                *(s[k] for s in initial),
+                *weights,
+                reverse=direction == 1,
+                batch_sizes=batch_sizes,
+                reset=resets[direction],
+                packed=packed_weights(module, k, weights, pack) if streams else None,
+            )
+            outputs.append(output)
+            final.append(state if isinstance(state, tuple) else (state,))
+        x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
+        if module.dropout > 0 and layer < module.num_layers - 1:
+            x = nn.functional.dropout(x, module.dropout, module.training)
+    if single:
+        return x, tuple(s.unsqueeze(0) for s in final[0])
+    return x, tuple(torch.stack(column) for column in zip(*final, strict=True))

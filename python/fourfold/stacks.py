@@ -1,0 +1,111 @@
+"""Linear layers with an activation between, recognised in an nn.Sequential and run as one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from fourfold import functional as F
+from fourfold.limits import LIMITS
+
+# The activations that there are operators for, by torch.nn's class.
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
+
+
+class Stack(NamedTuple):
+    """children[begin:end] of a Sequential: layers with the same activation between each two."""
+
+    begin: int
+    end: int
+    layers: tuple[nn.Linear, ...]
+    activation: str
+
+
+def has_operator(layers: int, activation: str) -> bool:
+    """Whether run_stack takes such a stack."""
+    return layers == 2 and activation == "relu"
+
+
+def run_stack(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
+    """The one place that knows which operator computes a stack; has_operator says which there are."""
+    first, last = layers
+    return F.mlp(x, first.weight, first.bias, last.weight, last.bias)
+
+
+def count_weights(stack: Stack) -> int:
+    return sum(layer.in_features * layer.out_features for layer in stack.layers)
+
+
+def fits_limits(stack: Stack) -> bool:
+    limits = LIMITS.get(stack.layers[0].weight.dtype)
+    return limits is not None and count_weights(stack) <= limits.stack_weights
+
+
+def find_stacks(children: Sequence[nn.Module]) -> list[Stack]:
+    """The longest stacks of two layers or more, in order."""
+    stacks, at = [], 0
+    while at < len(children):
+        stack = stack_at(children, at)
+        if stack is not None:
+            stacks.append(stack)
+        at = at + 1 if stack is None else stack.end
+    return stacks
+
+
+def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
+    if type(children[begin]) is not nn.Linear:
+        return None
+    layers, end, activation = [children[begin]], begin + 1, None
+    while end + 1 < len(children):
+        name = _activation(children[end])
+        if name is None or (activation or name) != name or type(children[end + 1]) is not nn.Linear:
+            break
+        activation = name
+        layers.append(children[end + 1])
+        end += 2
+    return None if activation is None else Stack(begin, end, tuple(layers), activation)
+
+
+def _activation(child: nn.Module) -> str | None:
+    if type(child) is nn.GELU and child.approximate != "none":
+        return None
+    return ACTIVATIONS.get(type(child))
+
+
+def is_watched(child: nn.Module) -> bool:
+    """Whether a call of the module does more than its forward, or its forward is not its class's."""
+    return bool(
+        child._forward_hooks
+        or child._forward_pre_hooks
+        or child._backward_hooks
+        or child._backward_pre_hooks
+        or "forward" in child.__dict__
+    )
+
+
+class FusedSequential(nn.Sequential):
+    """An nn.Sequential that runs its stacks as one operator each. Children, and so state_dict's keys, are as they were.
+    What a stack is, is looked at in each call: a child that was exchanged, or has a hook by now, is called itself."""
+
+    def forward(self, input: Any) -> Any:
+        children = list(self._modules.values())
+        everyone_watched = torch_module._has_any_global_hook()
+        at = 0
+        while at < len(children):
+            stack = None if everyone_watched else stack_at(children, at)
+            fused = (
+                stack is not None
+                and has_operator(len(stack.layers), stack.activation)
+                and fits_limits(stack)
+                and not any(is_watched(child) for child in children[at : stack.end])
+            )
+            if fused:
+                input = run_stack(input, stack.layers, stack.activation)
+                at = stack.end
+            else:
+                input = children[at](input)
+                at += 1
+        return input

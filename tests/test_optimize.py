@@ -1,0 +1,305 @@
+"""fourfold.optimize and restore: what is replaced, what is left and why, and that nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.profiler import profile
+
+import fourfold
+from fourfold import replacement, stacks
+
+
+class Model(nn.Module):
+    """One of each layer that there is a replacement for."""
+
+    def __init__(self, **like: Any) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(4, 8, **like), nn.ReLU(), nn.Linear(8, 6, **like), nn.Dropout(0.0))
+        self.lstm = nn.LSTM(6, 5, num_layers=2, bidirectional=True, **like)
+        self.gru = nn.GRU(10, 7, **like)
+        self.lstm_cell = nn.LSTMCell(7, 3, **like)
+        self.gru_cell = nn.GRUCell(3, 3, **like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, _ = self.lstm(self.head(x))
+        h, _ = self.lstm_cell(self.gru(x)[0][-1])
+        return self.gru_cell(h)
+
+
+LAYERS = ["lstm", "gru", "lstm_cell", "gru_cell"]
+
+
+def operators_of(call: Any) -> set[str]:
+    """fourfold's operators that a call runs."""
+    with profile(acc_events=True) as profiler:
+        call()
+    return {e.key.removeprefix("fourfold::") for e in profiler.key_averages() if e.key.startswith("fourfold::")}
+
+
+def why_left(model: nn.Module) -> str:
+    before = [type(m) for m in model.modules()]
+    report = fourfold.optimize(model)
+    assert not report.changed
+    assert [type(m) for m in model.modules()] == before
+    (entry,) = report.left
+    return entry.what
+
+
+def test_same_numbers_and_same_objects() -> None:
+    model, x = Model(), torch.randn(5, 2, 4, requires_grad=True)
+    objects, parameters = list(model.modules()), list(model.parameters())
+    keys, classes = list(model.state_dict()), [type(m) for m in model.modules()]
+    wanted = model(x)
+    grads = torch.autograd.grad(wanted.sum(), [x, *parameters])
+    report = fourfold.optimize(model)
+    assert {e.name for e in report.changed} == {*LAYERS, "head[0:2]"} and not report.left
+    assert operators_of(lambda: model(x)) >= {"lstm", "gru", "mlp"}
+    got = model(x)
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(torch.autograd.grad(got.sum(), [x, *parameters]), grads)
+    for _ in range(2):
+        assert all(a is b for a, b in zip(model.modules(), objects, strict=True))
+        assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+        assert list(model.state_dict()) == keys
+        fourfold.restore(model)
+    assert [type(m) for m in model.modules()] == classes
+    assert torch.equal(model(x), wanted)
+    assert not operators_of(lambda: model(x))
+    assert all("fourfold" not in key for m in model.modules() for key in m.__dict__)
+
+
+def test_a_second_call_changes_nothing() -> None:
+    model = Model()
+    fourfold.optimize(model)
+    again = fourfold.optimize(model)
+    assert not again.changed and not again.left
+    own = nn.ModuleList([fourfold.nn.LSTM(3, 4)])
+    fourfold.restore(own)
+    assert type(own[0]) is fourfold.nn.LSTM
+
+
+def test_a_layer_itself() -> None:
+    for layer in (nn.LSTM(3, 4), nn.GRU(3, 4)):
+        report = fourfold.optimize(layer)
+        assert report.changed[0].name == "(the model)"
+        assert type(layer) is getattr(fourfold.nn, report.changed[0].kind)
+
+
+def test_copies_can_be_restored() -> None:
+    model, x = Model(), torch.randn(5, 2, 4)
+    wanted = model(x)
+    fourfold.optimize(model)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(twin(x), wanted)
+        fourfold.restore(twin)
+        assert type(twin.lstm) is nn.LSTM and type(twin.head) is nn.Sequential
+        assert torch.equal(twin(x), wanted)
+
+
+def test_the_optimiser_keeps_training_the_same_parameters() -> None:
+    torch.manual_seed(1)
+    model, twin = Model(), Model()
+    twin.load_state_dict(model.state_dict())
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (model, twin)]
+    fourfold.optimize(twin)
+    for _ in range(3):
+        x = torch.randn(5, 2, 4)
+        for m, optimizer in zip((model, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            m(x).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(twin.state_dict(), model.state_dict())
+
+
+def test_hooks_are_kept() -> None:
+    model, seen = Model(), []
+    model.lstm.register_forward_hook(lambda *_: seen.append("lstm"))
+    model.head.register_forward_pre_hook(lambda *_: seen.append("head"))
+    fourfold.optimize(model)
+    model(torch.randn(5, 2, 4))
+    assert seen == ["head", "lstm"]
+
+
+def test_children_of_a_stack_are_looked_at_in_each_call() -> None:
+    head = Model().head
+    fourfold.optimize(head)
+    x, seen = torch.randn(3, 4), []
+    assert operators_of(lambda: head(x)) == {"mlp"}
+    hook = head[1].register_forward_hook(lambda *_: seen.append(1))
+    head(x)
+    assert seen
+    hook.remove()
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not operators_of(lambda: head(x))
+    everywhere.remove()
+    assert operators_of(lambda: head(x)) == {"mlp"}
+    head[1] = nn.Sigmoid()
+    torch.testing.assert_close(head(x), head[2](torch.sigmoid(head[0](x))))
+    assert type(head[:2]) is stacks.FusedSequential
+    torch.testing.assert_close(head[:2](x), torch.sigmoid(head[0](x)))
+
+
+class Subclass(nn.LSTM):
+    pass
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def test_layers_that_are_left() -> None:
+    assert "a subclass" in why_left(Subclass(3, 4))
+    assert "proj_size" in why_left(nn.LSTM(3, 4, proj_size=2))
+    assert "no operator" in why_left(nn.RNN(3, 4))
+    assert "no operator" in why_left(nn.RNNCell(3, 4))
+    assert "no faster in torch.float16" in why_left(nn.GRU(3, 4, dtype=torch.float16))
+    assert "hidden_size 1025 is above 1024" in why_left(nn.LSTM(1, 1025))
+    parametrized = nn.GRU(3, 4)
+    parametrize.register_parametrization(parametrized, "weight_hh_l0", Doubled())
+    assert "parametrized" in why_left(parametrized)
+    exchanged = nn.GRU(3, 4)
+    exchanged.forward = lambda x: x
+    assert "forward was exchanged" in why_left(exchanged)
+
+
+def stack(*sizes: int, activation: type = nn.ReLU, container: type = nn.Sequential, **like: Any) -> nn.Sequential:
+    children: list[nn.Module] = []
+    for rows, columns in zip(sizes, sizes[1:], strict=False):
+        children += [nn.Linear(rows, columns, **like), activation()]
+    return container(*children[:-1])
+
+
+class Container(nn.Sequential):
+    pass
+
+
+def test_stacks_that_are_left() -> None:
+    assert "its count of weights 406528 is above 16384" in why_left(stack(784, 512, 10))
+    assert "a subclass of Sequential" in why_left(stack(3, 4, 2, container=Container))
+    assert "no faster in torch.float16" in why_left(stack(3, 4, 2, dtype=torch.float16))
+    assert "no operator for 5 layers of silu" in why_left(stack(3, 4, 4, 4, 4, 2, activation=nn.SiLU))
+    hooked = stack(3, 4, 2)
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert "has hooks" in why_left(hooked)
+    for none in (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), stack(3, 4, 2, activation=nn.Sigmoid), nn.Conv1d(1, 1, 1)):
+        assert str(fourfold.optimize(none)) == "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+
+
+def test_stacks_are_found() -> None:
+    def found(*children: nn.Module) -> list[tuple]:
+        return [(s.begin, s.end, s.activation, len(s.layers)) for s in stacks.find_stacks(children)]
+
+    relu, tanh = stack(3, 4, 4, 2), stack(2, 2, 1, activation=nn.Tanh)
+    assert found(nn.Flatten(), *relu, *tanh) == [(1, 6, "relu", 3), (6, 9, "tanh", 2)]
+    assert found(*relu, nn.Tanh(), *tanh) == [(0, 5, "relu", 3), (6, 9, "tanh", 2)]
+    assert found(*relu, nn.ReLU(), *tanh) == [(0, 7, "relu", 4)]
+    assert found(nn.Linear(2, 2), nn.GELU("tanh"), nn.Linear(2, 2)) == []
+    assert found(nn.Linear(2, 2), nn.GELU(), nn.Linear(2, 2), nn.GELU()) == [(0, 3, "gelu", 2)]
+
+
+def test_the_report_is_a_table() -> None:
+    model = nn.ModuleDict({"memory": nn.LSTM(3, 4), "wide": nn.GRU(3, 2000)})
+    report = fourfold.optimize(model)
+    assert str(report).splitlines() == [
+        "layer   was   now",
+        "memory  LSTM  fourfold.nn.LSTM",
+        "wide    GRU   left: hidden_size 2000 is above 1024, the largest that is faster in torch.float32",
+    ]
+    assert all(entry.kind in str(report) for entry in report.changed + report.left)
+
+
+# Where a graph breaks, Dynamo asks tensors that are no leaves for their gradient, and hides what torch says to that.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("first", ["optimize", "compile"])
+def test_with_torch_compile(first: str) -> None:
+    torch._dynamo.reset()
+    model, x = Model(), torch.randn(5, 2, 4)
+    wanted = model(x)
+    compiled = torch.compile(model, backend="aot_eager")
+    if first == "compile":
+        compiled(x)
+        fourfold.optimize(compiled)
+    else:
+        fourfold.optimize(model)
+    compiled(x)
+    assert operators_of(lambda: compiled(x)) >= {"lstm", "gru", "mlp"}
+    torch.testing.assert_close(compiled(x), wanted)
+    fourfold.restore(compiled)
+    torch.testing.assert_close(compiled(x), wanted)
+    assert not operators_of(lambda: compiled(x))
+
+
+def test_one_graph_where_dynamo_is_told_to_take_layers() -> None:
+    """Dynamo breaks its graph at every nn.LSTM and GRU, a subclass too, unless its configuration says otherwise."""
+    torch._dynamo.reset()
+    model, x = Model(), torch.randn(5, 2, 4)
+    fourfold.optimize(model)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        got = compiled(x)
+        got.sum().backward()
+    torch.testing.assert_close(got, model(x))
+    grads = [p.grad.clone() for p in model.parameters()]
+    torch.testing.assert_close(grads, list(torch.autograd.grad(model(x).sum(), list(model.parameters()))))
+
+
+def test_with_export() -> None:
+    model, x = Model(), torch.randn(5, 2, 4)
+    wanted = model(x)
+    fourfold.optimize(model)
+    program = torch.export.export(model, (x,))
+    targets = {str(node.target) for node in program.graph.nodes}
+    assert {"fourfold.lstm.default", "fourfold.gru.default", "fourfold.mlp.default"} <= targets
+    torch.testing.assert_close(program.module()(x), wanted)
+    with pytest.raises(
+        TypeError, match="optimize: expected model to be a torch.nn.Module, but got ExportedProgram; it"
+    ):
+        fourfold.optimize(program)
+    plain = torch.export.export(Model().head, (x,)).module()
+    with pytest.raises(TypeError, match="optimize: .* an exported graph, .* optimise the model, then export it"):
+        fourfold.optimize(plain)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_what_is_no_model_is_refused() -> None:
+    for wrong in (torch.jit.script(nn.Linear(2, 2)), [nn.LSTM(2, 2)]):
+        for function in (fourfold.optimize, fourfold.restore):
+            with pytest.raises(TypeError, match=f"{function.__name__}: expected model to be a torch.nn.Module, but"):
+                function(wrong)
+
+
+@pytest.mark.parametrize("first", ["optimize", "wrap"])
+def test_with_distributed_data_parallel(first: str, tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        model, x = Model(), torch.randn(5, 2, 4)
+        wanted = model(x)
+        grads = torch.autograd.grad(wanted.sum(), list(model.parameters()))
+        if first == "optimize":
+            fourfold.optimize(model)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        if first == "wrap":
+            assert fourfold.optimize(wrapped).changed
+        got = wrapped(x)
+        got.sum().backward()
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(grads))
+        fourfold.restore(wrapped)
+        assert type(model.lstm) is nn.LSTM
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_every_replacement_is_a_subclass() -> None:
+    for former, (ours, op) in replacement._CLASSES.items():
+        assert issubclass(ours, former) and op in fourfold.operator_names()
