@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help build test lint check-backends check-gpu demo bench wheel clean
+.PHONY: help build test lint check-backends check-gpu sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo "make bench   time the operators against other ways to run the same mathematics"
 	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs no GPU"
 	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
+	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
+	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
 	@echo "make lint    check the Python sources with ruff"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove what the others made"
@@ -52,6 +54,9 @@ check-backends: $(STAMPS)/build
 check-gpu:
 	$(PYTHON) scripts/gpu_environment.py
 	.venv-gpu/bin/python scripts/check_gpu.py $(GPU)
+
+sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
+	$(RUN) scripts/sanitize.py $*
 
 lint: $(STAMPS)/tools
 	$(RUN) -m ruff check

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from machine import ROOT, tool
+from machine import ROOT, output_of, tool
 
 # What the environment may have chosen already.
 CHOICES = (
@@ -230,6 +230,34 @@ def test_an_option_that_is_none_of_the_three_is_refused(configure):
     code, said = configure("-DFOURFOLD_CUDA=maybe")
     assert code == 1
     assert "FOURFOLD_CUDA is maybe; set it to AUTO, ON or OFF." in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        ("address", "-fsanitize=address,undefined -fno-sanitize-recover=undefined"),
+        ("thread", "-fsanitize=thread"),
+    ],
+)
+def test_a_sanitizer_watches_kernels_and_links_its_runtime(configure, tmp_path, kind, flags):
+    code, said = configure(f"-DFOURFOLD_SANITIZE={kind}", CXX=tool("g++", "g++"))
+    assert code == 0, said
+    rules = (tmp_path / "build" / "build.ninja").read_text()
+    for start in ("build cpp/CMakeFiles/fourfold_cpu_default.dir/cpu/lstm.cpp.o", "build cpp/libfourfold.so"):
+        assert flags in rules[rules.index(start) :].split("\n\n")[0]
+
+
+def test_a_sanitizer_that_is_none_is_refused(configure):
+    code, said = configure("-DFOURFOLD_SANITIZE=memory")
+    assert code == 1
+    assert "FOURFOLD_SANITIZE is memory; set it to OFF, address or thread." in said
+
+
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_make_runs_a_sanitizer(kind):
+    make = (tool("make", "make"), "-C", ROOT)
+    assert f"make sanitize-{kind} " in output_of(*make, "help")
+    assert f"/python scripts/sanitize.py {kind}\n" in output_of(*make, "--dry-run", f"sanitize-{kind}")
 
 
 def test_a_missing_torch_is_named(configure, tmp_path):

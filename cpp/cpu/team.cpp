@@ -1,14 +1,6 @@
 #include "cpu/team.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <limits>
 #include <thread>
 
 #include "cpu/parallel.h"
@@ -30,8 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int spins = 2000;                          // some tens of microseconds, longer than a step of a small layer
-constexpr auto patience = std::chrono::microseconds(200);  // for a sleeping thread of the pool to wake up
+constexpr int spins = 2000;  // some tens of microseconds, longer than a step of a small layer
 
 void pause() {
 #if defined(__x86_64__)
@@ -64,45 +55,13 @@ int64_t join(Team& team, int64_t shares) {
     return (now & Team::closed) != 0 || static_cast<int64_t>(now & 0xffffffff) == team.shares;
   };
   if (index == 0) {
-    const auto deadline = Clock::now() + patience;
+    const auto deadline = Clock::now() + std::chrono::microseconds(wake_up_microseconds());
     wait_until([&] { return complete() || Clock::now() > deadline; });
     team.joined.fetch_or(Team::closed, std::memory_order_acq_rel);
   } else {
     wait_until([&] { return (team.joined.load(std::memory_order_acquire) & Team::closed) != 0; });
   }
   return index;
-}
-
-// CPUs by a control group's quota, or 0 where there is none to be read.
-double quota() {
-  double limit = 0;
-  double period = 0;
-  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-    const int read = std::fscanf(file, "%lf %lf", &limit, &period);  // "max" where there is none
-    std::fclose(file);
-    return read == 2 && period > 0 ? limit / period : 0;
-  }
-  std::FILE* quota_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r");
-  std::FILE* period_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
-  const bool read = quota_file != nullptr && period_file != nullptr && std::fscanf(quota_file, "%lf", &limit) == 1 &&
-                    std::fscanf(period_file, "%lf", &period) == 1 && limit > 0 && period > 0;
-  if (quota_file != nullptr) std::fclose(quota_file);
-  if (period_file != nullptr) std::fclose(period_file);
-  return read ? limit / period : 0;
-}
-
-// CPUs that this thread may run on; asked each time, for a program may change it.
-int64_t permitted_cpus() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
-  return std::max<int64_t>(1, std::thread::hardware_concurrency());
-}
-
-int64_t quota_in_threads() {
-  static const double limit = quota();
-  return limit > 0 ? static_cast<int64_t>(std::ceil(limit)) : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace
@@ -133,11 +92,6 @@ void run_team(int64_t shares, void (*body)(void*, Member&), void* context) {
     Member member(team, index);
     body(context, member);
   });
-}
-
-int64_t usable_threads() {
-  const int64_t asked = torch_threads();
-  return asked <= 1 ? 1 : std::min({asked, permitted_cpus(), quota_in_threads()});
 }
 
 }  // namespace fourfold::cpu

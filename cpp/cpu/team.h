@@ -36,6 +36,9 @@ void run_team(int64_t shares, void (*body)(void*, Member&), void* context);
 // How many threads are worth asking for: torch's setting, but no more than this process may run at once.
 int64_t usable_threads();
 
+// How long a team waits for a sleeping thread of the pool to wake up, before it begins without it.
+int64_t wake_up_microseconds();
+
 // The same for a callable. static: a level's own copy, which no other level can be given.
 template <typename F>
 static void team(int64_t shares, const F& f) {

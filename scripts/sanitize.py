@@ -1,0 +1,133 @@
+"""Builds fourfold for the CPU with a sanitizer, on every CPU level, and runs what shows it most.
+
+    python scripts/sanitize.py address       operators and gradients under AddressSanitizer and UBSan
+    python scripts/sanitize.py thread        the recurrent engine under ThreadSanitizer
+
+`make sanitize-address` and `make sanitize-thread` set up what this needs: GCC, whose sanitizers Python can preload.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from backend_builds import BIN, configure, stage
+from backend_report import Refused
+from backend_tools import ROOT, output, run
+
+# 64-bit indices need all memory; a graph that is compiled starts compilers, which would run under the sanitizer too;
+# gradcheck calls what the other tests call, a thousand times.
+EVERYTHING = ("test_values.py", "test_gradients.py", "test_errors.py")
+NOT = "not 64_bit and not captured and not compiled and not gradcheck"
+# What runs other code on another CPU level.
+OF_A_LEVEL = (
+    "test_values.py",
+    "test_gradients.py::test_raw_operator",
+    "test_gradients.py::test_raw_backward_takes_any_layout",
+)
+# AddressSanitizer does not see the masked loads and stores of AVX-512; on the other levels it sees all.
+LEVELS = ("default", "avx2", "avx512")
+OPTIONS = {
+    # Python and torch keep memory for as long as they live, and their leaks would hide any of ours.
+    "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    "thread": {"TSAN_OPTIONS": "exitcode=66"},
+}
+RACED = 66
+
+
+def build(kind: str, *targets: str) -> Path:
+    options = ("-DFOURFOLD_CPU_LEVELS=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
+    folder = configure(f"sanitize-{kind}", *options, f"-DFOURFOLD_SANITIZE={kind}")
+    log = folder / "build.log"
+    if run(BIN / "ninja", "-C", folder, *targets, log=log).returncode:
+        raise Refused(f"fourfold does not compile with the {kind} sanitizer; see {log.relative_to(ROOT)}")
+    return folder
+
+
+def compiler(folder: Path) -> str:
+    return re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", (folder / "CMakeCache.txt").read_text(), re.MULTILINE).group(1)
+
+
+def preloaded(folder: Path) -> str:
+    """The sanitizer's runtime, which has to be the first library of a process, and the C++ one, whose exceptions it
+    intercepts."""
+    found = [output(compiler(folder), f"-print-file-name={name}").strip() for name in ("libasan.so", "libstdc++.so")]
+    missing = [path for path in found if not Path(path).is_absolute()]
+    if missing:
+        raise Refused(f"{compiler(folder)} has no {missing[0]}: install GCC's sanitizers (Debian: libgcc-12-dev)")
+    return " ".join(found)
+
+
+def address() -> None:
+    folder = build("address")
+    package = stage(folder)
+    # -S and the build first in PYTHONPATH: an editable install would put its own library before it.
+    environment = (
+        os.environ
+        | OPTIONS["address"]
+        | {
+            "LD_PRELOAD": preloaded(folder),
+            "PYTHONPATH": os.pathsep.join([str(package), *filter(None, sys.path)]),
+            "OMP_NUM_THREADS": "2",
+        }
+    )
+    python = (sys.executable, "-S")
+    facts = "import fourfold; print(fourfold.cpu_capability(), fourfold.__file__)"
+    best, file = output(*python, "-c", facts, env=environment | {"FOURFOLD_CPU_CAPABILITY": ""}).split()
+    if not Path(file).is_relative_to(package):
+        raise Refused(f"the tests would run {file}, which is not the build for the sanitizer")
+    for level in reversed(LEVELS[: LEVELS.index(best) + 1]):
+        print(f"\n== AddressSanitizer, UBSan: {level}", flush=True)
+        tests = [ROOT / "tests" / name for name in (EVERYTHING if level == best else OF_A_LEVEL)]
+        pytest = (*python, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-k", NOT, *tests)
+        if run(*pytest, cwd=ROOT, env=environment | {"FOURFOLD_CPU_CAPABILITY": level}).returncode:
+            raise Refused(f"the tests of the {level} level fail under AddressSanitizer and UBSan")
+
+
+def thread() -> None:
+    folder = build("thread", "races", "no_barrier")
+    programs = folder / "tests" / "cpp" / "races"
+    log = folder / "run.log"
+
+    def watched(name: str, level: str, *words: str) -> tuple[int, str]:
+        environment = os.environ | OPTIONS["thread"] | {"FOURFOLD_CPU_CAPABILITY": level}
+        command = (str(programs / name), *words)
+        print("+", *command, flush=True)
+        with log.open("w") as file:
+            code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=environment).returncode
+        said = log.read_text()
+        if "unexpected memory mapping" in said:
+            raise Refused("ThreadSanitizer cannot run here: set vm.mmap_rnd_bits to 28 with sysctl")
+        return code, said
+
+    # avx2, and the best that this CPU has. The default level copies its vectors by memcpy, which GCC puts into the code
+    # unwatched; AVX-512 has masked loads and stores, which GCC does not watch either.
+    for level in ("avx2", ""):
+        print(f"\n== ThreadSanitizer: {level or 'the best level'}", flush=True)
+        code, said = watched("races", level)
+        print(said[-6000:], end="", flush=True)
+        if code != 0:
+            raise Refused(f"the engine's threads race, or compute what they should not; see {log.relative_to(ROOT)}")
+        code, said = watched("no_barrier", level, "lstm", "1")
+        unseen = [way for way in ("forward", "backward") if f"recurrent_{way}.h" not in said]
+        if code != RACED or unseen:
+            raise Refused(
+                f"ThreadSanitizer sees no race in the {' and '.join(unseen) or 'engine'} of a team that does not wait; "
+                f"see {log.relative_to(ROOT)}"
+            )
+        print("in a team that does not wait it finds the races that are there", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sanitizer", choices=OPTIONS)
+    try:
+        {"address": address, "thread": thread}[parser.parse_args().sanitizer]()
+    except Refused as why:
+        sys.exit(f"sanitize.py: {why}")
+
+
+if __name__ == "__main__":
+    main()
