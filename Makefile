@@ -19,7 +19,7 @@ help:
 	@echo "make build   build the library and install it, editable, into $(VENV); also after a change in C++"
 	@echo "make test    run the tests                       TESTS='tests/test_import.py -x' selects"
 	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is a quick look"
-	@echo "make bench   time the operators against other ways to run the same mathematics"
+	@echo "make bench   time the operators against other ways to run the same mathematics; BENCH=--quick is a quick look"
 	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs no GPU"
 	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
@@ -44,8 +44,7 @@ demo: $(STAMPS)/build
 	$(RUN) -m fourfold demo --out demo-output $(DEMO)
 
 bench: $(STAMPS)/build
-	$(RUN) -m fourfold bench cell
-	$(RUN) -m fourfold bench mlp
+	$(RUN) -m fourfold bench all $(BENCH)
 
 check-backends: $(STAMPS)/build
 	$(RUN) scripts/check_backends.py

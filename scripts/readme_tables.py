@@ -1,10 +1,11 @@
 """Writes README's benchmark tables from the measurements in docs/benchmarks, so that no figure is typed by hand.
 
-    python -m fourfold bench cell --json docs/benchmarks/cell.json
+    python -m fourfold bench all --json docs/benchmarks/cpu.json --plots docs/benchmarks
     python scripts/readme_tables.py            # and with --check, only say whether README holds them
 
-A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them names
-the folder docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured stand there; nothing while there are none.
+A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
+`<!-- targets of docs/benchmarks/cpu.json -->`, one table with a line for each target; where it names the folder
+docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these two, nothing while nothing is measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
+TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
 
@@ -41,6 +43,27 @@ def one_table(result: dict[str, Any]) -> list[str]:
         *map(target, result.get("targets", ())),
         "",
     ]
+
+
+def target_table(measured: dict[str, Any]) -> str:
+    """Every target with what was reached, the missed ones in bold."""
+    met = sum(target["met"] is True for target in measured["targets"])
+    return "\n".join(
+        [
+            f"{met} of {len(measured['targets'])} targets reached. Where a line stands for several tables, the one "
+            "furthest from the aim:\n",
+            "| work | against | measured | target | |",
+            "|---|---|---|---|---|",
+            *map(target_line, measured["targets"]),
+            "",
+            origin(measured["environment"]),
+        ]
+    )
+
+
+def target_line(target: dict[str, Any]) -> str:
+    verdict = target["verdict"] if target["met"] is not False else f"**{target['verdict']}**"
+    return f"| {target['work']} | {target['against']} | {target['shown']} | {target['aim']} | {verdict} |"
 
 
 def origin(facts: dict[str, Any]) -> str:
@@ -87,7 +110,11 @@ def with_tables(text: str) -> str:
         files = sorted(file for file in (ROOT / match[2]).glob("*.json") if not file.name.startswith("proof-"))
         return match[1] + "".join(f"\n{table(read(file))}\n" for file in files) + match[3]
 
-    return FOLDER.sub(all_replaced, TABLE.sub(replaced, text))
+    def targets_replaced(match: re.Match[str]) -> str:
+        file = ROOT / match[2]
+        return match[1] + (f"\n{target_table(read(file))}\n" if file.exists() else "") + match[3]
+
+    return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the tests of the build and of the library ask of the machine and of the installation."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -36,6 +37,12 @@ def tool(name: str, package: str) -> str:
     if found is None:
         missing(f"this test needs {name}; install the package {package}")
     return found
+
+
+def needs(package: str) -> None:
+    """A package of the extra ``bench``."""
+    if importlib.util.find_spec(package) is None:
+        missing(f"this test needs {package}: pip install 'fourfold[bench]'")
 
 
 def missing(sentence: str) -> None:

@@ -285,6 +285,10 @@ CASES = [
     Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
     Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_road=True),
     Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
+    # On a CPU: rows left over from a vector of rows; a last vector that overlaps the one before; work for threads.
+    Case("lltm_cell", "left-over", _lltm_cell(18, 5, 15)),
+    Case("lltm_cell", "overlap", _lltm_cell(41, 3, 33)),
+    Case("lltm_cell", "wide", _lltm_cell(49, 33, 200)),
     Case("lltm_cell", "vendor", _lltm_cell(1024, 64, 160)),
     Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
     Case("lltm", "short", _lltm(5, 4, 6, 16)),

@@ -10,8 +10,8 @@ import torch
 import readme_tables
 from fourfold import reference
 from fourfold.__main__ import main
-from fourfold.bench import Request, comparison, elementwise, sequence, tables
-from fourfold.bench.precision import FLOAT32, PRECISIONS
+from fourfold.bench import Request, comparison, elementwise, records, sequence, tables
+from fourfold.bench.precision import FLOAT32, ON_GPU, PRECISIONS
 from fourfold.bench.problem import BOTH, COLD, NO_GRAD, OURS, Candidate, Contender, Target, largest_norm
 
 SEQUENCE_SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
@@ -24,6 +24,7 @@ def test_precisions():
         "tf32": 2**-11,
         "bfloat16": 2**-8,
         "float16": 2**-11,
+        "autocast": 2**-8,
     }
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
@@ -95,14 +96,19 @@ def test_sizes_and_precisions_of_a_sequence():
     assert [s["hidden_size"] for s in sequence.chosen_sizes(dataclasses.replace(gpu, quick=True))] == [768]
     (chosen,) = sequence.chosen_sizes(dataclasses.replace(gpu, sizes={"time": 7}))
     assert chosen == {"batch_size": 16, "input_size": 768, "hidden_size": 768, "time": 7}
-    assert [p.name for p in gpu.precisions_or(list(PRECISIONS))] == list(PRECISIONS)
-    assert Request("sequence").precisions_or(list(PRECISIONS)) == [FLOAT32]
+    assert [p.name for p in gpu.precisions_or(ON_GPU)] == ["float32", "tf32", "bfloat16", "float16"]
+    assert Request("sequence").precisions_or(ON_GPU) == [FLOAT32]
+    assert {p.kind for p in sequence.problems(dataclasses.replace(gpu, device=torch.device("cpu"), quick=True))} == {
+        "LLTM",
+        "LSTM",
+        "GRU",
+    }
 
 
 def test_the_targets_of_the_large_sequence_are_on_a_gpu_only(monkeypatch):
     sizes = dict(zip(sequence.NAMES, sequence.SIZES["cuda"][0], strict=True))
     monkeypatch.setattr(sequence.torch, "randn", lambda shape, generator: torch.empty(1))
-    monkeypatch.setattr(sequence, "draw_parameters", lambda sizes, generator: ())
+    monkeypatch.setattr(sequence, "draw_parameters", lambda kind, sizes, generator: ())
     assert sequence.problem(sizes, PRECISIONS["bfloat16"], "cpu").targets == ()
     limits = [(t.phase, t.limit, t.rival) for t in sequence.problem(sizes, PRECISIONS["bfloat16"], "meta").targets]
     assert limits == []
@@ -140,7 +146,7 @@ def test_a_target_stands_beside_the_row_with_met_or_missed():
     assert lines[1].endswith(
         f"2.40     2.08×  target ≤ 2 µs/step: missed  target ≥ 1.00× {sequence.LSTM}: missed at 0.69×"
     )
-    judged = tables.as_dictionary(table)["targets"]
+    judged = records.as_dictionary(table)["targets"]
     assert [verdict["met"] for verdict in judged] == [True, False, False, None]
     assert judged[0]["measured"] == pytest.approx(2.4)
     assert json.loads(json.dumps(judged)) == judged
@@ -150,7 +156,7 @@ def test_ratios_are_to_the_named_row_where_it_was_measured():
     problem = dataclasses.replace(sequence.problem(SEQUENCE_SIZES, FLOAT32), baseline=sequence.LSTM)
     table = tables.Comparison(problem, None, rows_of(problem, plain=60e-6, lstm=20e-6, ours=10e-6))
     assert f"Ratios are to {sequence.LSTM}." in tables.plain(table)
-    assert tables.as_dictionary(table)["rows"][2]["phases"][BOTH]["ratio"]["median"] == pytest.approx(2)
+    assert records.as_dictionary(table)["rows"][2]["phases"][BOTH]["ratio"]["median"] == pytest.approx(2)
     table.rows[1].samples = {}
     assert table.baseline.name == sequence.PLAIN
 
@@ -186,7 +192,8 @@ def test_cold_rows_are_the_gpus(monkeypatch):
 @pytest.mark.parametrize("benchmark", ["sequence", "elementwise"])
 def test_bench_from_end_to_end_on_the_cpu(benchmark, capsys, tmp_path):
     file = tmp_path / "result.json"
-    size = ["--elements", "1000"] if benchmark == "elementwise" else ["--hidden-size", "8", "--time", "3"]
+    small = ["--hidden-size", "8", "--time", "3", "--layer", "LSTM", "--dtype", "float32"]
+    size = ["--elements", "1000"] if benchmark == "elementwise" else small
     assert main(["bench", benchmark, *size, "--repeats", "2", "--threads", "1", "2", "--json", str(file)]) == 0
     output, contents = capsys.readouterr().out, json.loads(file.read_text())
     assert contents["complete"] and contents["environment"]["device"] == "cpu"
@@ -208,7 +215,8 @@ def test_readmes_tables_of_a_gpu_are_of_what_was_measured(monkeypatch, tmp_path,
     folder.mkdir(parents=True)
     (folder / "proof-x.json").write_text("{}")
     file = folder / "x-sequence.json"
-    assert main(["bench", "sequence", "--hidden-size", "8", "--time", "3", "--repeats", "2", "--json", str(file)]) == 0
+    small = ["--hidden-size", "8", "--time", "3", "--layer", "LLTM", "--dtype", "float32", "--threads", "1"]
+    assert main(["bench", "sequence", *small, "--repeats", "2", "--json", str(file)]) == 0
     capsys.readouterr()
     measured = json.loads(file.read_text())
     card = {"name": "NVIDIA X", "driver": None, "cuda": "13.0", "cudnn": 91000}

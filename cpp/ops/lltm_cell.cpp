@@ -25,6 +25,10 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
   expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
 }
 
+LltmCellFactors factors_of(const LltmCellInputs& in) {
+  return {in.x.size(1), data_of(in.x), data_of(in.h), data_of(in.weights), data_of(in.bias)};
+}
+
 constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
 
 Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
@@ -46,29 +50,57 @@ Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
   return out;
 }
 
+// Shape (0) for each that is not needed.
 struct InputGradients {
   Tensor x;
+  Tensor h;
   Tensor weights;
   Tensor bias;  // of bias's own shape
 };
 
-InputGradients input_gradients(
-    Concatenate* concatenate, const Tensor& grad_gates, const Tensor& weights, const OptionalTensor& bias, const Tensor& h, const Tensor& x,
-    bool need_x, bool need_weights) {
-  const ScalarType dtype = grad_gates.scalar_type();
-  const int64_t hidden_size = weights.size(1) - x.size(1);
-  const Place place = place_of(grad_gates);
-  InputGradients grads{nothing(place, dtype), nothing(place, dtype), nothing(place, dtype)};
-  if (need_x) grads.x = mm(grad_gates, narrow(weights, 1, hidden_size, x.size(1)));
+// The job's with all that the kernel is to make beside the gates' gradients.
+InputGradients whole_backward(
+    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype, bool need_x,
+    bool need_h, bool need_weights) {
+  const Place place = job.place;
+  const int64_t input_size = in.x.size(1);
+  const auto make = [&](bool needed, int64_t rows, int64_t columns) {
+    return needed ? empty(place, {rows, columns}, dtype) : nothing(place, dtype);
+  };
+  InputGradients grads{
+      make(need_x, job.batch, input_size), make(need_h, job.batch, job.hidden_size),
+      make(need_weights, in.weights.size(0), in.weights.size(1)),
+      empty(place, {need_weights && in.bias ? in.weights.size(0) : 0}, dtype)};
+  job.factors = factors_of(in);
+  job.grad_x = need_x ? out_data(grads.x) : nullptr;
+  job.grad_previous_h = need_h ? out_data(grads.h) : nullptr;
+  job.grad_weights = need_weights ? out_data(grads.weights) : nullptr;
+  job.grad_bias = need_weights && in.bias ? out_data(grads.bias) : nullptr;
+  kernels.backward(job);
+  return grads;
+}
+
+InputGradients backward_and_products(
+    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype, bool need_x,
+    bool need_h, bool need_weights) {
+  const int64_t hidden_size = job.hidden_size;
+  const int64_t input_size = in.x.size(1);
+  const Place place = job.place;
+  const Tensor grad_gates = empty(place, {job.batch, 3 * hidden_size}, dtype);
+  job.grad_gates = out_data(grad_gates);
+  kernels.backward(job);
+  InputGradients grads{nothing(place, dtype), nothing(place, dtype), nothing(place, dtype), nothing(place, dtype)};
+  if (need_h) grads.h = mm(grad_gates, narrow(in.weights, 1, 0, hidden_size));
+  if (need_x) grads.x = mm(grad_gates, narrow(in.weights, 1, hidden_size, input_size));
   if (!need_weights) return grads;
-  if (concatenate != nullptr) {
-    grads.weights = mm_transposed(grad_gates, concatenate(h, x));
+  if (kernels.concatenate != nullptr) {
+    grads.weights = mm_transposed(grad_gates, kernels.concatenate(in.h, in.x));
   } else {
-    grads.weights = empty(place, {weights.size(0), weights.size(1)}, dtype);
-    mm_transposed_into(narrow(grads.weights, 1, 0, hidden_size), grad_gates, h);
-    mm_transposed_into(narrow(grads.weights, 1, hidden_size, x.size(1)), grad_gates, x);
+    grads.weights = empty(place, {in.weights.size(0), in.weights.size(1)}, dtype);
+    mm_transposed_into(narrow(grads.weights, 1, 0, hidden_size), grad_gates, in.h);
+    mm_transposed_into(narrow(grads.weights, 1, hidden_size, input_size), grad_gates, in.x);
   }
-  if (bias) grads.bias = like_bias(sum_rows(grad_gates), *bias);
+  if (in.bias) grads.bias = sum_rows(grad_gates);
   return grads;
 }
 
@@ -109,10 +141,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
   const Tensor cells = prepared(next_c, dtype);
   const OptionalTensor grad_h = prepared(grad_next_h, dtype);
   const OptionalTensor grad_c = prepared(grad_next_c, dtype);
+  const LltmCellInputs in{
+      prepared(x, dtype), prepared(h, dtype), c, prepared(weights, dtype), flat_bias(bias, dtype)};
   const Place place = place_of(x);
-  Tensor grad_gates = empty(place, {batch, 3 * hidden_size}, dtype);
-  Tensor grad_state = empty(place, {batch, hidden_size}, dtype);
-  kernels.backward({
+  const Tensor grad_state = empty(place, {batch, hidden_size}, dtype);
+  const LltmCellBackward job{
       .place = place,
       .kind = kind_of(dtype),
       .batch = batch,
@@ -121,46 +154,59 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
       .next_c = data_of(cells),
       .grad_h = data_of(grad_h),
       .grad_next_c = data_of(grad_c),
-      .grad_gates = out_data(grad_gates),
+      .grad_gates = nullptr,
       .grad_c = out_data(grad_state),
-  });
-
-  const Tensor w = prepared(weights, dtype);
-  const Tensor grad_previous_h = need_h ? mm(grad_gates, narrow(w, 1, 0, hidden_size)) : nothing(place, dtype);
-  const InputGradients rest =
-      input_gradients(
-          kernels.concatenate, grad_gates, w, bias, prepared(h, dtype), prepared(x, dtype), need_x, need_weights);
-  return {convert(rest.x, result), convert(grad_previous_h, result), convert(grad_state, result),
-          convert(rest.weights, result), convert(rest.bias, result)};
+  };
+  const bool whole = kernels.multiplies != nullptr && kernels.multiplies(batch, x.size(1), hidden_size);
+  const auto run = whole ? whole_backward : backward_and_products;
+  const auto [grad_x, grad_previous_h, grad_weights, grad_bias] =
+      run(kernels, job, in, dtype, need_x, need_h, need_weights);
+  return {convert(grad_x, result), convert(grad_previous_h, result), convert(grad_state, result),
+          convert(grad_weights, result),
+          need_weights && bias ? like_bias(convert(grad_bias, result), *bias) : convert(grad_bias, result)};
 }
 
 namespace {
+
+// Whether the CPU's kernels make the products themselves: up to so many multiply-adds. Measured on one thread of a
+// Zen 5 against MKL, they take half its time with AVX-512, and no more with AVX2, at every size below; but they read
+// the weights anew for each few rows, which loses to a blocked product once nothing fits a cache. Without AVX2 the
+// vendor's library is faster as soon as its call is paid for.
+bool multiplies_on_cpu(int64_t batch, int64_t input_size, int64_t hidden_size) {
+  const int64_t most = int64_t(1) << (cpu::level_index() == 0 ? 14 : 26);
+  return batch * 3 * hidden_size * (hidden_size + input_size) <= most;
+}
 
 LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward) {
   const int64_t batch = in.h.size(0);
   const int64_t hidden_size = in.h.size(1);
   const Place place = place_of(in.x);
   const ScalarType dtype = in.x.scalar_type();
-  const Tensor gates = linear(concatenate_on_cpu(in.h, in.x), in.weights, in.bias);
-  Tensor next_h = empty(place, {batch, hidden_size}, dtype);
-  Tensor next_c = empty(place, {batch, hidden_size}, dtype);
+  const bool whole = multiplies_on_cpu(batch, in.x.size(1), hidden_size);
+  const Tensor gates = !whole              ? linear(concatenate_on_cpu(in.h, in.x), in.weights, in.bias)
+                       : save_for_backward ? empty(place, {batch, 3 * hidden_size}, dtype)
+                                           : nothing(place, dtype);
+  const Tensor next_h = empty(place, {batch, hidden_size}, dtype);
+  const Tensor next_c = empty(place, {batch, hidden_size}, dtype);
   cpu::lltm_cell(LltmCellForward{
       .place = place,
       .kind = kind_of(dtype),
       .batch = batch,
       .hidden_size = hidden_size,
-      .projection = data_of(gates),
+      .projection = whole ? nullptr : data_of(gates),
       .c = data_of(in.c),
       .activated = save_for_backward ? out_data(gates) : nullptr,
       .next_h = out_data(next_h),
       .next_c = out_data(next_c),
+      .factors = factors_of(in),
   });
-  return {next_h, next_c, save_for_backward ? gates : nothing(place, dtype)};
+  return {next_h, next_c, save_for_backward || whole ? gates : nothing(place, dtype)};
 }
 
 void backward_on_cpu(const LltmCellBackward& job) { cpu::lltm_cell_backward(job); }
 
-constexpr LltmCellKernels cpu_kernels{false, forward_on_cpu, backward_on_cpu, concatenate_on_cpu};
+constexpr LltmCellKernels cpu_kernels{
+    false, forward_on_cpu, backward_on_cpu, concatenate_on_cpu, multiplies_on_cpu};
 
 }  // namespace
 }  // namespace fourfold

@@ -31,6 +31,8 @@ struct LltmCellKernels {
   LltmCellOutputs (*forward)(const LltmCellInputs& inputs, bool save_for_backward);
   void (*backward)(const LltmCellBackward& job);
   Concatenate* concatenate;  // or null
+  // Whether the backward makes the products too at that size; null for never.
+  bool (*multiplies)(int64_t batch, int64_t input_size, int64_t hidden_size) = nullptr;
 };
 
 std::tuple<Tensor, Tensor, Tensor> lltm_cell(

@@ -57,3 +57,7 @@ def output_file(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file in a directory that exists, but got {text!r}")
     return path
+
+
+def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: str) -> None:
+    group.add_argument(flag, type=positive_integer, default=default, metavar="N", help=f"{text} (%(default)s)")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
-import importlib.util
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from fourfold.bench import environment, tables, timing
+from fourfold.bench import environment, records, tables, targets, timing
 from fourfold.bench.comparison import compare
+from fourfold.bench.problem import Problem
+from fourfold.bench.progress import Screen, screen
+from fourfold.bench.report import Report
 from fourfold.bench.request import Request
+from fourfold.bench.targets import Outcome
 
+SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "compiling", "disturbed")
 LEGEND = (
     "Each row ran in turns with the others. spread: interquartile range; ratio: times as fast as the first row,\n"
     "or the one named under the table; the median over pairs of samples taken side by side."
@@ -26,48 +30,97 @@ take from Python, one after the other: where the GPU waits for them, the host's 
 what one call put on the GPU: the device's time. "cold cache": overwritten before every call, each timed by itself."""
 
 
+@dataclasses.dataclass
+class Run:
+    """What has been measured so far."""
+
+    facts: dict[str, Any]
+    results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    outcomes: list[Outcome] = dataclasses.field(default_factory=list)
+
+    @property
+    def wrong(self) -> bool:
+        return any(row["wrong"] for result in self.results for row in result.get("rows", ()))
+
+    def contents(self, request: Request, complete: bool) -> dict[str, Any]:
+        return {
+            "benchmark": request.benchmark,
+            "sizes": dict(request.sizes),
+            "complete": complete,
+            "environment": self.facts,
+            "targets": [line.as_dictionary() for line in targets.lines(self.outcomes)],
+            "results": self.results,
+        }
+
+
 def run(request: Request) -> int:
-    """Run one benchmark at each number of threads; returns the exit code: 1 when a row's numbers were wrong, else 0."""
-    module = importlib.import_module(f"fourfold.bench.{request.benchmark}")
-    facts = environment.collect(request.repeats, request.device)
-    print(environment.opening(facts), flush=True)
-    results: list[dict[str, Any]] = []
-    with on_device(request.device):
-        clock = timing.clock_for(request.device)
-        for problem in module.problems(request):
-            for count in request.threads:
-                with timing.pinned_threads(count), problem.precision.allowed():
-                    rows = compare(problem, module.contenders(problem, request.skip), request.repeats, clock)
-                comparison = tables.Comparison(problem, count if request.device.type == "cpu" else None, rows)
-                show(comparison)
-                results.append(tables.as_dictionary(comparison))
-                save(request, facts, results, complete=False)  # so that a run cut short leaves what it measured
+    """Run one benchmark, or all, at each number of threads; the exit code is 1 when a row's numbers were wrong."""
+    done = Run(environment.collect(request.repeats, request.device))
+    suites = SUITES if request.benchmark == "all" else (request.benchmark,)
+    modules = {name: importlib.import_module(f"fourfold.bench.{name}") for name in suites}
+    with on_device(request.device), screen(sum(count(module, request) for module in modules.values())) as shown:
+        shown.text(environment.opening(done.facts))
+        for name, module in modules.items():
+            for table in measured(module, request, shown):
+                done.results.append({"suite": name, **as_dictionary(table)})
+                done.outcomes += table.outcomes if isinstance(table, Report) else targets.outcomes(table)
+                save(request, done, complete=False)  # so that a run cut short leaves what it measured
     if request.device.type == "cuda":
-        facts["gpu"]["at_the_end"] = environment.nvidia_smi(environment.uuid(request.device))
+        done.facts["gpu"]["at_the_end"] = environment.nvidia_smi(environment.uuid(request.device))
     print("\n".join(["", LEGEND] + [GPU_LEGEND] * (request.device.type == "cuda")))
-    save(request, facts, results, complete=True)
-    return 1 if any(row["wrong"] for result in results for row in result["rows"]) else 0
+    if done.outcomes:
+        print(f"\n{targets.summary(done.outcomes)}")
+    save(request, done, complete=True)
+    draw(request, done)
+    return int(done.wrong)
+
+
+def count(module: ModuleType, request: Request) -> int:
+    """How many tables there will be."""
+    if not hasattr(module, "problems"):
+        return module.COUNT
+    return sum(len(threads_of(problem, request)) for problem in module.problems(request))
+
+
+def threads_of(problem: Problem, request: Request) -> list[int]:
+    return [count for count in request.threads if problem.threads is None or count in problem.threads]
+
+
+def measured(module: ModuleType, request: Request, shown: Screen) -> Iterator[tables.Comparison | Report]:
+    """A benchmark's tables, each shown as soon as it is there."""
+    for table in comparisons(module, request, shown) if hasattr(module, "problems") else module.reports(request):
+        shown.table(table)
+        yield table
+
+
+def comparisons(module: ModuleType, request: Request, shown: Screen) -> Iterator[tables.Comparison]:
+    clock = timing.clock_for(request.device)
+    for problem in module.problems(request):
+        for count in threads_of(problem, request):
+            shown.begin(problem.title)
+            with timing.pinned_threads(count), problem.precision.allowed():
+                rows = compare(problem, module.contenders(problem, request.skip), request.repeats, clock)
+            yield tables.Comparison(problem, count if request.device.type == "cpu" else None, rows)
+
+
+def as_dictionary(table: tables.Comparison | Report) -> dict[str, Any]:
+    return table.as_dictionary() if isinstance(table, Report) else records.as_dictionary(table)
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def save(request: Request, facts: Mapping[str, Any], results: Sequence[Mapping[str, Any]], complete: bool) -> None:
+def save(request: Request, done: Run, complete: bool) -> None:
     if request.json_file is not None:
-        contents = {
-            "benchmark": request.benchmark,
-            "sizes": dict(request.sizes),
-            "complete": complete,
-            "environment": facts,
-            "results": results,
-        }
-        request.json_file.write_text(json.dumps(contents, indent=2) + "\n")
+        request.json_file.write_text(records.text(done.contents(request, complete)), encoding="utf-8")
 
 
-def show(comparison: tables.Comparison) -> None:
-    print()
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        tables.print_rich(comparison)
-    else:
-        print(tables.plain(comparison), flush=True)
+def draw(request: Request, done: Run) -> None:
+    if request.plots is not None:
+        from fourfold.bench import plots
+
+        files = plots.draw(records.rounded(done.contents(request, True)), request.plots)
+        print(
+            "\n" + ("\n".join(f"Plot: {file}" for file in files) or "No plot: nothing here varies a sequence's size.")
+        )

@@ -11,12 +11,20 @@ import fourfold
 from fourfold import reference
 from fourfold.bench import aten
 from fourfold.bench.comparison import inductor, left_out
-from fourfold.bench.problem import OURS, Candidate, Contender, Problem
+from fourfold.bench.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target
 from fourfold.bench.request import Request
+
+PLAIN = "plain PyTorch"
+INDUCTOR = "torch.compile (Inductor)"
+MEANT = {"batch_size": 16, "input_size": 32, "hidden_size": 128}  # the tutorial's sizes, which the targets are for
+TARGETS = tuple(
+    Target(phase, limit, rival, threads=1, work="LLTM cell B16 I32 H128")
+    for phase, limit, rival in ((NO_GRAD, 2.2, PLAIN), (BOTH, 2.0, PLAIN), (BOTH, 2.5, INDUCTOR))
+)
 
 
 def problems(request: Request) -> Iterator[Problem]:
-    yield problem(request.sizes, request.device)
+    yield problem({**MEANT, **request.sizes}, request.device)
 
 
 def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu") -> Problem:
@@ -34,6 +42,7 @@ def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu") -> Pro
         definition=reference.lltm_cell,
         longest_sum=max(input_size + hidden_size, batch_size),
         sizes=sizes,
+        targets=TARGETS if dict(sizes) == MEANT and torch.device(device).type == "cpu" else (),
     )
 
 
@@ -49,7 +58,7 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
         return inductor(lambda compile: candidate(reference.LLTMCell(*shape), compile), problem)
 
     rows = [
-        Contender("plain PyTorch", lambda: candidate(reference.LLTMCell(*shape))),
+        Contender(PLAIN, lambda: candidate(reference.LLTMCell(*shape))),
         Contender(
             "C++ composition of ATen calls",
             left_out if "aten" in skip else lambda: candidate(aten.LLTMCell(*shape, aten.extension())),
@@ -59,7 +68,7 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
             left_out if "aten" in skip else lambda: candidate(aten.LLTMCell(*shape, aten.cuda_extension())),
             uncaptured="its kernels are launched on the default stream",
         ),
-        Contender("torch.compile (Inductor)", left_out if "inductor" in skip else compiled),
+        Contender(INDUCTOR, left_out if "inductor" in skip else compiled),
         Contender(OURS, lambda: candidate(fourfold.nn.LLTMCell(*shape))),
     ]
     return rows if on_gpu else [row for row in rows if "CUDA" not in row.name]

@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from fourfold.bench import graphs, timing
 from fourfold.bench.aten import Unavailable, first_sentence
-from fourfold.bench.problem import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS, Candidate, Contender, Problem
+from fourfold.bench.problem import (
+    BACKWARD,
+    BOTH,
+    COLD,
+    FORWARD,
+    NO_GRAD,
+    OURS,
+    Candidate,
+    Contender,
+    Problem,
+    bytes_kept,
+)
 
 
 @dataclass
@@ -27,11 +38,17 @@ class Row:
     error: float = math.nan  # the largest relative error against float64
     tolerance: float = math.nan
     first_call: float = math.nan  # seconds until it was built and forward and backward had run once
+    kept: int | None = None  # bytes, for the backward
     samples: Mapping[str, list[float]] = field(default_factory=dict)  # seconds of an iteration, by phase
 
     @property
     def label(self) -> str:
         return f"{self.name}, CUDA graph" if self.graphed else self.name
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of fourfold's: its module, or another way to call it."""
+        return self.name.split(",")[0] == OURS
 
     def statistics(self, phase: str) -> timing.Statistics:
         return timing.summarise(self.samples[phase])
@@ -67,7 +84,7 @@ def prepare(problem: Problem, contender: Contender, exact: Sequence[Tensor]) -> 
     row = Row(contender.name)
     start = time.perf_counter()
     try:
-        candidate = contender.build()
+        candidate = problem.prepared(contender.build())
         with torch.no_grad():
             for own, given in zip(candidate.parameters, problem.parameters, strict=True):
                 own.copy_(given.view_as(own))
@@ -76,10 +93,11 @@ def prepare(problem: Problem, contender: Contender, exact: Sequence[Tensor]) -> 
         row.reason = str(unavailable)
         return row, None
     except RuntimeError as error:  # one row's trouble, such as too little memory, leaves the others their figures
-        row.reason, row.wrong = f"failed: {first_sentence(error)}", contender.name == OURS
+        row.reason, row.wrong = f"failed: {first_sentence(error)}", row.own
         return row, None
     timing.synchronize(problem.device)
     row.first_call = time.perf_counter() - start
+    row.kept = bytes_kept(problem, candidate) if problem.keeps else None
     return row, candidate if is_right(row, problem, results, exact) else None
 
 
@@ -109,7 +127,7 @@ def is_right(row: Row, problem: Problem, results: Sequence[Sequence[Tensor]], ex
     return not row.wrong
 
 
-def left_out(reason: str = "left out by --skip") -> Candidate:
+def left_out(reason: str = "left out by --skip or --quick") -> Candidate:
     raise Unavailable(reason)
 
 
@@ -118,7 +136,7 @@ def inductor(make: Callable[[Callable[[nn.Module], nn.Module]], Candidate], prob
     torch.compiler.reset()  # Inductor builds the number of threads into its code
     try:
         candidate = make(torch.compile)
-        problem.run_once(candidate)
+        problem.run_once(problem.prepared(candidate))
     except RuntimeError as error:  # Dynamo's and Inductor's own errors too
         raise Unavailable(f"can't be compiled: {first_sentence(error)}") from error
     return candidate

@@ -20,6 +20,8 @@ SMALL = 10**5  # below, Python and the dispatcher are
 OF_COPY = 0.95
 COPY = "copy_ of as many bytes"
 TENSORS = {"softshrink": 2, "axpby": 3}  # read and written
+TWO_PASSES = "a*x + b*y"
+TWO_PASS_COUNT = 10**6  # the size that the target over two passes is for
 ONE_PASS = {"softshrink": "F.softshrink", "axpby": "torch.add(alpha=)"}
 
 
@@ -36,7 +38,9 @@ def problems(request: Request) -> Iterator[Problem]:
 def problem(op: str, count: int, precision: Precision, device: torch.device | str = "cpu") -> Problem:
     on_gpu = torch.device(device).type == "cuda"
     moved = TENSORS[op] * count * precision.dtype.itemsize
-    targets = [Target(NO_GRAD, 1.0, ONE_PASS[op])] if count >= SMALL else []
+    targets = [Target(NO_GRAD, 1.0, ONE_PASS[op], 1, op)] if count >= SMALL else []
+    if op == "axpby" and count == TWO_PASS_COUNT:
+        targets.append(Target(NO_GRAD, 2.5, TWO_PASSES, 1, "axpby at 1M"))
     if on_gpu:
         targets = [Target(COLD, OF_COPY, COPY)] if count >= LARGE else []
     return Problem(
@@ -87,9 +91,19 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     def row(name: str, call: Callable[..., Any], own: Problem | None = None) -> Contender:
         return Contender(name, lambda: Candidate(lambda *inputs: (call(*inputs),), ()), own)
 
-    return [
+    rows = [
         row(COPY, target.copy_, copied),
         row(ONE_PASS[op], one_pass[op]),
         row(f"{ONE_PASS[op]}, preallocated output", into[op]),
-        row(OURS, getattr(fourfold, op)),
     ]
+    if op == "axpby":
+        scaled = torch.empty_like(out)
+        a, b = 2.0, 1.0
+
+        def into_two(x: Tensor, y: Tensor) -> Tensor:
+            torch.mul(x, a, out=out)
+            torch.mul(y, b, out=scaled)
+            return torch.add(out, scaled, out=out)
+
+        rows += [row(TWO_PASSES, lambda x, y: a * x + b * y), row(f"{TWO_PASSES}, preallocated", into_two)]
+    return [*rows, row(OURS, getattr(fourfold, op))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ COLD, NO_GRAD, FORWARD, BACKWARD, BOTH = (
     "forward+backward",
 )
 PHASES = (NO_GRAD, FORWARD, BACKWARD, BOTH)
+SAVED = "memory kept for the backward"  # what a target may be about beside the phases
 OURS = "fourfold"
 
 
@@ -48,12 +49,17 @@ class Contender:
 class Target:
     """What fourfold's own row, called without a graph, is to reach in a phase.
 
-    limit: with a rival, how many times as fast as that row at least; without, the rate's largest value.
+    limit: with a rival, how many times as fast as that row at least, or how many times less memory; without, the
+    rate's largest value. threads: it holds at this number only. work: its line in the summary of all targets.
+    row: which of fourfold's rows is meant.
     """
 
     phase: str
     limit: float
     rival: str = ""
+    threads: int | None = None
+    work: str = ""
+    row: str = OURS
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,11 @@ class Problem:
     rate: Rate | None = None
     baseline: str = ""  # the label of the row that ratios are to; the first that was measured where this one was not
     targets: tuple[Target, ...] = ()
+    threads: Collection[int] | None = None  # at which numbers of them it is measured; None: at any that is asked for
+    batch_sizes: Tensor | None = None  # of packed input
+    reset: Tensor | None = None  # where sequences start anew
+    kind: str = ""  # which of a benchmark's layers it is, for plots
+    keeps: bool = False  # whether to count what each row keeps for the backward
 
     @property
     def device(self) -> torch.device:
@@ -109,6 +120,10 @@ class Problem:
     @property
     def trains(self) -> bool:
         return any(phase in self.phases for phase in (FORWARD, BACKWARD, BOTH))
+
+    def prepared(self, candidate: Candidate) -> Candidate:
+        """The candidate as it is timed, in the problem's precision."""
+        return Candidate(self.precision.under_autocast(candidate.call, self.device), candidate.parameters)
 
     @property
     def tolerance(self) -> float:
@@ -151,6 +166,23 @@ class Problem:
             torch.autograd.backward(outputs, [g.to(o.dtype) for g, o in zip(self.gradients, outputs, strict=True)])
         else:
             total(outputs).backward()
+
+
+def bytes_kept(problem: Problem, candidate: Candidate) -> int:
+    """What a forward keeps for its backward beside inputs and parameters, each storage once."""
+    given = {tensor.untyped_storage().data_ptr() for tensor in (*problem.inputs, *candidate.parameters)}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = candidate.call(*problem.inputs)
+    del outputs  # which must live until here: storages that are freed and used again would be counted once
+    return sum(kept.values())
 
 
 def total(outputs: tuple[Tensor, ...]) -> Tensor:

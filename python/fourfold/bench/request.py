@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 import fourfold
 from fourfold.bench.precision import FLOAT32, PRECISIONS, Precision
 from fourfold.usage import UsageError
+
+SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # what a quick look does without
 
 
 @dataclass(frozen=True)
@@ -27,33 +30,41 @@ class Request:
     quick: bool = False
     skip: Collection[str] = ()
     json_file: Path | None = None
+    plots: Path | None = None
+    kinds: Sequence[str] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Request:
         """From the command line's options, under its names. Raises UsageError for what can't be met on this machine."""
         benchmark, quick = options["benchmark"], options["quick"]
-        device = usable_device(benchmark, options["device"])
-        if device.type == "cuda" and options["threads"]:
+        device = usable_device(benchmark, options.get("device") or "cpu")
+        if device.type == "cuda" and options.get("threads"):
             raise UsageError(f"bench {benchmark}: expected --threads only with --device cpu, but got {device}")
         precisions = [PRECISIONS[name] for name in options.get("dtype") or ()]
         if device.type == "cpu" and any(precision.tf32 for precision in precisions):
             raise UsageError(f"bench {benchmark}: expected --dtype tf32 only with --device cuda, but got cpu")
+        if options.get("plots") is not None and importlib.util.find_spec("matplotlib") is None:
+            raise UsageError(
+                f"bench {benchmark}: expected matplotlib for --plots, but it is missing: pip install 'fourfold[bench]'"
+            )
         sizes = {name: options[name] for name in options["size_names"] if options[name] is not None}
         return cls(
             benchmark,
             sizes,
             device,
             precisions,
-            options["threads"] or ([1] if quick or device.type == "cuda" else [1, 2]),
-            options["repeats"] or (5 if quick else 40),
+            options.get("threads") or ([1] if quick or device.type == "cuda" else [1, 2]),
+            options.get("repeats") or (5 if quick else 40),
             quick,
-            frozenset(options["skip"]),
+            frozenset(options.get("skip") or ()) | (SLOW_TO_BUILD if quick and device.type == "cpu" else frozenset()),
             options["json"],
+            options.get("plots"),
+            options.get("layer") or (),
         )
 
-    def precisions_or(self, names: Sequence[str]) -> list[Precision]:
-        """What was asked for; else these on a GPU, and float32 on the CPU."""
-        chosen = names if self.device.type == "cuda" else [FLOAT32.name]
+    def precisions_or(self, names: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:
+        """What was asked for; else the former on a GPU, and the latter on the CPU."""
+        chosen = names if self.device.type == "cuda" else on_cpu
         return list(self.precisions) or [PRECISIONS[name] for name in chosen]
 
 

@@ -1,16 +1,18 @@
-"""Benchmarks as text, as rich tables on a terminal, and as JSON."""
+"""Comparisons as text and as rich tables on a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fourfold.bench import timing
 from fourfold.bench.comparison import Row
-from fourfold.bench.problem import OURS, Problem, Target
+from fourfold.bench.problem import OURS, SAVED, Problem, Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 HEADINGS = ("µs", "median", "minimum", "spread", "ratio")
 
@@ -30,7 +32,10 @@ class Comparison:
 
     @property
     def ours(self) -> Row:
-        return next(row for row in self.rows if row.name == OURS and not row.graphed)
+        return self.row(OURS)
+
+    def row(self, label: str) -> Row | None:
+        return next((row for row in self.rows if row.label == label), None)
 
     def ratio(self, row: Row, phase: str, to: Row | None = None) -> timing.Statistics:
         """How many times faster than the baseline, or than another row, in pairs of neighbouring samples."""
@@ -73,13 +78,12 @@ def plain(comparison: Comparison) -> str:
             name, *figures = cells(comparison, phase, row)
             start = f"  {name}".ljust(width)
             figures = "".join(f"{figure:>10}" for figure in figures) if row.samples else f"  {figures[0]}"
-            beside = verdicts(comparison, phase) if row is comparison.ours else []
+            beside = verdicts(comparison, phase, row)
             lines.append("  ".join([start + figures, *beside]))
     return "\n".join(lines + [""] + list(remarks(comparison)))
 
 
-def print_rich(comparison: Comparison) -> None:
-    from rich.console import Console
+def print_rich(comparison: Comparison, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -99,18 +103,18 @@ def print_rich(comparison: Comparison) -> None:
                     reasons[name] = row.reason
                 table.add_row(f"  {name}", *("-" for _ in headings[1:]), style="dim")
                 continue
-            color = "red" if figures[-1].startswith("0") else "green" if row.name == OURS else ""
-            texts = [Text(f"  {name}", style="bold" if row.name == OURS else ""), *map(Text, figures[:-1])]
-            beside = verdicts(comparison, phase) if row is comparison.ours else []
+            color = "red" if figures[-1].startswith("0") else "green" if row.own else ""
+            texts = [Text(f"  {name}", style="bold" if row.own else ""), *map(Text, figures[:-1])]
+            beside = verdicts(comparison, phase, row)
             table.add_row(*texts, Text(figures[-1], style=color), "  ".join(beside))
-    console = Console(highlight=False)
     console.print(table)
     for line in [*(f"{name}: {reason}" for name, reason in reasons.items()), *remarks(comparison)]:
-        console.print(Text(line))
+        console.print(Text(line), highlight=False)
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """What else there is to know of a table: cold times, errors, and every comparison that fourfold lost."""
+    """What else there is to know of a table: who wins, cold times, errors, every comparison that fourfold lost."""
+    yield from winners(comparison)
     if comparison.baseline is not comparison.rows[0]:
         yield f"Ratios are to {comparison.baseline.label}."
     built = [row for row in comparison.rows if not math.isnan(row.first_call) and not row.graphed]
@@ -120,7 +124,24 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     errors = [f"{row.error:.1e} (tolerance {row.tolerance:.1e})" for row in (worst, comparison.ours)]
     own = f"; fourfold's {errors[1]}" if math.isfinite(comparison.ours.error) else ""
     yield f"Largest relative error against float64: {errors[0]}{own}."
+    if kept := [f"{row.name} {row.kept / 1e3:,.1f} kB" for row in comparison.rows if row.kept is not None]:
+        beside = "".join(f"; {words}" for words in verdicts(comparison, SAVED, comparison.ours))
+        yield f"Kept for the backward beside inputs and parameters: {', '.join(kept)}{beside}."
     yield from losses(comparison) or ["No row beats fourfold in any phase."]
+
+
+def winners(comparison: Comparison) -> Iterator[str]:
+    """One line a phase: the fastest row, and how much faster than the next; of fourfold's rows, against the others."""
+    for phase in comparison.problem.phases:
+        if phase not in comparison.baseline.samples:
+            continue
+        timed = [row for row in comparison.rows if phase in row.samples and not row.graphed]
+        timed.sort(key=lambda row: comparison.ratio(row, phase).median, reverse=True)
+        rivals = [row for row in timed[1:] if not (row.own and timed[0].own)]
+        if rivals:
+            ratio = comparison.ratio(timed[0], phase, to=rivals[0])
+            quartiles = f"{ratio.lower_quartile:.2f} to {ratio.upper_quartile:.2f}"
+            yield f"Fastest, {phase}: {timed[0].name}, {ratio.median:.2f}× ({quartiles}) as fast as {rivals[0].name}."
 
 
 def seconds_words(seconds: float) -> str:
@@ -129,11 +150,9 @@ def seconds_words(seconds: float) -> str:
 
 def losses(comparison: Comparison) -> list[str]:
     """One line for each phase in which another row beats fourfold's; those with CUDA graphs are compared apart."""
-    lines = [
-        f"{row.label} was not measured: {row.reason}" for row in comparison.rows if row.name == OURS and row.reason
-    ]
-    for ours in (row for row in comparison.rows if row.name == OURS and row.samples):
-        others = [row for row in comparison.rows if row.graphed == ours.graphed and row is not ours]
+    lines = [f"{row.label} was not measured: {row.reason}" for row in comparison.rows if row.own and row.reason]
+    for ours in (row for row in comparison.rows if row.own and row.samples):
+        others = [row for row in comparison.rows if row.graphed == ours.graphed and not row.own]
         for phase in ours.samples:
             rivals = [row for row in others if phase in row.samples]
             ratios = {row.name: comparison.ratio(ours, phase, to=row).median for row in rivals}
@@ -156,71 +175,32 @@ class Verdict:
 
 
 def judged(comparison: Comparison) -> list[Verdict]:
-    """Every target with what fourfold reached."""
-    verdicts, ours, rate = [], comparison.ours, comparison.problem.rate
+    """Every target that holds at this number of threads, with what fourfold reached."""
+    rate = comparison.problem.rate
+    verdicts = []
     for target in comparison.problem.targets:
-        rival = next((row for row in comparison.rows if row.label == target.rival), None)
+        ours, rival = comparison.row(target.row), comparison.row(target.rival)
+        if target.threads not in (None, comparison.threads):
+            continue
         measured = None
-        if target.phase in ours.samples and not target.rival and rate is not None:
+        if ours is not None and rival is not None and target.phase == SAVED:
+            measured = rival.kept / ours.kept if rival.kept and ours.kept else None
+        elif ours is not None and target.phase in ours.samples and not target.rival and rate is not None:
             measured = rate.of(ours.statistics(target.phase).median)
-        elif target.phase in ours.samples and rival is not None and target.phase in rival.samples:
+        elif ours is not None and rival is not None and target.phase in ours.samples and target.phase in rival.samples:
             measured = comparison.ratio(ours, target.phase, to=rival).median
         verdicts.append(Verdict(target, measured))
     return verdicts
 
 
-def verdicts(comparison: Comparison, phase: str) -> list[str]:
-    """What stands beside fourfold's row in this phase."""
+def verdicts(comparison: Comparison, phase: str, row: Row) -> list[str]:
+    """What stands beside one of fourfold's rows in this phase."""
     lines, rate = [], comparison.problem.rate
     for verdict in judged(comparison):
         target = verdict.target
-        if target.phase == phase:
+        if target.phase == phase and target.row == row.label:
             of = f"≥ {target.limit:.2f}× {target.rival}" if target.rival else f"≤ {target.limit:g} {rate.heading}"
             found = {None: "not measured", True: "met", False: "missed"}[verdict.met]
             value = f" at {verdict.measured:.2f}×" if target.rival and verdict.measured is not None else ""
             lines.append(f"target {of}: {found}{value}")
     return lines
-
-
-def as_dictionary(comparison: Comparison) -> dict[str, Any]:
-    """Everything measured, in seconds, ready for JSON; what has no value is null."""
-    problem = comparison.problem
-    return {
-        "title": problem.title,
-        "sizes": dict(problem.sizes),
-        "precision": problem.precision.name,
-        "tolerance": problem.tolerance,
-        "threads": comparison.threads,
-        "baseline": comparison.baseline.label,
-        "rate": problem.rate and problem.rate.heading,
-        "rows": [row_as_dictionary(comparison, row) for row in comparison.rows],
-        "targets": [
-            {**dataclasses.asdict(verdict.target), "measured": verdict.measured, "met": verdict.met}
-            for verdict in judged(comparison)
-        ],
-    }
-
-
-def row_as_dictionary(comparison: Comparison, row: Row) -> dict[str, Any]:
-    phases, rate = {}, comparison.problem.rate
-    for phase, samples in row.samples.items():
-        figures = row.statistics(phase)
-        phases[phase] = {**dataclasses.asdict(figures), "samples": samples}
-        if rate is not None:
-            phases[phase]["rate"] = rate.of(figures.median)
-        if phase in comparison.baseline.samples:
-            phases[phase]["ratio"] = dataclasses.asdict(comparison.ratio(row, phase))
-    return {
-        "name": row.label,
-        "graphed": row.graphed,
-        "reason": row.reason or None,
-        "wrong": row.wrong,
-        "relative_error": finite(row.error),
-        "tolerance": finite(row.tolerance),
-        "first_call": finite(row.first_call),
-        "phases": phases,
-    }
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -15,7 +15,7 @@ import torch
 ENOUGH_REPEATS = 30
 NOISY_LOAD = 0.3
 SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
-SLOW_SECONDS = 0.15  # a contender whose iteration takes longer gets as many samples as fit SLOW_BUDGET
+SLOW_SECONDS = 0.25  # a contender whose iteration takes longer gets as many samples as fit SLOW_BUDGET
 SLOW_BUDGET = 2.0
 FEWEST_REPEATS = 3
 

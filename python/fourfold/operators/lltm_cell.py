@@ -106,15 +106,23 @@ def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
     ctx.save_for_backward(*inputs[:5], next_c, gates)
 
 
-def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, _: None = None) -> tuple:
+def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, unused: None = None) -> tuple:
     if grad_next_h is None and grad_next_c is None:
         return (None,) * 6
     saved = ctx.saved_tensors  # once: under checkpointing each access unpacks anew, and a second one is refused
-    need_x, need_h, *_ = ctx.needs_input_grad
-    need_weights = any(ctx.needs_input_grad[3:5])
-    grads = BACKWARD(grad_next_h, grad_next_c, *saved, need_x, need_h, need_weights)
-    needed = (need_x, need_h, True, need_weights, need_weights and saved[4] is not None)
-    return (*(g if need else None for g, need in zip(grads, needed, strict=True)), None)
+    need_x, need_h, _, *parameters = ctx.needs_input_grad[:5]
+    need_weights = any(parameters)
+    grad_x, grad_h, grad_c, grad_weights, grad_bias = BACKWARD(
+        grad_next_h, grad_next_c, *saved, need_x, need_h, need_weights
+    )
+    return (
+        grad_x if need_x else None,
+        grad_h if need_h else None,
+        grad_c,
+        grad_weights if need_weights else None,
+        grad_bias if need_weights and saved[4] is not None else None,
+        None,
+    )
 
 
 def _vmap(operator: Operator, info: Any, in_dims: tuple, *args: Any) -> tuple[Outputs, Any]:

@@ -1,0 +1,142 @@
+// Products with a matrix as it lies in memory, for calls with so few rows that packing it (panels.h) would cost more
+// than it saves.
+#pragma once
+
+#include "cpu/outer.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// tile[g * units + u][j] += Σ_k w[g * group_step + u * leading_dim + k] columns[k * vectors + j]: rows of w times
+// columns, whose values for each k lie side by side.
+template <int groups, int units, int vectors, typename S>
+FOURFOLD_FN void multiply_columns(
+    Tile<S, groups * units, vectors>& tile, const S* w, int64_t group_step, int64_t leading_dim, const S* columns,
+    int64_t depth) {
+  // Several k at once: the rows' many addresses do not stay in registers.
+  constexpr int steps = tile_vectors / 6 / vectors;
+  const auto add = [&](int64_t k, auto count) __attribute__((always_inline)) {
+    Vectorized<S> column[count * vectors];
+    for (int i = 0; i < count * vectors; ++i) column[i] = Vectorized<S>::loadu(columns + (k * vectors + i) * lanes<S>);
+#pragma GCC unroll 32
+    for (int t = 0; t < groups * units; ++t) {
+      const S* row = w + t / units * group_step + t % units * leading_dim + k;
+#pragma GCC unroll 4
+      for (int i = 0; i < count; ++i) {
+        const Vectorized<S> weight(row[i]);
+#pragma GCC unroll 2
+        for (int j = 0; j < vectors; ++j) {
+          tile.at[t][j] = at::vec::fmadd(weight, column[i * vectors + j], tile.at[t][j]);
+        }
+      }
+    }
+  };
+  int64_t k = 0;
+  for (; k + steps <= depth; k += steps) add(k, std::integral_constant<int, steps>());
+  for (; k < depth; ++k) add(k, std::integral_constant<int, 1>());
+}
+
+// tile[g * units + u][r] += w[g * group_step + u * leading_dim + k] a[r * a_step + k], lane by lane over all k: the
+// sums of a vector's lanes (sum_lanes) are the product.
+template <int groups, int units, int rows, typename S>
+FOURFOLD_FN void multiply_rows(
+    Tile<S, groups * units, rows>& tile, const S* w, int64_t group_step, int64_t leading_dim, const S* a,
+    int64_t a_step, int64_t depth) {
+  const auto step = [&](int64_t k, const auto& load) __attribute__((always_inline)) {
+    Vectorized<S> row[rows];
+    for (int r = 0; r < rows; ++r) row[r] = load(a + r * a_step + k);
+    for (int g = 0; g < groups; ++g) {
+      for (int u = 0; u < units; ++u) {
+        const Vectorized<S> weights = load(w + g * group_step + u * leading_dim + k);
+        for (int r = 0; r < rows; ++r) {
+          tile.at[g * units + u][r] = at::vec::fmadd(weights, row[r], tile.at[g * units + u][r]);
+        }
+      }
+    }
+  };
+  const int64_t whole = depth / lanes<S> * lanes<S>;
+  for (int64_t k = 0; k < whole; k += lanes<S>) step(k, [](const S* from) { return Vectorized<S>::loadu(from); });
+  if (whole < depth) step(whole, [&](const S* from) { return load_lanes(from, depth - whole); });
+}
+
+// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...]: the product with columns that lie side by side.
+template <int rows, int width, typename S>
+FOURFOLD_FN void multiply_in_place(
+    Tile<S, rows, width>& tile, const S* const* a, const S* b, int64_t leading_dim, int64_t depth) {
+  const S* row[rows];
+  for (int r = 0; r < rows; ++r) row[r] = a[r];
+  for (int64_t k = 0; k < depth; ++k, b += leading_dim) {
+    Vectorized<S> column[width];
+    for (int j = 0; j < width; ++j) column[j] = Vectorized<S>::loadu(b + j * lanes<S>);
+    for (int r = 0; r < rows; ++r) {
+      const Vectorized<S> x(row[r][k]);
+      for (int j = 0; j < width; ++j) tile.at[r][j] = at::vec::fmadd(x, column[j], tile.at[r][j]);
+    }
+  }
+}
+
+// c[m][n] = Σ_k a[k * a_step + m] b_k[n] for a tile of c, whose `columns` end within its last vector; b is a panel of
+// pack_outer's.
+template <int rows, int width, typename S>
+FOURFOLD_FN void outer_tile(
+    const S* a, int64_t a_step, const S* b, int64_t count, int64_t columns, S* c, int64_t leading_dim) {
+  Tile<S, rows, width> tile;
+  const S* row[rows];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    row[r] = a + r;
+    for (int j = 0; j < width; ++j) tile.at[r][j] = Vectorized<S>(S(0));
+  }
+  multiply<rows, 1, width>(tile, row, a_step, b, 0, count);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    S* to = c + r * leading_dim;
+    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
+    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], lanes_left<S>(columns, (width - 1) * lanes<S>));
+  }
+}
+
+// A vector of the sums of `lanes` vectors' lanes.
+#if defined(CPU_CAPABILITY_AVX512)
+inline Vectorized<float> sum_lanes(const float* vectors) {
+  __m512 pairs[8];   // of two rows: in each quarter, half sums of that quarter
+  __m512 fours[4];   // of four rows: in each quarter, that quarter's sums
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = _mm512_loadu_ps(vectors + 32 * i);
+    const __m512 b = _mm512_loadu_ps(vectors + 32 * i + 16);
+    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(pairs[2 * i]);
+    const __m512d b = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = _mm512_add_ps(
+        _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto add_quarters = [](__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  return add_quarters(add_quarters(fours[0], fours[1]), add_quarters(fours[2], fours[3]));
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+inline Vectorized<float> sum_lanes(const float* vectors) {
+  __m256 fours[2];  // of four rows: in each half, that half's sums
+  for (int i = 0; i < 2; ++i) {
+    const float* at = vectors + 32 * i;
+    fours[i] = _mm256_hadd_ps(
+        _mm256_hadd_ps(_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)),
+        _mm256_hadd_ps(_mm256_loadu_ps(at + 16), _mm256_loadu_ps(at + 24)));
+  }
+  return _mm256_add_ps(
+      _mm256_permute2f128_ps(fours[0], fours[1], 0x20), _mm256_permute2f128_ps(fours[0], fours[1], 0x31));
+}
+#endif
+
+template <typename S>
+Vectorized<S> sum_lanes(const S* vectors) {
+  S sums[lanes<S>] = {};
+  for (int64_t i = 0; i < lanes<S>; ++i) {
+    for (int64_t lane = 0; lane < lanes<S>; ++lane) sums[i] += vectors[i * lanes<S> + lane];
+  }
+  return Vectorized<S>::loadu(sums);
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -1,0 +1,281 @@
+"""The options of ``python -m fourfold bench``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fourfold.usage import Parser, add_integer, output_file, positive_integer
+
+BENCH = """\
+Time fourfold against other ways to run the same mathematics, all in one process and in turns. Numbers are checked
+against float64 before anything is timed. Where fourfold is slower, the table shows it and a line below says so."""
+
+BENCH_EXAMPLES = """\
+examples:
+  python -m fourfold bench all --quick             under two minutes; a trial, not for quoting
+  python -m fourfold bench all --json cpu.json --plots .
+  python -m fourfold bench mlp --batch-size 256 --threads 2
+  python -m fourfold bench sequence --device cuda --dtype bfloat16"""
+
+CELL = """\
+One step of the LLTM, forward and backward in microseconds, measured as the C++ extension tutorial measures it: batch
+16, 32 inputs, 128 hidden units."""
+
+CELL_EXAMPLES = """\
+examples:
+  python -m fourfold bench cell
+  python -m fourfold bench cell --batch-size 1 --hidden-size 512 --threads 1 2 4
+  python -m fourfold bench cell --device cuda
+  python -m fourfold bench cell --repeats 100 --json cell.json"""
+
+MLP = """\
+Small perceptrons, forward and backward in microseconds, as modules and as functions, and what each keeps for the
+backward. Without sizes a list of them, which begins with the ROCm extension tutorial's 5 inputs, 15 hidden units and
+1 output at batch 32."""
+
+MLP_EXAMPLES = """\
+examples:
+  python -m fourfold bench mlp
+  python -m fourfold bench mlp --batch-size 16 --input-size 64 --hidden-size 128 --output-size 10
+  python -m fourfold bench mlp --repeats 100 --json mlp.json"""
+
+
+SEQUENCE = """\
+LLTM, LSTM and GRU over whole sequences, forward and with gradients, in microseconds altogether and a step: beside
+torch.nn's layers with the same weights (for the LLTM beside nn.LSTM, which has four gates to its three), plain PyTorch,
+and ONNX Runtime where it is installed. Without sizes a list of them, packed sequences of many lengths, and what the
+plots are drawn of."""
+
+SEQUENCE_EXAMPLES = """\
+examples:
+  python -m fourfold bench sequence --plots .
+  python -m fourfold bench sequence --layer GRU --dtype autocast
+  python -m fourfold bench sequence --batch-size 1 --hidden-size 512 --time 1000 --threads 2
+  python -m fourfold bench sequence --device cuda --dtype bfloat16 tf32 --json sequence.json"""
+
+ELEMENTWISE = """\
+softshrink and axpby against torch's own one-pass operators and against copying as many bytes, in microseconds and
+gigabytes read and written a second. fourfold allocates its result; the row with preallocated output shows what that
+costs, which on a CPU is most of a large call."""
+
+ELEMENTWISE_EXAMPLES = """\
+examples:
+  python -m fourfold bench elementwise
+  python -m fourfold bench elementwise --elements 1000 1000000 --threads 1
+  python -m fourfold bench elementwise --device cuda --dtype bfloat16"""
+
+STREAM = """\
+One step a call at batch 1, in eval mode without gradient, as a program calls that gets its input one piece at a time:
+fourfold's LLTM, LSTM and GRU beside torch.nn's layers and cells, in microseconds."""
+
+STREAM_EXAMPLES = """\
+examples:
+  python -m fourfold bench stream
+  python -m fourfold bench stream --layer LSTM --hidden-size 256 --threads 1"""
+
+RL = """\
+A reinforcement-learning rollout whose sequences start anew where an episode is over: fourfold's one call with a mask of
+restarts against torch.nn's layer called step by step with its state masked. Forward, and with gradients."""
+
+RL_EXAMPLES = """\
+examples:
+  python -m fourfold bench rl
+  python -m fourfold bench rl --batch-size 64 --time 256"""
+
+COMPILING = """\
+How long torch.compile takes over a model with nn.LLTM, against the length of its sequence: 16 to 4096 steps."""
+
+COMPILING_EXAMPLES = """\
+examples:
+  python -m fourfold bench compiling
+  python -m fourfold bench compiling --skip inductor"""
+
+DISTURBED = """\
+How much slower a sequence on two threads is beside a busy process on one core, and with eight threads asked for under a
+quota of one CPU: a control group's, or, where none can be made, by running on one CPU only. Linux."""
+
+DISTURBED_EXAMPLES = """\
+examples:
+  python -m fourfold bench disturbed
+  python -m fourfold bench disturbed --quick"""
+
+ALL = """\
+Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. About
+20 minutes on two cores."""
+
+ALL_EXAMPLES = """\
+examples:
+  python -m fourfold bench all --quick
+  python -m fourfold bench all --json docs/benchmarks/cpu.json --plots docs/benchmarks"""
+
+ONE_TABLE = "With one of them, one table; those left out as in the list's first."
+SIZE_WORDS = {
+    "--batch-size": "rows",
+    "--input-size": "inputs",
+    "--hidden-size": "hidden units",
+    "--output-size": "outputs",
+    "--time": "steps",
+}
+
+
+def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+    bench = commands.add_parser(
+        "bench", help="time fourfold against other ways", description=BENCH, epilog=BENCH_EXAMPLES
+    )
+    benchmarks = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+    for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_machine):
+        add(benchmarks)
+
+
+def add_cell(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    cell = benchmarks.add_parser("cell", help="one step of the LLTM", description=CELL, epilog=CELL_EXAMPLES)
+    sizes = cell.add_argument_group("sizes")
+    add_integer(sizes, "--batch-size", 16, "rows")
+    add_integer(sizes, "--input-size", 32, "inputs")
+    add_integer(sizes, "--hidden-size", 128, "hidden units")
+    add_measurement(cell)
+    set_benchmark(cell, "cell", "batch_size", "input_size", "hidden_size")
+
+
+def add_mlp(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    mlp = benchmarks.add_parser("mlp", help="a small perceptron", description=MLP, epilog=MLP_EXAMPLES)
+    sizes = mlp.add_argument_group("sizes", ONE_TABLE)
+    add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--output-size")
+    add_measurement(mlp)
+    set_benchmark(mlp, "mlp", "batch_size", "input_size", "hidden_size", "output_size")
+
+
+def add_sequence(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    sequence = benchmarks.add_parser(
+        "sequence", help="LLTM, LSTM and GRU over whole sequences", description=SEQUENCE, epilog=SEQUENCE_EXAMPLES
+    )
+    sizes = sequence.add_argument_group("sizes", ONE_TABLE)
+    add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--time")
+    add_layer(sequence)
+    default = "float32 and autocast to bfloat16; on a GPU float32, tf32, bfloat16, float16"
+    add_dtype(sequence, "float32 tf32 bfloat16 float16 autocast", default)
+    add_measurement(sequence)
+    add_plots(sequence)
+    set_benchmark(sequence, "sequence", "batch_size", "input_size", "hidden_size", "time")
+
+
+def add_elementwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    elementwise = benchmarks.add_parser(
+        "elementwise", help="softshrink and axpby", description=ELEMENTWISE, epilog=ELEMENTWISE_EXAMPLES
+    )
+    sizes = elementwise.add_argument_group("sizes")
+    counts = "elements, one table for each (100,000 to 10 million; on a GPU to 100 million)"
+    sizes.add_argument("--elements", type=positive_integer, nargs="+", metavar="N", help=counts)
+    add_dtype(elementwise, "float32 bfloat16 float16")
+    add_measurement(elementwise)
+    set_benchmark(elementwise, "elementwise", "elements")
+
+
+def add_stream(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    stream = benchmarks.add_parser("stream", help="one step a call", description=STREAM, epilog=STREAM_EXAMPLES)
+    add_sizes(stream.add_argument_group("sizes", ONE_TABLE), "--input-size", "--hidden-size")
+    add_layer(stream)
+    add_measurement(stream, gpu=False)
+    set_benchmark(stream, "stream", "input_size", "hidden_size")
+
+
+def add_rl(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    rl = benchmarks.add_parser("rl", help="a rollout with restarts", description=RL, epilog=RL_EXAMPLES)
+    sizes = rl.add_argument_group("sizes", "Those left out are batch 8, 64 inputs, 128 hidden units, 128 steps.")
+    add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--time")
+    add_measurement(rl, gpu=False)
+    set_benchmark(rl, "rl", "batch_size", "input_size", "hidden_size", "time")
+
+
+def add_machine(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    """The benchmarks without sizes."""
+    compiling = benchmarks.add_parser(
+        "compiling", help="torch.compile's time", description=COMPILING, epilog=COMPILING_EXAMPLES
+    )
+    group = compiling.add_argument_group("measurement")
+    add_quick(group)
+    add_skip(group, "inductor")
+    add_json(group)
+    set_benchmark(compiling, "compiling")
+    disturbed = benchmarks.add_parser(
+        "disturbed", help="a busy neighbour, a quota", description=DISTURBED, epilog=DISTURBED_EXAMPLES
+    )
+    group = disturbed.add_argument_group("measurement")
+    add_repeats(group)
+    add_quick(group)
+    add_json(group)
+    set_benchmark(disturbed, "disturbed")
+    every = benchmarks.add_parser("all", help="all of them", description=ALL, epilog=ALL_EXAMPLES)
+    add_measurement(every, gpu=False)
+    add_plots(every)
+    set_benchmark(every, "all")
+
+
+def add_sizes(group: argparse._ArgumentGroup, *flags: str) -> None:
+    """Sizes that are the benchmark's own where they are not given."""
+    for flag in flags:
+        group.add_argument(flag, type=positive_integer, metavar="N", help=SIZE_WORDS[flag])
+
+
+def add_layer(parser: Parser) -> None:
+    names = ("LLTM", "LSTM", "GRU")
+    text = "LLTM, LSTM, GRU or some of them (all; on a GPU LLTM)"
+    parser.add_argument("--layer", nargs="+", choices=names, metavar="NAME", help=text)
+
+
+def add_plots(parser: Parser) -> None:
+    text = "also draw speed-up against batch, hidden size and sequence length, as PNG files in DIR; needs matplotlib"
+    parser.add_argument("--plots", type=Path, metavar="DIR", help=text)
+
+
+def set_benchmark(parser: Parser, name: str, *size_names: str) -> None:
+    parser.set_defaults(run=run_bench, benchmark=name, size_names=size_names)
+
+
+def add_dtype(parser: Parser, choices: str, default: str = "") -> None:
+    text = f"one table for each ({default or 'float32; on a GPU ' + choices.replace(' ', ', ')})"
+    parser.add_argument("--dtype", nargs="+", choices=choices.split(), metavar="NAME", help=text)
+
+
+def add_measurement(parser: Parser, gpu: bool = True) -> None:
+    """The options of most benchmarks that say how to measure and where the result goes."""
+    group = parser.add_argument_group("measurement")
+    if gpu:
+        group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+    threads = "CPU threads, one table for each (1 2; 1 with --quick)"
+    group.add_argument("--threads", type=positive_integer, nargs="+", metavar="N", help=threads)
+    add_repeats(group)
+    add_quick(group)
+    add_skip(group, "aten", "inductor")
+    add_json(group)
+
+
+def add_repeats(group: argparse._ArgumentGroup) -> None:
+    repeats = "samples of each row; below 30 the result is marked as a trial (40; 5 with --quick)"
+    group.add_argument("--repeats", type=positive_integer, metavar="N", help=repeats)
+
+
+def add_quick(group: argparse._ArgumentGroup) -> None:
+    text = "a quick look: few repeats, one thread, one size, on a CPU no row that has to be compiled first"
+    group.add_argument("--quick", action="store_true", help=text)
+
+
+def add_skip(group: argparse._ArgumentGroup, *rows: str) -> None:
+    words = {
+        "aten": "aten (the tutorials' extensions, built once by your compilers)",
+        "inductor": "inductor (torch.compile)",
+    }
+    text = f"leave out {' or '.join(words[row] for row in rows)}" + ", or both" * (len(rows) > 1)
+    group.add_argument("--skip", nargs="+", choices=rows, default=(), metavar="ROW", help=text)
+
+
+def add_json(group: argparse._ArgumentGroup) -> None:
+    file = "also write every figure, with versions and machine, to FILE"
+    group.add_argument("--json", type=output_file, metavar="FILE", help=file)
+
+
+def run_bench(arguments: argparse.Namespace) -> int:
+    from fourfold import bench
+
+    return bench.run(bench.Request.of(vars(arguments)))

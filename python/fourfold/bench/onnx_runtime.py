@@ -1,0 +1,60 @@
+"""ONNX Runtime's LSTM and GRU, where the packages onnx and onnxruntime are installed: forward only, in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fourfold.bench.aten import Unavailable
+from fourfold.bench.problem import Candidate, Problem
+
+# Where ONNX's gates stand among torch's: i, o, f, c of i, f, g, o; z, r, h of r, z, n.
+GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+OPSET = 14
+
+
+def layer(problem: Problem) -> Candidate:
+    """A session with the problem's own parameters in it. Raises Unavailable where a package is missing."""
+    try:
+        import onnxruntime
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError as error:
+        raise Unavailable(f"not installed: {error.name}; pip install onnx onnxruntime") from error
+
+    def gates_in_order(parameter: Tensor) -> Tensor:
+        chunks = parameter.chunk(len(GATES[problem.kind]))
+        return torch.cat([chunks[gate] for gate in GATES[problem.kind]])
+
+    w, r, *biases = map(gates_in_order, problem.parameters)
+    values = {"W": w, "R": r, "B": torch.cat(biases)}
+    states = ["h", "c"][: len(problem.inputs) - 1]
+    outputs = ["Y", *(f"Y_{name}" for name in states)]
+    like_torch = {"linear_before_reset": 1} if problem.kind == "GRU" else {}
+    node = helper.make_node(
+        problem.kind,
+        ["X", "W", "R", "B", "", *states],
+        outputs,
+        hidden_size=problem.sizes["hidden_size"],
+        **like_torch,
+    )
+    graph = helper.make_graph(
+        [node],
+        problem.kind,
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("X", *states)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(value.unsqueeze(0).numpy(), name) for name, value in values.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Its threads would spin on after a call, beside the row that is timed next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def call(input: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        feed = {"X": input.numpy()}
+        feed.update((name, state.unsqueeze(0).numpy()) for name, state in zip(states, given, strict=True))
+        output, *state = map(torch.from_numpy, session.run(outputs, feed))
+        return output.squeeze(1), *(value.squeeze(0) for value in state)
+
+    return Candidate(call, tuple(p.clone() for p in problem.parameters))

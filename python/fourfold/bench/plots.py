@@ -1,0 +1,104 @@
+"""Pictures of a saved measurement: fourfold's speed-up against batch size, hidden size and sequence length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fourfold.bench.problem import BOTH, NO_GRAD, OURS
+from fourfold.bench.sequence import COMPILED as CENTRE
+from fourfold.bench.sequence import LSTM, NAMES
+
+AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
+HELD = {"batch_size": "batch {}", "input_size": "input {}", "hidden_size": "hidden {}", "time": "{} steps"}
+PHASES = {NO_GRAD: "forward", BOTH: "forward and backward"}
+COLORS = {"LLTM": "#0072b2", "LSTM": "#d55e00", "GRU": "#009e73"}  # apart for the colour-blind too
+MARKERS = {"LLTM": "o", "LSTM": "s", "GRU": "^"}
+RIVALS = {"LLTM": LSTM, "LSTM": "nn.LSTM", "GRU": "nn.GRU"}
+SIZE, DPI = (9.5, 4.2), 150
+
+Points = dict[tuple[str, str], dict[int, Mapping[str, float]]]  # by kind and phase: a ratio at each size
+
+
+def draw(contents: Mapping[str, Any], folder: Path) -> list[Path]:
+    """A PNG file for each size that the measurement varies; gives the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name in AXES:
+        points = speedups(contents["results"], name)
+        if any(len(values) > 1 for values in points.values()):
+            files.append(folder / f"speedup-{name.replace('_', '-')}.png")
+            picture(points, name, contents["environment"], files[-1])
+    return files
+
+
+def speedups(results: list[Mapping[str, Any]], varied: str) -> Points:
+    """Of the tables in float32 on one thread that differ from the centre in one size: how many times faster than
+    torch.nn's layer fourfold's is."""
+    points: Points = {}
+    for result in results:
+        sizes = result.get("sizes") or {}
+        if result.get("suite") != "sequence" or result["threads"] != 1 or result["precision"] != "float32":
+            continue
+        if "packed" in result["title"] or any(
+            sizes[name] != value for name, value in zip(NAMES, CENTRE, strict=True) if name != varied
+        ):
+            continue
+        for phase, ratio in ratios(result):
+            points.setdefault((result["kind"], phase), {})[sizes[varied]] = ratio
+    return points
+
+
+def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float]]]:
+    rows = {row["name"]: row["phases"] for row in result["rows"]}
+    ours, rival = rows.get(OURS, {}), rows.get(RIVALS[result["kind"]], {})
+    for phase in PHASES:
+        if phase in ours and phase in rival:
+            theirs, own = rival[phase], ours[phase]
+            yield (
+                phase,
+                {
+                    "median": theirs["median"] / own["median"],
+                    "lower": theirs["lower_quartile"] / own["upper_quartile"],
+                    "upper": theirs["upper_quartile"] / own["lower_quartile"],
+                },
+            )
+
+
+def picture(points: Points, varied: str, facts: Mapping[str, Any], file: Path) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor="white")
+    panels = figure.subplots(1, 2, sharey=True)
+    ticks = sorted({size for values in points.values() for size in values})
+    for panel, (phase, words) in zip(panels, PHASES.items(), strict=True):
+        for kind, color in COLORS.items():
+            if values := points.get((kind, phase)):
+                sizes = sorted(values)
+                middle, lower, upper = ([values[size][key] for size in sizes] for key in ("median", "lower", "upper"))
+                label = "LLTM (3 gates) against nn.LSTM (4)" if kind == "LLTM" else f"{kind} against nn.{kind}"
+                panel.plot(sizes, middle, color=color, marker=MARKERS[kind], markersize=5, linewidth=1.8, label=label)
+                panel.fill_between(sizes, lower, upper, color=color, alpha=0.15, linewidth=0)
+        panel.axhline(1, color="#444444", linewidth=1)
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_locator(FixedLocator(ticks))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.set_xticklabels([str(size) for size in ticks])
+        panel.set(title=words, xlabel=AXES[varied])
+        panel.grid(axis="y", color="#dddddd", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylim(0, 1.08 * max(ratio["upper"] for values in points.values() for ratio in values.values()))
+    panels[0].set_ylabel("times as fast as torch.nn; below 1 is slower")
+    panels[0].legend(frameon=False)
+    held = ", ".join(HELD[name].format(value) for name, value in zip(NAMES, CENTRE, strict=True) if name != varied)
+    figure.suptitle(f"fourfold's speed-up, one thread, float32; {held}", fontsize=11)
+    figure.supxlabel(
+        f"{facts['processor']}; torch {facts['torch']}, fourfold {facts['fourfold']}; "
+        f"load average {facts['load_average'] or 0:.2f}; bands: quartiles",
+        fontsize=7.5,
+        color="#555555",
+    )
+    figure.savefig(file)
