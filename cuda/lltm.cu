@@ -8,7 +8,7 @@
 namespace fourfold::gpu {
 namespace {
 
-constexpr RecurrentKernels lltm_kernels{true, run_forward<Lltm>, run_backward<Lltm>, copy, nullptr};
+constexpr RecurrentKernels lltm_kernels = recurrent_kernels<Lltm>;
 
 }  // namespace
 }  // namespace fourfold::gpu

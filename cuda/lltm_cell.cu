@@ -30,17 +30,16 @@ void forward_as(const LltmCellInputs& in, const LltmCellOutputs& out, bool save_
       .projection = nullptr,
       .product = nullptr,
       .bias = static_cast<const T*>(data_of(in.bias)),
-      .c = input<T>(in.c),
-      .next_c = output<T>(out.next_c),
+      .reset = nullptr,
+      .state = input<T>(in.c),
+      .next_state = output<T>(out.next_c),
       .next_h = output<T>(out.next_h),
-      .activated = save_for_backward ? output<T>(out.activated) : nullptr,
+      .kept = save_for_backward ? output<T>(out.activated) : nullptr,
       .cells = nullptr,
   };
   if (rows * Lltm::gates * hidden_size * (hidden_size + input_size) < vendor_work) {
     const StepFactors<T> factors{
-        .previous = input<T>(in.h),
-        .initial = nullptr,
-        .known = rows,
+        .h = {.step = input<T>(in.h), .initial = nullptr, .known = rows, .reset = nullptr},
         .x = input<T>(in.x),
         .input_size = input_size,
         .weights = input<T>(in.weights),
@@ -65,7 +64,7 @@ LltmCellOutputs forward(const LltmCellInputs& in, bool save_for_backward) {
   const int64_t hidden_size = in.h.size(1);
   const LltmCellOutputs out{
       empty(place, {batch, hidden_size}, dtype), empty(place, {batch, hidden_size}, dtype),
-      save_for_backward ? empty(place, {batch, Lltm::gates * hidden_size}, dtype) : nothing(place, dtype)};
+      save_for_backward ? empty(place, {batch, Lltm::kept * hidden_size}, dtype) : nothing(place, dtype)};
   visit_floating(kind_of(dtype), [&](auto type) {
     forward_as<typename decltype(type)::type>(in, out, save_for_backward);
   });
@@ -79,13 +78,14 @@ void backward(const LltmCellBackward& job) {
         job.place, CellBackward<T, T>{
                        .rows = job.batch,
                        .hidden_size = job.hidden_size,
-                       .activated = static_cast<const T*>(job.activated),
-                       .next_c = static_cast<const T*>(job.next_c),
+                       .kept = static_cast<const T*>(job.activated),
+                       .state = {},  // of which the LLTM's gradients know nothing
+                       .next_state = static_cast<const T*>(job.next_c),
                        .grad_h = static_cast<const T*>(job.grad_h),
                        .grad_output = nullptr,
-                       .grad_next_c = static_cast<const T*>(job.grad_next_c),
+                       .grad_next_state = static_cast<const T*>(job.grad_next_c),
                        .grad_gates = static_cast<T*>(job.grad_gates),
-                       .grad_c = static_cast<T*>(job.grad_c),
+                       .grad_state = static_cast<T*>(job.grad_c),
                    });
   });
 }

@@ -8,43 +8,25 @@
 // that somebody may still read.
 #pragma once
 
-#include "cell.cuh"
 #include "launch.cuh"
 #include "mma.cuh"
-#include "ops/recurrent_job.h"
+#include "sequence.cuh"
 
 namespace fourfold::gpu {
-
-constexpr int block_units = 8;
-constexpr int warps = 8;  // of 32 lanes
-constexpr int persistent_threads = warps * group_size;
-constexpr int most_rows = 64;
-constexpr int row_tile = 16;
-constexpr int tile_values = row_tile * block_units;
-constexpr int values_per_thread = most_rows * block_units / persistent_threads;
-
-struct Sequence {
-  int time;
-  int batch;
-  int hidden_size;
-  int row_tiles;
-  bool reverse;
-  int64_t rows;             // of all steps
-  int lengths[most_rows];   // of each row of the batch, longest first
-  uint32_t* flags;          // one a block, zero at launch: how many steps it has finished
-};
 
 template <typename T>
 struct PersistentForward {
   Sequence sequence;
   const T* weights;  // (gates * hidden_size, hidden_size)
   int64_t leading_dim;
-  const T* projection;
-  T* activated;
-  T* cells;
-  T* output;
-  const T* h;  // (batch, hidden_size)
-  float* c;    // (batch, hidden_size)
+  const T* bias;        // (gates * hidden_size) of the recurrent part, or null
+  const T* projection;  // (rows, gates * hidden_size)
+  T* kept;              // (rows, kept * hidden_size), or null
+  T* cells;             // (rows, hidden_size), or null
+  T* output;            // (rows, hidden_size)
+  const T* h_0;         // (batch, hidden_size), as is what follows
+  const T* state_0;     // c_0, or h_0 where the cell has no c
+  T* c_n;               // or null
 };
 
 template <typename T>
@@ -52,62 +34,16 @@ struct PersistentBackward {
   Sequence sequence;
   const T* weights;
   int64_t leading_dim;
-  const T* activated;
-  const T* cells;
-  const T* grad_output;
-  T* grad_gates;
-  float* grad_h;
-  float* grad_c;
+  const T* kept;
+  const T* states;  // (rows, hidden_size) after each step: cells, or output where the cell has no c
+  const T* state_0;
+  const T* grad_output;  // or null
+  const T* grad_h_n;     // or null
+  const T* grad_c_n;     // or null
+  T* grad_gates;         // (rows, grads * hidden_size)
+  T* grad_h_0;
+  T* grad_c_0;  // null where the cell has no c
 };
-
-// Where a walk over the steps stands: step t has `active` rows from `first` on.
-struct Step {
-  int t;
-  int active;
-  int64_t first;
-
-  // The first step of a walk that begins at either end.
-  static FOURFOLD_FN Step at_end(const Sequence& sequence, bool last) {
-    Step step{last ? sequence.time - 1 : 0, sequence.batch, 0};
-    if (!last) return step;
-    while (step.active > 0 && sequence.lengths[step.active - 1] < sequence.time) --step.active;
-    step.first = sequence.rows - step.active;
-    return step;
-  }
-
-  FOURFOLD_FN Step later(const Sequence& sequence) const {
-    Step next{t + 1, active, first + active};
-    while (next.active > 0 && sequence.lengths[next.active - 1] <= next.t) --next.active;
-    return next;
-  }
-
-  FOURFOLD_FN Step earlier(const Sequence& sequence) const {
-    Step next{t - 1, active, 0};
-    while (next.active < sequence.batch && sequence.lengths[next.active] > next.t) ++next.active;
-    next.first = first - next.active;
-    return next;
-  }
-
-  FOURFOLD_FN Step next(const Sequence& sequence, bool backwards) const {
-    return backwards ? earlier(sequence) : later(sequence);
-  }
-};
-
-// Waits until the blocks that own units [begin, end) have finished so many steps. All threads call it, those with nothing
-// to wait for too: a wavefront of 64 holds two warps of the kernel, which have to stay together.
-FOURFOLD_FN void wait_for(const Sequence& sequence, int begin, int end, uint32_t steps) {
-  const int lane = static_cast<int>(threadIdx.x) % group_size;
-  for (int block = begin / block_units + lane; block * block_units < end; block += group_size) {
-    while (read_flag(sequence.flags + block) < steps) pause();
-  }
-  sync_group();
-}
-
-// After every thread of the block has stored its part of the step.
-FOURFOLD_FN void finish_step(const Sequence& sequence, uint32_t steps) {
-  __syncthreads();
-  if (threadIdx.x == 0) raise_flag(sequence.flags + blockIdx.x, steps);
-}
 
 template <typename T>
 FOURFOLD_FN Slot read_slot(const T* from) {
@@ -177,79 +113,44 @@ inline int64_t sums_bytes(int row_tiles, int columns) {
   return int64_t(warps) * row_tiles * columns * tile_values * static_cast<int64_t>(sizeof(float));
 }
 
-// One of the elements of a step that a thread sees to; `k` counts them.
-struct Element {
-  int row;    // of the batch
-  int unit;   // of the layer
-  int tile;   // of rows
-  int value;  // within the tile
-
-  static FOURFOLD_FN Element of_thread(int k) {
-    const int at = static_cast<int>(threadIdx.x) + k * persistent_threads;
-    return {at / block_units, static_cast<int>(blockIdx.x) * block_units + at % block_units, at / tile_values,
-            at % tile_values};
-  }
-};
-
-// A thread's elements of a state (batch, hidden_size), which it keeps in registers from step to step.
-struct State {
-  float v[values_per_thread];
-
-  FOURFOLD_FN void load(const Sequence& sequence, const float* from) {
-    for (int n = 0; n < values_per_thread; ++n) {
-      const Element e = Element::of_thread(n);
-      const bool there = e.row < sequence.batch && e.unit < sequence.hidden_size;
-      v[n] = there ? from[int64_t(e.row) * sequence.hidden_size + e.unit] : 0.0f;
-    }
-  }
-
-  FOURFOLD_FN void store(const Sequence& sequence, float* to) const {
-    for (int n = 0; n < values_per_thread; ++n) {
-      const Element e = Element::of_thread(n);
-      if (e.row < sequence.batch && e.unit < sequence.hidden_size) {
-        to[int64_t(e.row) * sequence.hidden_size + e.unit] = v[n];
-      }
-    }
-  }
-};
-
 template <typename Cell, typename T>
 struct Projection {
-  float v[values_per_thread][Cell::gates];
+  Values<float, Cell::gates> v[values_per_thread];
 
   FOURFOLD_FN void load(const PersistentForward<T>& job, const Step& step) {
     const int size = job.sequence.hidden_size;
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
       if (e.row >= step.active || e.unit >= size) continue;
-      for (int g = 0; g < Cell::gates; ++g) {
-        v[n][g] = static_cast<float>(job.projection[((step.first + e.row) * Cell::gates + g) * size + e.unit]);
-      }
+      const T* gates = job.projection + (step.first + e.row) * Cell::gates * size + e.unit;
+      for (int g = 0; g < Cell::gates; ++g) v[n].v[g] = static_cast<float>(gates[g * size]);
     }
   }
 };
 
 template <typename Cell, typename T>
 FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Step& step, const float* sums,
-                                const Projection<Cell, T>& projection, State& c) {
+                                const Projection<Cell, T>& projection, State& state) {
   constexpr int gates = Cell::gates;
   const int size = job.sequence.hidden_size;
   for (int n = 0; n < values_per_thread; ++n) {
     const Element e = Element::of_thread(n);
     if (e.row >= step.active || e.unit >= size) continue;
-    typename Cell::template Gates<float> values;
+    Values<float, gates> hidden;
     for (int g = 0; g < gates; ++g) {
-      values.v[g] =
-          projection.v[n][g] + total_of(sums, job.sequence.row_tiles * gates, e.tile * gates + g, e.value);
+      // The bias anew in each step: the weights leave no registers for it.
+      hidden.v[g] = read_or_zero<float>(job.bias, g * size + e.unit) +
+                    total_of(sums, job.sequence.row_tiles * gates, e.tile * gates + g, e.value);
     }
-    const auto next = Cell::forward(values, c.v[n]);
-    c.v[n] = next.c;
+    const auto next =
+        Cell::forward(projection.v[n], hidden, step.restarts(job.sequence, e.row) ? 0.0f : state.v[n]);
+    state.v[n] = next.state;
     const int64_t row = step.first + e.row;
     job.output[row * size + e.unit] = static_cast<T>(next.h);
-    if (job.activated == nullptr) continue;
-    job.cells[row * size + e.unit] = static_cast<T>(next.c);
-    for (int g = 0; g < gates; ++g) {
-      job.activated[(row * gates + g) * size + e.unit] = static_cast<T>(next.activated.v[g]);
+    if (job.kept == nullptr) continue;
+    if (Cell::has_c) job.cells[row * size + e.unit] = static_cast<T>(next.state);
+    for (int k = 0; k < Cell::kept; ++k) {
+      job.kept[(row * Cell::kept + k) * size + e.unit] = static_cast<T>(next.kept.v[k]);
     }
   }
 }
@@ -274,8 +175,8 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(Pers
       weights[chunk][g] = gather_slot(job.weights + (g * size + unit) * job.leading_dim + k, 1);
     }
   }
-  State c;
-  c.load(sequence, job.c);
+  State state;
+  state.load(sequence, job.state_0);
 
   Step step = Step::at_end(sequence, sequence.reverse);
   Step before{};  // no row had a step before the first
@@ -287,41 +188,43 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(Pers
       const T* rows[2];
       for (int side = 0; side < 2; ++side) {
         const int row = tile * row_tile + side * 8 + lane / 4;
-        rows[side] = row >= step.active   ? nullptr
+        rows[side] = row >= step.active || step.restarts(sequence, row) ? nullptr
                      : row < before.active ? job.output + (before.first + row) * size
-                                           : job.h + int64_t(row) * size;
+                                           : job.h_0 + int64_t(row) * size;
       }
       float sum[gates][4] = {};
       multiply_rows<T, rounding>(sum, rows, slot_k, size, weights);
       store_sums(sums, sequence.row_tiles * gates, tile, sum);
     }
     __syncthreads();
-    finish_forward(job, step, sums, projection, c);
+    finish_forward(job, step, sums, projection, state);
     finish_step(sequence, s + 1);
     before = step;
     step = step.next(sequence, sequence.reverse);
   }
-  c.store(sequence, job.c);
+  state.store(sequence, job.c_n);
 }
 
 template <typename Cell, typename T>
-FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Step& step, const State& grad_h,
-                                    State& grad_c) {
-  constexpr int gates = Cell::gates;
+FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Step& step, const Step& before,
+                                    const State& grad_h, State& grad_state) {
   const int size = job.sequence.hidden_size;
+  const Before<T> states = step.state_before(job.sequence, before, job.states, job.state_0);
   for (int n = 0; n < values_per_thread; ++n) {
     const Element e = Element::of_thread(n);
     if (e.row >= step.active || e.unit >= size) continue;
     const int64_t row = step.first + e.row;
-    typename Cell::template Gates<float> values;
-    for (int g = 0; g < gates; ++g) {
-      values.v[g] = static_cast<float>(job.activated[(row * gates + g) * size + e.unit]);
+    Values<float, Cell::kept> kept;
+    for (int k = 0; k < Cell::kept; ++k) {
+      kept.v[k] = static_cast<float>(job.kept[(row * Cell::kept + k) * size + e.unit]);
     }
     const float grad = grad_h.v[n] + read_or_zero<float>(job.grad_output, row * size + e.unit);
-    const auto result = Cell::backward(values, static_cast<float>(job.cells[row * size + e.unit]), grad, grad_c.v[n]);
-    grad_c.v[n] = result.grad_c;
-    for (int g = 0; g < gates; ++g) {
-      job.grad_gates[(row * gates + g) * size + e.unit] = static_cast<T>(result.grad_gates.v[g]);
+    const auto result =
+        Cell::backward(kept, read_or_zero<float>(states.row(e.row, size), e.unit),
+                       static_cast<float>(job.states[row * size + e.unit]), grad, grad_state.v[n]);
+    grad_state.v[n] = states.restarts(e.row) ? 0.0f : result.state;
+    for (int g = 0; g < Cell::grads; ++g) {
+      job.grad_gates[(row * Cell::grads + g) * size + e.unit] = static_cast<T>(result.gates.v[g]);
     }
   }
 }
@@ -344,13 +247,14 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
     if (k < depth) weights[chunk][0] = gather_slot(job.weights + k * job.leading_dim + unit, job.leading_dim);
   }
   State grad_h;
-  State grad_c;
-  grad_h.load(sequence, job.grad_h);
-  grad_c.load(sequence, job.grad_c);
+  State grad_state;
+  grad_h.load(sequence, job.grad_h_n);
+  grad_state.load(sequence, job.grad_c_n);
 
   Step step = Step::at_end(sequence, !sequence.reverse);
   for (int s = 0; s < sequence.time; ++s) {
-    gradients_of_gates<Cell>(job, step, grad_h, grad_c);
+    const Step before = s + 1 < sequence.time ? step.next(sequence, !sequence.reverse) : Step{};
+    gradients_of_gates<Cell>(job, step, before, grad_h, grad_state);
     finish_step(sequence, s + 1);
     // A warp's part of the depth goes from one gate into the next, and so over any units.
     wait_for(sequence, 0, size, s + 1);
@@ -358,7 +262,9 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
       const T* rows[2];
       for (int side = 0; side < 2; ++side) {
         const int row = tile * row_tile + side * 8 + lane / 4;
-        rows[side] = row < step.active ? job.grad_gates + (step.first + row) * depth : nullptr;
+        // The last slots are those of the recurrent part.
+        const int64_t first = ((step.first + row) * Cell::grads + Cell::grads - Cell::gates) * size;
+        rows[side] = row < step.active ? job.grad_gates + first : nullptr;
       }
       float sum[1][4] = {};
       multiply_rows<T, rounding>(sum, rows, slot_k, depth, weights);
@@ -367,12 +273,17 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
     __syncthreads();
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
-      if (e.row < step.active) grad_h.v[n] = total_of(sums, sequence.row_tiles, e.tile, e.value);
+      if (e.row >= step.active) continue;
+      const float total = total_of(sums, sequence.row_tiles, e.tile, e.value);
+      grad_h.v[n] = step.restarts(sequence, e.row) ? 0.0f : total;
     }
-    step = step.next(sequence, !sequence.reverse);
+    step = before;
   }
-  grad_h.store(sequence, job.grad_h);
-  grad_c.store(sequence, job.grad_c);
+  if (!Cell::has_c) {
+    for (int n = 0; n < values_per_thread; ++n) grad_h.v[n] += grad_state.v[n];
+  }
+  grad_h.store(sequence, job.grad_h_0);
+  grad_state.store(sequence, job.grad_c_0);
 }
 
 }  // namespace fourfold::gpu

@@ -1,8 +1,10 @@
 // The kernels of a recurrent layer for any Cell: one launch for the whole sequence where the device can hold it, else a
-// launch or two a step.
+// launch or two a step. The input's part of the gates, and what follows from their gradients, are products of torch's.
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "ops/recurrent.h"
 #include "persistent.cuh"
@@ -11,89 +13,76 @@
 namespace fourfold::gpu {
 
 // Each row's h after its last step, from the output.
-inline void copy_final_h(const RecurrentForward& job, int64_t row_bytes) {
-  const RecurrentLayer& layer = job.layer;
-  const auto copy_rows = [&](int64_t t, int64_t begin, int64_t end) {
-    if (begin >= end || row_bytes == 0) return;
-    const char* from = static_cast<const char*>(job.output) + (first_row(layer, t) + begin) * row_bytes;
-    char* to = static_cast<char*>(job.h) + begin * row_bytes;
-    copy(layer.place, to, from, static_cast<size_t>((end - begin) * row_bytes));
-  };
-  if (layer.time == 0) return;
-  if (layer.reverse) return copy_rows(0, 0, active_rows(layer, 0));
-  for (int64_t t = 0; t < layer.time; ++t) {
-    copy_rows(t, t + 1 < layer.time ? active_rows(layer, t + 1) : 0, active_rows(layer, t));
+void copy_final_h(const RecurrentForward& job);
+
+// input weight_ihᵀ + bias_ih of all steps: (rows, gates * hidden_size).
+Tensor input_projection(const RecurrentForward& job, int gates);
+
+// `count` gates of weight_ih, from `gate` on, whose gradients are in the slots from `slot` on.
+struct GateRun {
+  int slot;
+  int gate;
+  int count;
+};
+
+// Where a cell's gradients stand by slot (cpp/formulas/gates.h). Those of the recurrent part are in weight_hh's order.
+struct GradientSlots {
+  int gates;
+  int slots;
+  std::vector<GateRun> input;
+};
+
+template <typename Cell>
+GradientSlots gradient_slots() {
+  static_assert(Cell::hidden_gate(Cell::grads - Cell::gates) == 0);
+  GradientSlots result{Cell::gates, Cell::grads, {}};
+  for (int slot = 0; slot < Cell::gates; ++slot) {
+    const int gate = Cell::input_gate(slot);
+    if (!result.input.empty() && result.input.back().gate + result.input.back().count == gate) {
+      ++result.input.back().count;
+    } else {
+      result.input.push_back({slot, gate, 1});
+    }
   }
+  return result;
 }
 
+// The gradients of input, weights and biases from those of the gates, grad_gates (rows, slots * hidden_size).
+void finish_gradients(const RecurrentBackward& job, const GradientSlots& slots, const Tensor& grad_gates);
+
+// What step t's rows had before it; `states`, (rows, hidden_size), has each step's after it.
 template <typename T>
-T* at(T* data, int64_t offset) {
-  return data == nullptr ? nullptr : data + offset;
+Before<T> state_before(const RecurrentLayer& layer, int64_t t, const void* states, const void* initial) {
+  const int64_t before = layer.reverse ? t + 1 : t - 1;
+  const bool starts = before < 0 || before >= layer.time;
+  return {
+      .step = starts ? nullptr : static_cast<const T*>(states) + first_row(layer, before) * layer.hidden_size,
+      .initial = static_cast<const T*>(initial),
+      .known = starts ? 0 : std::min(active_rows(layer, t), active_rows(layer, before)),
+      .reset = at(layer.reset, first_row(layer, t)),
+  };
 }
+
+// A state of the batch, in the dtype of its sums.
+Tensor empty_state(const RecurrentLayer& layer);
 
 template <typename Cell, typename T>
 class PlainForward {
  public:
-  explicit PlainForward(const RecurrentForward& job) : job_(job), layer_(job.layer) {}
+  PlainForward(const RecurrentForward& job, const Tensor& projection)
+      : job_(job),
+        layer_(job.layer),
+        projection_(static_cast<const T*>(data_of(projection))),
+        states_(empty_state(layer_)),
+        state_(static_cast<V*>(out_data(states_))) {}
 
   void run() const {
+    const auto* initial = static_cast<const T*>(Cell::has_c ? job_.c_0 : job_.h_0);
+    add(layer_.place, SumJob<V, T>{layer_.batch, layer_.hidden_size, initial, nullptr, nullptr, state_});
     for (int64_t s = 0; s < layer_.time; ++s) run_step(layer_.reverse ? layer_.time - 1 - s : s);
-  }
-
- private:
-  void run_step(int64_t t) const {
-    const int64_t size = layer_.hidden_size;
-    const int64_t before = layer_.reverse ? t + 1 : t - 1;
-    const bool starts = before < 0 || before >= layer_.time;
-    const int64_t first = first_row(layer_, t);
-    T* output = static_cast<T*>(job_.output);
-    CellForward<T, Compute<T>> cell{
-        .rows = active_rows(layer_, t),
-        .hidden_size = size,
-        .projection = static_cast<const T*>(job_.projection) + first * Cell::gates * size,
-        .product = nullptr,
-        .bias = nullptr,
-        .c = static_cast<const Compute<T>*>(job_.c),
-        .next_c = static_cast<Compute<T>*>(job_.c),
-        .next_h = output + first * size,
-        .activated = at(static_cast<T*>(job_.activated), first * Cell::gates * size),
-        .cells = at(static_cast<T*>(job_.cells), first * size),
-    };
-    const int64_t known = starts ? 0 : std::min(cell.rows, active_rows(layer_, before));
-    const StepFactors<T> factors{
-        .previous = starts ? nullptr : output + first_row(layer_, before) * size,
-        .initial = static_cast<const T*>(job_.h),
-        .known = known,
-        .x = nullptr,
-        .input_size = 0,
-        .weights = static_cast<const T*>(layer_.weights),
-        .leading_dim = layer_.weights_leading_dim,
-    };
-    // A vendor's product takes rows that lie together.
-    const bool together = known == 0 || known == cell.rows;
-    if (!together || cell.rows * Cell::gates * size * size < vendor_work) {
-      return step<Cell>(layer_.place, factors, cell);
-    }
-    const T* rows = known == 0 ? factors.initial : factors.previous;
-    const Tensor h = matrix(layer_.place, rows, cell.rows, size, size, layer_.kind);
-    const Tensor weights =
-        matrix(layer_.place, layer_.weights, Cell::gates * size, size, layer_.weights_leading_dim, layer_.kind);
-    const Tensor product = linear(h, weights, std::nullopt);
-    cell.product = static_cast<const T*>(data_of(product));
-    apply_cell<Cell>(layer_.place, cell);
-  }
-
-  const RecurrentForward& job_;
-  const RecurrentLayer& layer_;
-};
-
-template <typename Cell, typename T>
-class PlainBackward {
- public:
-  explicit PlainBackward(const RecurrentBackward& job) : job_(job), layer_(job.layer) {}
-
-  void run() const {
-    for (int64_t s = 0; s < layer_.time; ++s) run_step(layer_.reverse ? s : layer_.time - 1 - s);
+    if (!Cell::has_c) return;
+    auto* c_n = static_cast<T*>(job_.c_n);
+    add(layer_.place, SumJob<T, V>{layer_.batch, layer_.hidden_size, state_, nullptr, nullptr, c_n});
   }
 
  private:
@@ -102,43 +91,128 @@ class PlainBackward {
   void run_step(int64_t t) const {
     const int64_t size = layer_.hidden_size;
     const int64_t first = first_row(layer_, t);
+    T* output = static_cast<T*>(job_.output);
+    const StepFactors<T> factors{
+        .h = state_before<T>(layer_, t, output, job_.h_0),
+        .x = nullptr,
+        .input_size = 0,
+        .weights = static_cast<const T*>(layer_.weight_hh),
+        .leading_dim = layer_.weight_hh_leading_dim,
+    };
+    CellForward<T, V> cell{
+        .rows = active_rows(layer_, t),
+        .hidden_size = size,
+        .projection = projection_ + first * Cell::gates * size,
+        .product = nullptr,
+        .bias = static_cast<const T*>(layer_.bias_hh),
+        .reset = factors.h.reset,
+        .state = state_,
+        .next_state = state_,
+        .next_h = output + first * size,
+        .kept = at(static_cast<T*>(job_.kept), first * Cell::kept * size),
+        .cells = at(static_cast<T*>(job_.cells), first * size),
+    };
+    // A vendor's product takes rows that lie together.
+    const int64_t known = factors.h.known;
+    const bool together = known == 0 || known == cell.rows;
+    if (!together || cell.rows * Cell::gates * size * size < vendor_work) {
+      return step<Cell>(layer_.place, factors, cell);
+    }
+    const T* rows = known == 0 ? factors.h.initial : factors.h.step;
+    const Tensor h = matrix(layer_.place, rows, cell.rows, size, size, layer_.kind);
+    const Tensor weights =
+        matrix(layer_.place, layer_.weight_hh, Cell::gates * size, size, layer_.weight_hh_leading_dim, layer_.kind);
+    const Tensor product = linear(h, weights, std::nullopt);
+    cell.product = static_cast<const T*>(data_of(product));
+    apply_cell<Cell>(layer_.place, cell);
+  }
+
+  const RecurrentForward& job_;
+  const RecurrentLayer& layer_;
+  const T* projection_;
+  Tensor states_;  // (batch, hidden_size), as the sums are
+  V* state_;
+};
+
+template <typename Cell, typename T>
+class PlainBackward {
+ public:
+  PlainBackward(const RecurrentBackward& job, const Tensor& grad_gates)
+      : job_(job),
+        layer_(job.layer),
+        grad_gates_(static_cast<T*>(out_data(grad_gates))),
+        grads_h_(empty_state(layer_)),
+        grads_state_(empty_state(layer_)),
+        grad_h_(static_cast<V*>(out_data(grads_h_))),
+        grad_state_(static_cast<V*>(out_data(grads_state_))) {}
+
+  void run() const {
+    begin(grad_h_, job_.grad_h_n);
+    begin(grad_state_, job_.grad_c_n);
+    for (int64_t s = 0; s < layer_.time; ++s) run_step(layer_.reverse ? s : layer_.time - 1 - s);
+    end(job_.grad_h_0, grad_h_, Cell::has_c ? nullptr : grad_state_);
+    if (Cell::has_c) end(job_.grad_c_0, grad_state_, nullptr);
+  }
+
+ private:
+  using V = Compute<T>;
+
+  void begin(V* grad, const void* given) const {
+    const auto* from = static_cast<const T*>(given);
+    add(layer_.place, SumJob<V, T>{layer_.batch, layer_.hidden_size, from, nullptr, nullptr, grad});
+  }
+
+  void end(void* result, const V* grad, const V* more) const {
+    add(layer_.place,
+        SumJob<T, V>{layer_.batch, layer_.hidden_size, grad, more, nullptr, static_cast<T*>(result)});
+  }
+
+  void run_step(int64_t t) const {
+    const int64_t size = layer_.hidden_size;
+    const int64_t first = first_row(layer_, t);
     const int64_t rows = active_rows(layer_, t);
-    T* grad_gates = static_cast<T*>(job_.grad_gates) + first * Cell::gates * size;
-    V* grad_h = static_cast<V*>(job_.grad_h);
-    V* grad_c = static_cast<V*>(job_.grad_c);
+    const T* states = static_cast<const T*>(Cell::has_c ? job_.cells : job_.output);
+    const Before<T> before = state_before<T>(layer_, t, states, Cell::has_c ? job_.c_0 : job_.h_0);
+    T* grad_gates = grad_gates_ + first * Cell::grads * size;
     apply_cell_backward<Cell>(
         layer_.place, CellBackward<T, V>{
                           .rows = rows,
                           .hidden_size = size,
-                          .activated = static_cast<const T*>(job_.activated) + first * Cell::gates * size,
-                          .next_c = static_cast<const T*>(job_.cells) + first * size,
-                          .grad_h = grad_h,
+                          .kept = static_cast<const T*>(job_.kept) + first * Cell::kept * size,
+                          .state = before,
+                          .next_state = states + first * size,
+                          .grad_h = grad_h_,
                           .grad_output = at(static_cast<const T*>(job_.grad_output), first * size),
-                          .grad_next_c = grad_c,
+                          .grad_next_state = grad_state_,
                           .grad_gates = grad_gates,
-                          .grad_c = grad_c,
+                          .grad_state = grad_state_,
                       });
     const int64_t depth = Cell::gates * size;
-    if (rows * depth * size < vendor_work) {
-      return multiply(layer_.place, ProductJob<T, V>{
-                                        .rows = rows,
-                                        .depth = depth,
-                                        .columns = size,
-                                        .a = grad_gates,
-                                        .b = static_cast<const T*>(layer_.weights),
-                                        .b_leading_dim = layer_.weights_leading_dim,
-                                        .out = grad_h,
-                                    });
-    }
-    const Tensor product =
-        mm(matrix(layer_.place, grad_gates, rows, depth, depth, layer_.kind),
-           matrix(layer_.place, layer_.weights, depth, size, layer_.weights_leading_dim, layer_.kind));
-    const ScalarType sums = compute_dtype(product.scalar_type());
-    copy_into(matrix(layer_.place, grad_h, rows, size, size, kind_of(sums)), product);
+    const ProductJob<T, V> job{
+        .rows = rows,
+        .depth = depth,
+        .columns = size,
+        .a = grad_gates + (Cell::grads - Cell::gates) * size,  // the last slots are those of the recurrent part
+        .a_leading_dim = Cell::grads * size,
+        .b = static_cast<const T*>(layer_.weight_hh),
+        .b_leading_dim = layer_.weight_hh_leading_dim,
+        .reset = before.reset,
+        .out = grad_h_,
+    };
+    if (rows * depth * size < vendor_work) return multiply(layer_.place, job);
+    const Tensor product = mm(matrix(layer_.place, job.a, rows, depth, job.a_leading_dim, layer_.kind),
+                              matrix(layer_.place, job.b, depth, size, job.b_leading_dim, layer_.kind));
+    const auto* sums = static_cast<const T*>(data_of(product));
+    add(layer_.place, SumJob<V, T>{rows, size, sums, nullptr, before.reset, grad_h_});
   }
 
   const RecurrentBackward& job_;
   const RecurrentLayer& layer_;
+  T* grad_gates_;
+  Tensor grads_h_;  // (batch, hidden_size), as the sums are; likewise grads_state_
+  Tensor grads_state_;
+  V* grad_h_;
+  V* grad_state_;
 };
 
 // What the persistent kernels are told of a sequence; nothing when they can't take it.
@@ -161,20 +235,24 @@ struct Chunks {
   }
 };
 
-// Calls f with the kernels' rounding and the lists of chunks for T: LSTM's and LLTM's common sizes are exact, and what
-// they hold stays within the registers of a thread.
+// Calls f with the kernels' rounding and the lists of chunks for T, the forward's and the backward's, which stay within
+// the registers of a thread, but for 300 bytes of the largest LSTM in unrounded float32. LSTM's and GRU's common sizes
+// are powers of two, so theirs are fewer: each is a kernel to compile and to prove.
 template <typename Cell, typename T, typename F>
 bool with_variant(bool allow_tf32, const F& f) {
   constexpr int g = Cell::gates;
+  constexpr bool every_size = std::is_same_v<Cell, Lltm>;
   if constexpr (std::is_same_v<T, float>) {
     const auto run = [&](auto rounding) {
-      return f(rounding, Chunks<1, 2, 4, 6, 8>(), Chunks<g, 2 * g, 4 * g, 6 * g, 8 * g>());
+      if constexpr (every_size) return f(rounding, Chunks<1, 2, 4, 6, 8>(), Chunks<g, 2 * g, 4 * g, 6 * g, 8 * g>());
+      else return f(rounding, Chunks<2, 4, 8>(), Chunks<2 * g, 4 * g, 8 * g>());
     };
     return allow_tf32 ? run(std::integral_constant<Rounding, Rounding::tf32>())
                       : run(std::integral_constant<Rounding, Rounding::none>());
   } else {
     const std::integral_constant<Rounding, Rounding::none> rounding;
-    return f(rounding, Chunks<1, 2, 3, 4>(), Chunks<g, 2 * g, 3 * g, 4 * g>());
+    if constexpr (every_size) return f(rounding, Chunks<1, 2, 3, 4>(), Chunks<g, 2 * g, 3 * g, 4 * g>());
+    else return f(rounding, Chunks<1, 2, 4>(), Chunks<g, 2 * g, 4 * g>());
   }
 }
 
@@ -193,19 +271,21 @@ bool launch_persistent(Place place, void (*kernel)(Job), Job job, int columns) {
 }
 
 template <typename Cell, typename T>
-bool run_persistent(const RecurrentForward& job) {
+bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
   const std::optional<Sequence> sequence = as_sequence(job.layer);
   if (!sequence) return false;
   const PersistentForward<T> persistent{
       .sequence = *sequence,
-      .weights = static_cast<const T*>(job.layer.weights),
-      .leading_dim = job.layer.weights_leading_dim,
-      .projection = static_cast<const T*>(job.projection),
-      .activated = static_cast<T*>(job.activated),
+      .weights = static_cast<const T*>(job.layer.weight_hh),
+      .leading_dim = job.layer.weight_hh_leading_dim,
+      .bias = static_cast<const T*>(job.layer.bias_hh),
+      .projection = static_cast<const T*>(data_of(projection)),
+      .kept = static_cast<T*>(job.kept),
       .cells = static_cast<T*>(job.cells),
       .output = static_cast<T*>(job.output),
-      .h = static_cast<const T*>(job.h),
-      .c = static_cast<float*>(job.c),
+      .h_0 = static_cast<const T*>(job.h_0),
+      .state_0 = static_cast<const T*>(Cell::has_c ? job.c_0 : job.h_0),
+      .c_n = static_cast<T*>(job.c_n),
   };
   return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto list, auto) {
     return decltype(list)::visit(sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
@@ -216,19 +296,22 @@ bool run_persistent(const RecurrentForward& job) {
 }
 
 template <typename Cell, typename T>
-bool run_persistent(const RecurrentBackward& job) {
+bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
   const std::optional<Sequence> sequence = as_sequence(job.layer);
   if (!sequence) return false;
   const PersistentBackward<T> persistent{
       .sequence = *sequence,
-      .weights = static_cast<const T*>(job.layer.weights),
-      .leading_dim = job.layer.weights_leading_dim,
-      .activated = static_cast<const T*>(job.activated),
-      .cells = static_cast<const T*>(job.cells),
+      .weights = static_cast<const T*>(job.layer.weight_hh),
+      .leading_dim = job.layer.weight_hh_leading_dim,
+      .kept = static_cast<const T*>(job.kept),
+      .states = static_cast<const T*>(Cell::has_c ? job.cells : job.output),
+      .state_0 = static_cast<const T*>(Cell::has_c ? job.c_0 : job.h_0),
       .grad_output = static_cast<const T*>(job.grad_output),
-      .grad_gates = static_cast<T*>(job.grad_gates),
-      .grad_h = static_cast<float*>(job.grad_h),
-      .grad_c = static_cast<float*>(job.grad_c),
+      .grad_h_n = static_cast<const T*>(job.grad_h_n),
+      .grad_c_n = static_cast<const T*>(job.grad_c_n),
+      .grad_gates = static_cast<T*>(out_data(grad_gates)),
+      .grad_h_0 = static_cast<T*>(job.grad_h_0),
+      .grad_c_0 = static_cast<T*>(job.grad_c_0),
   };
   return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto, auto list) {
     return decltype(list)::visit(Cell::gates * sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
@@ -239,24 +322,39 @@ bool run_persistent(const RecurrentBackward& job) {
 }
 
 template <typename Cell>
-void run_forward(const RecurrentForward& job) {
+void recurrent_forward(const RecurrentForward& job) {
+  const Tensor projection = input_projection(job, Cell::gates);
   visit_floating(job.layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
     bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job);
-    if (!done) PlainForward<Cell, T>(job).run();
-    copy_final_h(job, job.layer.hidden_size * static_cast<int64_t>(sizeof(T)));
+    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job, projection);
+    if (!done) PlainForward<Cell, T>(job, projection).run();
   });
+  copy_final_h(job);
 }
 
 template <typename Cell>
-void run_backward(const RecurrentBackward& job) {
-  visit_floating(job.layer.kind, [&](auto type) {
+void recurrent_backward(const RecurrentBackward& job) {
+  const RecurrentLayer& layer = job.layer;
+  const int64_t rows = first_row(layer, layer.time);
+  const Tensor grad_gates = empty(layer.place, {rows, Cell::grads * layer.hidden_size}, dtype_of(layer.kind));
+  visit_floating(layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
     bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job);
-    if (!done) PlainBackward<Cell, T>(job).run();
+    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job, grad_gates);
+    if (!done) PlainBackward<Cell, T>(job, grad_gates).run();
   });
+  finish_gradients(job, gradient_slots<Cell>(), grad_gates);
 }
+
+// The GPU's table of a recurrent layer's kernels, which take the weights as they are.
+template <typename Cell>
+inline constexpr RecurrentKernels recurrent_kernels{
+    [](ScalarType, const RecurrentShape&) { return true; },
+    recurrent_forward<Cell>,
+    recurrent_backward<Cell>,
+    nullptr,
+    nullptr,
+};
 
 }  // namespace fourfold::gpu

@@ -17,9 +17,7 @@ constexpr int64_t vendor_work = int64_t(1) << 26;
 // What a step's gates are the product of: rows of h, then of x, with the rows of weights.
 template <typename T>
 struct StepFactors {
-  const T* previous;  // h of the rows that had a step before this one: the first `known`
-  const T* initial;   // h of the others; (rows, hidden_size) each
-  int64_t known;
+  Before<T> h;
   const T* x;  // (rows, input_size), or null with input_size 0 when the projection holds the input's part
   int64_t input_size;
   const T* weights;
@@ -28,10 +26,7 @@ struct StepFactors {
 
 template <typename T>
 FOURFOLD_FN Compute<T> factor_at(const StepFactors<T>& factors, int64_t hidden_size, int64_t row, int64_t k) {
-  if (k < hidden_size) {
-    const T* h = row < factors.known ? factors.previous : factors.initial;
-    return static_cast<Compute<T>>(h[row * hidden_size + k]);
-  }
+  if (k < hidden_size) return read_or_zero<Compute<T>>(factors.h.row(row, hidden_size), k);
   return static_cast<Compute<T>>(factors.x[row * factors.input_size + k - hidden_size]);
 }
 
@@ -94,15 +89,18 @@ __global__ void __launch_bounds__(step_threads) cell_backward_kernel(CellBackwar
   if (at < job.rows * job.hidden_size) backward_unit<Cell>(job, at / job.hidden_size, at % job.hidden_size);
 }
 
-// out (rows, columns) = a (rows, depth) b (depth, columns): a step's gradient of h from that of its gates.
+// out (rows, columns) = a (rows, depth) b (depth, columns): a step's gradient of h from that of its gates. Zero for a row
+// that restarts.
 template <typename T, typename State>
 struct ProductJob {
   int64_t rows;
   int64_t depth;
   int64_t columns;
   const T* a;
+  int64_t a_leading_dim;
   const T* b;
   int64_t b_leading_dim;
+  const bool* reset;  // (rows), or null
   State* out;
 };
 
@@ -125,7 +123,7 @@ __global__ void __launch_bounds__(step_threads) product_kernel(ProductJob<T, Sta
       const int64_t r = first_row + at / tile_depth;
       const int64_t k = k0 + at % tile_depth;
       rows[at / tile_depth * pitch + at % tile_depth] =
-          r < job.rows && k < job.depth ? static_cast<V>(job.a[r * job.depth + k]) : V(0);
+          r < job.rows && k < job.depth ? static_cast<V>(job.a[r * job.a_leading_dim + k]) : V(0);
     }
     for (int at = thread; at < tile_columns * tile_depth; at += step_threads) {
       const int64_t c = first_column + at % tile_columns;
@@ -138,8 +136,31 @@ __global__ void __launch_bounds__(step_threads) product_kernel(ProductJob<T, Sta
     __syncthreads();
   }
   if (first_row + row < job.rows && first_column + column < job.columns) {
-    job.out[(first_row + row) * job.columns + first_column + column] = static_cast<State>(product);
+    const bool restarts = job.reset != nullptr && job.reset[first_row + row];
+    State* out = job.out + (first_row + row) * job.columns + first_column + column;
+    *out = restarts ? State(0) : static_cast<State>(product);
   }
+}
+
+// to = a + b of (rows, columns); null is zero, and so is a row that restarts.
+template <typename To, typename From>
+struct SumJob {
+  int64_t rows;
+  int64_t columns;
+  const From* a;
+  const From* b;
+  const bool* reset;  // (rows), or null
+  To* to;             // may be the same as a
+};
+
+template <typename To, typename From>
+__global__ void __launch_bounds__(step_threads) sum_kernel(SumJob<To, From> job) {
+  using V = Compute<From>;
+  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (at >= job.rows * job.columns) return;
+  const bool restarts = job.reset != nullptr && job.reset[at / job.columns];
+  const V sum = restarts ? V(0) : read_or_zero<V>(job.a, at) + read_or_zero<V>(job.b, at);
+  job.to[at] = static_cast<To>(sum);
 }
 
 inline int64_t tiles(int64_t rows, int64_t columns) {
@@ -170,6 +191,11 @@ template <typename T, typename State>
 void multiply(Place place, const ProductJob<T, State>& job) {
   const auto bytes = static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(tile_columns);
   launch(place, {tiles(job.rows, job.columns), step_threads, bytes}, product_kernel<T, State>, job);
+}
+
+template <typename To, typename From>
+void add(Place place, const SumJob<To, From>& job) {
+  launch(place, {unit_blocks(job.rows, job.columns), step_threads}, sum_kernel<To, From>, job);
 }
 
 }  // namespace fourfold::gpu

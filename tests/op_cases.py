@@ -255,6 +255,10 @@ def _torch_cases(op: str) -> list[Case]:
         case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
         case("row-tiles", 3, 37, 5, 40),
         case("deep", 3, 2, 5, 136),
+        case("vendor", 2, 512, 8, 224, reset=True),
+        case("row-tiles-reset", 4, 37, 5, 40, reset=True),
+        case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
+        case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU takes at once
     ]
 
@@ -312,6 +316,8 @@ CASES = [
     Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_road=True),
     Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True))),
     Case("lltm", "packed-reset", _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True)),
+    Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
+    Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU takes at once
     *_torch_cases("lstm"),
     *_torch_cases("gru"),

@@ -10,7 +10,8 @@ from machine import devices
 from op_cases import CASES, Case, case_id, differentiable, flatten, tolerance
 
 GPUS = [device for device in devices() if device != "cpu"]
-FEW = [case for case in CASES if case.every_road or case.name in ("tutorial", "row-tiles", "vendor", "deep")]
+SPECIAL = ("tutorial", "row-tiles", "row-tiles-reset", "vendor", "deep")
+FEW = [case for case in CASES if case.every_road or case.name in SPECIAL]
 
 pytestmark = pytest.mark.skipif(not GPUS, reason="needs a GPU (make check-gpu)")
 
@@ -116,29 +117,36 @@ def test_64_bit_indices() -> None:
     assert (z == 3).all()
 
 
-def test_the_persistent_kernels_agree_with_a_launch_a_step() -> None:
+@pytest.mark.parametrize("op", ["lltm", "lstm", "gru"])
+def test_the_persistent_kernels_agree_with_a_launch_a_step(op: str) -> None:
     """Sizes that fill a large device, against the same layer in float64, which has no persistent kernel."""
     torch.manual_seed(0)
     time, batch, size = 64, 16, 768
     bound = size**-0.5
-    shapes = [(time, batch, size), (batch, size), (batch, size), (3 * size, 2 * size), (3 * size,)]
-    exact = [torch.randn(s, dtype=torch.float64, device="cuda") * (1 if k < 3 else bound) for k, s in enumerate(shapes)]
+    parameters = {
+        "lltm": [(3 * size, 2 * size), (3 * size,)],
+        "lstm": [(4 * size, size)] * 2 + [(4 * size,)] * 2,
+        "gru": [(3 * size, size)] * 2 + [(3 * size,)] * 2,
+    }[op]
+    drawn = [torch.randn(time, batch, size), *torch.randn(1 if op == "gru" else 2, batch, size)]
+    exact = [*drawn, *(torch.randn(shape) * bound for shape in parameters)]
+    reset = torch.rand(time, batch, device="cuda") < 0.05
+
+    def results(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = flatten(getattr(fourfold.functional, op)(*args, reset=reset))
+        return [*outputs, *torch.autograd.grad(sum((o * o).sum() for o in outputs), args)]
+
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        args = [a.to(dtype).requires_grad_() for a in exact]
+        args = [a.to("cuda", dtype).requires_grad_() for a in exact]
         wide = [a.detach().double().requires_grad_() for a in args]
-        pairs = zip(gradients_of_sum(args), gradients_of_sum(wide), strict=True)
-        for result, wanted in pairs:
+        for result, wanted in zip(results(args), results(wide), strict=True):
             allowed = tolerance(wanted, dtype, "cuda", gradient=True)
             torch.testing.assert_close(result.double(), wanted, **allowed)
 
 
-def gradients_of_sum(args: list[torch.Tensor]) -> list[torch.Tensor]:
-    outputs = flatten(fourfold.lltm(*args))
-    return [*outputs, *torch.autograd.grad(sum((o * o).sum() for o in outputs), args)]
-
-
-def test_tf32_follows_torchs_setting() -> None:
-    case = next(c for c in CASES if c.id == "lltm-row-tiles")
+@pytest.mark.parametrize("op", ["lltm", "lstm", "gru"])
+def test_tf32_follows_torchs_setting(op: str) -> None:
+    case = next(c for c in CASES if c.id == f"{op}-row-tiles")
     args = case.arguments(torch.float32, device="cuda")
     exact = flatten(case.function(*args))[0]
     torch.backends.cuda.matmul.allow_tf32 = True

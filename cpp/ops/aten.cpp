@@ -138,9 +138,11 @@ Tensor mm(const Tensor& a, const Tensor& b) {
 
 Tensor mm_transposed(const Tensor& a, const Tensor& b) { return mm(transposed(a), b); }
 
-void mm_transposed_into(const Tensor& out, const Tensor& a, const Tensor& b) {
-  call<3>("aten::mm", "out", {from(transposed(a)), from(b), from(out)});
+void mm_into(const Tensor& out, const Tensor& a, const Tensor& b) {
+  call<3>("aten::mm", "out", {from(a), from(b), from(out)});
 }
+
+void mm_transposed_into(const Tensor& out, const Tensor& a, const Tensor& b) { mm_into(out, transposed(a), b); }
 
 Tensor sum_rows(const Tensor& a) {
   const int64_t dim = 0;

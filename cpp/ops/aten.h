@@ -56,7 +56,8 @@ Tensor view(const Tensor& x, const std::vector<int64_t>& sizes);
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias);
 Tensor mm(const Tensor& a, const Tensor& b);
 Tensor mm_transposed(const Tensor& a, const Tensor& b);
-// aᵀ b into `out`, which may be some columns of a wider matrix.
+// a b and aᵀ b into `out`, which may be some columns of a wider matrix.
+void mm_into(const Tensor& out, const Tensor& a, const Tensor& b);
 void mm_transposed_into(const Tensor& out, const Tensor& a, const Tensor& b);
 Tensor sum_rows(const Tensor& a);
 
