@@ -14,8 +14,8 @@ class Limits(NamedTuple):
 
 # float16 is computed in float32 on a CPU: right, but no faster than torch.
 LIMITS = {
-    torch.float32: Limits(hidden_size=1024, stack_weights=1 << 14),
-    torch.float64: Limits(hidden_size=512, stack_weights=1 << 13),
+    torch.float32: Limits(hidden_size=1024, stack_weights=1 << 16),
+    torch.float64: Limits(hidden_size=512, stack_weights=1 << 15),
     torch.bfloat16: Limits(hidden_size=1024, stack_weights=1 << 14),
     torch.float16: Limits(hidden_size=0, stack_weights=0),
 }

@@ -20,7 +20,6 @@ from fourfold.stacks import (
     count_weights,
     find_stacks,
     fits_limits,
-    has_operator,
     is_watched,
 )
 from fourfold.streaming import Streams
@@ -32,7 +31,7 @@ _CLASSES: dict[type[nn.Module], tuple[type[nn.Module], str]] = {
     nn.GRU: (GRU, "gru"),
     nn.LSTMCell: (LSTMCell, "lstm"),
     nn.GRUCell: (GRUCell, "gru"),
-    nn.Sequential: (FusedSequential, "mlp"),
+    nn.Sequential: (FusedSequential, "mlp_layers"),
 }
 _MARK = "_fourfold_restores"  # of a replaced module: the class that it had
 
@@ -209,12 +208,10 @@ def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[n
         return "its container is a subclass of Sequential, whose forward may be another"
     if "forward" in module.__dict__:
         return "its container's forward was exchanged"
-    if not has_operator(len(stack.layers), stack.activation):
-        return f"fourfold has no operator for {len(stack.layers)} layers of {stack.activation}"
     if any(is_watched(child) for child in children[stack.begin : stack.end]):
         return "a layer of it has hooks, which would not be called"
     weight = stack.layers[0].weight
-    reason = _reason_of_place(weight, "mlp")
+    reason = _reason_of_place(weight, "mlp_layers")
     if reason is None and not fits_limits(stack):
         most = LIMITS[weight.dtype].stack_weights
         reason = _too_large("its count of weights", count_weights(stack), most, weight.dtype)

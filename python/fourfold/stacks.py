@@ -11,7 +11,7 @@ from torch.nn.modules import module as torch_module
 from fourfold import functional as F
 from fourfold.limits import LIMITS
 
-# The activations that there are operators for, by torch.nn's class.
+# mlp_layers' activations, by torch.nn's class.
 ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
 
 
@@ -24,15 +24,8 @@ class Stack(NamedTuple):
     activation: str
 
 
-def has_operator(layers: int, activation: str) -> bool:
-    """Whether run_stack takes such a stack."""
-    return layers == 2 and activation == "relu"
-
-
 def run_stack(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
-    """The one place that knows which operator computes a stack; has_operator says which there are."""
-    first, last = layers
-    return F.mlp(x, first.weight, first.bias, last.weight, last.bias)
+    return F.mlp_layers(x, [layer.weight for layer in layers], [layer.bias for layer in layers], activation)
 
 
 def count_weights(stack: Stack) -> int:
@@ -98,7 +91,6 @@ class FusedSequential(nn.Sequential):
             stack = None if everyone_watched else stack_at(children, at)
             fused = (
                 stack is not None
-                and has_operator(len(stack.layers), stack.activation)
                 and fits_limits(stack)
                 and not any(is_watched(child) for child in children[at : stack.end])
             )
