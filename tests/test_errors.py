@@ -14,6 +14,7 @@ import torch
 import fourfold
 from fourfold.operators._operator import declared
 from op_cases import CASES, case_id
+from refusals import T, refusal_id, sentence_of
 
 
 def arguments(case: str, **changes: Any) -> tuple:
@@ -24,7 +25,6 @@ def arguments(case: str, **changes: Any) -> tuple:
     return tuple(args)
 
 
-T = torch.zeros
 CELL, SEQUENCE, PACKED, NETWORK = "lltm_cell-tutorial", "lltm-short", "lltm-packed", "mlp-tutorial"
 LSTM, GRU, RESTARTS = "lstm-short", "gru-short", "lltm-reset"
 
@@ -266,16 +266,6 @@ def test_every_operator_refuses_something() -> None:
     assert {row[0] for row in REFUSED} == set(fourfold.operator_names())
 
 
-def sentence_of(function: Any, args: tuple, kind: type) -> str:
-    with pytest.raises(kind) as raised:
-        function(*args)
-    return str(raised.value)
-
-
-def refusal_id(value: Any) -> str | None:
-    return value.split(",")[0][:40] if isinstance(value, str) else None
-
-
 # The function has no dtype argument.
 OF_THE_FUNCTION = [row for row in REFUSED if row[0] != "axpby" or len(row[1]) < 5] + REFUSED_BY_FUNCTION
 
@@ -389,114 +379,3 @@ def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
                 continue
             with pytest.raises((RuntimeError, ValueError, TypeError), match=f"{case.op}_backward: "):
                 original(*args[:place], wrong, *args[place + 1 :])
-
-
-MODULES = [
-    (lambda: fourfold.nn.LLTM(-1, 4), ValueError, "LLTM: expected input_size to be at least 1, but got -1"),
-    (lambda: fourfold.nn.LLTM(3, 0), ValueError, "LLTM: expected hidden_size to be at least 1, but got 0"),
-    (lambda: fourfold.nn.LLTM(3, 4, 0), ValueError, "LLTM: expected num_layers to be at least 1, but got 0"),
-    (lambda: fourfold.nn.LLTM(3, 4.0), TypeError, "LLTM: expected hidden_size to be an int, but got float"),
-    (
-        lambda: fourfold.nn.LLTM(3, 4, dropout=1.5),
-        ValueError,
-        "LLTM: expected dropout to be a number in [0, 1], but got 1.5",
-    ),
-    (lambda: fourfold.nn.LLTMCell(3, -4), ValueError, "LLTMCell: expected hidden_size to be at least 1, but got -4"),
-    (lambda: fourfold.nn.MLP(3, 4, True), TypeError, "MLP: expected output_size to be an int, but got bool"),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(2, 4), T(2, 4))),
-        ValueError,
-        "LLTM: expected h_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), but got (2, 4)"
-        "; for a single step use fourfold.nn.LLTMCell",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), (T(1, 2, 4), T(1, 3, 4))),
-        ValueError,
-        "LLTM: expected c_0 to have shape (num_layers * num_directions, batch, hidden_size) = (1, 2, 4), "
-        "but got (1, 3, 4)",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(3)),
-        ValueError,
-        "LLTM: expected input to have 3 dimensions, or 2 when unbatched, but got shape (3,); for a single step use "
-        "fourfold.nn.LLTMCell",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 7)),
-        ValueError,
-        "LLTM: expected the last dimension of the input to be input_size = 3, but got shape (5, 2, 7)",
-    ),
-    (
-        lambda: fourfold.nn.LLTMCell(3, 4)(T(2, 7)),
-        ValueError,
-        "LLTMCell: expected the last dimension of the input to be input_size = 3, but got shape (2, 7)",
-    ),
-    (
-        lambda: fourfold.nn.MLP(3, 4, 2)(T(5, 7)),
-        ValueError,
-        "MLP: expected the last dimension of the input to be input_size = 3, but got shape (5, 7)",
-    ),
-    (
-        lambda: fourfold.nn.MLP([3, 4, 2])(T(5, 7)),
-        ValueError,
-        "MLP: expected the last dimension of the input to be input_size = 3, but got shape (5, 7)",
-    ),
-    (
-        lambda: fourfold.nn.MLP([3]),
-        ValueError,
-        "MLP: expected sizes to have those of the input and the output, but got (3,)",
-    ),
-    (lambda: fourfold.nn.MLP([3, 0, 2]), ValueError, "MLP: expected sizes[1] to be at least 1, but got 0"),
-    (
-        lambda: fourfold.nn.MLP([3, 4], 2),
-        TypeError,
-        "MLP: expected all sizes in the list, or input_size, hidden_size and output_size alone",
-    ),
-    (lambda: fourfold.nn.MLP(3), TypeError, "MLP: expected hidden_size to be an int, but got NoneType"),
-    (
-        lambda: fourfold.nn.MLP([3, 2], activation="elu"),
-        ValueError,
-        "MLP: expected activation to be relu, tanh, gelu or silu, but got elu",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3).double()),
-        TypeError,
-        "LLTM: expected the input to have the parameters' dtype torch.float32, but got torch.float64",
-    ),
-    (
-        lambda: fourfold.nn.MLP(3, 4, 2)(T(5, 3, device="meta")),
-        ValueError,
-        "MLP: expected the input to be on the parameters' device cpu, but got meta",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3), T(2, 1, 2, 4)),
-        TypeError,
-        "LLTM: expected the state to be a pair of tensors, (h_0, c_0)",
-    ),
-    (
-        lambda: fourfold.nn.LLTMCell(3, 4)(T(2, 3), T(2, 2, 4)),
-        TypeError,
-        "LLTMCell: expected the state to be a pair of tensors, (h, c)",
-    ),
-    (
-        lambda: fourfold.nn.LLTMCell(3, 4)([1.0]),
-        TypeError,
-        "LLTMCell: expected the input to be a torch.Tensor, but got list",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4)([[1.0]]),
-        TypeError,
-        "LLTM: expected input to be a Tensor or a PackedSequence, but got list",
-    ),
-    (
-        lambda: fourfold.nn.LLTM(3, 4).load_state_dict(fourfold.nn.LLTMCell(3, 4).state_dict()),
-        ValueError,
-        "LLTM: this checkpoint holds weights, which is a cell's; load it into fourfold.nn.LLTMCell, or rename weights "
-        "to weights_l0 and bias to bias_l0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "kind", "sentence"), MODULES, ids=refusal_id)
-def test_module_refuses(call: Any, kind: type, sentence: str) -> None:
-    assert sentence_of(lambda: call(), (), kind) == sentence
