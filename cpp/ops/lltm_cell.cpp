@@ -169,9 +169,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
 namespace {
 
 // Whether the CPU's kernels make the products themselves: up to so many multiply-adds. Measured on one thread of a
-// Zen 5 against MKL, they take half its time with AVX-512, and no more with AVX2, at every size below; but they read
-// the weights anew for each few rows, which loses to a blocked product once nothing fits a cache. Without AVX2 the
-// vendor's library is faster as soon as its call is paid for.
+// Zen 5 against MKL, they take about half its time at batch 16 and 128 units, with AVX-512 and with AVX2; the backward of
+// one row and 512 units, which only memory bounds, takes a fifth more. They read the weights anew for each few rows,
+// which loses to a blocked product once nothing fits a cache. Without AVX2 the vendor's library is faster as soon as its
+// call is paid for.
 bool multiplies_on_cpu(int64_t batch, int64_t input_size, int64_t hidden_size) {
   const int64_t most = int64_t(1) << (cpu::level_index() == 0 ? 14 : 26);
   return batch * 3 * hidden_size * (hidden_size + input_size) <= most;
