@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
 # Those between which the kernels differ; the wheel is compiled for more.
 CUDA_ARCHITECTURES = "7.5 9.0+PTX"
 # What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for.
-OLD_ARCHITECTURES = {"75": ("75", "80", "86", "89"), "90": ("90", "100", "120")}
+OLD_ARCHITECTURES = {"75": ("75", "89"), "90": ("90", "120")}
 OLD_PTX = "8.7"
 
 
@@ -134,11 +135,12 @@ def cuda_old(report: Report) -> None:
     build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators}, "fourfold_cuda")
     if str(headers / "cuda_runtime_api.h") not in output(BIN / "ninja", "-C", folder, "-t", "deps"):
         raise Refused("nvcc did not read the headers of CUDA 12.8")
-    for operator in report.operators:
-        for virtual, real in OLD_ARCHITECTURES.items():
-            why = assemble(kept / f"{operator}.compute_{virtual}.ptx", real, ptxas)
-            if why:
-                report.refuse("cuda", "compiled", why, [operator])
+    wanted = [(name, virtual, real) for name in report.operators for virtual, real in OLD_ARCHITECTURES.items()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        refusals = pool.map(lambda w: assemble(kept / f"{w[0]}.compute_{w[1]}.ptx", w[2], ptxas), wanted)
+    for (operator, *_), why in zip(wanted, refusals, strict=True):
+        if why:
+            report.refuse("cuda", "compiled", why, [operator])
     names = ", ".join(number for real in OLD_ARCHITECTURES.values() for number in real)
     report.facts.append(f"cuda: also compiled with the headers of CUDA 12.8, and assembled by its ptxas for {names}")
 
