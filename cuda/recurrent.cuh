@@ -236,23 +236,31 @@ struct Chunks {
 };
 
 // Calls f with the kernels' rounding and the lists of chunks for T, the forward's and the backward's, which stay within
-// the registers of a thread, but for 300 bytes of the largest LSTM in unrounded float32. LSTM's and GRU's common sizes
-// are powers of two, so theirs are fewer: each is a kernel to compile and to prove.
+// the registers of a thread. LSTM and GRU, whose common sizes are powers of two, have fewer, as each is a kernel to
+// compile and to prove; beyond 512 units in unrounded float32, where the LSTM's would not fit, they take a step at a time.
 template <typename Cell, typename T, typename F>
 bool with_variant(bool allow_tf32, const F& f) {
   constexpr int g = Cell::gates;
   constexpr bool every_size = std::is_same_v<Cell, Lltm>;
   if constexpr (std::is_same_v<T, float>) {
     const auto run = [&](auto rounding) {
-      if constexpr (every_size) return f(rounding, Chunks<1, 2, 4, 6, 8>(), Chunks<g, 2 * g, 4 * g, 6 * g, 8 * g>());
-      else return f(rounding, Chunks<2, 4, 8>(), Chunks<2 * g, 4 * g, 8 * g>());
+      if constexpr (every_size) {
+        return f(rounding, Chunks<1, 2, 4, 6, 8>(), Chunks<g, 2 * g, 4 * g, 6 * g, 8 * g>());
+      } else if constexpr (decltype(rounding)::value == Rounding::tf32) {
+        return f(rounding, Chunks<2, 4, 8>(), Chunks<2 * g, 4 * g, 8 * g>());
+      } else {
+        return f(rounding, Chunks<2, 4>(), Chunks<2 * g, 4 * g>());
+      }
     };
     return allow_tf32 ? run(std::integral_constant<Rounding, Rounding::tf32>())
                       : run(std::integral_constant<Rounding, Rounding::none>());
   } else {
     const std::integral_constant<Rounding, Rounding::none> rounding;
-    if constexpr (every_size) return f(rounding, Chunks<1, 2, 3, 4>(), Chunks<g, 2 * g, 3 * g, 4 * g>());
-    else return f(rounding, Chunks<1, 2, 4>(), Chunks<g, 2 * g, 4 * g>());
+    if constexpr (every_size) {
+      return f(rounding, Chunks<1, 2, 3, 4>(), Chunks<g, 2 * g, 3 * g, 4 * g>());
+    } else {
+      return f(rounding, Chunks<1, 2, 4>(), Chunks<g, 2 * g, 4 * g>());
+    }
   }
 }
 

@@ -164,6 +164,7 @@ class Scheduler {
                 bool fences, Site site);
   void yield(Thread& thread, const char* operation, Site site);
   void note_progress() { ++progress_; }
+  size_t fibers() const { return fibers_.size(); }
 
  private:
   static void fiber_main();

@@ -84,8 +84,11 @@ class SchedulerLease {
   SchedulerLease() {
     const std::lock_guard lock(mutex);
     if (spare().empty()) spare().push_back(new Scheduler);
-    scheduler_ = spare().back();
-    spare().pop_back();
+    // That with the most stacks: if each came to have a large grid's, the system would run out of mappings for them.
+    const auto fewer = [](Scheduler* a, Scheduler* b) { return a->fibers() < b->fibers(); };
+    const auto largest = std::max_element(spare().begin(), spare().end(), fewer);
+    scheduler_ = *largest;
+    spare().erase(largest);
   }
   ~SchedulerLease() {
     const std::lock_guard lock(mutex);
