@@ -113,7 +113,7 @@ void map_strided(Place place, int64_t n, const Operands<sizeof...(k) + 1>& opera
 template <typename T, size_t inputs>
 bool is_packed(const Elementwise<inputs>& operands, unsigned* single) {
   if (operands.axes().size() > 1) return false;
-  *single = operands.axes().empty() ? (1u << inputs) - 1 : 0;
+  *single = 0;  // also where there is one element, which out may overwrite: no other thread may read it
   for (size_t k = 0; k <= inputs; ++k) {
     const int64_t stride = operands.axes().empty() ? 1 : operands.axes()[0].stride[k];
     if (k > 0 && stride == 0) {

@@ -52,6 +52,7 @@ def mlp_layers_cases() -> list[tuple[str, Make, bool]]:
         *each,
         *mixed,
         case("one-layer", 4, sizes=[5, 3], activation="tanh"),
+        case("one-hidden", 9, sizes=[12, 40, 5]),
         case("one", 1, sizes=[1, 1, 1], activation="gelu"),
         case("deep", 3, sizes=[4, 17, 16, 1, 7], bias=lambda layer: layer != 1, every_road=True),
         case("odd", 2, 3, sizes=[3, 17, 5], activation="silu", every_road=True),

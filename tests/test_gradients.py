@@ -105,8 +105,8 @@ def backward_arguments(case: Case, args: tuple) -> tuple:
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
-    for result, wanted in zip(backward(*map(LAYOUTS[layout], args)), backward(*args), strict=True):
-        assert torch.equal(result, wanted)
+    # Not to the bit: a vendor's product may sum in another order where its factors lie elsewhere.
+    expect_same(backward(*map(LAYOUTS[layout], args)), backward(*args), dtype, device, case.is_sequence)
 
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)

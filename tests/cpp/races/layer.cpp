@@ -1,22 +1,29 @@
 #include "layer.h"
 
+#include <torch/headeronly/util/BFloat16.h>
+
 #include <random>
 
 #include "cpu/gru.h"
 #include "cpu/lltm.h"
 #include "cpu/lstm.h"
+#include "cpu/recurrent_bf16.h"
 
 namespace fourfold::races {
 
+#define FOURFOLD_CALLS(cell)                                     \
+  [](const RecurrentForward& job) { cpu::cell(job); },           \
+  [](const RecurrentBackward& job) { cpu::cell##_backward(job); }, \
+  [](const RecurrentForward& job) { cpu::cell##_bf16(job); },    \
+  [](const RecurrentBackward& job) { cpu::cell##_bf16_backward(job); }
+
 // Gates and what is kept of them: cpp/formulas.
 const Cell cells[3] = {
-    {"lltm", 3, 3, true, [](const RecurrentForward& job) { cpu::lltm(job); },
-     [](const RecurrentBackward& job) { cpu::lltm_backward(job); }},
-    {"lstm", 4, 4, true, [](const RecurrentForward& job) { cpu::lstm(job); },
-     [](const RecurrentBackward& job) { cpu::lstm_backward(job); }},
-    {"gru", 3, 4, false, [](const RecurrentForward& job) { cpu::gru(job); },
-     [](const RecurrentBackward& job) { cpu::gru_backward(job); }},
+    {"lltm", 3, 3, true, FOURFOLD_CALLS(lltm)},
+    {"lstm", 4, 4, true, FOURFOLD_CALLS(lstm)},
+    {"gru", 3, 4, false, FOURFOLD_CALLS(gru)},
 };
+#undef FOURFOLD_CALLS
 
 template <typename S>
 Layer<S>::Layer(const Cell& cell, const Shape& shape) : cell_(cell), shape_(shape) {
@@ -88,7 +95,7 @@ Results<S> Layer<S>::run() const {
   forward.c_n = has_c ? out(c_0_.size()) : nullptr;
   forward.kept = out(rows * hidden * cell_.kept);
   forward.cells = has_c ? out(rows * hidden) : nullptr;
-  cell_.forward(forward);
+  (shape_.kind == Kind::bfloat16 ? cell_.forward_bf16 : cell_.forward)(forward);
 
   RecurrentBackward backward{};
   backward.layer = forward.layer;
@@ -110,11 +117,12 @@ Results<S> Layer<S>::run() const {
   backward.grad_weight_hh_leading_dim = shape_.hidden_size;
   backward.grad_bias_ih = out(bias_ih_.size());
   backward.grad_bias_hh = out(bias_hh_.size());
-  cell_.backward(backward);
+  (shape_.kind == Kind::bfloat16 ? cell_.backward_bf16 : cell_.backward)(backward);
   return results;
 }
 
 template class Layer<float>;
 template class Layer<double>;
+template class Layer<c10::BFloat16>;
 
 }  // namespace fourfold::races

@@ -16,13 +16,15 @@ struct Cell {
   bool has_c;
   void (*forward)(const RecurrentForward&);
   void (*backward)(const RecurrentBackward&);
+  void (*forward_bf16)(const RecurrentForward&);
+  void (*backward_bf16)(const RecurrentBackward&);
 };
 
 extern const Cell cells[3];
 
 struct Shape {
   const char* name;
-  Kind kind;  // float32 or float64
+  Kind kind;  // float32, float64 or bfloat16
   int64_t time;
   int64_t batch;
   int64_t input_size;
