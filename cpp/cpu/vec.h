@@ -82,13 +82,21 @@ void store(T* to, const Step<T>& step, int64_t count) {
 template <typename T, typename F, typename... Inputs>
 void map(int64_t n, void* out, const F& f, const Inputs&... inputs) {
   T* to = static_cast<T*>(out);
-  for (int64_t k = 0; k < n; k += step_size<T>) {
-    const int64_t count = n - k < step_size<T> ? n - k : step_size<T>;
+  const auto apply = [&](const auto&... steps) {
     Step<T> result;
-    [&](const auto&... steps) {
-      for (int p = 0; p < parts<T>; ++p) result.part[p] = f(steps.part[p]...);
-    }(load(static_cast<const T*>(inputs.data) + k * inputs.stride, inputs.stride, count)...);
-    store(to + k, result, count);
+    for (int p = 0; p < parts<T>; ++p) result.part[p] = f(steps.part[p]...);
+    return result;
+  };
+  int64_t k = 0;
+  if ((... && (inputs.stride == 1))) {  // then no step need ask how its inputs lie, or how much of it there is
+#pragma GCC unroll 4
+    for (; k + step_size<T> <= n; k += step_size<T>) {
+      pack(apply(unpack(Vectorized<T>::loadu(static_cast<const T*>(inputs.data) + k))...)).store(to + k);
+    }
+  }
+  for (; k < n; k += step_size<T>) {
+    const int64_t count = n - k < step_size<T> ? n - k : step_size<T>;
+    store(to + k, apply(load(static_cast<const T*>(inputs.data) + k * inputs.stride, inputs.stride, count)...), count);
   }
 }
 

@@ -120,7 +120,8 @@ class MLP(nn.Module):
 
     def _lists(self) -> tuple[list[Tensor], list[Tensor | None]]:
         if not self._modules:
-            return [self.hidden_weights, self.output_weights], [self.hidden_bias, self.output_bias]
+            weights = [_parameter(self, "hidden_weights"), _parameter(self, "output_weights")]
+            return weights, [_parameter(self, "hidden_bias"), _parameter(self, "output_bias")]
         weights, biases = [], []
         for k, layer in enumerate(self._modules.values()):
             if k % 2 == 0:
