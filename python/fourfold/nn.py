@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fourfold import functional as F
 from fourfold.mlp import MLP
 from fourfold.recurrent import LLTM, expect_features, expect_pair, expect_size, reset_uniform
+from fourfold.sequence import tensors_of
 from fourfold.torch_layers import GRU, LSTM, GRUCell, LSTMCell
 
 __all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Softshrink"]
@@ -97,7 +98,14 @@ class LLTMCell(nn.Module):
         reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        expect_features("LLTMCell", x, self.input_size, self.weights)
+        weights, bias = tensors_of(self, ("weights", "bias"))
+        try:
+            return self._step(x, state, weights, bias)
+        except (AttributeError, TypeError, ValueError):
+            expect_features("LLTMCell", x, self.input_size, weights)
+            raise
+
+    def _step(self, x: Tensor, state: Any, weights: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         batched = x.dim() != 1
         rows = x if batched else x.unsqueeze(0)
         if state is None:
@@ -105,7 +113,7 @@ class LLTMCell(nn.Module):
         else:
             h, c = expect_pair("LLTMCell", state, "(h, c)")
             h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
-        h, c = F.lltm_cell(rows, h, c, self.weights, self.bias)
+        h, c = F.lltm_cell(rows, h, c, weights, bias)
         return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
