@@ -68,7 +68,7 @@ def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float]
 
 def picture(points: Points, varied: str, facts: Mapping[str, Any], file: Path) -> None:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained", facecolor="white")
     panels = figure.subplots(1, 2, sharey=True)
@@ -90,8 +90,12 @@ def picture(points: Points, varied: str, facts: Mapping[str, Any], file: Path) -
         panel.grid(axis="y", color="#dddddd", linewidth=0.8)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylim(0, 1.08 * max(ratio["upper"] for values in points.values() for ratio in values.values()))
-    panels[0].set_ylabel("times as fast as torch.nn; below 1 is slower")
+    # Ratios: half as fast is as far below 1 as twice as fast is above.
+    shown = [ratio for values in points.values() for ratio in values.values()]
+    panels[0].set_yscale("log", base=2)
+    panels[0].set_ylim(min(0.9, *(ratio["lower"] for ratio in shown)) / 1.08, 1.15 * max(r["upper"] for r in shown))
+    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    panels[0].set_ylabel("speed-up over torch.nn; below 1× is slower")
     panels[0].legend(frameon=False)
     held = ", ".join(HELD[name].format(value) for name, value in zip(NAMES, CENTRE, strict=True) if name != varied)
     figure.suptitle(f"fourfold's speed-up, one thread, float32; {held}", fontsize=11)
