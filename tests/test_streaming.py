@@ -281,7 +281,9 @@ def test_copies_have_no_packed_weights() -> None:
         for twin in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
             assert not is_kept(twin)
             assert torch.equal(stream(twin), wanted)
-        assert len(pickle.dumps(module)) == size
+        packed = sum(kept.packed.nbytes for kept in streaming._copies[module].values())
+        # torch's archive of the same parameters differs by some hundred bytes from one to the next.
+        assert abs(len(pickle.dumps(module)) - size) < packed / 4
 
 
 def test_what_torch_cannot_see_needs_repack() -> None:
