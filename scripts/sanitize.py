@@ -29,7 +29,7 @@ OF_A_LEVEL = (
     "test_gradients.py::test_raw_backward_takes_any_layout",
 )
 # AddressSanitizer does not see the masked loads and stores of AVX-512; on the other levels it sees all.
-LEVELS = ("default", "avx2", "avx512")
+LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")
 OPTIONS = {
     # Python and torch keep memory for as long as they live, and their leaks would hide any of ours.
     "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
