@@ -21,6 +21,7 @@ struct Factor {
   static constexpr int64_t per_factor = 1;
 
   static FOURFOLD_FN Vector load(const E* from) { return Vector::loadu(from); }
+  static FOURFOLD_FN Vector load_some(const E* from, int64_t count) { return Vector::loadu(from, count); }
   static FOURFOLD_FN Vector broadcast(const E* from) { return Vector(*from); }
   static FOURFOLD_FN Vectorized<E> add_product(const Vector& x, const Vector& y, const Vectorized<E>& sum) {
     return at::vec::fmadd(x, y, sum);
@@ -64,6 +65,9 @@ struct Factor<Bfloat16Pair> {
 
   static FOURFOLD_FN Vector load(const Bfloat16Pair* from) {
     return reinterpret_cast<Vector>(_mm512_loadu_si512(from));
+  }
+  static FOURFOLD_FN Vector load_some(const Bfloat16Pair* from, int64_t count) {
+    return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << count) - 1), from));
   }
   static FOURFOLD_FN Vector broadcast(const Bfloat16Pair* from) {
     int bits;

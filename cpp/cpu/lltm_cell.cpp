@@ -117,7 +117,7 @@ class Forward {
           for (int t = 0; t < gates * units; ++t) {
             for (int j = 0; j < vectors; ++j) tile.at[t][j] = Vectorized<S>(S(0));
           }
-          multiply_columns<gates, units, vectors>(
+          multiply_columns<gates, units, vectors, S>(
               tile, weights() + (unit + first) * depth_, size_ * depth_, depth_,
               inputs_.get() + group * depth_ * lanes<S>, depth_);
           for (int g = 0; g < gates; ++g) {
@@ -157,9 +157,10 @@ class Forward {
         for (int t = 0; t < gates * units; ++t) {
           for (int r = 0; r < rows; ++r) tile.at[t][r] = Vectorized<S>(S(0));
         }
-        multiply_rows<gates, units, rows>(
-            tile, weights() + (unit + first) * depth_, size_ * depth_, depth_,
-            static_cast<const S*>(rows_.get()) + from * depth_, depth_, depth_);
+        const S* row[decltype(rows)::value];
+        for (int r = 0; r < rows; ++r) row[r] = rows_.get() + (from + r) * depth_;
+        multiply_rows<gates, units, rows, S>(
+            tile, weights() + (unit + first) * depth_, size_ * depth_, depth_, row, depth_);
         for (int g = 0; g < gates; ++g) {
           for (int u = 0; u < units; ++u) {
             for (int r = 0; r < rows; ++r) {
@@ -256,28 +257,23 @@ class Backward {
   void grad_inputs(const S* const* grads, int64_t first, int64_t columns, S* to) const {
     if (to == nullptr || columns == 0) return;
     const S* weights = static_cast<const S*>(job_.factors.weights) + first;
-    const int64_t whole = columns / lanes<S>;
-    const int64_t rest = columns % lanes<S>;
-    const Scratch<S> last(rest == 0 ? 0 : gates * size_ * lanes<S>);
-    if (rest != 0) pack_columns(weights + whole * lanes<S>, depth_, gates * size_, rest, last.get(), lanes<S>);
     parallel(divide_up(job_.batch, 8), product_grain(8 * gates * size_ * columns), [&](int64_t begin, int64_t end) {
       const int64_t first_row = begin * 8;
       for_row_tiles<1>(least(end * 8, job_.batch) - first_row, [&](int64_t from, auto rows) {
-        const auto product = [&](auto width, const S* b, int64_t leading_dim, int64_t column, int64_t count) {
+        for_panels<panels_at_once<rows, 1>>(0, divide_up(columns, lanes<S>), [&](int64_t vector, auto width) {
+          const int64_t column = vector * lanes<S>;
+          const int64_t last = lanes_left<S>(columns, column + (width - 1) * lanes<S>);
           Tile<S, rows, width> tile;
-          for (int r = 0; r < rows; ++r) {
-            for (int j = 0; j < width; ++j) tile.at[r][j] = Vectorized<S>(S(0));
-          }
-          multiply_in_place<rows, width>(tile, grads + first_row + from, b, leading_dim, gates * size_);
+          tile.clear();
+          multiply_in_place<rows, width>(
+              tile, grads + first_row + from, weights + column, depth_, gates * size_, last);
           for (int r = 0; r < rows; ++r) {
             S* out = to + (first_row + from + r) * columns + column;
-            for (int j = 0; j < width; ++j) store_lanes(out + j * lanes<S>, tile.at[r][j], count);
+            for (int j = 0; j < width; ++j) {
+              store_lanes(out + j * lanes<S>, tile.at[r][j], j == width - 1 ? last : lanes<S>);
+            }
           }
-        };
-        for_panels<panels_at_once<rows, 1>>(0, whole, [&](int64_t vector, auto width) {
-          product(width, weights + vector * lanes<S>, depth_, vector * lanes<S>, lanes<S>);
         });
-        if (rest != 0) product(std::integral_constant<int, 1>(), last.get(), lanes<S>, whole * lanes<S>, rest);
       });
     });
   }

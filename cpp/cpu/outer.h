@@ -68,27 +68,35 @@ void add_outer(
     const E* strip, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
   using S = Sum<E>;
   const int64_t depth = factors<E>(count);
-  for_outer_panels<S>(columns, [&](int64_t first_vector, auto width) {
-    const E* panel = b + first_vector * depth * lanes<S>;
-    for_row_tiles<width>(units, [&](int64_t first, auto rows) {
-      Tile<S, rows, width> tile;
-      const E* row[rows];
-      for (int r = 0; r < rows; ++r) {
-        row[r] = strip + first + r;
-        for (int j = 0; j < width; ++j) {
-          const int64_t column = (first_vector + j) * lanes<S>;
-          tile.at[r][j] = begin ? Vectorized<S>(S(0))
-                                : load_lanes(c + (first + r) * ldc + column, lanes_left<S>(columns, column));
-        }
+  const auto add_tile = [&](int64_t first, auto rows, int64_t first_vector, auto width) {
+    Tile<S, rows, width> tile;
+    const E* row[decltype(rows)::value];
+    for (int r = 0; r < rows; ++r) {
+      row[r] = strip + first + r;
+      for (int j = 0; j < width; ++j) {
+        const int64_t column = (first_vector + j) * lanes<S>;
+        tile.at[r][j] = begin ? Vectorized<S>(S(0))
+                              : load_lanes(c + (first + r) * ldc + column, lanes_left<S>(columns, column));
       }
-      multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), lanes<S>, panel, 0, depth);
-      for (int r = 0; r < rows; ++r) {
-        for (int j = 0; j < width; ++j) {
-          const int64_t column = (first_vector + j) * lanes<S>;
-          store_lanes(c + (first + r) * ldc + column, tile.at[r][j], lanes_left<S>(columns, column));
-        }
+    }
+    multiply<rows, 1, width>(
+        tile, static_cast<const E* const*>(row), lanes<S>, b + first_vector * depth * lanes<S>, 0, depth);
+    for (int r = 0; r < rows; ++r) {
+      for (int j = 0; j < width; ++j) {
+        const int64_t column = (first_vector + j) * lanes<S>;
+        store_lanes(c + (first + r) * ldc + column, tile.at[r][j], lanes_left<S>(columns, column));
       }
+    }
+  };
+  // Sums of a few rows are soon made: what takes time is to write them, so that is done from end to end of a row.
+  if (depth <= 2) {
+    for_tiles<1>(units, [&](int64_t first, auto rows) {
+      for_outer_panels<S>(columns, [&](int64_t vector, auto width) { add_tile(first, rows, vector, width); });
     });
+    return;
+  }
+  for_outer_panels<S>(columns, [&](int64_t vector, auto width) {
+    for_row_tiles<width>(units, [&](int64_t first, auto rows) { add_tile(first, rows, vector, width); });
   });
 }
 

@@ -61,6 +61,25 @@ inline Plan plan_of(const RecurrentLayer& layer, int64_t blocks, int64_t bytes, 
   return plan;
 }
 
+// Whether a call has so few rows that its weights are read where torch keeps them: packing them would take as long.
+inline bool few_rows(const RecurrentLayer& layer) { return first_row(layer, layer.time) <= 64; }
+
+// By hidden units, so that each thread reads its own part of the weights. What counts is to read them, which takes as
+// long as two rows' multiply-adds: `step` of them are worth a barrier, `call` of them waking a thread up.
+template <typename Cell>
+Plan plan_in_place(const RecurrentLayer& layer, int64_t blocks) {
+  constexpr double step = 1 << 16;
+  constexpr double call = 1 << 19;
+  const auto products = [&](int64_t rows, int64_t depth) {
+    return static_cast<double>(greatest(rows, 2)) * static_cast<double>(Cell::gates * layer.hidden_size * depth);
+  };
+  const double each = products(layer.batch, layer.hidden_size);
+  const double all = products(first_row(layer, layer.time), layer.input_size) + static_cast<double>(layer.time) * each;
+  int64_t shares = least(blocks, static_cast<int64_t>(each / step < all / call ? each / step : all / call));
+  if (shares > 1) shares = least(shares, usable_threads());
+  return {greatest(shares, 1), false, greatest(layer.time, 1)};
+}
+
 inline Part part_of(const Plan& plan, const RecurrentLayer& layer, int64_t blocks, int64_t begin, int64_t end) {
   if (plan.by_rows) return {layer.batch * begin / plan.shares, layer.batch * end / plan.shares, 0, blocks};
   return {0, layer.batch, blocks * begin / plan.shares, blocks * end / plan.shares};

@@ -2,57 +2,9 @@
 // chunk of steps the products that give the gradients of the weights and of the input.
 #pragma once
 
-#include "cpu/outer.h"
-#include "cpu/recurrent.h"
+#include "cpu/recurrent_columns.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
-
-// The weights for products with gate gradients: blocks of columns, each a panel of one vector whose depth is the gates'
-// units, slot by slot.
-template <typename E>
-struct PackedColumns {
-  using M = Memory<E>;
-  using S = Sum<E>;
-
-  int64_t columns;
-  int64_t depth;
-  E* data;
-
-  int64_t blocks() const { return divide_up(columns, lanes<S>); }
-  int64_t panel_size() const { return factors<E>(depth) * lanes<S>; }
-  int64_t size() const { return blocks() * panel_size(); }
-  E* panel(int64_t block) const { return data + block * panel_size(); }
-
-  // gate_of(k): whose weights the k-th group of hidden_size rows are.
-  template <typename F>
-  void pack(const void* weights, int64_t leading_dim, int64_t hidden_size, int64_t begin, int64_t end, const F& gate_of) const {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t count = lanes_left<S>(columns, block * lanes<S>);
-      const M* from = static_cast<const M*>(weights) + block * lanes<S>;
-      for (int64_t k = 0; k * hidden_size < depth; ++k) {
-        pack_columns(from + gate_of(static_cast<int>(k)) * hidden_size * leading_dim, leading_dim, hidden_size, count,
-                     panel(block) + k * factors<E>(hidden_size) * lanes<S>, lanes<S>);
-      }
-    }
-  }
-
-  // Rows a of `depth` values times blocks [begin, end); calls done(row, block, vector).
-  template <typename F>
-  void multiply_rows(const E* const* a, int64_t count, int64_t begin, int64_t end, const F& done) const {
-    for_row_tiles<1>(count, [&](int64_t from, auto rows) {
-      for_panels<panels_at_once<rows, 1>>(begin, end, [&](int64_t block, auto panels) {
-        Tile<S, rows, panels> tile;
-        for (int r = 0; r < rows; ++r) {
-          for (int p = 0; p < panels; ++p) tile.at[r][p] = Vectorized<S>(S(0));
-        }
-        multiply<rows, panels, 1>(tile, a + from, 1, panel(block), panel_size(), factors<E>(depth));
-        for (int r = 0; r < rows; ++r) {
-          for (int p = 0; p < panels; ++p) done(from + r, block + p, tile.at[r][p]);
-        }
-      });
-    });
-  }
-};
 
 // Where the gradients of the weights are summed up: the job's own memory, or a share's.
 template <typename S>
@@ -64,7 +16,8 @@ struct WeightSums {
   S* gates;  // (grads * hidden_size): of the biases
 };
 
-template <typename Cell, typename E>
+// Columns: PackedColumns or UnpackedColumns.
+template <typename Cell, typename E, typename Columns>
 class Backward {
   using M = Memory<E>;
   using S = Sum<E>;
@@ -77,9 +30,13 @@ class Backward {
         layer_(job.layer),
         plan_(plan),
         size_(layer_.hidden_size),
-        hidden_{size_, gates * size_, nullptr},
-        input_{job.grad_input == nullptr ? 0 : layer_.input_size, gates * size_, nullptr},
+        hidden_({layer_.weight_hh, layer_.weight_hh_leading_dim, size_, size_, gates,
+                 [](int k) { return Cell::hidden_gate(grads - gates + k); }}),
+        input_({layer_.weight_ih, layer_.weight_ih_leading_dim, job.grad_input == nullptr ? 0 : layer_.input_size, size_,
+                gates, [](int k) { return Cell::input_gate(k); }}),
         memory_(hidden_.size() + input_.size()),
+        room_size_(greatest(hidden_.room(), input_.room())),
+        room_(plan.shares * room_size_),
         states_(2 * layer_.batch * size_),
         grads_(plan.chunk_steps * layer_.batch * grads * size_),
         sums_(job.grad_weight_ih == nullptr ? 0 : plan.shares * sums_size()),
@@ -140,12 +97,8 @@ class Backward {
     const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
     const int64_t begin = member.begin();
     const int64_t end = member.end();
-    hidden_.pack(layer_.weight_hh, layer_.weight_hh_leading_dim, size_,
-                 share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end),
-                 [](int k) { return Cell::hidden_gate(grads - gates + k); });
-    input_.pack(layer_.weight_ih, layer_.weight_ih_leading_dim, size_,
-                share_of(input_.blocks(), begin), share_of(input_.blocks(), end),
-                [](int k) { return Cell::input_gate(k); });
+    hidden_.pack(share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end));
+    input_.pack(share_of(input_.blocks(), begin), share_of(input_.blocks(), end));
   }
 
   template <typename F>
@@ -204,6 +157,8 @@ class Backward {
     }
   }
 
+  S* room_of(int64_t share) const { return room_.get() + share * room_size_; }
+
   // A member's lists of pointers to rows: of gate gradients, of h, of the input.
   const M** list(int64_t share, int64_t k) const {
     return lists_.get() + (3 * share + k) * plan_.chunk_steps * layer_.batch;
@@ -217,11 +172,13 @@ class Backward {
     for (int64_t row = 0; row < count; ++row) {
       a[row] = grad_gates(s - first, part.row_begin + row) + (grads - gates) * size_;
     }
-    hidden_.multiply_rows(factor_rows<E>(a), count, part.block_begin, part.block_end, [&](int64_t r, int64_t block, const auto& v) {
+    const auto store = [&](int64_t r, int64_t block, const auto& v) {
       const int64_t row = part.row_begin + r;
       const int64_t unit = block * lanes<S>;
       store_lanes(grad_h(row) + unit, is_reset(t, row) ? Vectorized<S>(S(0)) : v, lanes_left<S>(size_, unit));
-    });
+    };
+    hidden_.multiply_rows(
+        factor_rows<E>(a), count, part.block_begin, part.block_end, room_of(member.begin()), store);
   }
 
   void finish_chunk(const Part& part, const Member& member, int64_t first, int64_t end) const {
@@ -231,7 +188,7 @@ class Backward {
         const Part own = part_of(plan_, layer_, hidden_.blocks(), share, share + 1);
         const int64_t count = list_rows(own, share, first, end);
         if (job_.grad_weight_ih != nullptr) add_weights(own, share, count, sums_of(share), begin);
-        if (job_.grad_input != nullptr) grad_inputs(list(share, 0), list(share, 2), count);
+        if (job_.grad_input != nullptr) grad_inputs(list(share, 0), list(share, 2), count, share);
       }
       return;
     }
@@ -240,7 +197,7 @@ class Backward {
     if (job_.grad_input == nullptr) return;
     const int64_t from = count * member.begin() / plan_.shares;
     const int64_t until = count * member.end() / plan_.shares;
-    grad_inputs(list(member.begin(), 0) + from, list(member.begin(), 2) + from, until - from);
+    grad_inputs(list(member.begin(), 0) + from, list(member.begin(), 2) + from, until - from, member.begin());
   }
 
   int64_t list_rows(const Part& part, int64_t share, int64_t first, int64_t end) const {
@@ -297,13 +254,14 @@ class Backward {
     }
   }
 
-  void grad_inputs(const M* const* a, const M* const* inputs, int64_t count) const {
+  void grad_inputs(const M* const* a, const M* const* inputs, int64_t count, int64_t share) const {
     const M* all = static_cast<const M*>(job_.input);
-    input_.multiply_rows(factor_rows<E>(a), count, 0, input_.blocks(), [&](int64_t row, int64_t block, const auto& v) {
+    const auto store = [&](int64_t row, int64_t block, const auto& v) {
       const int64_t column = block * lanes<S>;
       M* to = static_cast<M*>(job_.grad_input) + (inputs[row] - all) + column;
       store_lanes(to, v, lanes_left<S>(layer_.input_size, column));
-    });
+    };
+    input_.multiply_rows(factor_rows<E>(a), count, 0, input_.blocks(), room_of(share), store);
   }
 
   // The sums of all shares, in their order, into the job's memory. Then the biases.
@@ -350,9 +308,11 @@ class Backward {
   const RecurrentLayer& layer_;
   const Plan plan_;
   int64_t size_;
-  PackedColumns<E> hidden_;
-  PackedColumns<E> input_;
+  Columns hidden_;
+  Columns input_;
   Scratch<E> memory_;
+  int64_t room_size_;
+  Scratch<S> room_;
   Scratch<S> states_;
   Scratch<M> grads_;
   Scratch<S> sums_;
@@ -364,6 +324,12 @@ class Backward {
 template <typename Cell, typename E>
 void run_backward(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
+  if constexpr (std::is_same_v<E, Memory<E>>) {  // pairs of bfloat16 lie in two rows of the weights
+    if (few_rows(layer)) {
+      const Plan plan = plan_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<E>));
+      return Backward<Cell, E, UnpackedColumns<E>>(job, plan).run();
+    }
+  }
   const int64_t depth = Cell::gates * layer.hidden_size;
   const double rows = static_cast<double>(first_row(layer, layer.time));
   const double work = 2 * rows * static_cast<double>(depth) * static_cast<double>(layer.input_size + layer.hidden_size);
@@ -374,7 +340,7 @@ void run_backward(const RecurrentBackward& job) {
   // The weights' sums are read and written once a chunk: enough rows that this costs little.
   const int64_t steps = divide_up(256, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
-  Backward<Cell, E>(job, plan).run();
+  Backward<Cell, E, PackedColumns<E>>(job, plan).run();
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

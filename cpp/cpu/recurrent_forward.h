@@ -2,58 +2,12 @@
 // product and the cell, which is applied to the product's accumulators.
 #pragma once
 
-#include "cpu/recurrent.h"
+#include "cpu/recurrent_weights.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// A layer's weights, packed by blocks of hidden units; a block holds, one after the other: its biases by input, its
-// panel by input (input_size deep), its biases by h, its panel by h (hidden_size deep). A panel's vectors are a block's
-// gates side by side. Biases are of the type that products are summed in, which is as large as a factor.
-template <typename Cell, typename E>
-struct PackedLayer {
-  using M = Memory<E>;
-  using S = Sum<E>;
-  static_assert(sizeof(S) == sizeof(E));
-  static constexpr int64_t width = Cell::gates * lanes<S>;
-
-  int64_t input_size;
-  int64_t hidden_size;
-  E* data;
-
-  explicit PackedLayer(const RecurrentLayer& layer, void* memory = nullptr)
-      : input_size(layer.input_size), hidden_size(layer.hidden_size), data(static_cast<E*>(memory)) {}
-
-  int64_t blocks() const { return divide_up(hidden_size, lanes<S>); }
-  int64_t block_size() const { return (factors<E>(input_size) + factors<E>(hidden_size) + 2) * width; }
-  int64_t size() const { return blocks() * block_size(); }
-  S* input_bias(int64_t block) const { return reinterpret_cast<S*>(data + block * block_size()); }
-  E* input_panel(int64_t block) const { return data + block * block_size() + width; }
-  S* hidden_bias(int64_t block) const {
-    return reinterpret_cast<S*>(input_panel(block) + factors<E>(input_size) * width);
-  }
-  E* hidden_panel(int64_t block) const { return input_panel(block) + (factors<E>(input_size) + 1) * width; }
-
-  void pack(const RecurrentLayer& layer, int64_t begin, int64_t end) const {
-    const int64_t ih = layer.weight_ih_leading_dim;
-    const int64_t hh = layer.weight_hh_leading_dim;
-    for (int64_t block = begin; block < end; ++block) {
-      for (int g = 0; g < Cell::gates; ++g) {
-        const int64_t unit = block * lanes<S>;
-        const int64_t row = g * hidden_size + unit;
-        const int64_t count = lanes_left<S>(hidden_size, unit);
-        const int64_t at = g * lanes<S>;
-        store_lanes(input_bias(block) + at, load_or_zero(static_cast<const M*>(layer.bias_ih), row, count), lanes<S>);
-        store_lanes(hidden_bias(block) + at, load_or_zero(static_cast<const M*>(layer.bias_hh), row, count), lanes<S>);
-        const M* by_input = static_cast<const M*>(layer.weight_ih) + row * ih;
-        const M* by_h = static_cast<const M*>(layer.weight_hh) + row * hh;
-        pack_rows(by_input, ih, input_size, count, input_panel(block) + at, width);
-        pack_rows(by_h, hh, hidden_size, count, hidden_panel(block) + at, width);
-      }
-    }
-  }
-};
-
-template <typename Cell, typename E>
+// Weights: PackedLayer or UnpackedLayer.
+template <typename Cell, typename E, typename Weights>
 class Forward {
   using M = Memory<E>;
   using S = Sum<E>;
@@ -61,7 +15,7 @@ class Forward {
   static constexpr bool own_state = !std::is_same_v<M, S>;
 
  public:
-  Forward(const RecurrentForward& job, const Plan& plan, const PackedLayer<Cell, E>& weights)
+  Forward(const RecurrentForward& job, const Plan& plan, const Weights& weights)
       : job_(job),
         layer_(job.layer),
         plan_(plan),
@@ -70,20 +24,19 @@ class Forward {
         rows_(plan.shares * plan.chunk_steps * layer_.batch),
         sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
         zeros_(layer_.hidden_size),
+        room_(plan.shares * Weights::room),
+        columns_(by_columns() ? plan.shares * Weights::columns_size(layer_, first_row(layer_, layer_.time)) : 0),
         states_(own_state ? layer_.batch * layer_.hidden_size : 0) {
     copy_values(zeros_.get(), static_cast<const S*>(nullptr), layer_.hidden_size);
   }
 
-  void run(bool pack) const {
+  // pack(part, member): what is done to the weights before a part's products.
+  template <typename F>
+  void run(const F& pack) const {
     team(plan_.shares, [&](Member& member) {
       [[maybe_unused]] const TilesInUse tiles;
-      const int64_t blocks = weights_.blocks();
-      const Part part = part_of(plan_, layer_, blocks, member.begin(), member.end());
-      if (pack && !plan_.by_rows) weights_.pack(layer_, part.block_begin, part.block_end);
-      if (pack && plan_.by_rows) {
-        weights_.pack(layer_, blocks * member.begin() / plan_.shares, blocks * member.end() / plan_.shares);
-        member.wait();
-      }
+      const Part part = part_of(plan_, layer_, weights_.blocks(), member.begin(), member.end());
+      pack(part, member);
       run_part(part, member);
     });
   }
@@ -116,10 +69,15 @@ class Forward {
     return begin + (((block - part.block_begin) * plan_.chunk_steps + s) * part_rows + row) * width;
   }
 
+  S* room_of(const Member& member) const { return room_.get() + member.begin() * Weights::room; }
+
   // A member's room for pointers to rows.
   int64_t list_of(const Member& member) const { return member.begin() * plan_.chunk_steps * layer_.batch; }
 
   void project(const Part& part, const Member& member, int64_t first, int64_t end) const {
+    if constexpr (Weights::in_place) {
+      if (by_columns()) return project_columns(part, member);
+    }
     const E** sources = sources_.get() + list_of(member);
     int64_t* targets = rows_.get() + list_of(member);
     int64_t count = 0;
@@ -134,11 +92,9 @@ class Forward {
     }
     for (int64_t block = part.block_begin; block < part.block_end; ++block) {
       S* to = projected(part, block, 0, 0);
-      for_row_tiles<gates>(count, [&](int64_t from, auto rows) {
+      for_tiles<Weights::tile_rows>(count, [&](int64_t from, auto rows) {
         Tile<S, rows, gates> tile;
-        begin_tile<rows, 1>(tile, weights_.input_bias(block));
-        multiply<rows, 1, gates>(
-            tile, sources + from, 1, weights_.input_panel(block), 0, factors<E>(layer_.input_size));
+        weights_.template by_input<rows>(tile, sources + from, block, room_of(member));
         for (int r = 0; r < rows; ++r) {
           for (int g = 0; g < gates; ++g) tile.at[r][g].store(to + targets[from + r] * width + g * lanes<S>);
         }
@@ -146,13 +102,26 @@ class Forward {
     }
   }
 
-  template <int rows, int panels>
-  FOURFOLD_FN void begin_tile(Tile<S, rows, panels * gates>& tile, const S* bias) const {
-    for (int p = 0; p < panels; ++p) {
-      for (int g = 0; g < gates; ++g) {
-        const auto start = Vectorized<S>::loadu(bias + p * weights_.block_size() + g * lanes<S>);
-        for (int r = 0; r < rows; ++r) tile.at[r][p * gates + g] = start;
+  // Whether there are rows enough to be the lanes of the input's product.
+  bool by_columns() const { return Weights::in_place && first_row(layer_, layer_.time) >= lanes<S>; }
+
+  // The same with the rows as lanes, all of them at once.
+  void project_columns(const Part& part, const Member& member) const {
+    const int64_t count = first_row(layer_, layer_.time);
+    int64_t* targets = rows_.get() + list_of(member);
+    for (int64_t s = 0; s < layer_.time; ++s) {
+      const int64_t t = step_at(s);
+      for (int64_t row = 0; row < active_rows(layer_, t); ++row) {
+        targets[first_row(layer_, t) + row] = s * layer_.batch + row;
       }
+    }
+    E* columns = columns_.get() + member.begin() * Weights::columns_size(layer_, count);
+    weights_.lay_out_columns(static_cast<const M*>(job_.input), count, columns);
+    for (int64_t block = part.block_begin; block < part.block_end; ++block) {
+      S* to = projected(part, block, 0, 0);
+      weights_.by_columns(columns, count, block, room_of(member), [&](int64_t row, const auto& gate) {
+        for (int g = 0; g < gates; ++g) gate.v[g].store(to + targets[row] * width + g * lanes<S>);
+      });
     }
   }
 
@@ -174,13 +143,10 @@ class Forward {
     for (int64_t k = 0; k < groups; ++k) {
       const int64_t begin = part.block_begin + (s % 2 == 0 ? k : groups - 1 - k) * group;
       const int64_t end = least(begin + group, part.block_end);
-      for_row_tiles<gates>(count, [&](int64_t from, auto rows) {
-        for_panels<panels_at_once<rows, gates>>(begin, end, [&](int64_t block, auto panels) {
+      for_tiles<Weights::tile_rows>(count, [&](int64_t from, auto rows) {
+        for_panels<Weights::template tile_panels<rows>>(begin, end, [&](int64_t block, auto panels) {
           Tile<S, rows, panels * gates> tile;
-          begin_tile<rows, panels>(tile, weights_.hidden_bias(block));
-          multiply<rows, panels, gates>(
-              tile, h + from, 1, weights_.hidden_panel(block), weights_.block_size(),
-              factors<E>(layer_.hidden_size));
+          weights_.template by_hidden<rows, panels>(tile, h + from, block, room_of(member));
           for (int p = 0; p < panels; ++p) {
             const S* input = projected(part, block + p, s - first, from);
             finish<rows, panels>(tile, p, input, t, part.row_begin + from, at + from, block + p);
@@ -192,8 +158,9 @@ class Forward {
 
   static int64_t panels_at_once_for(int64_t count) {
     int64_t group = 1;
-    const int64_t tiles = divide_up(count, most_rows<gates>);
-    with_count<most_rows<gates>>(divide_up(count, tiles), [&](auto rows) { group = panels_at_once<rows, gates>; });
+    const int64_t tiles = divide_up(count, Weights::tile_rows);
+    with_count<Weights::tile_rows>(
+        divide_up(count, tiles), [&](auto rows) { group = Weights::template tile_panels<rows>; });
     return group;
   }
 
@@ -302,29 +269,44 @@ class Forward {
   const RecurrentForward& job_;
   const RecurrentLayer& layer_;
   const Plan plan_;
-  const PackedLayer<Cell, E>& weights_;
+  const Weights& weights_;
   Scratch<S> projected_;
   Scratch<int64_t> rows_;
   Scratch<const E*> sources_;
   Scratch<S> zeros_;
+  Scratch<S> room_;
+  Scratch<E> columns_;
   Scratch<S> states_;
 };
+
+template <typename Cell, typename E>
+void run_in_place(const RecurrentForward& job) {
+  using Weights = UnpackedLayer<Cell, E>;
+  const Weights weights(job.layer);
+  const Plan plan = plan_in_place<Cell>(job.layer, weights.blocks());
+  Forward<Cell, E, Weights>(job, plan, weights).run([](const Part&, const Member&) {});
+}
 
 template <typename Cell, typename E>
 void run_forward(const RecurrentForward& job) {
   using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
+  if (job.packed == nullptr && few_rows(layer)) return run_in_place<Cell, E>(job);
   Packed weights(layer, const_cast<void*>(job.packed));
   const auto bytes = static_cast<int64_t>(sizeof(E));
   const double work = static_cast<double>(first_row(layer, layer.time)) *
                       static_cast<double>(Cell::gates * layer.hidden_size) *
                       static_cast<double>(layer.input_size + layer.hidden_size);
-  const Plan plan =
-      plan_of(layer, weights.blocks(), weights.size() * bytes, weights.blocks() * Packed::width * bytes, work);
-  if (job.packed != nullptr) return Forward<Cell, E>(job, plan, weights).run(false);
-  const Scratch<E> memory(weights.size());
-  weights.data = memory.get();
-  Forward<Cell, E>(job, plan, weights).run(true);
+  const int64_t blocks = weights.blocks();
+  const Plan plan = plan_of(layer, blocks, weights.size() * bytes, blocks * Packed::width * bytes, work);
+  const Scratch<E> memory(job.packed == nullptr ? weights.size() : 0);
+  if (job.packed == nullptr) weights.data = memory.get();
+  Forward<Cell, E, Packed>(job, plan, weights).run([&](const Part& part, Member& member) {
+    if (job.packed != nullptr) return;
+    if (!plan.by_rows) return weights.pack(layer, part.block_begin, part.block_end);
+    weights.pack(layer, blocks * member.begin() / plan.shares, blocks * member.end() / plan.shares);
+    member.wait();
+  });
 }
 
 // What a job's `packed` points to, and how it is filled.

@@ -10,6 +10,9 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
+// Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k.
+inline constexpr int tile_vectors = Vectorized<float>::size() == 16 ? 24 : 12;
+
 #if defined(__AMX_BF16__)
 // AMX keeps accumulators of 16 rows and 16 columns, four of them beside the factors.
 template <int width>
@@ -17,9 +20,6 @@ inline constexpr int most_rows = 16;
 template <int rows, int width>
 inline constexpr int panels_at_once = 4 / width;
 #else
-// Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k.
-inline constexpr int tile_vectors = Vectorized<float>::size() == 16 ? 24 : 12;
-
 // The most rows of a tile whose panels have so many vectors, and how many panels a tile of so many rows takes at once:
 // enough chains to hide a multiply-add's latency, not more than the registers hold.
 template <int width>
@@ -32,6 +32,12 @@ inline constexpr int panels_at_once =
 template <typename S, int rows, int columns>
 struct Tile {
   Vectorized<S> at[rows][columns];
+
+  FOURFOLD_FN void clear() {
+    for (int r = 0; r < rows; ++r) {
+      for (int j = 0; j < columns; ++j) at[r][j] = Vectorized<S>(S(0));
+    }
+  }
 };
 
 // tile[r][p * width + j] += Σ_k a[r][k * a_step] panel_p[k][j], where panel_p begins at b + p * panel_size; depth, steps
@@ -74,17 +80,6 @@ FOURFOLD_FN void with_count(int64_t n, const F& f) {
   f(std::integral_constant<int, most>());
 }
 
-// Cuts `count` rows into tiles of about the same size and calls f(first, rows) for each, rows a constant.
-template <int width, typename F>
-void for_row_tiles(int64_t count, const F& f) {
-  const int64_t tiles = (count + most_rows<width> - 1) / most_rows<width>;
-  for (int64_t tile = 0, first = 0; tile < tiles; ++tile) {
-    const int64_t rows = count / tiles + (tile < count % tiles ? 1 : 0);
-    with_count<most_rows<width>>(rows, [&](auto constant) { f(first, constant); });
-    first += rows;
-  }
-}
-
 // Cuts the panels [begin, end) into groups of about the same size, `most` at most, and calls f(first, panels) for each,
 // panels a constant.
 template <int most, typename F>
@@ -95,6 +90,18 @@ FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
     with_count<most>(panels, [&](auto constant) { f(first, constant); });
     first += panels;
   }
+}
+
+// Cuts `count` rows into tiles of about the same size and calls f(first, rows) for each, rows a constant.
+template <int most, typename F>
+void for_tiles(int64_t count, const F& f) {
+  for_panels<most>(0, count, f);
+}
+
+// The same for rows that are multiplied with panels of so many vectors.
+template <int width, typename F>
+void for_row_tiles(int64_t count, const F& f) {
+  for_tiles<most_rows<width>>(count, f);
 }
 
 #if !defined(__AMX_BF16__)

@@ -6,26 +6,27 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// tile[g * units + u][j] += Σ_k w[g * group_step + u * leading_dim + k] columns[k * vectors + j]: rows of w times
-// columns, whose values for each k lie side by side.
-template <int groups, int units, int vectors, typename S>
+// tile[g * units + u][j] += Σ_k w[g * group_step + u * leading_dim + k] columns[k * vectors + j] over the factors k: rows
+// of w times columns, whose factors for each k lie side by side. Steps and dimensions of w count values.
+template <int groups, int units, int vectors, typename E>
 FOURFOLD_FN void multiply_columns(
-    Tile<S, groups * units, vectors>& tile, const S* w, int64_t group_step, int64_t leading_dim, const S* columns,
-    int64_t depth) {
+    Tile<Sum<E>, groups * units, vectors>& tile, const Memory<E>* w, int64_t group_step, int64_t leading_dim,
+    const E* columns, int64_t depth) {
+  using F = Factor<E>;
   // Several k at once: the rows' many addresses do not stay in registers.
   constexpr int steps = tile_vectors / 6 / vectors;
   const auto add = [&](int64_t k, auto count) __attribute__((always_inline)) {
-    Vectorized<S> column[count * vectors];
-    for (int i = 0; i < count * vectors; ++i) column[i] = Vectorized<S>::loadu(columns + (k * vectors + i) * lanes<S>);
+    typename F::Vector column[count * vectors];
+    for (int i = 0; i < count * vectors; ++i) column[i] = F::load(columns + (k * vectors + i) * lanes<Sum<E>>);
 #pragma GCC unroll 32
     for (int t = 0; t < groups * units; ++t) {
-      const S* row = w + t / units * group_step + t % units * leading_dim + k;
+      const E* row = factors_at<E>(w, t / units * group_step + t % units * leading_dim) + k;
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) {
-        const Vectorized<S> weight(row[i]);
+        const auto weight = F::broadcast(row + i);
 #pragma GCC unroll 2
         for (int j = 0; j < vectors; ++j) {
-          tile.at[t][j] = at::vec::fmadd(weight, column[i * vectors + j], tile.at[t][j]);
+          tile.at[t][j] = F::add_product(weight, column[i * vectors + j], tile.at[t][j]);
         }
       }
     }
@@ -35,38 +36,42 @@ FOURFOLD_FN void multiply_columns(
   for (; k < depth; ++k) add(k, std::integral_constant<int, 1>());
 }
 
-// tile[g * units + u][r] += w[g * group_step + u * leading_dim + k] a[r * a_step + k], lane by lane over all k: the
-// sums of a vector's lanes (sum_lanes) are the product.
-template <int groups, int units, int rows, typename S>
+// tile[g * units + u][r] += w[g * group_step + u * leading_dim + k] a[r][k], lane by lane over all factors k: the sums of
+// a vector's lanes (sum_lanes) are the product. Steps and dimensions of w count values.
+template <int groups, int units, int rows, typename E>
 FOURFOLD_FN void multiply_rows(
-    Tile<S, groups * units, rows>& tile, const S* w, int64_t group_step, int64_t leading_dim, const S* a,
-    int64_t a_step, int64_t depth) {
+    Tile<Sum<E>, groups * units, rows>& tile, const Memory<E>* w, int64_t group_step, int64_t leading_dim,
+    const E* const* a, int64_t depth) {
+  using F = Factor<E>;
+  constexpr int64_t lane_count = lanes<Sum<E>>;
   const auto step = [&](int64_t k, const auto& load) __attribute__((always_inline)) {
-    Vectorized<S> row[rows];
-    for (int r = 0; r < rows; ++r) row[r] = load(a + r * a_step + k);
+    typename F::Vector row[rows];
+    for (int r = 0; r < rows; ++r) row[r] = load(a[r] + k);
     for (int g = 0; g < groups; ++g) {
       for (int u = 0; u < units; ++u) {
-        const Vectorized<S> weights = load(w + g * group_step + u * leading_dim + k);
+        const auto weights = load(factors_at<E>(w, g * group_step + u * leading_dim) + k);
         for (int r = 0; r < rows; ++r) {
-          tile.at[g * units + u][r] = at::vec::fmadd(weights, row[r], tile.at[g * units + u][r]);
+          tile.at[g * units + u][r] = F::add_product(weights, row[r], tile.at[g * units + u][r]);
         }
       }
     }
   };
-  const int64_t whole = depth / lanes<S> * lanes<S>;
-  for (int64_t k = 0; k < whole; k += lanes<S>) step(k, [](const S* from) { return Vectorized<S>::loadu(from); });
-  if (whole < depth) step(whole, [&](const S* from) { return load_lanes(from, depth - whole); });
+  const int64_t whole = depth / lane_count * lane_count;
+  for (int64_t k = 0; k < whole; k += lane_count) step(k, [](const E* from) { return F::load(from); });
+  if (whole < depth) step(whole, [&](const E* from) { return F::load_some(from, depth - whole); });
 }
 
-// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...]: the product with columns that lie side by side.
+// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...]: the product with columns that lie side by side, of which
+// the last vector has `last`.
 template <int rows, int width, typename S>
 FOURFOLD_FN void multiply_in_place(
-    Tile<S, rows, width>& tile, const S* const* a, const S* b, int64_t leading_dim, int64_t depth) {
+    Tile<S, rows, width>& tile, const S* const* a, const S* b, int64_t leading_dim, int64_t depth, int64_t last) {
   const S* row[rows];
   for (int r = 0; r < rows; ++r) row[r] = a[r];
   for (int64_t k = 0; k < depth; ++k, b += leading_dim) {
     Vectorized<S> column[width];
-    for (int j = 0; j < width; ++j) column[j] = Vectorized<S>::loadu(b + j * lanes<S>);
+    for (int j = 0; j < width - 1; ++j) column[j] = Vectorized<S>::loadu(b + j * lanes<S>);
+    column[width - 1] = load_lanes(b + (width - 1) * lanes<S>, last);
     for (int r = 0; r < rows; ++r) {
       const Vectorized<S> x(row[r][k]);
       for (int j = 0; j < width; ++j) tile.at[r][j] = at::vec::fmadd(x, column[j], tile.at[r][j]);
