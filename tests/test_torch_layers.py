@@ -281,7 +281,10 @@ def test_autocast(name: str) -> None:
     ours, theirs = twins(name, 3, 8)
     x = torch.randn(5, 2, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        got, wanted = ours(x), theirs(x)
+        got = ours(x)
+        # oneDNN multiplies bfloat16 with AVX-512 alone, and torch's LSTM then fails.
+        wanted = theirs(x) if name == "GRU" or torch.cpu._is_avx512_supported() else None
+    wanted = wanted or theirs(x)
     torch.testing.assert_close(got[0].float(), wanted[0].float(), **TOLERANCE[torch.bfloat16])
     got[0].float().sum().backward()
     assert all(p.grad.dtype == torch.float32 for p in ours.parameters())
@@ -299,10 +302,13 @@ def test_repeated_calls_give_the_same_bits(name: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(once, gradients(layer, again), strict=True))
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["read", "frozen"])
 @pytest.mark.parametrize("name", EVERY)
-def test_two_threads_call_one_module(name: str) -> None:
-    """Weights that stay packed are shared by them, and repacked while they run."""
-    module = EVERY[name][0](8, 24).eval()
+def test_two_threads_call_one_module(name: str, frozen: bool) -> None:
+    """Weights that stay packed are shared by them, and packed anew while they run."""
+    module = EVERY[name][0](8, 24)
+    if frozen:
+        fourfold.freeze(module)
     xs = [torch.randn(1, 8) for _ in range(4)]
     with torch.no_grad():
         wanted = [flat(module(x))[0] for x in xs]
@@ -313,8 +319,8 @@ def test_two_threads_call_one_module(name: str) -> None:
             for k in range(60):
                 if not torch.equal(flat(module(x))[0], expected):
                     wrong.append(k)
-                if k % 20 == 0:
-                    module.repack()
+                if frozen and k % 20 == 0:
+                    fourfold.freeze(module)
 
     threads = [threading.Thread(target=work, args=pair) for pair in zip(xs, wanted, strict=True)]
     for thread in threads:

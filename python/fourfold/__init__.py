@@ -25,6 +25,7 @@ _health.check()
 
 from fourfold import functional, nn, reference
 from fourfold._backends import backends, cpu_capability, operator_names
+from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *
 from fourfold.replacement import optimize, restore
 
@@ -33,11 +34,14 @@ __version__: str = _C.build_info()["version"]
 __all__ = [
     "backends",
     "cpu_capability",
+    "freeze",
+    "frozen",
     "functional",
     "nn",
     "operator_names",
     "optimize",
     "reference",
     "restore",
+    "unfreeze",
     *functional.__all__,
 ]

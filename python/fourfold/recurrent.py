@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
+from fourfold.freezing import Freezable
 from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, tensors_of
-from fourfold.streaming import Streams
 
 State = tuple[Tensor, Tensor]
 
@@ -62,7 +62,7 @@ def reset_uniform(module: nn.Module, hidden_size: int) -> None:
         nn.init.uniform_(parameter, -bound, bound)
 
 
-class LLTM(Streams, nn.Module):
+class LLTM(Freezable, nn.Module):
     """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
 
     Args:
@@ -139,6 +139,12 @@ class LLTM(Streams, nn.Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}{direction}" for direction in ("", "_reverse")[: self.num_directions]]
 
+    _pack = staticmethod(torch.ops.fourfold.lltm_pack.default)
+
+    def _parameter_names(self) -> list[tuple[str, ...]]:
+        suffixes = [suffix for layer in range(self.num_layers) for suffix in self._suffixes(layer)]
+        return [(f"weights{suffix}", f"bias{suffix}") for suffix in suffixes]
+
     def reset_parameters(self) -> None:
         """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
         reset_uniform(self, self.hidden_size)
@@ -205,9 +211,8 @@ class LLTM(Streams, nn.Module):
         return states[0], states[1]
 
     def _layers(self, x: Tensor, state: State, batch_sizes: Tensor | None, reset: Tensor | None) -> tuple:
-        suffixes = [suffix for layer in range(self.num_layers) for suffix in self._suffixes(layer)]
-        parameters = [tensors_of(self, (f"weights{suffix}", f"bias{suffix}")) for suffix in suffixes]
-        return run_layers(self, F.lltm, torch.ops.fourfold.lltm_pack.default, parameters, x, state, batch_sizes, reset)
+        parameters = [tensors_of(self, names) for names in self._parameter_names()]
+        return run_layers(self, F.lltm, parameters, x, state, batch_sizes, reset)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if f"{prefix}weights" in state_dict:

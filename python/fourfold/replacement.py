@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fourfold.freezing import Freezable, unfreeze
 from fourfold.limits import LIMITS
 from fourfold.operators._check import has_kernel
 from fourfold.stacks import (
@@ -22,7 +23,6 @@ from fourfold.stacks import (
     fits_limits,
     is_watched,
 )
-from fourfold.streaming import Streams
 from fourfold.torch_layers import GRU, LSTM, GRUCell, LSTMCell
 
 # By torch's class, ours and the operator that it runs on.
@@ -98,7 +98,7 @@ def optimize(model: nn.Module) -> Report:
     _expect_model("optimize", model)
     report = Report()
     for name, module in model.named_modules():
-        if isinstance(module, Streams) or type(module) is FusedSequential:
+        if isinstance(module, Freezable) or type(module) is FusedSequential:
             continue
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
             _replace_layer(report, name or "(the model)", module)
@@ -118,8 +118,8 @@ def restore(model: nn.Module) -> None:
     for module in model.modules():
         former = module.__dict__.pop(_MARK, None)
         if former is not None:
-            if isinstance(module, Streams):
-                module.repack()
+            if isinstance(module, Freezable):
+                unfreeze(module)
             module.__class__ = former
 
 

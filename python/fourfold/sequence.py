@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fourfold.streaming import may_stream, packed_weights
+from fourfold.freezing import packed_weights
 
 
 def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
@@ -68,7 +68,6 @@ def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor
 def run_layers(
     module: nn.Module,
     run: Callable[..., tuple],
-    pack: Callable[..., Tensor],
     parameters: Sequence[Sequence[Tensor | None]],
     x: Tensor,
     states: Sequence[Tensor],
@@ -77,7 +76,7 @@ def run_layers(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """All layers of a module that has torch.nn.LSTM's ``num_layers``, ``bidirectional`` and ``dropout``.
 
-    run: the operator's function, for one layer and direction. pack: packs the weights that ``run`` takes.
+    run: the operator's function, for one layer and direction.
     parameters: one sequence a layer and direction, in the order of the states.
     x: (time, batch, input_size), or (rows, input_size) when packed.
     states: (num_layers * directions, batch, hidden_size) each.
@@ -89,21 +88,20 @@ def run_layers(
     resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
     single = len(parameters) == 1
     initial = [(s[0],) if single else s.unbind(0) for s in states]
-    streams = may_stream(module, x, x.shape[0] if batch_sizes is None else batch_sizes.shape[0])
+    packed = packed_weights(module, parameters, x)
     final: list[tuple[Tensor, ...]] = []
     for layer in range(module.num_layers):
         outputs = []
         for direction in range(directions):
             k = layer * directions + direction
-            weights = parameters[k]
             output, state = run(
                 x,
                 *(s[k] for s in initial),
-                *weights,
+                *parameters[k],
                 reverse=direction == 1,
                 batch_sizes=batch_sizes,
                 reset=resets[direction],
-                packed=packed_weights(module, k, weights, pack) if streams else None,
+                packed=None if packed is None else packed[k],
             )
             outputs.append(output)
             final.append(state if isinstance(state, tuple) else (state,))

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
+from fourfold.freezing import Freezable, packed_weights
 from fourfold.recurrent import expect_pair
 from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, tensors_of
-from fourfold.streaming import Streams, may_stream, packed_weights
 
 _is_compiling = torch.compiler.is_compiling
 _dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
@@ -27,8 +27,11 @@ def _outside_dynamo() -> Callable[..., tuple]:
     return torch.compiler.disable(_Layers._forward)
 
 
-class _Layers(Streams):
+class _Layers(Freezable):
     """What LSTM and GRU share: torch's checks in torch's words, and the layout of input, states and reset."""
+
+    def _parameter_names(self) -> list[tuple[str, ...]]:
+        return [tuple(names) for names in self._all_weights]
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
@@ -75,7 +78,7 @@ class _Layers(Streams):
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._as_hx(final)
 
     def _run_layers(self, parameters: list, x: Tensor, states: Any, batch_sizes: Any, reset: Any) -> tuple:
-        return run_layers(self, self._operator, self._pack, parameters, x, states, batch_sizes, reset)
+        return run_layers(self, self._operator, parameters, x, states, batch_sizes, reset)
 
     def _initial_states(self, x: Tensor, batch: Any, hx: Any, batched: bool) -> list[Tensor]:
         lstm = self.mode == "LSTM"
@@ -137,7 +140,7 @@ class LSTM(_Layers, nn.LSTM):
           alone, with h_0 and c_0 for the forward direction of the first, unless it begins with a reset, and for the
           reverse direction of the last.
 
-    In eval mode without gradient, calls of few steps keep the weights packed; :meth:`repack` forgets them.
+    Each call reads the weights as they are; :func:`fourfold.freeze` declares them constant.
 
     Raises:
         ValueError, RuntimeError: what torch.nn.LSTM refuses, in its words; proj_size; a reset of another shape.
@@ -177,8 +180,11 @@ class GRU(_Layers, nn.GRU):
 _CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class _Cell(Streams):
+class _Cell(Freezable):
     """One step of a layer: a sequence of length one."""
+
+    def _parameter_names(self) -> list[tuple[str, ...]]:
+        return [_CELL_NAMES]
 
     def _step(self, x: Tensor, states: tuple[Tensor, ...]) -> Any:
         """x: (batch, input_size). Returns the operator's final state."""
@@ -192,7 +198,8 @@ class _Cell(Streams):
                     f"hidden{k} has inconsistent hidden_size: got {state.shape[-1]}, expected {self.hidden_size}"
                 )
         parameters = tensors_of(self, _CELL_NAMES)
-        packed = packed_weights(self, 0, parameters, self._pack) if may_stream(self, x, 1) else None
+        packed = packed_weights(self, [parameters], x)
+        packed = None if packed is None else packed[0]
         return self._operator(x.unsqueeze(0), *states, *parameters, packed=packed)[1]
 
 

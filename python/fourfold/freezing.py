@@ -1,0 +1,222 @@
+"""Weights that a user declares constant, which then stay packed from one call to the next. Without such a declaration
+nothing is kept: a call reads the weights as they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
+_is_tracing = torch._C._is_tracing
+_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_transforms_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Freezable:
+    """A module whose weights :func:`freeze` can pack. ``_parameter_names``: those of each layer and direction, as
+    ``_pack`` takes them."""
+
+    _pack: Callable[..., Tensor]
+    _parameter_names: Callable[[], list[tuple[str, ...]]]
+
+
+class _Copy(NamedTuple):
+    """One layer's weights, packed, and what they were made of."""
+
+    names: tuple[str, ...]
+    parameters: tuple[Tensor | None, ...]
+    storages: tuple[Any, ...]  # alive with the copy, so that their addresses are nobody else's
+    marks: list[Any]
+    packed: Tensor
+
+
+class _Frozen:
+    """A module's copies. ``steps``: how many optimisers' steps had been made when they were last compared."""
+
+    def __init__(self, copies: list[_Copy]) -> None:
+        self.copies = copies
+        self.packed = [copy.packed for copy in copies]
+        self.steps = _steps.made
+
+
+class _Steps:
+    """Optimisers' steps, of which a fused one changes parameters without counting it in their versions. The hook sets a
+    mark and counts nothing: a counter would be read, and so guarded, by a step that torch.compile captures."""
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+        self._marked = False
+        self._made = 0
+
+    def watch(self) -> None:
+        if self._hook is None:
+            self._hook = register_optimizer_step_post_hook(self._note)
+
+    def _note(self, *_: Any) -> None:
+        self._marked = True
+
+    @property
+    def made(self) -> int:
+        if self._marked:
+            self._marked = False
+            self._made += 1
+        return self._made
+
+
+_steps = _Steps()
+# Beside the modules and not in them: a copy of a module, pickled or deep, has none of it.
+_frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
+
+
+def freeze(model: Model) -> Model:
+    """Declares the weights of a model's recurrent layers constant, and packs them, as they are now, for calls to come.
+
+    Calls without gradient then read the packed weights, which makes calls of few steps cheaper, until :func:`unfreeze`.
+    It costs the memory of a second copy. Calls with gradient, under autocast, compiled, exported or transformed by
+    torch.func read the weights themselves. Freezing once more packs anew.
+
+    Args:
+        model: a module that holds some of :class:`fourfold.nn.LSTM`, ``GRU``, ``LLTM``, ``LSTMCell`` and ``GRUCell``,
+            or is one, with its weights on the CPU. Layers on other devices are left as they are.
+
+    Returns:
+        model.
+
+    Raises:
+        TypeError: model is no torch.nn.Module.
+        ValueError: there is no such layer, or one's weights are computed (parametrized) or of a tensor subclass.
+        RuntimeError: later, by a call of a frozen layer that finds its weights changed: replaced, written in place,
+            moved, or stepped by an optimiser. Writes that torch does not see (through ``.data`` or numpy, collectives)
+            are not found; who writes so must not freeze.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"freeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
+    layers = [module for module in model.modules() if isinstance(module, Freezable)]
+    if not layers:
+        raise ValueError(
+            f"freeze: expected a model with recurrent layers of fourfold.nn, but {type(model).__name__} has none; "
+            "fourfold.optimize puts them in the place of torch.nn's"
+        )
+    made = {module: _Frozen(copies) for module in layers if (copies := _copies_of(module))}
+    if not made:
+        device = next(layers[0].parameters()).device
+        raise ValueError(
+            f"freeze: expected weights on the CPU, whose kernels alone read packed ones, but these are on {device}; "
+            "leave a model on this device unfrozen"
+        )
+    _steps.watch()
+    for module, frozen in made.items():
+        _frozen[module] = frozen
+    return model
+
+
+def unfreeze(model: Model) -> Model:
+    """Ends what :func:`freeze` began: the packed weights are forgotten, and calls read the weights as they are.
+
+    Args:
+        model: the model, or a part of it. What is not frozen stays so.
+
+    Returns:
+        model.
+    """
+    for module in model.modules():
+        _frozen.pop(module, None)
+    return model
+
+
+@contextlib.contextmanager
+def frozen(model: Model) -> Iterator[Model]:
+    """:func:`freeze` for the time of a ``with`` block. Layers that were frozen before stay so after it.
+
+    Args, Raises:
+        As in :func:`freeze`.
+    """
+    before = {module: _frozen[module] for module in model.modules() if module in _frozen}
+    freeze(model)
+    try:
+        yield model
+    finally:
+        unfreeze(model)
+        _frozen.update(before)
+
+
+def packed_weights(module: nn.Module, parameters: Sequence[Sequence[Tensor | None]], x: Tensor) -> list[Tensor] | None:
+    """What is kept of a frozen module's layers, for a call that may use it.
+
+    parameters: each layer's, as the call would otherwise read them.
+    """
+    if _is_compiling() or not _frozen or (kept := _frozen.get(module)) is None:
+        return None
+    if (
+        _is_grad_enabled()
+        or type(x) is not Tensor
+        or not x.is_cpu
+        or _any_autocast_enabled()
+        or _transforms_active()
+        or _is_tracing()
+        or _dispatch_modes()
+    ):
+        return None
+    for copy, given in zip(kept.copies, parameters, strict=True):
+        if not _same(copy.parameters, given) or copy.marks != _marks(given):
+            _refuse(module, copy, given)
+    if kept.steps != (steps := _steps.made):
+        for copy in kept.copies:
+            if not torch.equal(copy.packed, _pack(module, copy.parameters)):
+                _refuse(module, copy, ())
+        kept.steps = steps
+    return kept.packed
+
+
+def _copies_of(module: Any) -> list[_Copy]:
+    """None where the weights are not on the CPU."""
+    copies = []
+    for names in module._parameter_names():
+        parameters = tuple(module._parameters.get(name, getattr(module, name)) for name in names)
+        tensors = [p for p in parameters if p is not None]
+        if not all(p.is_cpu for p in tensors):
+            return []
+        for name, p in zip(names, parameters, strict=True):
+            if p is not None and (type(p) not in (Tensor, nn.Parameter) or name not in module._parameters):
+                what = "is computed in each call" if name not in module._parameters else f"is a {type(p).__name__}"
+                raise ValueError(
+                    f"freeze: expected {type(module).__name__}'s weights to be plain parameters, but {name} {what}; "
+                    "freeze the other layers by themselves"
+                )
+        marks = _marks(parameters)  # before the copy is made: a change meanwhile is found
+        storages = tuple(p.untyped_storage() for p in tensors)
+        copies.append(_Copy(names, parameters, storages, marks, _pack(module, parameters)))
+    return copies
+
+
+def _pack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
+    with torch.no_grad():
+        return module._pack(*parameters)
+
+
+def _same(known: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> bool:
+    return len(known) == len(given) and all(a is b for a, b in zip(known, given, strict=True))
+
+
+def _marks(parameters: Sequence[Tensor | None]) -> list[Any]:
+    """What changes with each parameter's values, as far as torch knows; tensors of inference mode count no versions."""
+    return [None if p is None else (p.data_ptr(), None if p.is_inference() else p._version) for p in parameters]
+
+
+def _refuse(module: nn.Module, copy: _Copy, given: Sequence[Tensor | None]) -> None:
+    known = zip(copy.names, copy.parameters, copy.marks, given, _marks(given), strict=False)
+    changed = [name for name, p, mark, q, now in known if p is not q or mark != now] or copy.names
+    raise RuntimeError(
+        f"{type(module).__name__}: expected the weights to stay as fourfold.freeze packed them, but "
+        f"{', '.join(changed)} changed; call fourfold.unfreeze(model) before they do, fourfold.freeze(model) after it"
+    )
