@@ -79,10 +79,23 @@ def test_packed_lengths_are_half_the_longest_in_the_mean(kind):
     assert check(sequence, problem) == [sequence.PLAIN, f"nn.{kind.name}", OURS]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_row_of_a_step_is_right(kind):
-    names = check(stream, stream.problem(kind, 4, 16))
-    assert names[-1] == OURS and f"nn.{kind.torch_name}Cell" in names
+@pytest.mark.parametrize(
+    ("kind", "time"), [(kind, time) for kind in KINDS for time in ((1,) if kind is layers.LLTM else (1, 3))]
+)
+def test_every_row_of_some_steps_is_right(kind, time):
+    problem = stream.problem(kind, {"batch_size": 2, "input_size": 4, "hidden_size": 16, "time": time})
+    names = check(stream, problem)
+    assert names[-2:] == [OURS, stream.FROZEN] and (f"nn.{kind.torch_name}Cell" in names) == (time == 1)
+
+
+def test_a_frozen_row_is_frozen_with_the_problems_weights():
+    problem = stream.problem(layers.LSTM, {"batch_size": 1, "input_size": 4, "hidden_size": 16, "time": 1})
+    row, candidate = comparison.prepare(problem, stream.contenders(problem, ())[-1], problem.exact())
+    assert not row.wrong
+    with torch.no_grad():
+        candidate.parameters[0].zero_()
+    with pytest.raises(RuntimeError, match="freeze"), torch.no_grad():
+        candidate.call(*problem.inputs)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)

@@ -1,40 +1,58 @@
-"""``bench stream``: one step a call at batch 1, as a program calls that gets its input one piece at a time."""
+"""``bench stream``: a few steps a call, as a program calls that gets its input one piece at a time."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import product
 
 from torch import Tensor, nn
 
+import fourfold
 from fourfold import reference
 from fourfold.bench import layers, sequence
 from fourfold.bench.comparison import inductor, left_out
 from fourfold.bench.layers import KINDS, LLTM, Kind
 from fourfold.bench.precision import FLOAT32
-from fourfold.bench.problem import NO_GRAD, OURS, Candidate, Contender, Problem, Target
+from fourfold.bench.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target
 from fourfold.bench.request import Request
 
-SIZES = ((32, 128), (512, 512))  # input and hidden size
+NAMES = ("batch_size", "input_size", "hidden_size", "time")
+LLTM_SIZES = ((1, 32, 128, 1), (1, 512, 512, 1))
+SIZES = tuple((batch, hidden, hidden, time) for time, batch, hidden in product((1, 16), (1, 4), (64, 128, 256, 512)))
+QUICK = (1, 128, 128, 1)
 PLAIN = "plain PyTorch"
+FROZEN = f"{OURS}, frozen"
+# Times as fast as torch.nn's layer without gradient: as a call reads its weights, and with these declared constant.
+LIMITS = {"LSTM": (1.5, 3.0), "GRU": (1.2, 1.5)}
 
 
 def problems(request: Request) -> Iterator[Problem]:
-    sizes = [tuple({"input_size": SIZES[0][0], "hidden_size": SIZES[0][1], **request.sizes}.values())]
     for kind in [KINDS[name] for name in request.kinds or KINDS]:
-        for input_size, hidden_size in sizes if request.sizes or request.quick else SIZES:
-            yield problem(kind, input_size, hidden_size)
+        for sizes in [QUICK] if request.quick or request.sizes else LLTM_SIZES if kind is LLTM else SIZES:
+            yield problem(kind, {**dict(zip(NAMES, sizes, strict=True)), **request.sizes})
 
 
-def problem(kind: Kind, input_size: int, hidden_size: int) -> Problem:
-    sizes = {"batch_size": 1, "input_size": input_size, "hidden_size": hidden_size, "time": 1}
+def problem(kind: Kind, sizes: dict[str, int]) -> Problem:
     whole = sequence.problem(sizes, FLOAT32, kind=kind)
-    targets = [] if kind is LLTM else [Target(NO_GRAD, 1.0, f"nn.{kind.name}", work=sequence.NO_LOSS)]
+    targets = []
+    if kind is not LLTM:
+        rival = f"nn.{kind.name}"
+        few = f"{kind.name}, 1 and 16 steps, batch 1 and 4, hidden 64 to 512"
+        limit, frozen_limit = LIMITS[kind.name]
+        targets = [
+            Target(NO_GRAD, limit, rival, work=few),
+            Target(BOTH, 1.0, rival, work=few),
+            Target(NO_GRAD, frozen_limit, rival, work=f"{few}, frozen", row=FROZEN),
+        ]
+    steps = "one step" if sizes["time"] == 1 else f"{sizes['time']} steps"
+    shape = f"batch {sizes['batch_size']}, input {sizes['input_size']}, hidden {sizes['hidden_size']}"
     return dataclasses.replace(
         whole,
-        title=f"{kind.name}, one step a call, batch 1, input {input_size}, hidden {hidden_size}, float32",
-        phases=(NO_GRAD,),
+        title=f"{kind.name}, {steps} a call, {shape}, float32",
+        phases=(NO_GRAD,) if kind is LLTM else (NO_GRAD, BOTH),
         rate=None,
         targets=tuple(targets),
     )
@@ -44,9 +62,10 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     kind = KINDS[problem.kind]
     shape = (problem.sizes["input_size"], problem.sizes["hidden_size"])
     like = sequence.lstm_problem(problem) if kind is LLTM else problem
-    one_step, one_step_like = as_cells(problem), as_cells(like)
+    forward = dataclasses.replace(problem, phases=(NO_GRAD,))
     rows = []
     if kind is LLTM:
+        one_step = as_cells(forward)
         plain = partial(cell, kind, reference.LLTMCell, shape)
         rows.append(Contender(PLAIN, plain, one_step))
         rows.append(
@@ -59,10 +78,11 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     name = kind.torch_name
     words = sequence.LSTM if kind is LLTM else f"nn.{name}"
     rows.append(Contender(words, partial(layers.torchs, kind, *shape), like))
-    rows.append(
-        Contender(f"nn.{name}Cell", partial(cell, KINDS[name], getattr(nn, f"{name}Cell"), shape), one_step_like)
-    )
-    rows.append(Contender(OURS, partial(evaluated, kind, shape)))
+    if problem.sizes["time"] == 1:
+        make = partial(cell, KINDS[name], getattr(nn, f"{name}Cell"), shape)
+        rows.append(Contender(f"nn.{name}Cell", make, as_cells(dataclasses.replace(like, phases=(NO_GRAD,)))))
+    rows.append(Contender(OURS, partial(layers.ours, kind, *shape)))
+    rows.append(Contender(FROZEN, partial(frozen, kind, shape), forward))
     return rows
 
 
@@ -75,9 +95,17 @@ def as_cells(problem: Problem) -> Problem:
     )
 
 
-def evaluated(kind: Kind, shape: tuple[int, int]) -> Candidate:
-    """fourfold's module in eval mode, in which it may keep what it makes of its weights from call to call."""
-    return layers.ours(kind, *shape, {}, training=False)
+def frozen(kind: Kind, shape: tuple[int, int]) -> Candidate:
+    """fourfold's module with its weights declared constant, once they are the problem's."""
+    module = getattr(fourfold.nn, kind.name)(*shape)
+    call = layers.call_module(module)
+    freeze = functools.cache(lambda: fourfold.freeze(module))
+
+    def step(*inputs: Tensor) -> tuple[Tensor, ...]:
+        freeze()
+        return call(*inputs)
+
+    return Candidate(step, tuple(module.parameters()))
 
 
 def cell(
