@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from fourfold.operators._operator import declared
 from machine import devices
 from op_cases import (
     CASES,
+    FLOATING,
     LAYOUTS,
     SIMULATED,
     WIDE_LAYERS,
@@ -22,6 +26,7 @@ from op_cases import (
     tolerance,
     wider,
 )
+from special_values import ABSOLUTE, FORMULAS, RELATIVE, Formula, special
 
 
 def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> None:
@@ -122,6 +127,30 @@ def test_threads_do_not_change_the_result(case: Case) -> None:
         results.append([*outputs, *(grads[1:3] if case.op == "lltm" else [])])
     for one, four in zip(*results, strict=True):
         assert torch.equal(one, four)
+
+
+def values_and_gradients(
+    function: Callable[..., Any], leaves: tuple, constants: tuple, device: str
+) -> list[torch.Tensor]:
+    leaves = tuple(leaf.to(device).requires_grad_() for leaf in leaves)
+    outputs = flatten(function(*leaves, *(c.to(device) for c in constants)))
+    gradients = torch.autograd.grad([o.sum() for o in outputs], leaves)
+    return [t.detach().cpu() for t in (*outputs, *gradients)]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", FLOATING, ids=case_id)
+@pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)
+def test_special_values(formula: Formula, dtype: torch.dtype, device: str) -> None:
+    """Where ranges end, values and gradients are torch's own: of the same dtype, or computed in float32 and rounded."""
+    computed = torch.float64 if dtype == torch.float64 else torch.float32
+    for leaves, constants in formula.calls(special(dtype)):
+        results = values_and_gradients(formula.function, leaves, constants, device)
+        given = (tuple(t.to(computed) for t in tensors) for tensors in (leaves, constants))
+        for result, own in zip(results, values_and_gradients(formula.own, *given, "cpu"), strict=True):
+            torch.testing.assert_close(
+                result.double(), own.to(dtype).double(), rtol=RELATIVE[dtype], atol=ABSOLUTE[dtype], equal_nan=True
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -22,8 +22,7 @@ struct ExpConstants<float> {
   static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low mantissa bits
   static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860677e-6f;
   static constexpr float smallest = -104.0f, largest = 89.0f;
-  static constexpr float sigmoid_limit = 87.3f;  // exp of it is still below 2^126
-  static constexpr float tanh_limit = 9.02f;     // tanh of it rounds to 1
+  static constexpr float tanh_limit = 9.02f;  // tanh of it rounds to 1
 };
 
 template <>
@@ -37,7 +36,6 @@ struct ExpConstants<double> {
   static constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double ln2_high = 0.693147180369123816490, ln2_low = 1.90821492927058770002e-10;
   static constexpr double smallest = -746.0, largest = 710.0;
-  static constexpr double sigmoid_limit = 708.0;
   static constexpr double tanh_limit = 19.1;
 };
 
@@ -91,7 +89,7 @@ FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float 
   return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), x));
 }
 
-// From a reciprocal of 14 bits by one step of Newton's, to within an ulp. For b between 2^-126 and 2^126.
+// From a reciprocal of 14 bits by one step of Newton's, to within an ulp. For b between 2^-126 and 2^127.
 FOURFOLD_FN Vectorized<float> divide(const Vectorized<float>& a, const Vectorized<float>& b) {
   const __m512 near = _mm512_rcp14_ps(b);
   const __m512 quotient = _mm512_mul_ps(a, near);
@@ -119,14 +117,27 @@ FOURFOLD_FN Vectorized<S> expm1(const Vectorized<S>& x) {
   return at::vec::fmadd(half_scale, p, half_scale - Vectorized<S>(S(0.5))) * Vectorized<S>(2);
 }
 
-// 1 / (1 + exp(-x)), both sides of the fraction halved.
+// 1 / (1 + exp(-x)); zero where exp(-x) is beyond the largest number, so that an infinite factor of it gives NaN.
 template <typename S>
 FOURFOLD_FN Vectorized<S> sigmoid(const Vectorized<S>& x) {
-  constexpr S limit = ExpConstants<S>::sigmoid_limit;
-  const Vectorized<S> half(S(0.5));
-  const auto [half_scale, p] = exp_parts(hold(x.neg(), -limit, limit));
-  return divide(half, at::vec::fmadd(half_scale, p, half_scale) + half);
+  const Vectorized<S> one(S(1));
+  const auto [half_scale, p] = exp_parts(hold(x.neg(), ExpConstants<S>::smallest, ExpConstants<S>::largest));
+  return one / at::vec::fmadd(at::vec::fmadd(half_scale, p, half_scale), Vectorized<S>(S(2)), one);
 }
+
+#if defined(CPU_CAPABILITY_AVX512)
+// Both sides of the fraction halved, so that the larger stays finite, and what it is too large for masked, which costs
+// no more than holding it would.
+FOURFOLD_FN Vectorized<float> sigmoid(const Vectorized<float>& x) {
+  constexpr float zero = -88.722839f;  // exp of its opposite is just beyond the largest number
+  const __mmask16 above = _mm512_cmp_ps_mask(x, _mm512_set1_ps(zero), _CMP_NLE_UQ);  // NaN too
+  const __m512 half = _mm512_set1_ps(0.5f);
+  const auto [half_scale, p] =
+      exp_parts(Vectorized<float>(_mm512_max_ps(_mm512_set1_ps(ExpConstants<float>::smallest), x.neg())));
+  const __m512 denominator = _mm512_add_ps(_mm512_fmadd_ps(half_scale, p, half_scale), half);
+  return _mm512_maskz_mov_ps(above, divide(Vectorized<float>(half), Vectorized<float>(denominator)));
+}
+#endif
 
 // m / (m + 2) with m = expm1(2x), which keeps its relative error near zero.
 template <typename S>

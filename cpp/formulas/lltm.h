@@ -4,7 +4,7 @@
 
 template <typename T>
 FOURFOLD_FN T elu(T x) {
-  return select(x > T(0), x, expm1(x));
+  return select(x >= T(0), x, expm1(x));  // -0 stays
 }
 
 struct Lltm {
