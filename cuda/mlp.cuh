@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(dense_threads) mlp_kernel(MlpForward job) {
   for_each_sum(sum, tile, hidden_size, [&](int row, int column, V value) {
     const V activated = formulas::relu(value + (b1 == nullptr ? V(0) : static_cast<V>(b1[column])));
     hidden[row * hidden_size + column] = activated;
-    if (kept != nullptr && row < rows) kept[(first + row) * hidden_size + column] = static_cast<T>(activated);
+    if (job.keep && row < rows) kept[(first + row) * hidden_size + column] = static_cast<T>(activated);
   });
   __syncthreads();
   dense_product<true>(

@@ -122,26 +122,23 @@ void finish_gradients(const RecurrentBackward& job, const GradientSlots& slots, 
   const int first_hidden = slots.slots - slots.gates;
   const auto gradients = [&](int slot, int count) { return narrow(grad_gates, 1, slot * size, count * size); };
   const auto dense = [&](const void* data) { return matrix(layer.place, data, rows, inputs, inputs, layer.kind); };
-  if (job.grad_input != nullptr) {
+  if (job.need_input) {
     mm_into(dense(job.grad_input), gradients(0, slots.gates), in_slot_order(layer, slots));
   }
-  if (job.grad_weight_ih != nullptr) {
-    const Tensor grad = matrix(
-        layer.place, job.grad_weight_ih, slots.gates * size, inputs, job.grad_weight_ih_leading_dim, layer.kind);
-    for (const GateRun& run : slots.input) {
-      mm_transposed_into(
-          narrow(grad, 0, run.gate * size, run.count * size), gradients(run.slot, run.count), dense(job.input));
-    }
-  }
-  if (job.grad_weight_hh != nullptr) {
-    const Tensor h = empty(layer.place, {rows, size}, dtype_of(layer.kind));
-    visit_floating(layer.kind, [&](auto type) {
-      previous_h(job, static_cast<typename decltype(type)::type*>(out_data(h)));
-    });
+  if (!job.need_weights) return;
+  const Tensor grad_ih =
+      matrix(layer.place, job.grad_weight_ih, slots.gates * size, inputs, job.grad_weight_ih_leading_dim, layer.kind);
+  for (const GateRun& run : slots.input) {
     mm_transposed_into(
-        matrix(layer.place, job.grad_weight_hh, slots.gates * size, size, job.grad_weight_hh_leading_dim, layer.kind),
-        gradients(first_hidden, slots.gates), h);
+        narrow(grad_ih, 0, run.gate * size, run.count * size), gradients(run.slot, run.count), dense(job.input));
   }
+  const Tensor h = empty(layer.place, {rows, size}, dtype_of(layer.kind));
+  visit_floating(layer.kind, [&](auto type) {
+    previous_h(job, static_cast<typename decltype(type)::type*>(out_data(h)));
+  });
+  mm_transposed_into(
+      matrix(layer.place, job.grad_weight_hh, slots.gates * size, size, job.grad_weight_hh_leading_dim, layer.kind),
+      gradients(first_hidden, slots.gates), h);
   if (job.grad_bias_ih == nullptr && job.grad_bias_hh == nullptr) return;
   const Tensor sums = sum_rows(grad_gates);
   visit_floating(layer.kind, [&](auto type) {

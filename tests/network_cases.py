@@ -59,7 +59,8 @@ def mlp_layers_cases() -> list[tuple[str, Make, bool]]:
         case("no-bias", 9, sizes=[64, 40, 33, 10], activation="gelu", bias=lambda layer: False),
         case("unbatched", sizes=[64, 64, 2], activation="tanh"),
         case("zero-batch", 0, sizes=[270, 250, 15, 1], activation="silu"),
-        case("no-features", 3, sizes=[4, 0, 2]),
+        case("no-units", 3, sizes=[4, 0, 2]),
+        case("no-features", 3, sizes=[0, 6, 5, 2], activation="gelu"),
         case("long-batch", 3000, sizes=[20, 40, 4], activation="tanh"),
         case("many-rows", 5000, sizes=[5, 7, 3], activation="gelu"),
     ]

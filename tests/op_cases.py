@@ -248,6 +248,8 @@ def _torch_cases(op: str) -> list[Case]:
         case("bias-hh", 4, 2, 3, 8, bias="hh"),
         case("zero-time", 0, 3, 4, 5),
         case("zero-batch", 4, 0, 3, 5),
+        case("no-features", 4, 3, 0, 5),  # without elements, some tensors have no address
+        case("no-units", 4, 3, 2, 0),
         case("packed", 6, 5, 4, 17, sizes=lengths, every_road=True),
         case("packed-reverse", 6, 5, 4, 17, sizes=lengths, reverse=True),
         case("reset", 7, 4, 3, 18, reset=True, every_road=True),
@@ -295,6 +297,8 @@ CASES = [
     Case("lltm_cell", "wide", _lltm_cell(49, 33, 200)),
     Case("lltm_cell", "vendor", _lltm_cell(1024, 64, 160)),
     Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
+    Case("lltm_cell", "no-features", _lltm_cell(4, 0, 5)),
+    Case("lltm_cell", "no-units", _lltm_cell(4, 3, 0)),
     Case("lltm", "short", _lltm(5, 4, 6, 16)),
     Case("lltm", "odd", _lltm(7, 3, 5, 19), every_road=True),
     Case("lltm", "one", _lltm(1, 1, 1, 1)),
@@ -304,6 +308,8 @@ CASES = [
     Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2)),
     Case("lltm", "zero-time", _lltm(0, 3, 4, 5)),
     Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
+    Case("lltm", "no-features", _lltm(4, 3, 0, 5)),
+    Case("lltm", "no-units", _lltm(4, 3, 2, 0)),
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
@@ -333,6 +339,8 @@ CASES = [
     Case("mlp", "unbatched", mlp(sizes=(5, 15, 1))),
     Case("mlp", "leading", mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
     Case("mlp", "empty", mlp(0, sizes=(5, 15, 1))),
+    Case("mlp", "no-features", mlp(4, sizes=(0, 15, 2))),
+    Case("mlp", "no-units", mlp(4, sizes=(5, 0, 2))),
     *(Case("mlp_layers", name, make, every_road=every_road) for name, make, every_road in mlp_layers_cases()),
 ]
 

@@ -189,7 +189,7 @@ class Forward {
     const auto next = Lltm::forward(projection, none, load_lanes(static_cast<const S*>(job_.c) + at, count));
     store_lanes(static_cast<S*>(job_.next_c) + at, next.state, count);
     store_lanes(static_cast<S*>(job_.next_h) + at, next.h, count);
-    if (job_.activated == nullptr) return;
+    if (!job_.keep) return;
     S* kept = static_cast<S*>(job_.activated) + gates * row * size_ + unit;
     for (int g = 0; g < gates; ++g) store_lanes(kept + g * size_, next.kept.v[g], count);
   }
@@ -210,12 +210,12 @@ class Backward {
       : job_(job),
         size_(job.hidden_size),
         depth_(size_ + job.factors.input_size),
-        own_gates_(job.grad_gates == nullptr ? gates * size_ * job.batch : 0),
-        grad_gates_(job.grad_gates == nullptr ? own_gates_.get() : static_cast<S*>(job.grad_gates)) {}
+        own_gates_(job.multiply ? gates * size_ * job.batch : 0),
+        grad_gates_(job.multiply ? own_gates_.get() : static_cast<S*>(job.grad_gates)) {}
 
   void run() const {
     apply();
-    if (job_.grad_gates != nullptr) return;
+    if (!job_.multiply) return;
     const Scratch<const S*> lists(3 * job_.batch);
     const S** grads = lists.get();
     const S** h = grads + job_.batch;
@@ -225,9 +225,9 @@ class Backward {
       h[row] = static_cast<const S*>(job_.factors.h) + row * size_;
       x[row] = static_cast<const S*>(job_.factors.x) + row * job_.factors.input_size;
     }
-    grad_inputs(grads, 0, size_, static_cast<S*>(job_.grad_previous_h));
-    grad_inputs(grads, size_, job_.factors.input_size, static_cast<S*>(job_.grad_x));
-    if (job_.grad_weights != nullptr) grad_weights(h, x);
+    if (job_.need_h) grad_inputs(grads, 0, size_, static_cast<S*>(job_.grad_previous_h));
+    if (job_.need_x) grad_inputs(grads, size_, job_.factors.input_size, static_cast<S*>(job_.grad_x));
+    if (job_.need_weights) grad_weights(h, x);
   }
 
  private:
@@ -255,7 +255,7 @@ class Backward {
 
   // The gates' gradients times the weights' columns from `first` on.
   void grad_inputs(const S* const* grads, int64_t first, int64_t columns, S* to) const {
-    if (to == nullptr || columns == 0) return;
+    if (columns == 0) return;
     const S* weights = static_cast<const S*>(job_.factors.weights) + first;
     parallel(divide_up(job_.batch, 8), product_grain(8 * gates * size_ * columns), [&](int64_t begin, int64_t end) {
       const int64_t first_row = begin * 8;
@@ -329,7 +329,7 @@ class Backward {
 template <typename S>
 void forward(const LltmCellForward& job) {
   const Forward<S> step(job);
-  job.projection == nullptr ? step.multiply_and_apply() : step.apply();
+  job.multiply ? step.multiply_and_apply() : step.apply();
 }
 
 }  // namespace

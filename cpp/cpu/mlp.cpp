@@ -12,14 +12,16 @@ namespace formulas {
 // One hidden layer of relu is a network of two layers.
 void mlp(const MlpForward& job) {
   const DenseLayer layers[] = {
-      {job.input_size, job.hidden_size, job.hidden_weights, job.hidden_bias, true, job.hidden, nullptr, nullptr},
-      {job.hidden_size, job.output_size, job.output_weights, job.output_bias, false, nullptr, nullptr, nullptr},
+      {job.input_size, job.hidden_size, job.hidden_weights, job.hidden_bias, true, job.hidden, false, false, nullptr,
+       nullptr},
+      {job.hidden_size, job.output_size, job.output_weights, job.output_bias, false, nullptr, false, false, nullptr,
+       nullptr},
   };
   mlp_layers({
       .place = job.place,
       .kind = job.kind,
       .activation = Activation::relu,
-      .keep = job.hidden == nullptr ? Keep::nothing : Keep::values,
+      .keep = job.keep ? Keep::values : Keep::nothing,
       .rows = job.batch,
       .count = 2,
       .layers = layers,
@@ -32,12 +34,12 @@ void mlp(const MlpForward& job) {
 }
 
 void mlp_backward(const MlpBackward& job) {
-  const auto wanted = [&](void* grad) { return job.need_weights ? grad : nullptr; };
+  const bool need = job.need_weights;
   const DenseLayer layers[] = {
-      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, const_cast<void*>(job.hidden),
-       wanted(job.grad_hidden_weights), wanted(job.grad_hidden_bias)},
-      {job.hidden_size, job.output_size, job.output_weights, nullptr, false, nullptr, wanted(job.grad_output_weights),
-       wanted(job.grad_output_bias)},
+      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, const_cast<void*>(job.hidden), need, need,
+       job.grad_hidden_weights, job.grad_hidden_bias},
+      {job.hidden_size, job.output_size, job.output_weights, nullptr, false, nullptr, need, need,
+       job.grad_output_weights, job.grad_output_bias},
   };
   mlp_layers_backward({
       .place = job.place,
@@ -51,7 +53,8 @@ void mlp_backward(const MlpBackward& job) {
       .grad = job.grad,
       .x = job.x,
       .x_step = job.input_size,
-      .grad_x = job.need_x ? job.grad_x : nullptr,
+      .need_x = job.need_x,
+      .grad_x = job.grad_x,
   });
 }
 

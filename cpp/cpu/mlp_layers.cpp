@@ -250,7 +250,7 @@ class Backward {
     for (int64_t l = job_.count - 1; l >= 0; --l) {
       const DenseLayer& layer = job_.layers[l];
       parameters(l, grad);
-      if (l == 0 ? job_.grad_x == nullptr : l <= lowest_) return;
+      if (l == 0 ? !job_.need_x : l <= lowest_) return;
       const Rows<S> below{l == 0 ? static_cast<S*>(job_.grad_x)
                                  : grads_.get() + (job_.count - l) % 2 * job_.rows * widest_,
                           layer.input_size};
@@ -265,7 +265,7 @@ class Backward {
  private:
   int64_t measure() {
     int64_t packed = 0;
-    lowest_ = job_.grad_x != nullptr ? -1 : job_.count;
+    lowest_ = job_.need_x ? -1 : job_.count;
     for (int64_t l = job_.count - 1; l >= 0; --l) {
       const DenseLayer& layer = job_.layers[l];
       const int64_t depth = layer.output_size > job_.rows ? layer.output_size : job_.rows;
@@ -273,7 +273,7 @@ class Backward {
       if (size > packed) packed = size;
       if (layer.input_size > widest_) widest_ = layer.input_size;
       if (layer.output_size > widest_) widest_ = layer.output_size;
-      if (job_.grad_x == nullptr && (layer.grad_weights != nullptr || layer.grad_bias != nullptr)) lowest_ = l;
+      if (!job_.need_x && (layer.need_weights || layer.need_bias)) lowest_ = l;
     }
     return packed;
   }
@@ -302,10 +302,10 @@ class Backward {
 
   void parameters(int64_t l, Rows<const S> grad) const {
     const DenseLayer& layer = job_.layers[l];
-    if (layer.grad_bias != nullptr) {
+    if (layer.need_bias) {
       column_sums(grad, job_.rows, layer.output_size, static_cast<S*>(layer.grad_bias));
     }
-    if (layer.grad_weights == nullptr) return;
+    if (!layer.need_weights) return;
     pack(input_of(l), job_.rows, layer.input_size, packed_.get());
     product<S>({grad.data, 1}, grad.step, layer.output_size, packed_.get(), job_.rows, layer.input_size, nullptr,
                {static_cast<S*>(layer.grad_weights), layer.input_size});

@@ -32,15 +32,15 @@ class Backward {
         size_(layer_.hidden_size),
         hidden_({layer_.weight_hh, layer_.weight_hh_leading_dim, size_, size_, gates,
                  [](int k) { return Cell::hidden_gate(grads - gates + k); }}),
-        input_({layer_.weight_ih, layer_.weight_ih_leading_dim, job.grad_input == nullptr ? 0 : layer_.input_size, size_,
+        input_({layer_.weight_ih, layer_.weight_ih_leading_dim, job.need_input ? layer_.input_size : 0, size_,
                 gates, [](int k) { return Cell::input_gate(k); }}),
         memory_(hidden_.size() + input_.size()),
         room_size_(greatest(hidden_.room(), input_.room())),
         room_(plan.shares * room_size_),
         states_(2 * layer_.batch * size_),
         grads_(plan.chunk_steps * layer_.batch * grads * size_),
-        sums_(job.grad_weight_ih == nullptr ? 0 : plan.shares * sums_size()),
-        rows_(job.grad_weight_ih == nullptr ? 0 : plan.shares * packed_rows_size()),
+        sums_(job.need_weights ? plan.shares * sums_size() : 0),
+        rows_(job.need_weights ? plan.shares * packed_rows_size() : 0),
         lists_(3 * plan.shares * plan.chunk_steps * layer_.batch),
         zeros_(greatest(size_, 1)) {
     hidden_.data = memory_.get();
@@ -67,7 +67,7 @@ class Backward {
       }
       if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // whose sums are zero
       end_states(part);
-      if (job_.grad_weight_ih == nullptr) return;
+      if (!job_.need_weights) return;
       member.wait();
       add_up(member);
     });
@@ -187,14 +187,14 @@ class Backward {
       for (int64_t share = member.begin(); share < member.end(); ++share) {
         const Part own = part_of(plan_, layer_, hidden_.blocks(), share, share + 1);
         const int64_t count = list_rows(own, share, first, end);
-        if (job_.grad_weight_ih != nullptr) add_weights(own, share, count, sums_of(share), begin);
-        if (job_.grad_input != nullptr) grad_inputs(list(share, 0), list(share, 2), count, share);
+        if (job_.need_weights) add_weights(own, share, count, sums_of(share), begin);
+        if (job_.need_input) grad_inputs(list(share, 0), list(share, 2), count, share);
       }
       return;
     }
     const int64_t count = list_rows(part, member.begin(), first, end);
-    if (job_.grad_weight_ih != nullptr) add_weights(part, member.begin(), count, sums_of(0), begin);
-    if (job_.grad_input == nullptr) return;
+    if (job_.need_weights) add_weights(part, member.begin(), count, sums_of(0), begin);
+    if (!job_.need_input) return;
     const int64_t from = count * member.begin() / plan_.shares;
     const int64_t until = count * member.end() / plan_.shares;
     grad_inputs(list(member.begin(), 0) + from, list(member.begin(), 2) + from, until - from, member.begin());

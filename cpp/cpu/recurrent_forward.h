@@ -171,7 +171,7 @@ class Forward {
       int64_t block) const {
     const int64_t unit = block * lanes<S>;
     const bool whole = unit + lanes<S> <= layer_.hidden_size;
-    const bool keeps = job_.kept != nullptr;
+    const bool keeps = job_.keep;
     CellRows<rows> to{input, state_of(row) + unit, static_cast<M*>(job_.output) + at * layer_.hidden_size + unit,
                       nullptr, nullptr, nullptr, whole ? lanes<S> : layer_.hidden_size - unit, layer_.hidden_size};
     if (keeps) {

@@ -86,6 +86,7 @@ LltmOutputs lltm_backward(
   Tensor grad_bias = nothing(place, dtype);
   WeightGradients parts;
   if (need_weights) {
+    parts.wanted = true;
     grad_weights = empty(place, {rows, shape.hidden_size + shape.input_size}, dtype);
     parts.weight_hh = narrow(grad_weights, 1, 0, shape.hidden_size);
     parts.weight_ih = narrow(grad_weights, 1, shape.hidden_size, shape.input_size);

@@ -71,11 +71,15 @@ InputGradients whole_backward(
       make(need_x, job.batch, input_size), make(need_h, job.batch, job.hidden_size),
       make(need_weights, in.weights.size(0), in.weights.size(1)),
       empty(place, {need_weights && in.bias ? in.weights.size(0) : 0}, dtype)};
+  job.multiply = true;
   job.factors = factors_of(in);
-  job.grad_x = need_x ? out_data(grads.x) : nullptr;
-  job.grad_previous_h = need_h ? out_data(grads.h) : nullptr;
-  job.grad_weights = need_weights ? out_data(grads.weights) : nullptr;
-  job.grad_bias = need_weights && in.bias ? out_data(grads.bias) : nullptr;
+  job.need_x = need_x;
+  job.need_h = need_h;
+  job.need_weights = need_weights;
+  job.grad_x = out_data(grads.x);
+  job.grad_previous_h = out_data(grads.h);
+  job.grad_weights = out_data(grads.weights);
+  job.grad_bias = in.bias ? out_data(grads.bias) : nullptr;
   kernels.backward(job);
   return grads;
 }
@@ -154,7 +158,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
       .next_c = data_of(cells),
       .grad_h = data_of(grad_h),
       .grad_next_c = data_of(grad_c),
-      .grad_gates = nullptr,
       .grad_c = out_data(grad_state),
   };
   const bool whole = kernels.multiplies != nullptr && kernels.multiplies(batch, x.size(1), hidden_size);
@@ -194,8 +197,10 @@ LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward)
       .kind = kind_of(dtype),
       .batch = batch,
       .hidden_size = hidden_size,
+      .multiply = whole,
       .projection = whole ? nullptr : data_of(gates),
       .c = data_of(in.c),
+      .keep = save_for_backward,
       .activated = save_for_backward ? out_data(gates) : nullptr,
       .next_h = out_data(next_h),
       .next_c = out_data(next_c),

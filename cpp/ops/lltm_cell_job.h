@@ -1,4 +1,4 @@
-// What the single step's kernels are given.
+// What the single step's kernels are given. What a call wants is said by flags: an empty tensor's pointer is null too.
 #pragma once
 
 #include "ops/kind.h"
@@ -20,9 +20,11 @@ struct LltmCellForward {
   Kind kind;
   int64_t batch;
   int64_t hidden_size;
-  const void* projection;  // (batch, 3 * hidden_size): W [h, x] + b, may be activated itself; or null: of `factors`
+  bool multiply;           // whether the kernel makes W [h, x] + b of `factors`; otherwise it is `projection`
+  const void* projection;  // (batch, 3 * hidden_size), may be activated itself
   const void* c;           // (batch, hidden_size)
-  void* activated;         // out (batch, 3 * hidden_size), or null
+  bool keep;               // whether `activated` is written
+  void* activated;         // out (batch, 3 * hidden_size)
   void* next_h;            // out (batch, hidden_size)
   void* next_c;            // out (batch, hidden_size)
   LltmCellFactors factors = {};
@@ -33,17 +35,21 @@ struct LltmCellBackward {
   Kind kind;
   int64_t batch;
   int64_t hidden_size;
-  const void* activated;    // (batch, 3 * hidden_size)
-  const void* next_c;       // (batch, hidden_size)
-  const void* grad_h;       // (batch, hidden_size), or null for zero
-  const void* grad_next_c;  // (batch, hidden_size), or null for zero
-  void* grad_gates;         // out (batch, 3 * hidden_size); or null: then the gradients below are made of it
-  void* grad_c;             // out (batch, hidden_size)
+  const void* activated;       // (batch, 3 * hidden_size)
+  const void* next_c;          // (batch, hidden_size)
+  const void* grad_h;          // (batch, hidden_size), or null for zero
+  const void* grad_next_c;     // (batch, hidden_size), or null for zero
+  void* grad_c;                // out (batch, hidden_size)
+  bool multiply = false;       // whether the kernel makes the gradients below of the gates'; otherwise it returns these
+  void* grad_gates = nullptr;  // out (batch, 3 * hidden_size), unless `multiply`
   LltmCellFactors factors = {};
-  void* grad_x = nullptr;           // out (batch, input_size), or null
-  void* grad_previous_h = nullptr;  // out (batch, hidden_size), or null
-  void* grad_weights = nullptr;     // out, as weights, or null
-  void* grad_bias = nullptr;        // out (3 * hidden_size), or null
+  bool need_x = false;
+  bool need_h = false;
+  bool need_weights = false;
+  void* grad_x = nullptr;           // out (batch, input_size), written if need_x
+  void* grad_previous_h = nullptr;  // out (batch, hidden_size), if need_h
+  void* grad_weights = nullptr;     // out, as weights, if need_weights; so is the next
+  void* grad_bias = nullptr;        // out (3 * hidden_size), or null where there is no bias
 };
 
 }  // namespace fourfold

@@ -93,6 +93,7 @@ Forward fused_forward(
       .hidden_bias = data_of(hidden_bias),
       .output_weights = data_of(net.output_weights),
       .output_bias = data_of(output_bias),
+      .keep = keep_hidden,
       .hidden = keep_hidden ? out_data(hidden) : nullptr,
       .output = out_data(output),
   });

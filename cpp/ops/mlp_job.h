@@ -18,7 +18,8 @@ struct MlpForward {
   const void* hidden_bias;     // (hidden_size), or null for zero
   const void* output_weights;  // (output_size, hidden_size)
   const void* output_bias;     // (output_size), or null for zero
-  void* hidden;                // out (batch, hidden_size): after relu; or null, and it never leaves the cache
+  bool keep;                   // whether `hidden` is written; otherwise it never leaves the cache
+  void* hidden;                // out (batch, hidden_size): after relu
   void* output;                // out (batch, output_size)
 };
 

@@ -43,6 +43,8 @@ std::vector<DenseLayer> layers_of(const Network& net, const Run& run, const Kept
         .bias = data_of(net.biases[l]),
         .activated = net.hidden(l),
         .kept = net.hidden(l) ? kept.at(l) : nullptr,
+        .need_weights = false,
+        .need_bias = false,
         .grad_weights = nullptr,
         .grad_bias = nullptr,
     });
@@ -130,13 +132,16 @@ Tensor fused_backward(
     const Tensor& x, bool need_x, const Needs& needs, Gradients& grads) {
   std::vector<DenseLayer> layers = layers_of(net, run, kept);
   for (int64_t l = run.begin; l < run.end; ++l) {
-    if (needs.weights(l)) {
+    DenseLayer& layer = layers[l - run.begin];
+    layer.need_weights = needs.weights(l);
+    layer.need_bias = needs.bias(l);
+    if (layer.need_weights) {
       grads.weights[l] = empty(net.place, {net.sizes[l + 1], net.sizes[l]}, net.dtype);
-      layers[l - run.begin].grad_weights = out_data(*grads.weights[l]);
+      layer.grad_weights = out_data(*grads.weights[l]);
     }
-    if (needs.bias(l)) {
+    if (layer.need_bias) {
       grads.biases[l] = empty(net.place, {net.sizes[l + 1]}, net.dtype);
-      layers[l - run.begin].grad_bias = out_data(*grads.biases[l]);
+      layer.grad_bias = out_data(*grads.biases[l]);
     }
   }
   const Tensor grad_x = need_x ? empty(net.place, {net.rows, net.sizes[run.begin]}, net.dtype) : grad;
@@ -152,6 +157,7 @@ Tensor fused_backward(
       .grad = data_of(grad),
       .x = data_of(x),
       .x_step = net.sizes[run.begin] == 0 ? 0 : row_step(x),
+      .need_x = need_x,
       .grad_x = need_x ? out_data(grad_x) : nullptr,
   });
   return grad_x;

@@ -23,9 +23,11 @@ struct DenseLayer {
   const void* weights;  // (output_size, input_size)
   const void* bias;     // (output_size), or null for zero
   bool activated;
-  void* kept;           // (rows, output_size) if activated; bits: eight columns to a byte; null where nothing is kept
-  void* grad_weights;   // out of a backward, or null
-  void* grad_bias;
+  void* kept;           // (rows, output_size) if activated; bits: eight columns to a byte; as the job's `keep` says
+  bool need_weights;    // of a backward, and so is what follows
+  bool need_bias;
+  void* grad_weights;   // out, as weights, written if need_weights
+  void* grad_bias;      // out (output_size), if need_bias
 };
 
 // A step is the distance from one row to the next: in elements, of kept's bits in bytes.
@@ -56,7 +58,8 @@ struct LayersBackward {
   const void* grad;  // (rows, output_size of the last layer), contiguous: of the output, after its activation
   const void* x;
   int64_t x_step;
-  void* grad_x;      // out (rows, input_size of the first layer), contiguous, or null
+  bool need_x;
+  void* grad_x;      // out (rows, input_size of the first layer), contiguous, written if need_x
 };
 
 }  // namespace fourfold

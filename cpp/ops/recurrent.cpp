@@ -206,6 +206,7 @@ RecurrentOutputs run_forward(
       .output = out_data(outputs.output),
       .h_n = out_data(outputs.h_n),
       .c_n = cell.has_c ? out_data(outputs.c_n) : nullptr,
+      .keep = save_for_backward,
       .kept = save_for_backward ? out_data(outputs.kept) : nullptr,
       .cells = save_for_backward && cell.has_c ? out_data(outputs.cells) : nullptr,
   });
@@ -310,6 +311,8 @@ RecurrentResults run_backward(
       .grad_output = data_of(grad_output),
       .grad_h_n = data_of(grad_h_n),
       .grad_c_n = data_of(grad_c_n),
+      .need_input = need_input,
+      .need_weights = weights.wanted,
       .grad_h_0 = out_data(results.grad_h_0),
       .grad_c_0 = cell.has_c ? out_data(results.grad_c_0) : nullptr,
       .grad_input = need_input ? out_data(results.grad_input) : nullptr,
@@ -338,7 +341,7 @@ WeightGradients weight_gradients(
   const auto like = [&](const OptionalTensor& bias) {
     return bias ? OptionalTensor(empty(place, {rows}, dtype)) : std::nullopt;
   };
-  return {empty(place, {rows, shape.input_size}, dtype), empty(place, {rows, shape.hidden_size}, dtype),
+  return {true, empty(place, {rows, shape.input_size}, dtype), empty(place, {rows, shape.hidden_size}, dtype),
           like(arguments.bias_ih), like(arguments.bias_hh)};
 }
 

@@ -103,8 +103,10 @@ struct RecurrentGradients {
   OptionalTensor cells;
 };
 
-// Where the weights' gradients go, which may be parts of a wider matrix; what is not wanted is left out.
+// Where the weights' gradients go, which may be parts of a wider matrix; a bias's is left out where there is none, and
+// all are unless they are wanted.
 struct WeightGradients {
+  bool wanted = false;
   OptionalTensor weight_ih;
   OptionalTensor weight_hh;
   OptionalTensor bias_ih;

@@ -2,7 +2,8 @@
 // dimension says otherwise, all of one kind. rows = the sum of all steps' batch sizes; row offsets[t] + b is row b of
 // step t. Packed batches are sorted by length, so a step's rows are the first offsets[t + 1] - offsets[t] of the batch.
 //
-// How many gates there are, and what is kept, is the cell's (cpp/formulas/gates.h).
+// How many gates there are, and what is kept, is the cell's (cpp/formulas/gates.h). What a call wants is said by flags:
+// an empty tensor's pointer is null, so a null output tells nothing of the others.
 #pragma once
 
 #include "ops/kind.h"
@@ -36,9 +37,10 @@ struct RecurrentForward {
   const void* c_0;     // (batch, hidden_size), or null where the cell has no c
   void* output;        // out (rows, hidden_size)
   void* h_n;           // out (batch, hidden_size): of each row after its last step
-  void* c_n;           // out likewise, or null
-  void* kept;          // out (rows, kept * hidden_size), or null: what the backward needs of each gate
-  void* cells;         // out (rows, hidden_size), or null: the new c of each row, where the cell has one
+  void* c_n;           // out likewise, where the cell has a c
+  bool keep;           // whether the next two are written; otherwise they are null
+  void* kept;          // out (rows, kept * hidden_size): what the backward needs of each gate
+  void* cells;         // out (rows, hidden_size): the new c of each row, where the cell has one
 };
 
 struct RecurrentBackward {
@@ -52,14 +54,16 @@ struct RecurrentBackward {
   const void* grad_output;  // (rows, hidden_size); this and the next two: null for zero
   const void* grad_h_n;     // (batch, hidden_size)
   const void* grad_c_n;     // (batch, hidden_size)
-  void* grad_h_0;           // out (batch, hidden_size)
-  void* grad_c_0;           // out likewise, or null where the cell has no c
-  void* grad_input;         // out (rows, input_size), or null when it is not wanted
-  void* grad_weight_ih;     // out, as weight_ih, or null when it is not wanted; so are the next three
+  bool need_input;
+  bool need_weights;
+  void* grad_h_0;        // out (batch, hidden_size)
+  void* grad_c_0;        // out likewise, where the cell has a c
+  void* grad_input;      // out (rows, input_size), written if need_input; what follows, if need_weights
+  void* grad_weight_ih;  // out, as weight_ih
   int64_t grad_weight_ih_leading_dim;
   void* grad_weight_hh;
   int64_t grad_weight_hh_leading_dim;
-  void* grad_bias_ih;
+  void* grad_bias_ih;  // out (gates * hidden_size), or null where there is no such bias
   void* grad_bias_hh;
 };
 

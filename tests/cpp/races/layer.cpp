@@ -93,6 +93,7 @@ Results<S> Layer<S>::run() const {
   forward.output = out(rows * hidden);
   forward.h_n = out(h_0_.size());
   forward.c_n = has_c ? out(c_0_.size()) : nullptr;
+  forward.keep = true;
   forward.kept = out(rows * hidden * cell_.kept);
   forward.cells = has_c ? out(rows * hidden) : nullptr;
   (shape_.kind == Kind::bfloat16 ? cell_.forward_bf16 : cell_.forward)(forward);
@@ -108,6 +109,8 @@ Results<S> Layer<S>::run() const {
   backward.grad_output = grad_output_.data();
   backward.grad_h_n = grad_h_n_.data();
   backward.grad_c_n = has_c ? grad_c_n_.data() : nullptr;
+  backward.need_input = true;
+  backward.need_weights = true;
   backward.grad_h_0 = out(h_0_.size());
   backward.grad_c_0 = has_c ? out(c_0_.size()) : nullptr;
   backward.grad_input = out(input_.size());
