@@ -26,24 +26,6 @@ void visit_activation(Activation activation, const F& f) {
   }
 }
 
-// Memory for a call's own use, from the stack where little is asked for: the smallest networks take less time than an
-// aligned allocation.
-template <typename S>
-class Room {
- public:
-  explicit Room(int64_t count) : large_(count > small ? new Scratch<S>(count) : nullptr) {}
-  ~Room() { delete large_; }
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-  S* get() const { return large_ == nullptr ? small_ : large_->get(); }
-
- private:
-  static constexpr int64_t small = (1 << 15) / static_cast<int64_t>(sizeof(S));
-
-  Scratch<S>* large_;
-  alignas(64) mutable S small_[small];
-};
-
 // A matrix's elements and the distance from one row to the next.
 template <typename S>
 struct Rows {
@@ -65,7 +47,7 @@ void pack_transposed(const S* from, int64_t depth, int64_t columns, S* to) {
       pack_rows(from + first * depth, depth, depth, count, to, lanes<S>);
     } else {
       // Whole squares are transposed in registers, so the missing rows are added as zeros.
-      const Room<S> padded(lanes<S> * depth);
+      const Scratch<S> padded(lanes<S> * depth);
       std::memcpy(padded.get(), from + first * depth, static_cast<size_t>(count * depth) * sizeof(S));
       std::memset(padded.get() + count * depth, 0, static_cast<size_t>((lanes<S> - count) * depth) * sizeof(S));
       pack_rows(static_cast<const S*>(padded.get()), depth, depth, lanes<S>, to, lanes<S>);
@@ -170,7 +152,7 @@ class Forward {
   void run(int64_t begin, int64_t end) const {
     constexpr int64_t block = 64;  // rows: their hidden layers stay in the cache from one product to the next
     const int64_t most = end - begin < block ? end - begin : block;
-    const Room<S> room(2 * most * widest_);
+    const Scratch<S> room(2 * most * widest_);
     for (int64_t first = begin; first < end; first += block) {
       run_block(first, end - first < block ? end - first : block, room.get(), most * widest_);
     }
@@ -215,7 +197,7 @@ class Forward {
 
   const LayersForward& job_;
   int64_t widest_ = 0;
-  const Room<S> packed_;
+  const Scratch<S> packed_;
 };
 
 template <typename S>
@@ -241,22 +223,20 @@ template <typename S>
 class Backward {
  public:
   explicit Backward(const LayersBackward& job)
-      : job_(job), packed_(measure()), grads_(2 * job.rows * widest_), values_(job.rows * widest_) {}
+      : job_(job), packed_size_(measure()), memory_(packed_size_ + 3 * job.rows * widest_) {}
 
   void run() const {
     const DenseLayer& last = job_.layers[job_.count - 1];
     Rows<const S> grad{static_cast<const S*>(job_.grad), last.output_size};
-    if (last.activated) grad = through_activation(last, grad, {grads_.get(), last.output_size});
+    if (last.activated) grad = through_activation(last, grad, {grads(0), last.output_size});
     for (int64_t l = job_.count - 1; l >= 0; --l) {
       const DenseLayer& layer = job_.layers[l];
       parameters(l, grad);
       if (l == 0 ? !job_.need_x : l <= lowest_) return;
-      const Rows<S> below{l == 0 ? static_cast<S*>(job_.grad_x)
-                                 : grads_.get() + (job_.count - l) % 2 * job_.rows * widest_,
-                          layer.input_size};
+      const Rows<S> below{l == 0 ? static_cast<S*>(job_.grad_x) : grads((job_.count - l) % 2), layer.input_size};
       const Rows<const S> weights{static_cast<const S*>(layer.weights), layer.input_size};
-      pack(weights, layer.output_size, layer.input_size, packed_.get());
-      product<S>(grad, 1, job_.rows, packed_.get(), layer.output_size, layer.input_size, nullptr, below);
+      pack(weights, layer.output_size, layer.input_size, packed());
+      product<S>(grad, 1, job_.rows, packed(), layer.output_size, layer.input_size, nullptr, below);
       grad = {below.data, below.step};
       if (l > 0) grad = through_activation(job_.layers[l - 1], grad, below);
     }
@@ -278,11 +258,15 @@ class Backward {
     return packed;
   }
 
+  S* packed() const { return memory_.get(); }
+  S* grads(int64_t which) const { return packed() + packed_size_ + which * job_.rows * widest_; }
+  S* values() const { return grads(2); }
+
   Rows<const S> kept_of(const DenseLayer& layer) const {
     if (job_.keep == Keep::values) return {static_cast<const S*>(layer.kept), job_.kept_step};
     unpack_row_bits(job_.rows, layer.output_size, {static_cast<const uint8_t*>(layer.kept), job_.kept_step},
-                    Rows<S>{values_.get(), layer.output_size});
-    return {values_.get(), layer.output_size};
+                    Rows<S>{values(), layer.output_size});
+    return {values(), layer.output_size};
   }
 
   Rows<const S> through_activation(const DenseLayer& layer, Rows<const S> grad, Rows<S> to) const {
@@ -295,7 +279,7 @@ class Backward {
     const DenseLayer& before = job_.layers[l - 1];
     const Rows<const S> kept{static_cast<const S*>(before.kept), job_.kept_step};
     if (!keeps_input(job_.activation)) return kept;
-    const Rows<S> again{values_.get(), before.output_size};
+    const Rows<S> again{values(), before.output_size};
     activate_rows(job_.activation, job_.rows, before.output_size, again, kept);
     return {again.data, again.step};
   }
@@ -306,17 +290,16 @@ class Backward {
       column_sums(grad, job_.rows, layer.output_size, static_cast<S*>(layer.grad_bias));
     }
     if (!layer.need_weights) return;
-    pack(input_of(l), job_.rows, layer.input_size, packed_.get());
-    product<S>({grad.data, 1}, grad.step, layer.output_size, packed_.get(), job_.rows, layer.input_size, nullptr,
+    pack(input_of(l), job_.rows, layer.input_size, packed());
+    product<S>({grad.data, 1}, grad.step, layer.output_size, packed(), job_.rows, layer.input_size, nullptr,
                {static_cast<S*>(layer.grad_weights), layer.input_size});
   }
 
   const LayersBackward& job_;
   int64_t widest_ = 0;
   int64_t lowest_ = 0;  // the lowest layer with a gradient that is wanted; -1 for x
-  const Room<S> packed_;
-  const Room<S> grads_;
-  const Room<S> values_;
+  int64_t packed_size_;
+  const Scratch<S> memory_;  // a packed matrix, two gradients of a layer's rows, and such a layer's values
 };
 
 template <typename F>

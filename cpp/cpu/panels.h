@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdlib>
-#include <new>
+
+#include "cpu/memory.h"
 
 #include "cpu/tile.h"
 #include "cpu/transpose.h"
@@ -13,10 +14,7 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 template <typename S>
 class Scratch {
  public:
-  explicit Scratch(int64_t count)
-      : data_(static_cast<S*>(std::aligned_alloc(64, (static_cast<size_t>(count) * sizeof(S) + 63) / 64 * 64 + 64))) {
-    if (data_ == nullptr) throw std::bad_alloc();
-  }
+  explicit Scratch(int64_t count) : data_(static_cast<S*>(allocate(count, sizeof(S)))) {}
   ~Scratch() { std::free(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -50,6 +50,7 @@ Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t 
 }
 
 Tensor empty(Place place, Sizes sizes, ScalarType dtype) {
+  expect_countable("fourfold", "a result", sizes);
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0;) {

@@ -1,5 +1,6 @@
 #include "ops/check.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fourfold {
@@ -22,6 +23,26 @@ std::string join(std::initializer_list<Dimension> shape, bool sizes) {
   }
   text << (shape.size() == 1 ? ",)" : ")");
   return text.str();
+}
+
+template <typename Sizes>
+std::string spelled(const Sizes& sizes) {
+  std::ostringstream text;
+  text << "(";
+  const char* separator = "";
+  for (const int64_t size : sizes) {
+    text << separator << size;
+    separator = ", ";
+  }
+  text << (sizes.size() == 1 ? ",)" : ")");
+  return text.str();
+}
+
+template <typename Sizes>
+void refuse_uncountable(const char* op, const char* name, const Sizes& sizes) {
+  if (countable(sizes)) return;
+  fail(op, ": expected ", name, " to have sizes whose product, a 0 counted as 1, is below 2^48, but got ",
+       spelled(sizes));
 }
 
 std::string device_of(const Tensor& tensor) {
@@ -47,17 +68,7 @@ std::pair<int32_t, int32_t> raw_device_of(const Tensor& tensor) {
 
 }  // namespace
 
-std::string shape_of(const Tensor& tensor) {
-  std::ostringstream text;
-  text << "(";
-  const char* separator = "";
-  for (const int64_t size : tensor.sizes()) {
-    text << separator << size;
-    separator = ", ";
-  }
-  text << (tensor.dim() == 1 ? ",)" : ")");
-  return text.str();
-}
+std::string shape_of(const Tensor& tensor) { return spelled(tensor.sizes()); }
 
 std::string name_of(ScalarType dtype) {
   switch (dtype) {
@@ -126,6 +137,18 @@ void expect_shape(const char* op, const char* name, const Tensor& tensor, std::i
   }
 }
 
+void expect_countable(const char* op, const char* name, std::initializer_list<int64_t> sizes) {
+  refuse_uncountable(op, name, sizes);
+}
+
+void expect_countable(const char* op, const char* name, const std::vector<int64_t>& sizes) {
+  refuse_uncountable(op, name, sizes);
+}
+
+void expect_countable(const char* op, const char* name, const Tensor& tensor) {
+  refuse_uncountable(op, name, tensor.sizes());
+}
+
 void expect_gradient(
     const char* op, const char* name, const std::optional<Tensor>& grad, std::initializer_list<Dimension> shape) {
   if (!grad) return;
@@ -134,9 +157,9 @@ void expect_gradient(
 }
 
 void expect_saved(const char* op, const Tensor& saved, std::initializer_list<Dimension> shape, ScalarType dtype) {
-  int64_t numel = 1;
-  for (const Dimension& dimension : shape) numel *= dimension.size;
-  if (saved.dim() == 1 && saved.numel() == 0 && numel > 0) {
+  const bool expects_some =
+      std::all_of(shape.begin(), shape.end(), [](const Dimension& dimension) { return dimension.size > 0; });
+  if (saved.dim() == 1 && saved.numel() == 0 && expects_some) {
     fail(op, ": the forward call kept nothing for its backward; call it with save_for_backward=True");
   }
   expect_shape(op, "what the forward kept", saved, shape);

@@ -10,6 +10,9 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "ops/sizes.h"
 
 namespace fourfold {
 
@@ -46,6 +49,10 @@ void expect_place(const char* op, std::initializer_list<Named> tensors);
 void expect_floating(const char* op, const char* name, const Tensor& tensor);
 void expect_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType dtype);
 void expect_shape(const char* op, const char* name, const Tensor& tensor, std::initializer_list<Dimension> shape);
+// That what has these sizes can be counted (sizes.h), which comes before any product of them.
+void expect_countable(const char* op, const char* name, std::initializer_list<int64_t> sizes);
+void expect_countable(const char* op, const char* name, const std::vector<int64_t>& sizes);
+void expect_countable(const char* op, const char* name, const Tensor& tensor);
 // A gradient handed to a backward: any floating dtype, or none at all.
 void expect_gradient(
     const char* op, const char* name, const std::optional<Tensor>& grad, std::initializer_list<Dimension> shape);

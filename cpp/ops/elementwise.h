@@ -25,6 +25,7 @@ class Elementwise {
         element_size_(static_cast<int64_t>(out.element_size())) {
     data_[0] = static_cast<char*>(out_data(out));
     for (size_t k = 0; k < inputs; ++k) data_[k + 1] = static_cast<char*>(const_cast<void*>(data_of(*in[k])));
+    if (numel_ == 0) return;  // nothing of what follows is read, and its sizes may be of any product
     const auto sizes = out.sizes();
     const auto strides = out.strides();
     const auto dim = static_cast<int64_t>(sizes.size());

@@ -21,6 +21,8 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
   expect_shape(op, "h", h, {{"batch", x.size(0)}, {"hidden_size", -1}});
   const int64_t hidden_size = h.size(1);
   expect_shape(op, "c", c, {{"batch", x.size(0)}, {"hidden_size", hidden_size}});
+  expect_countable(op, "x", {x.size(0), x.size(1)});
+  expect_countable(op, "h", {x.size(0), hidden_size});
   check_lltm_parameters(op, x.scalar_type(), x.size(1), hidden_size, weights, bias);
   expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
 }
@@ -177,8 +179,8 @@ namespace {
 // which loses to a blocked product once nothing fits a cache. Without AVX2 the vendor's library is faster as soon as its
 // call is paid for.
 bool multiplies_on_cpu(int64_t batch, int64_t input_size, int64_t hidden_size) {
-  const int64_t most = int64_t(1) << (cpu::level_index() == 0 ? 14 : 26);
-  return batch * 3 * hidden_size * (hidden_size + input_size) <= most;
+  const double most = int64_t(1) << (cpu::level_index() == 0 ? 14 : 26);
+  return static_cast<double>(batch) * static_cast<double>(3 * hidden_size * (hidden_size + input_size)) <= most;
 }
 
 LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward) {
@@ -192,6 +194,7 @@ LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward)
                                            : nothing(place, dtype);
   const Tensor next_h = empty(place, {batch, hidden_size}, dtype);
   const Tensor next_c = empty(place, {batch, hidden_size}, dtype);
+  if (next_c.numel() == 0) return {next_h, next_c, gates};
   cpu::lltm_cell(LltmCellForward{
       .place = place,
       .kind = kind_of(dtype),

@@ -35,8 +35,13 @@ MlpSizes check_arguments(
   expect_place(
       op, {{"x", &x}, {"hidden_weights", &hidden_weights}, {"hidden_bias", address(hidden_bias)},
            {"output_weights", &output_weights}, {"output_bias", address(output_bias)}});
+  expect_countable(op, "x", x);
+  expect_countable(op, "hidden_weights", {sizes.hidden_size, sizes.input_size});
+  expect_countable(op, "output_weights", {sizes.output_size, sizes.hidden_size});
   sizes.batch = 1;
   for (int64_t d = 0; d + 1 < x.dim(); ++d) sizes.batch *= x.size(d);
+  expect_countable(op, "the hidden layer", {sizes.batch, sizes.hidden_size});
+  expect_countable(op, "the output", {sizes.batch, sizes.output_size});
   return sizes;
 }
 
@@ -81,6 +86,7 @@ Forward fused_forward(
   const Tensor hidden =
       keep_hidden ? empty(net.place, {sizes.batch, sizes.hidden_size}, net.dtype) : nothing(net.place, net.dtype);
   Tensor output = empty(net.place, {sizes.batch, sizes.output_size}, net.dtype);
+  if (output.numel() == 0 && hidden.numel() == 0) return {output, hidden};
   kernels.forward({
       .place = net.place,
       .kind = net.kind,

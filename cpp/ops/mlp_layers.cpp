@@ -61,6 +61,7 @@ Tensor fused_forward(
   // What the next layer takes is what is kept, but for an activation whose input is.
   const bool in_kept = net.hidden(last) && kept.keep == Keep::values && !keeps_input(net.activation);
   const Tensor output = in_kept ? kept.view(net, last) : empty(net.place, {net.rows, net.sizes[run.end]}, net.dtype);
+  if (output.numel() == 0 && kept.step == 0) return output;
   kernels.forward({
       .place = net.place,
       .kind = net.kind,

@@ -47,6 +47,7 @@ void check_layer(
   if (weights.dim() != 2 || weights.size(1) != input_size || weights.scalar_type() != dtype || !is_at(place, weights)) {
     refuse(op, x, "weights", l, weights, -1, input_size);
   }
+  if (!countable(weights.sizes())) expect_countable(op, ("weights[" + std::to_string(l) + "]").c_str(), weights);
   const int64_t size = weights.size(0);
   if (bias && (bias->dim() != 1 || bias->size(0) != size || bias->scalar_type() != dtype || !is_at(place, *bias))) {
     refuse(op, x, "biases", l, *bias, size, -1);
@@ -86,8 +87,15 @@ Network network_of(
     check_layer(op, x, place, weights[l], biases[l], l, sizes.back());
     sizes.push_back(weights[l].size(0));
   }
+  expect_countable(op, "x", x);
   int64_t rows = 1;
   for (int64_t d = 0; d + 1 < x.dim(); ++d) rows *= x.size(d);
+  int64_t widths = 0;
+  for (const int64_t size : sizes) {
+    expect_countable(op, "each layer's output", {rows, size});
+    widths += size;
+  }
+  expect_countable(op, "all layers' outputs", {rows, widths});
   const ScalarType dtype = low_precision ? x.scalar_type() : compute_dtype(x.scalar_type());
   Network net{activation, place, kind_of(dtype), dtype, rows, std::move(sizes),
               as_rows(x, rows, x.size(x.dim() - 1), dtype), {}, {}};
