@@ -1,6 +1,10 @@
 #include <fourfold/library.h>
 
+#include <string_view>
+
 #include "cpu/level.h"
+#include "ops/cpu_recurrent.h"
+#include "ops/packed.h"
 
 int fourfold_abi_version() { return 1; }
 
@@ -9,3 +13,18 @@ const char* fourfold_build_facts() { return FOURFOLD_BUILD_FACTS; }
 const char* fourfold_cpu_capability() { return fourfold::cpu::level_choice().name; }
 
 const char* fourfold_cpu_capability_error() { return fourfold::cpu::level_choice().error.c_str(); }
+
+int64_t fourfold_packed_bytes(const char* op, const char* dtype, int64_t input_size, int64_t hidden_size) {
+  using fourfold::ScalarType;
+  constexpr std::pair<std::string_view, const fourfold::RecurrentKernels*> tables[] = {
+      {"gru", &fourfold::gru_on_cpu}, {"lltm", &fourfold::lltm_on_cpu}, {"lstm", &fourfold::lstm_on_cpu}};
+  constexpr std::pair<std::string_view, ScalarType> dtypes[] = {
+      {"float16", ScalarType::Half}, {"bfloat16", ScalarType::BFloat16}, {"float32", ScalarType::Float},
+      {"float64", ScalarType::Double}};
+  for (const auto& [name, kernels] : tables) {
+    for (const auto& [spelled, type] : dtypes) {
+      if (name == op && spelled == dtype) return fourfold::packed_size(*kernels, type, input_size, hidden_size);
+    }
+  }
+  return -1;
+}

@@ -1,6 +1,9 @@
-// The CPU's table of a recurrent layer's kernels.
+// The CPU's tables of recurrent layers' kernels.
 #pragma once
 
+#include "cpu/gru.h"
+#include "cpu/lltm.h"
+#include "cpu/lstm.h"
 #include "cpu/recurrent_bf16.h"
 #include "ops/recurrent.h"
 
@@ -25,6 +28,17 @@ inline constexpr RecurrentKernels recurrent_on_cpu{
     [](const RecurrentLayer& layer, void* packed) {
       layer.kind == Kind::bfloat16 ? bf16_pack(layer, packed) : pack(layer, packed);
     },
+    [] { return cpu::level_choice().name; },
 };
+
+inline constexpr RecurrentKernels gru_on_cpu =
+    recurrent_on_cpu<cpu::gru, cpu::gru_backward, cpu::gru_packed_bytes, cpu::gru_pack, cpu::gru_bf16,
+                     cpu::gru_bf16_backward, cpu::gru_bf16_packed_bytes, cpu::gru_bf16_pack>;
+inline constexpr RecurrentKernels lltm_on_cpu =
+    recurrent_on_cpu<cpu::lltm, cpu::lltm_backward, cpu::lltm_packed_bytes, cpu::lltm_pack, cpu::lltm_bf16,
+                     cpu::lltm_bf16_backward, cpu::lltm_bf16_packed_bytes, cpu::lltm_bf16_pack>;
+inline constexpr RecurrentKernels lstm_on_cpu =
+    recurrent_on_cpu<cpu::lstm, cpu::lstm_backward, cpu::lstm_packed_bytes, cpu::lstm_pack, cpu::lstm_bf16,
+                     cpu::lstm_bf16_backward, cpu::lstm_bf16_packed_bytes, cpu::lstm_bf16_pack>;
 
 }  // namespace fourfold

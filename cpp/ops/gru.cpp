@@ -2,9 +2,9 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "cpu/gru.h"
 #include "ops/backend.h"
 #include "ops/cpu_recurrent.h"
+#include "ops/packed.h"
 
 namespace fourfold {
 namespace {
@@ -50,9 +50,7 @@ Tensor gru_pack(
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::gru, cpu::gru_backward, cpu::gru_packed_bytes, cpu::gru_pack, cpu::gru_bf16,
-                     cpu::gru_bf16_backward, cpu::gru_bf16_packed_bytes, cpu::gru_bf16_pack>;
+constexpr RecurrentKernels cpu_kernels = gru_on_cpu;
 
 }  // namespace
 }  // namespace fourfold

@@ -2,9 +2,9 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "cpu/lltm.h"
 #include "ops/backend.h"
 #include "ops/cpu_recurrent.h"
+#include "ops/packed.h"
 
 namespace fourfold {
 namespace {
@@ -47,6 +47,7 @@ void check_lltm_parameters(
     const char* op, ScalarType dtype, int64_t input_size, int64_t hidden_size, const Tensor& weights,
     const OptionalTensor& bias) {
   expect_dtype(op, "weights", weights, dtype);
+  expect_countable(op, "weights", weights);
   expect_shape(
       op, "weights", weights,
       {{"3 * hidden_size", 3 * hidden_size}, {"hidden_size + input_size", hidden_size + input_size}});
@@ -104,6 +105,7 @@ Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const O
   const char* op = "lltm_pack";
   expect_floating(op, "weights", weights);
   expect_shape(op, "weights", weights, {{"3 * hidden_size", -1}, {"hidden_size + input_size", -1}});
+  expect_countable(op, "weights", weights);
   const int64_t hidden_size = weights.size(0) / cell.gates;
   const int64_t input_size = weights.size(1) - hidden_size;
   check_lltm_parameters(op, weights.scalar_type(), input_size, hidden_size, weights, bias);
@@ -113,9 +115,7 @@ Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const O
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::lltm, cpu::lltm_backward, cpu::lltm_packed_bytes, cpu::lltm_pack, cpu::lltm_bf16,
-                     cpu::lltm_bf16_backward, cpu::lltm_bf16_packed_bytes, cpu::lltm_bf16_pack>;
+constexpr RecurrentKernels cpu_kernels = lltm_on_cpu;
 
 }  // namespace
 }  // namespace fourfold

@@ -2,9 +2,9 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "cpu/lstm.h"
 #include "ops/backend.h"
 #include "ops/cpu_recurrent.h"
+#include "ops/packed.h"
 
 namespace fourfold {
 namespace {
@@ -52,9 +52,7 @@ Tensor lstm_pack(
 
 namespace {
 
-constexpr RecurrentKernels cpu_kernels =
-    recurrent_on_cpu<cpu::lstm, cpu::lstm_backward, cpu::lstm_packed_bytes, cpu::lstm_pack, cpu::lstm_bf16,
-                     cpu::lstm_bf16_backward, cpu::lstm_bf16_packed_bytes, cpu::lstm_bf16_pack>;
+constexpr RecurrentKernels cpu_kernels = lstm_on_cpu;
 
 }  // namespace
 }  // namespace fourfold

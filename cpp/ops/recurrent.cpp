@@ -1,5 +1,7 @@
 #include "ops/recurrent.h"
 
+#include "ops/packed.h"
+
 namespace fourfold {
 namespace {
 
@@ -20,7 +22,11 @@ std::vector<int64_t> packed_offsets(const char* op, const Tensor& batch_sizes, i
       fail(op, ": expected batch_sizes to begin with batch = ", batch, " and never to rise or reach 0, but got ",
            size[t], " at step ", t);
     }
-    offsets.push_back(offsets.back() + size[t]);
+    int64_t end = 0;
+    if (__builtin_add_overflow(offsets.back(), size[t], &end)) {
+      fail(op, ": expected batch_sizes to add up to input's ", rows, " rows, but they add up to 2^63 or more");
+    }
+    offsets.push_back(end);
   }
   if (offsets.back() != rows) {
     fail(op, ": expected batch_sizes to add up to input's ", rows, " rows, but they add up to ", offsets.back());
@@ -47,6 +53,8 @@ RecurrentShape check_sequence(
   shape.batch = h_0.size(0);
   shape.hidden_size = h_0.size(1);
   if (cell.has_c) expect_shape(op, "c_0", *c_0, {{"batch", shape.batch}, {"hidden_size", shape.hidden_size}});
+  expect_countable(op, "input", input);
+  expect_countable(op, "h_0", h_0);
   shape.time = input.size(0);
   if (batch_sizes) {
     shape.offsets = packed_offsets(op, *batch_sizes, input.size(0), shape.batch);
@@ -60,12 +68,16 @@ RecurrentShape check_sequence(
       expect_shape(op, "reset", *reset, {{"time", shape.time}, {"batch", shape.batch}});
     }
   }
+  expect_countable(op, "what is kept of each step", {shape.rows(), cell.kept * shape.hidden_size});
   return shape;
 }
 
-ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input) {
-  const ScalarType dtype = input.scalar_type();
+ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, ScalarType dtype) {
   return kernels.computes(dtype, shape) ? dtype : compute_dtype(dtype);
+}
+
+ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input) {
+  return dtype_of(kernels, shape, input.scalar_type());
 }
 
 ScalarType kept_dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input) {
@@ -82,6 +94,8 @@ RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const 
   expect_dtype(op, "weight_hh", arguments.weight_hh, dtype);
   expect_shape(op, "weight_ih", arguments.weight_ih, {rows, {"input_size", shape.input_size}});
   expect_shape(op, "weight_hh", arguments.weight_hh, {rows, {"hidden_size", shape.hidden_size}});
+  expect_countable(op, "weight_ih", arguments.weight_ih);
+  expect_countable(op, "weight_hh", arguments.weight_hh);
   for (const auto& [bias_name, bias] : {std::pair{"bias_ih", &arguments.bias_ih}, {"bias_hh", &arguments.bias_hh}}) {
     if (!*bias) continue;
     expect_dtype(op, bias_name, **bias, dtype);
@@ -94,6 +108,14 @@ RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const 
            {"reset", address(arguments.reset)}});
   return shape;
 }
+
+Tensor dense_rows(const Tensor& matrix, ScalarType dtype) {
+  const Tensor converted = convert(matrix, dtype);
+  return converted.stride(1) == 1 || converted.size(1) <= 1 ? converted : contiguous(converted);
+}
+
+int64_t leading_dim(const Tensor& matrix) { return matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0); }
+int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(*matrix) : 0; }
 
 namespace {
 
@@ -109,16 +131,6 @@ struct Prepared {
   OptionalTensor reset;
   RecurrentLayer layer;
 };
-
-// A matrix whose rows are each dense: a part of a wider one stays where it is.
-Tensor dense_rows(const Tensor& matrix, ScalarType dtype) {
-  const Tensor converted = convert(matrix, dtype);
-  return converted.stride(1) == 1 || converted.size(1) <= 1 ? converted : contiguous(converted);
-}
-
-int64_t leading_dim(const Tensor& matrix) { return matrix.size(0) <= 1 ? matrix.size(1) : matrix.stride(0); }
-
-int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(*matrix) : 0; }
 
 // A call with packed weights does not pay for converting the others.
 Prepared prepare(
@@ -182,14 +194,7 @@ RecurrentOutputs run_forward(
   const Place place = p.layer.place;
   const ScalarType dtype = p.input.scalar_type();
   const int64_t size = shape.hidden_size;
-  if (packed) {
-    const int64_t bytes = kernels.packed_bytes == nullptr ? -1 : kernels.packed_bytes(p.layer);
-    if (packed->scalar_type() != ScalarType::Byte || packed->numel() != bytes || !packed->is_contiguous()) {
-      fail(cell.op, ": expected packed to be what fourfold::", cell.op, "_pack gives for these weights, ", bytes,
-           " bytes, but got shape ", shape_of(*packed));
-    }
-    expect_place(cell.op, {{"input", &arguments.input}, {"packed", &*packed}});
-  }
+  const void* packed_weights = packed ? weights_in(*packed, kernels, cell, shape, arguments) : nullptr;
   const RecurrentOutputs outputs{
       like_input(shape, arguments.batch_sizes.has_value(), place, size, dtype),
       empty(place, {shape.batch, size}, dtype),
@@ -197,9 +202,9 @@ RecurrentOutputs run_forward(
       allocate(save_for_backward, place, {shape.rows(), cell.kept * size}, dtype),
       allocate(save_for_backward && cell.has_c, place, {shape.rows(), size}, dtype),
   };
-  kernels.forward({
+  const RecurrentForward job{
       .layer = p.layer,
-      .packed = data_of(packed),
+      .packed = packed_weights,
       .input = data_of(p.input),
       .h_0 = data_of(p.h_0),
       .c_0 = data_of(p.c_0),
@@ -209,54 +214,13 @@ RecurrentOutputs run_forward(
       .keep = save_for_backward,
       .kept = save_for_backward ? out_data(outputs.kept) : nullptr,
       .cells = save_for_backward && cell.has_c ? out_data(outputs.cells) : nullptr,
-  });
+  };
+  // Without a row or a unit every result is empty, however many steps there are.
+  if (shape.batch > 0 && size > 0) kernels.forward(job);
   const ScalarType result = arguments.input.scalar_type();
   const ScalarType keeps = kept_dtype_of(kernels, shape, arguments.input);
   return {convert(outputs.output, result), convert(outputs.h_n, result), convert(outputs.c_n, result),
           convert(outputs.kept, keeps), convert(outputs.cells, keeps)};
-}
-
-Tensor pack_weights(
-    const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights) {
-  const Tensor& hidden = weights.weight_hh;
-  expect_floating(op, "weight_hh", hidden);
-  expect_dtype(op, "weight_ih", weights.weight_ih, hidden.scalar_type());
-  expect_shape(op, "weight_hh", hidden, {{"rows", -1}, {"hidden_size", -1}});
-  const int64_t size = hidden.size(1);
-  const std::string name = std::to_string(cell.gates) + " * hidden_size";
-  const Dimension rows{name.c_str(), cell.gates * size};
-  expect_shape(op, "weight_hh", hidden, {rows, {"hidden_size", size}});
-  expect_shape(op, "weight_ih", weights.weight_ih, {rows, {"input_size", -1}});
-  for (const auto& [bias_name, bias] : {std::pair{"bias_ih", &weights.bias_ih}, {"bias_hh", &weights.bias_hh}}) {
-    if (!*bias) continue;
-    expect_dtype(op, bias_name, **bias, hidden.scalar_type());
-    if ((*bias)->numel() != rows.size) expect_shape(op, bias_name, **bias, {rows});
-  }
-  expect_place(
-      op, {{"weight_hh", &hidden}, {"weight_ih", &weights.weight_ih}, {"bias_ih", address(weights.bias_ih)},
-           {"bias_hh", address(weights.bias_hh)}});
-  RecurrentShape shape{};
-  shape.input_size = weights.weight_ih.size(1);
-  shape.hidden_size = size;
-  const ScalarType dtype = dtype_of(kernels, shape, hidden);
-  const Tensor weight_ih = dense_rows(weights.weight_ih, dtype);
-  const Tensor weight_hh = dense_rows(hidden, dtype);
-  const OptionalTensor bias_ih = prepared(weights.bias_ih, dtype);
-  const OptionalTensor bias_hh = prepared(weights.bias_hh, dtype);
-  RecurrentLayer layer{};
-  layer.place = place_of(hidden);
-  layer.kind = kind_of(dtype);
-  layer.input_size = weight_ih.size(1);
-  layer.hidden_size = size;
-  layer.weight_ih = data_of(weight_ih);
-  layer.weight_ih_leading_dim = leading_dim(weight_ih);
-  layer.weight_hh = data_of(weight_hh);
-  layer.weight_hh_leading_dim = leading_dim(weight_hh);
-  layer.bias_ih = data_of(bias_ih);
-  layer.bias_hh = data_of(bias_hh);
-  const Tensor packed = empty(layer.place, {kernels.packed_bytes(layer)}, ScalarType::Byte);
-  kernels.pack(layer, out_data(packed));
-  return packed;
 }
 
 RecurrentResults run_backward(
@@ -323,7 +287,9 @@ RecurrentResults run_backward(
       .grad_bias_ih = data_or_null(weights.bias_ih),
       .grad_bias_hh = data_or_null(weights.bias_hh),
   };
-  kernels.backward(job);
+  if (shape.batch == 0) job.layer.time = 0;  // the weights' gradients are zero all the same
+  const bool writes = shape.hidden_size > 0 || results.grad_input.numel() > 0;
+  if (writes) kernels.backward(job);
   const ScalarType result = arguments.input.scalar_type();
   results.grad_input = convert(results.grad_input, result);
   results.grad_h_0 = convert(results.grad_h_0, result);

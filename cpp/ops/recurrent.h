@@ -33,6 +33,7 @@ struct RecurrentKernels {
   // The weights as `forward` wants them, for calls that share them; null where a backend keeps none.
   int64_t (*packed_bytes)(const RecurrentLayer& layer);
   void (*pack)(const RecurrentLayer& layer, void* packed);
+  const char* (*level)() = nullptr;  // at which they were packed: others read them otherwise
 };
 
 // One call's arguments, as the user gave them but for the weights, which may be parts of a wider matrix.
@@ -89,10 +90,6 @@ struct RecurrentWeights {
   OptionalTensor bias_hh;
 };
 
-// What run_forward takes as `packed`: bytes that only this process and this build know how to read.
-Tensor pack_weights(
-    const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights);
-
 // What a backward is given beside the forward's arguments.
 struct RecurrentGradients {
   OptionalTensor grad_output;
@@ -120,8 +117,14 @@ struct RecurrentResults {
 };
 
 // What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
+ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, ScalarType dtype);
 ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
 ScalarType kept_dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
+
+// Weights as kernels take them: rows that are each dense, so that a part of a wider matrix stays where it is.
+Tensor dense_rows(const Tensor& matrix, ScalarType dtype);
+int64_t leading_dim(const Tensor& matrix);
+int64_t leading_dim(const OptionalTensor& matrix);
 
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,

@@ -2,6 +2,8 @@
 // are registered by the Python package: a program without Python calls the operators for inference, under NoGradGuard.
 #pragma once
 
+#include <stdint.h>
+
 #if defined(_WIN32)
 #define FOURFOLD_EXPORT
 #else
@@ -21,4 +23,9 @@ FOURFOLD_EXPORT const char* fourfold_build_facts();
 // asks for a level that this library or CPU does not have; fourfold_cpu_capability_error() then says so.
 FOURFOLD_EXPORT const char* fourfold_cpu_capability();
 FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();
+
+// How many bytes fourfold::<op>_pack gives for weights of "float32" (float16, bfloat16, float64) and these sizes on this
+// CPU; -1 for an operator that packs nothing, or another dtype.
+FOURFOLD_EXPORT int64_t fourfold_packed_bytes(
+    const char* op, const char* dtype, int64_t input_size, int64_t hidden_size);
 }

@@ -7,7 +7,9 @@ refused its Python type. They read nothing but metadata, so shapes may be symbol
 
 from __future__ import annotations
 
+import math
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,8 +19,15 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
+MOST_ELEMENTS = 2**48
+
+
 def shape_of(tensor: Tensor) -> str:
-    return f"({', '.join(str(size) for size in tensor.shape)}{',' if tensor.dim() == 1 else ''})"
+    return spelled(tensor.shape)
+
+
+def spelled(sizes: Sequence[Any]) -> str:
+    return f"({', '.join(str(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def expect_tensors(op: str, **tensors: Any) -> None:
@@ -83,6 +92,15 @@ def expect_shape(op: str, name: str, tensor: Tensor, **shape: Any) -> None:
         )
 
 
+def expect_countable(op: str, name: str, *sizes: Any) -> None:
+    """That what has these sizes can be counted: an empty tensor may have any, whose products would overflow in C++."""
+    if all(isinstance(size, int) for size in sizes) and math.prod(size or 1 for size in sizes) >= MOST_ELEMENTS:
+        raise ValueError(
+            f"{op}: expected {name} to have sizes whose product, a 0 counted as 1, is below 2^48, "
+            f"but got {spelled(sizes)}"
+        )
+
+
 def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -> None:
     rows = tensor.dim() == 1 or (tensor.dim() == 2 and tensor.shape[0] == 1)
     if not rows or tensor.shape[-1] != size:
@@ -120,15 +138,28 @@ def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> N
             )
         most, total = size, total + size
     if total != rows:
-        raise ValueError(f"{op}: expected batch_sizes to add up to input's {rows} rows, but they add up to {total}")
+        spelled_total = total if total < 2**63 else "2^63 or more"
+        raise ValueError(
+            f"{op}: expected batch_sizes to add up to input's {rows} rows, but they add up to {spelled_total}"
+        )
 
 
-def expect_lltm_parameters(op: str, x: Tensor, hidden_size: Any, weights: Tensor, bias: Tensor | None) -> None:
-    """The LLTM's parameters, of x's dtype and for its last dimension."""
-    expect_dtype(op, "weights", weights, x.dtype)
-    expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + x.shape[-1])
+def expect_packed(op: str, packed: Tensor) -> None:
+    """What metadata tells of packed weights; whose they are, C++ reads in them."""
+    expect_dtype(op, "packed", packed, torch.uint8)
+    expect_shape(op, "packed", packed, bytes=None)
+    if not packed.is_contiguous():
+        raise ValueError(f"{op}: expected packed to be contiguous, but got stride {packed.stride(0)}")
+
+
+def expect_lltm_parameters(
+    op: str, dtype: torch.dtype, input_size: Any, hidden_size: Any, weights: Tensor, bias: Tensor | None
+) -> None:
+    expect_dtype(op, "weights", weights, dtype)
+    expect_countable(op, "weights", *weights.shape)
+    expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + input_size)
     if bias is not None:
-        expect_dtype(op, "bias", bias, x.dtype)
+        expect_dtype(op, "bias", bias, dtype)
         expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
 
 
@@ -142,6 +173,8 @@ def expect_gate_parameters(
     columns = ({"input_size": x.shape[-1]}, {"hidden_size": hidden_size})
     for (name, tensor), size in zip(weights.items(), columns, strict=True):
         expect_shape(op, name, tensor, **rows, **size)
+    for name, tensor in weights.items():
+        expect_countable(op, name, *tensor.shape)
     for name, bias in biases.items():
         if bias is not None:
             expect_dtype(op, name, bias, x.dtype)

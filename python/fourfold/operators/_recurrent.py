@@ -58,7 +58,7 @@ def rows_of(a: Any) -> Any:
 
 
 def check_arguments(cell: Cell, op: str, a: Any) -> None:
-    named = {name: getattr(a, name) for name in (*cell.differentiable, "reset")}
+    named = {name: getattr(a, name, None) for name in (*cell.differentiable, "reset", "packed")}
     _check.expect_tensors(op, **{name: tensor for name, tensor in named.items() if tensor is not None})
     _check.expect_floating(op, "input", a.input)
     for state in cell.states:
@@ -76,14 +76,19 @@ def check_arguments(cell: Cell, op: str, a: Any) -> None:
     batch, hidden_size = a.h_0.shape
     for state in cell.states[1:]:
         _check.expect_shape(op, f"{state}_0", named[f"{state}_0"], batch=batch, hidden_size=hidden_size)
+    _check.expect_countable(op, "input", *a.input.shape)
+    _check.expect_countable(op, "h_0", *a.h_0.shape)
     if a.reset is not None:
         _check.expect_dtype(op, "reset", a.reset, torch.bool)
         steps = {"rows": a.input.shape[0]} if a.batch_sizes is not None else {"time": a.input.shape[0], "batch": batch}
         _check.expect_shape(op, "reset", a.reset, **steps)
+    _check.expect_countable(op, "what is kept of each step", rows_of(a), cell.kept * hidden_size)
     cell.check_parameters(op, a, hidden_size)
     if a.batch_sizes is not None:
         _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
         _check.expect_shape(op, "batch_sizes", a.batch_sizes, time=None)
+    if named["packed"] is not None:
+        _check.expect_packed(op, named["packed"])
 
 
 def expect_gates(gates: int) -> Callable[[str, Any, Any], None]:

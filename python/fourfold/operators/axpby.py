@@ -22,7 +22,9 @@ def _check_arguments(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dt
         if given is not None and given not in _REAL:
             raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {given}")
     _check_factors(alpha, beta, dtype or torch.result_type(x, y))
-    _broadcast_shape(x, y)
+    shape = _broadcast_shape(x, y)
+    if shape not in (x.shape, y.shape):
+        _check.expect_countable(op, "the result", *shape)
 
 
 def _check_factors(alpha: float, beta: float, dtype: torch.dtype) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fourfold import reference
-from fourfold.operators import _check
+from fourfold.operators import _check, _pack
 from fourfold.operators._recurrent import Cell, declare, expect_gates
 
 
@@ -62,6 +62,7 @@ FORWARD, BACKWARD = declare(
         definition=reference.gru,
     )
 )
+_pack.declare("gru", _pack.check_gates(3))
 
 
 def gru(

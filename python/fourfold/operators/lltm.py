@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from fourfold import reference
-from fourfold.operators import _check
+from fourfold.operators import _check, _pack
 from fourfold.operators._recurrent import Cell, declare
 
 
@@ -50,7 +50,7 @@ class Backward(NamedTuple):
 
 
 def _check_parameters(op: str, a: Forward | Backward, hidden_size: Any) -> None:
-    _check.expect_lltm_parameters(op, a.input, hidden_size, a.weights, a.bias)
+    _check.expect_lltm_parameters(op, a.input.dtype, a.input.shape[-1], hidden_size, a.weights, a.bias)
 
 
 FORWARD, BACKWARD = declare(
@@ -66,6 +66,7 @@ FORWARD, BACKWARD = declare(
         definition=reference.lltm,
     )
 )
+_pack.declare("lltm", _pack.check_lltm)
 
 
 def lltm(

@@ -56,7 +56,9 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
     _check.expect_shape(op, "x", a.x, batch=None, input_size=None)
     _check.expect_shape(op, "h", a.h, batch=a.x.shape[0], hidden_size=None)
     _check.expect_shape(op, "c", a.c, batch=a.x.shape[0], hidden_size=a.h.shape[1])
-    _check.expect_lltm_parameters(op, a.x, a.h.shape[1], a.weights, a.bias)
+    _check.expect_countable(op, "x", *a.x.shape)
+    _check.expect_countable(op, "h", *a.h.shape)
+    _check.expect_lltm_parameters(op, a.x.dtype, a.x.shape[-1], a.h.shape[1], a.weights, a.bias)
 
 
 def _check_backward(*args: Any) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fourfold import reference
-from fourfold.operators import _check
+from fourfold.operators import _check, _pack
 from fourfold.operators._recurrent import Cell, declare, expect_gates
 
 
@@ -66,6 +66,7 @@ FORWARD, BACKWARD = declare(
         definition=reference.lstm,
     )
 )
+_pack.declare("lstm", _pack.check_gates(4))
 
 
 def lstm(

@@ -54,6 +54,12 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
         if bias is not None:
             _check.expect_dtype(op, f"{layer}_bias", bias, a.x.dtype)
             _check.expect_bias(op, f"{layer}_bias", bias, f"{layer}_size", sizes[layer])
+    _check.expect_countable(op, "x", *a.x.shape)
+    _check.expect_countable(op, "hidden_weights", *a.hidden_weights.shape)
+    _check.expect_countable(op, "output_weights", *a.output_weights.shape)
+    batch = math.prod(a.x.shape[:-1])
+    _check.expect_countable(op, "the hidden layer", batch, sizes["hidden"])
+    _check.expect_countable(op, "the output", batch, sizes["output"])
 
 
 def _check_backward(*args: Any) -> None:

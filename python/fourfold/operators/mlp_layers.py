@@ -57,17 +57,24 @@ def _check_arguments(op: str, a: Forward | Backward) -> None:
         raise ValueError(f"{op}: expected x to have shape (..., input_size), but got ()")
     if not a.weights:
         raise ValueError(f"{op}: expected weights to have a matrix for each layer, but got none")
-    size = a.x.shape[-1]
+    size, widths = a.x.shape[-1], [a.x.shape[-1]]
     for k, (w, b) in enumerate(zip(a.weights, a.biases, strict=True)):
         weights, bias = f"weights[{k}]", f"biases[{k}]"
         _check.expect_tensors(op, x=a.x, **{weights: w})
         _check.expect_dtype(op, weights, w, a.x.dtype)
         _check.expect_shape(op, weights, w, output_size=None, input_size=size)
+        _check.expect_countable(op, weights, *w.shape)
         size = w.shape[0]
+        widths.append(size)
         if b is not None:
             _check.expect_tensors(op, x=a.x, **{bias: b})
             _check.expect_dtype(op, bias, b, a.x.dtype)
             _check.expect_bias(op, bias, b, "output_size", size)
+    _check.expect_countable(op, "x", *a.x.shape)
+    rows = math.prod(a.x.shape[:-1])
+    for width in widths:
+        _check.expect_countable(op, "each layer's output", rows, width)
+    _check.expect_countable(op, "all layers' outputs", rows, sum(widths))
 
 
 def _keeps_bits(x: Tensor, activation: str) -> bool:
