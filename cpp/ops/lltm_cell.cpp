@@ -73,6 +73,7 @@ InputGradients whole_backward(
       make(need_x, job.batch, input_size), make(need_h, job.batch, job.hidden_size),
       make(need_weights, in.weights.size(0), in.weights.size(1)),
       empty(place, {need_weights && in.bias ? in.weights.size(0) : 0}, dtype)};
+  if (job.hidden_size == 0 && grads.x.numel() == 0) return grads;
   job.multiply = true;
   job.factors = factors_of(in);
   job.need_x = need_x;
