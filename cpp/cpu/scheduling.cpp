@@ -1,41 +1,66 @@
 // What a team needs to know of the machine that it runs on.
 #if defined(__linux__)
+#include <dlfcn.h>
 #include <sched.h>
 #endif
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
+#include <set>
 #include <thread>
+#include <type_traits>
+#include <vector>
 
 #include "cpu/parallel.h"
+#include "cpu/quota.h"
 #include "cpu/team.h"
 
 namespace fourfold::cpu {
 namespace {
 
-// CPUs by a control group's quota, or 0 where there is none to be read.
-double quota() {
-  double limit = 0;
-  double period = 0;
-  if (std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-    const int read = std::fscanf(file, "%lf %lf", &limit, &period);  // "max" where there is none
-    std::fclose(file);
-    return read == 2 && period > 0 ? limit / period : 0;
+#if defined(__linux__)
+// The OpenMP that torch runs its threads with, asked by name: a torch can also have a pool of its own.
+class OpenMp {
+ public:
+  OpenMp() {
+    void* torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+    if (torch == nullptr) return;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(torch, name));
+      return function != nullptr;
+    };
+    int (*places)() = nullptr;
+    int (*size)(int) = nullptr;
+    void (*members)(int, int*) = nullptr;
+    if (find(bind_, "omp_get_proc_bind") && find(places, "omp_get_num_places") &&
+        find(size, "omp_get_place_num_procs") && find(members, "omp_get_place_proc_ids")) {
+      std::set<int> cpus;
+      for (int place = 0; place < places(); ++place) {
+        std::vector<int> ids(static_cast<size_t>(size(place)));
+        members(place, ids.data());
+        cpus.insert(ids.begin(), ids.end());
+      }
+      cpus_ = static_cast<int64_t>(cpus.size());
+    }
+    dlclose(torch);
   }
-  std::FILE* quota_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r");
-  std::FILE* period_file = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
-  const bool read = quota_file != nullptr && period_file != nullptr && std::fscanf(quota_file, "%lf", &limit) == 1 &&
-                    std::fscanf(period_file, "%lf", &period) == 1 && limit > 0 && period > 0;
-  if (quota_file != nullptr) std::fclose(quota_file);
-  if (period_file != nullptr) std::fclose(period_file);
-  return read ? limit / period : 0;
-}
 
-// CPUs that this thread may run on; asked each time, for a program may change it.
+  // The CPUs that its threads are bound to, as OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY asked for; 0 without.
+  int64_t bound_cpus() const { return cpus_ > 0 && bind_() != 0 ? cpus_ : 0; }
+
+ private:
+  int (*bind_)() = nullptr;
+  int64_t cpus_ = 0;
+};
+#endif
+
+// CPUs that threads started by this one may run on; asked each time, for a program may change it. A thread that OpenMP
+// has bound does not tell: the others have CPUs of their own.
 int64_t permitted_cpus() {
 #if defined(__linux__)
+  static const OpenMp openmp;
+  if (const int64_t bound = openmp.bound_cpus(); bound > 0) return bound;
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
 #endif
@@ -43,7 +68,7 @@ int64_t permitted_cpus() {
 }
 
 int64_t quota_in_threads() {
-  static const double limit = quota();
+  static const double limit = cpu_quota("");
   return limit > 0 ? static_cast<int64_t>(std::ceil(limit)) : std::numeric_limits<int64_t>::max();
 }
 
