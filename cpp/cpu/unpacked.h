@@ -15,7 +15,7 @@ FOURFOLD_FN void multiply_columns(
   using F = Factor<E>;
   // Several k at once: the rows' many addresses do not stay in registers.
   constexpr int steps = tile_vectors / 6 / vectors;
-  const auto add = [&](int64_t k, auto count) __attribute__((always_inline)) {
+  const auto add = [&]<int count>(int64_t k, std::integral_constant<int, count>) __attribute__((always_inline)) {
     typename F::Vector column[count * vectors];
     for (int i = 0; i < count * vectors; ++i) column[i] = F::load(columns + (k * vectors + i) * lanes<Sum<E>>);
 #pragma GCC unroll 32

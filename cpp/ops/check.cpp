@@ -47,11 +47,11 @@ void refuse_uncountable(const char* op, const char* name, const Sizes& sizes) {
 
 std::string device_of(const Tensor& tensor) {
   using torch::headeronly::DeviceType;
-  const std::string index = ":" + std::to_string(tensor.get_device_index());
+  const std::string index = std::to_string(tensor.get_device_index());
   switch (tensor.device().type()) {
     case DeviceType::CPU: return "cpu";
-    case DeviceType::CUDA: return "cuda" + index;
-    case DeviceType::MPS: return "mps" + index;
+    case DeviceType::CUDA: return "cuda:" + index;
+    case DeviceType::MPS: return "mps:" + index;
     case DeviceType::Meta: return "meta";
     default: return "another device";
   }

@@ -26,7 +26,7 @@ Run run_from(const Network& net, int64_t begin, const Fuses& fuses) {
 }
 
 template <typename Fuses>
-Run run_until(const Network& net, int64_t end, const Fuses& fuses) {
+Run run_until(int64_t end, const Fuses& fuses) {
   int64_t begin = end;
   while (begin > 0 && fuses(begin - 1)) --begin;
   return begin == end ? Run{end - 1, end, false} : Run{begin, end, true};
@@ -197,7 +197,7 @@ Tensor backward_of(
   const int64_t lowest = needs.lowest();
   Tensor current = grad;
   for (int64_t l = net.count(); l > lowest && l > 0;) {
-    const Run run = run_until(net, l, [&](int64_t k) {
+    const Run run = run_until(l, [&](int64_t k) {
       return fuses_rows && kernels.fuses(net.rows, net.sizes[k], net.sizes[k + 1]);
     });
     const bool below = lowest < run.begin;
