@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fourfold
+from machine import ROOT, output_of, tool
 
 LEVELS = ["default", "avx2", "avx512", "avx512_bf16", "amx"]
 
@@ -44,3 +47,50 @@ def test_the_environment_chooses_the_level(level: str) -> None:
         check=True,
     )
     assert run.stdout.strip() == level
+
+
+@pytest.fixture(scope="module")
+def choose(tmp_path_factory) -> Callable[..., str]:
+    """Which level is chosen by a library with so many levels, on a CPU that has all."""
+    folder = tmp_path_factory.mktemp("level")
+
+    def run(built: int, asked: str, answer: str) -> str:
+        program = folder / f"choose{built}"
+        if not program.exists():
+            flags = ("-std=c++20", f"-DFOURFOLD_CPU_LEVEL_COUNT={built}", "-I", ROOT / "cpp")
+            output_of(tool("g++", "g++"), *flags, ROOT / "tests" / "cpp" / "level.cpp", "-o", program)
+        return output_of(program, asked, answer)
+
+    return run
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has these levels")
+@pytest.mark.parametrize(
+    ("asked", "answer", "chosen"),
+    [
+        ("", "granted", "amx 1"),
+        ("amx", "granted", "amx 1"),
+        ("avx512_bf16", "granted", "avx512_bf16 0"),
+        ("default", "granted", "default 0"),
+        ("", "refused", "avx512_bf16 1"),
+        ("avx2", "refused", "avx2 0"),
+        (
+            "amx",
+            "refused",
+            "FOURFOLD_CPU_CAPABILITY is amx, but this CPU and this build of fourfold have: default, avx2, avx512, "
+            "avx512_bf16. Set it to one of these, or unset it. 1",
+        ),
+    ],
+)
+def test_tiles_are_asked_for_only_where_they_are_used(choose, asked: str, answer: str, chosen: str) -> None:
+    assert choose(5, asked, answer) == chosen
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has these levels")
+@pytest.mark.parametrize("built", [1, 2, 3, 4])
+def test_a_level_that_was_not_built_is_not_chosen(choose, built: int) -> None:
+    assert choose(built, "", "granted") == f"{LEVELS[built - 1]} 0"
+    assert choose(built, LEVELS[built], "granted") == (
+        f"FOURFOLD_CPU_CAPABILITY is {LEVELS[built]}, but this CPU and this build of fourfold have: "
+        f"{', '.join(LEVELS[:built])}. Set it to one of these, or unset it. 0"
+    )

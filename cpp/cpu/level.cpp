@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 
-#if FOURFOLD_CPU_LEVEL_COUNT == 3
+#if FOURFOLD_CPU_LEVEL_COUNT > 1
 #include <cpuid.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -16,9 +17,11 @@ namespace fourfold::cpu {
 namespace {
 
 constexpr const char* names[] = {"default", "avx2", "avx512", "avx512_bf16", "amx"};
+constexpr int built = FOURFOLD_CPU_LEVEL_COUNT;
 constexpr int last_full = 2;  // the levels after it are that one, with kernels in bfloat16
+constexpr int amx = 4;
 
-#if FOURFOLD_CPU_LEVEL_COUNT == 3
+#if FOURFOLD_CPU_LEVEL_COUNT > 1
 struct Cpuid {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -32,7 +35,7 @@ struct Cpuid {
 bool has_f16c() { return (Cpuid(1).ecx & bit_F16C) != 0; }
 bool has_avx512_bf16() { return (Cpuid(7, 1).eax & (1u << 5)) != 0; }
 
-// The system has to save the tiles' registers (XCR0), and Linux to be asked whether this process may use them.
+// The system has to save the tiles' registers (XCR0).
 bool has_amx() {
   constexpr unsigned tile = 1u << 24;
   constexpr unsigned bf16 = 1u << 22;
@@ -41,8 +44,13 @@ bool has_amx() {
   unsigned high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned tile_state = 3u << 17;
-  if ((low & tile_state) != tile_state) return false;
-#if defined(__linux__)
+  return (low & tile_state) == tile_state;
+}
+#endif
+
+// Linux wants to be asked, and makes room for the tiles in what it saves of each thread.
+bool may_use_tiles() {
+#if FOURFOLD_CPU_LEVEL_COUNT > 1 && defined(__linux__)
   constexpr int64_t request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr int64_t tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
@@ -50,10 +58,9 @@ bool has_amx() {
   return true;
 #endif
 }
-#endif
 
-int best_supported() {
-#if FOURFOLD_CPU_LEVEL_COUNT == 3
+int best_of_cpu() {
+#if FOURFOLD_CPU_LEVEL_COUNT > 1
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (!avx2) return 0;
@@ -61,7 +68,7 @@ int best_supported() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (!avx512) return 1;
   if (!has_avx512_bf16()) return 2;
-  return has_amx() ? 4 : 3;
+  return has_amx() ? amx : 3;
 #else
   return 0;
 #endif
@@ -69,24 +76,27 @@ int best_supported() {
 
 LevelChoice chosen(int level) { return {std::min(level, last_full), level - last_full - 1, names[level], ""}; }
 
-LevelChoice choose() {
-  const int best = best_supported();
-  const char* asked = std::getenv("FOURFOLD_CPU_CAPABILITY");
-  if (asked == nullptr || *asked == '\0') return chosen(best);
+// Tiles are asked for only where they would be used: the process keeps the permission for good.
+LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) {
+  const std::string_view wanted = asked == nullptr ? "" : asked;
+  int best = std::min(best_of_cpu, built - 1);
+  const bool below = !wanted.empty() && wanted != names[amx];
+  if (best == amx && !below && !may_use_tiles()) best = amx - 1;
+  if (wanted.empty()) return chosen(best);
+  std::string usable;
   for (int level = 0; level <= best; ++level) {
-    if (std::string(asked) == names[level]) return chosen(level);
+    if (wanted == names[level]) return chosen(level);
+    usable += std::string(level == 0 ? "" : ", ") + names[level];
   }
-  std::string usable = names[0];
-  for (int level = 1; level <= best; ++level) usable += std::string(", ") + names[level];
   return {0, -1, nullptr,
-          "FOURFOLD_CPU_CAPABILITY is " + std::string(asked) + ", but this CPU and this build of fourfold have: " +
+          "FOURFOLD_CPU_CAPABILITY is " + std::string(wanted) + ", but this CPU and this build of fourfold have: " +
               usable + ". Set it to one of these, or unset it."};
 }
 
 }  // namespace
 
 const LevelChoice& level_choice() {
-  static const LevelChoice choice = choose();
+  static const LevelChoice choice = choose(std::getenv("FOURFOLD_CPU_CAPABILITY"), best_of_cpu(), may_use_tiles);
   return choice;
 }
 

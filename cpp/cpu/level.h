@@ -22,10 +22,13 @@ inline int level_index() {
   return choice.index;
 }
 
+// Of the levels that are built, those that hold every kernel; the others are the last of them, with kernels in bfloat16.
+inline constexpr int full_levels = FOURFOLD_CPU_LEVEL_COUNT < 3 ? FOURFOLD_CPU_LEVEL_COUNT : 3;
+
 // One kernel, compiled for each level; a call goes to the chosen one.
 template <typename Signature>
 struct Kernel {
-  Signature* at[FOURFOLD_CPU_LEVEL_COUNT];
+  Signature* at[full_levels];
 
   template <typename... Arguments>
   auto operator()(Arguments&&... arguments) const {
@@ -48,18 +51,30 @@ struct Bfloat16Kernel {
 
 }  // namespace fourfold::cpu
 
-#if FOURFOLD_CPU_LEVEL_COUNT == 3
+#if FOURFOLD_CPU_LEVEL_COUNT >= 3
 #define FOURFOLD_CPU_KERNEL(name, signature)                                                                 \
   namespace level_default { signature name; } namespace level_avx2 { signature name; }                       \
   namespace level_avx512 { signature name; }                                                                 \
   inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name, level_avx512::name}};
-#define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                \
-  namespace level_avx512_bf16 { signature name; } namespace level_amx { signature name; } \
-  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name, level_amx::name}};
+#elif FOURFOLD_CPU_LEVEL_COUNT == 2
+#define FOURFOLD_CPU_KERNEL(name, signature)                                           \
+  namespace level_default { signature name; } namespace level_avx2 { signature name; } \
+  inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name}};
 #elif FOURFOLD_CPU_LEVEL_COUNT == 1
 #define FOURFOLD_CPU_KERNEL(name, signature) \
   namespace level_default { signature name; } inline constexpr Kernel<signature> name{{level_default::name}};
-#define FOURFOLD_BFLOAT16_KERNEL(name, signature) inline constexpr Bfloat16Kernel<signature> name{};
 #else
-#error "FOURFOLD_CPU_LEVEL_COUNT is 1 (default) or 3 (default, avx2, avx512)"
+#error "FOURFOLD_CPU_LEVEL_COUNT is 1 to 5, of: default, avx2, avx512, avx512_bf16, amx"
+#endif
+
+#if FOURFOLD_CPU_LEVEL_COUNT == 5
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                \
+  namespace level_avx512_bf16 { signature name; } namespace level_amx { signature name; } \
+  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name, level_amx::name}};
+#elif FOURFOLD_CPU_LEVEL_COUNT == 4
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature) \
+  namespace level_avx512_bf16 { signature name; } \
+  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name}};
+#else
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature) inline constexpr Bfloat16Kernel<signature> name{};
 #endif

@@ -1,0 +1,11 @@
+// Prints the best CPU level that this machine runs: the same code says so that will choose it, with all of them built.
+#define FOURFOLD_CPU_LEVEL_COUNT 5
+#include "cpu/level.cpp"
+
+#include <cstdio>
+
+int main() {
+  unsetenv("FOURFOLD_CPU_CAPABILITY");
+  std::fputs(fourfold::cpu::level_choice().name, stdout);
+  return 0;
+}
