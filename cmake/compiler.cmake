@@ -1,4 +1,4 @@
-# Finds the C++ compiler, with a sentence for the user who has none or an old one.
+# Finds the C++ compiler, with a sentence for the user who has none, or one that fourfold isn't built with.
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
@@ -12,6 +12,26 @@ if(NOT CMAKE_CXX_COMPILER)
     "set the environment variable CXX to the compiler to use.")
 endif()
 enable_language(CXX)
+
+# Clang can take the place of MSVC, with its headers and its words on the command line.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "MSVC" OR CMAKE_CXX_SIMULATE_ID STREQUAL "MSVC")
+  message(FATAL_ERROR
+    "fourfold does not build with MSVC, whose vectors its kernels don't know, but ${CMAKE_CXX_COMPILER} is "
+    "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. Build it with GCC or Clang on Linux or macOS; on Windows, "
+    "in WSL.")
+endif()
+if(CMAKE_SIZEOF_VOID_P EQUAL 4)
+  message(FATAL_ERROR
+    "fourfold needs a 64-bit system, as torch does, but ${CMAKE_CXX_COMPILER} compiles for 32 bits. Take -m32 out of "
+    "CXXFLAGS, or set CXX to a compiler for 64 bits.")
+endif()
+list(LENGTH CMAKE_OSX_ARCHITECTURES _architectures)
+if(_architectures GREATER 1)
+  list(JOIN CMAKE_OSX_ARCHITECTURES " and " _architectures)
+  message(FATAL_ERROR
+    "fourfold is compiled for one processor, whose vectors its kernels use, but CMAKE_OSX_ARCHITECTURES asks for "
+    "${_architectures} in one library. Set it, or ARCHFLAGS, to one of them, and build once for each.")
+endif()
 
 # GCC 8 to 10 and old Clangs take -std=c++20 and then stumble over what of it they lack.
 set(_oldest_GNU 11)

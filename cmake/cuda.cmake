@@ -1,9 +1,38 @@
-# Finds nvcc and sees that it works with the C++ compiler. fourfold_find_cuda sets FOURFOLD_CUDA_NVCC, _ROOT, _VERSION,
-# _HOST_COMPILER and _RUNTIME, the static library; or FOURFOLD_CUDA_MISSING: what is missing and what to change.
+# Finds nvcc, sees that it works with the C++ compiler, and decides what it compiles for. fourfold_find_cuda sets
+# FOURFOLD_CUDA_NVCC, _ROOT, _VERSION, _HOST_COMPILER, _RUNTIME, the static library, and what cuda_architectures.cmake
+# sets; or FOURFOLD_CUDA_MISSING: what is missing and what to change.
 include(cuda_architectures)
 
 # The oldest toolkit that the sources are compiled with before a release.
 set(FOURFOLD_CUDA_MINIMUM 12.8)
+# Before it, CMake knows no C++20 of nvcc's.
+set(FOURFOLD_CUDA_CMAKE 3.25.2)
+
+# The compute capabilities of this machine's GPUs ("9.0;8.6"), asked at each configure; none where there is no driver.
+function(fourfold_find_nvidia_gpus)
+  set(said)
+  set(missing "no NVIDIA GPU on the machine that builds it: FOURFOLD_CUDA=ON compiles for the usual ones all the same, "
+    "TORCH_CUDA_ARCH_LIST=9.0 for one")
+  if(NOT CMAKE_CROSSCOMPILING)
+    try_run(ran compiled "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_gpus"
+      "${PROJECT_SOURCE_DIR}/cmake/nvidia_gpus.cpp" LINK_LIBRARIES ${CMAKE_DL_LIBS}
+      COMPILE_OUTPUT_VARIABLE why RUN_OUTPUT_VARIABLE said)
+    if(NOT compiled)
+      message(FATAL_ERROR "cmake/nvidia_gpus.cpp, which looks for this machine's GPU, does not compile: ${why}")
+    endif()
+    unset(ran CACHE)
+    unset(compiled CACHE)
+  endif()
+  if(said MATCHES "error ([-0-9]+)")
+    set(missing "the NVIDIA driver of this machine does not work (its error ${CMAKE_MATCH_1}): mend it, or set "
+      "TORCH_CUDA_ARCH_LIST to the GPUs to compile for")
+  endif()
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" gpus "${said}")
+  list(REMOVE_DUPLICATES gpus)
+  list(JOIN missing "" missing)
+  set(gpus "${gpus}" PARENT_SCOPE)
+  set(no_gpu "${missing}" PARENT_SCOPE)
+endfunction()
 
 # A toolkit that the user names is used or refused: another never takes its place.
 function(fourfold_find_nvcc)
@@ -76,9 +105,24 @@ function(fourfold_try_nvcc nvcc host_compiler)
   endif()
 endfunction()
 
-function(fourfold_find_cuda)
+function(fourfold_find_cuda wanted)
   set(missing)
-  fourfold_find_nvcc()
+  set(gpus)
+  fourfold_asked_cuda_architectures()
+  if(NOT from)
+    fourfold_find_nvidia_gpus()
+    if(wanted STREQUAL "AUTO" AND NOT gpus)
+      set(missing "${no_gpu}")
+    endif()
+  endif()
+  if(NOT missing AND CMAKE_VERSION VERSION_LESS FOURFOLD_CUDA_CMAKE)
+    set(missing "CMake ${CMAKE_VERSION} does not know nvcc's C++20: install ${FOURFOLD_CUDA_CMAKE} or newer, as `pip "
+      "install cmake` does")
+    list(JOIN missing "" missing)
+  endif()
+  if(NOT missing)
+    fourfold_find_nvcc()
+  endif()
   if(NOT missing)
     fourfold_nvcc_facts("${nvcc}")
   endif()
@@ -99,10 +143,16 @@ function(fourfold_find_cuda)
   if(NOT missing)
     fourfold_try_nvcc("${root}/bin/nvcc" "${host_compiler}")
   endif()
+  if(NOT missing)
+    fourfold_cuda_architectures("${root}/bin/nvcc" "${version}" "${gpus}")
+    set(CMAKE_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}" PARENT_SCOPE)
+  endif()
   set(FOURFOLD_CUDA_MISSING "${missing}" PARENT_SCOPE)
   set(FOURFOLD_CUDA_NVCC "${root}/bin/nvcc" PARENT_SCOPE)
   set(FOURFOLD_CUDA_ROOT "${root}" PARENT_SCOPE)
   set(FOURFOLD_CUDA_VERSION "${version}" PARENT_SCOPE)
   set(FOURFOLD_CUDA_RUNTIME "${runtime}" PARENT_SCOPE)
   set(FOURFOLD_CUDA_HOST_COMPILER "${host_compiler}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_ARCHITECTURES "${FOURFOLD_CUDA_ARCHITECTURES}" PARENT_SCOPE)
+  set(FOURFOLD_CUDA_WHOSE "${FOURFOLD_CUDA_WHOSE}" PARENT_SCOPE)
 endfunction()

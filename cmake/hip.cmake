@@ -107,7 +107,7 @@ function(fourfold_hip_architectures)
   set(working "${working}" PARENT_SCOPE)
 endfunction()
 
-function(fourfold_find_hip)
+function(fourfold_find_hip wanted)
   set(missing)
   fourfold_rocm_root()
   fourfold_find_hip_compiler()

@@ -1,10 +1,25 @@
-# Finds torch. Sets FOURFOLD_TORCH_FLAVOUR (cpu, cuda, rocm) and makes the target fourfold::torch.
+# Finds Python and torch. Sets FOURFOLD_TORCH_FLAVOUR (cpu, cuda, rocm) and makes the target fourfold::torch.
 set(FOURFOLD_TORCH_MINIMUM 2.10)
+set(FOURFOLD_PYTHON_MINIMUM 3.10)
 
+set(_components Interpreter)
 if(FOURFOLD_PYTHON)
-  find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
-else()
-  find_package(Python 3.10 COMPONENTS Interpreter)
+  list(APPEND _components Development.Module)
+endif()
+find_package(Python ${FOURFOLD_PYTHON_MINIMUM} QUIET COMPONENTS ${_components})
+if(FOURFOLD_PYTHON AND NOT Python_FOUND)
+  # What there is instead.
+  find_package(Python QUIET COMPONENTS Interpreter)
+  if(NOT Python_FOUND)
+    message(FATAL_ERROR "fourfold needs Python ${FOURFOLD_PYTHON_MINIMUM} or newer and found none. Set "
+      "Python_EXECUTABLE to one, or FOURFOLD_PYTHON to OFF for the C++ library alone.")
+  elseif(Python_VERSION VERSION_LESS FOURFOLD_PYTHON_MINIMUM)
+    message(FATAL_ERROR "fourfold needs Python ${FOURFOLD_PYTHON_MINIMUM} or newer, but ${Python_EXECUTABLE} is Python "
+      "${Python_VERSION}. Set Python_EXECUTABLE to a newer one, or run pip with it.")
+  endif()
+  message(FATAL_ERROR "The Python module needs the headers of Python ${Python_VERSION}, and ${Python_EXECUTABLE} has "
+    "none. Install them (Debian, Ubuntu: apt-get install python3-dev), or set FOURFOLD_PYTHON to OFF for the C++ "
+    "library alone.")
 endif()
 
 # Points <package>_DIR at the CMake files inside a Python package, where there are any and the user named none.

@@ -21,7 +21,7 @@ TORCH = Path(torch.__file__).parent
 # Both kinds of AMD GPU: 64 threads a warp, and 32.
 HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
 # Those between which the kernels differ; the wheel is compiled for more.
-CUDA_ARCHITECTURES = "7.5 9.0+PTX"
+CUDA_ARCHITECTURES = "75-real;90"
 # What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for.
 OLD_ARCHITECTURES = {"75": ("75", "89"), "90": ("90", "120")}
 OLD_PTX = "8.7"
@@ -89,8 +89,8 @@ def check_linked(folder: Path, report: Report, backend: str) -> None:
 def cuda(report: Report) -> None:
     nvcc = tools.nvcc()
     version = tools.nvcc_version(nvcc)
-    wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", CUDA_ARCHITECTURES)
-    folder = configure("cuda", "-DFOURFOLD_CUDA=ON", CUDACXX=str(nvcc), TORCH_CUDA_ARCH_LIST=wanted)
+    options = ("-DFOURFOLD_CUDA=ON", "-DFOURFOLD_HIP=OFF", f"-DCMAKE_CUDA_ARCHITECTURES={CUDA_ARCHITECTURES}")
+    folder = configure("cuda", *options, CUDACXX=str(nvcc))
     objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
     build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators})
     architectures = cuda_architectures(folder)
@@ -127,6 +127,7 @@ def cuda_old(report: Report) -> None:
     folder = configure(
         "cuda-12.8",
         "-DFOURFOLD_CUDA=ON",
+        "-DFOURFOLD_HIP=OFF",
         f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(f'{number}-virtual' for number in OLD_ARCHITECTURES)}",
         f"-DCMAKE_CUDA_FLAGS=-I{headers} --keep --keep-dir={kept}",
         CUDACXX=str(nvcc),

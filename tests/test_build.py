@@ -1,9 +1,7 @@
 """Configuring the build: the table that it ends in, and a sentence for each thing that can be missing."""
 
 import os
-import re
-import shutil
-import subprocess
+import platform
 import sys
 import venv
 from pathlib import Path
@@ -11,48 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from configuring import configuring, copy_of_the_sources, script, toolkit_root
 from machine import ROOT, output_of, tool
-
-# What the environment may have chosen already.
-CHOICES = (
-    "CUDACXX",
-    "CUDAHOSTCXX",
-    "CUDAARCHS",
-    "CUDAToolkit_ROOT",
-    "TORCH_CUDA_ARCH_LIST",
-    "HIPCXX",
-    "PYTORCH_ROCM_ARCH",
-)
-SOURCES = ("CMakeLists.txt", "pyproject.toml", "cmake", "cpp", "cuda", "hip", "metal")
 
 
 @pytest.fixture
 def configure(tmp_path):
-    """Runs CMake's configure step, which compiles nothing of fourfold; returns its exit code and what it said.
-
-    What it said comes on one line: CMake breaks its messages wherever they reach the margin. Without CUDA unless a test
-    asks for it, which saves seconds.
-    """
-    surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
-
-    def run(*options, source=ROOT, python=sys.executable, **environment):
-        command = [
-            *(tool("cmake", "cmake"), "-S", source, "-B", tmp_path / "build", "-G", "Ninja"),
-            f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'ninja')}",
-            f"-DPython_EXECUTABLE={python}",
-            "-DFOURFOLD_CUDA=OFF",
-            *options,
-        ]
-        done = subprocess.run(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=surroundings | environment,
-        )
-        return done.returncode, " ".join(done.stdout.split())
-
-    return run
+    return configuring(tmp_path / "build")
 
 
 def test_configure_ends_in_a_table(configure):
@@ -91,6 +54,7 @@ def test_both_kinds_of_gpu_kernels_in_one_library_are_refused(configure):
     )
 
 
+NO_LEVEL_ASKED = {name: value for name, value in os.environ.items() if name != "FOURFOLD_CPU_CAPABILITY"}
 NO_CUDA = "-DCUDAToolkit_ROOT=/nonexistent"
 NO_HIP = "-DCMAKE_HIP_COMPILER=/nonexistent/clang++"
 
@@ -112,7 +76,7 @@ def test_a_backend_that_is_required_needs_its_compiler(configure, backend, elsew
 
 
 def test_a_machine_without_compilers_for_gpus_builds_for_the_cpu(configure):
-    code, said = configure("-DFOURFOLD_CUDA=AUTO", NO_CUDA, NO_HIP)
+    code, said = configure("-DFOURFOLD_CUDA=AUTO", NO_CUDA, NO_HIP, TORCH_CUDA_ARCH_LIST="9.0")
     assert code == 0, said
     assert "CUDA off CUDAToolkit_ROOT points to an nvcc that is not there" in said
     assert "HIP off torch is not a ROCm build" in said or torch.version.hip
@@ -125,111 +89,20 @@ def test_off_does_not_search(configure):
     assert "The CUDA compiler identification" not in said
 
 
-@pytest.fixture
-def nvcc(tmp_path):
-    """Makes an nvcc that says it is of some version; it compiles nothing."""
-
-    def make(version):
-        script = tmp_path / "toolkit" / "bin" / "nvcc"
-        script.parent.mkdir(parents=True)
-        script.write_text(
-            f"""#!/bin/sh
-case "$*" in
-  *--version*) echo "Cuda compilation tools, release {version}, V{version}.1" ;;
-  *--dryrun*) echo "#$ TOP={tmp_path}/toolkit/bin/.." >&2 ;;
-  *) echo "error: -- unsupported GNU version!" >&2; exit 1 ;;
-esac
-"""
-        )
-        script.chmod(0o755)
-        return script
-
-    return make
-
-
-def test_an_old_toolkit_is_named(configure, nvcc):
-    code, said = configure("-DFOURFOLD_CUDA=ON", CUDACXX=str(nvcc("11.8")))
-    assert code == 1
-    assert "but CUDA 11.8 is older than 12.8: install a newer one, or set CUDACXX to its nvcc. Or set" in said
-
-
-def test_a_toolkit_that_does_not_go_with_the_compiler_is_left_out(configure, nvcc, tmp_path):
-    script = nvcc("13.0")
-    code, said = configure("-DFOURFOLD_CUDA=AUTO", CUDACXX=str(script))
-    assert code == 0, said
-    assert "CUDA off CUDA 13.0 has no static runtime library" in said
-    (tmp_path / "toolkit" / "lib64").mkdir()
-    (tmp_path / "toolkit" / "lib64" / "libcudart_static.a").touch()
-    code, said = configure("-DFOURFOLD_CUDA=AUTO", CUDACXX=str(script))
-    assert code == 0, said
-    assert "CUDA off its nvcc builds no kernel with " in said
-    assert "unsupported GNU version!): set CUDAHOSTCXX to another C++ compiler, or CUDACXX to another nvcc" in said
-
-
-@pytest.fixture
-def toolkit():
-    """The root of a real CUDA toolkit."""
-    nvcc = os.environ.get("CUDACXX") or tool("nvcc", "CUDA toolkit")
-    said = subprocess.run([nvcc, "--dryrun", "-c", "x.cu"], capture_output=True, text=True)
-    return Path(re.search(r"#\$ TOP=(.*)", said.stderr).group(1)).resolve()
-
-
-def test_a_wrapper_around_nvcc_is_seen_through(configure, toolkit, tmp_path):
-    """CMake would look for the toolkit around the script."""
-    wrapper = tmp_path / "bin" / "nvcc"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
-    wrapper.chmod(0o755)
-    path = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
-    code, said = configure("-DFOURFOLD_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=90", PATH=path)
-    assert code == 0, said
-    assert f"for 9.0+PTX -- {toolkit}/bin/nvcc" in said
-    flags = (tmp_path / "build" / "build.ninja").read_text()
-    assert "arch=compute_90,code=[compute_90,sm_90]" in flags
-
-
-@pytest.mark.parametrize(
-    ("asked", "shown", "told"),
-    [
-        ("8.0;9.0a;12.0+PTX", "8.0,9.0a,12.0+PTX", ["80-real", "90a-real", "120"]),
-        ("8.0 9.0", "8.0,9.0", ["80-real", "90-real"]),
-        ("Ampere Hopper+PTX", "8.0,8.6,9.0+PTX", ["80-real", "86-real", "90"]),
-    ],
-)
-def test_architectures_are_named_as_torch_names_them(configure, toolkit, asked, shown, told, tmp_path):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", TORCH_CUDA_ARCH_LIST=asked)
-    assert code == 0, said
-    assert f"for {shown} --" in said
-    lines = (tmp_path / "build" / "build.ninja").read_text()
-    for name in told:
-        number = name.removesuffix("-real")
-        code = f"[sm_{number}]" if name.endswith("-real") else f"[compute_{number},sm_{number}]"
-        assert f"arch=compute_{number},code={code}" in lines
-
-
-def test_the_usual_architectures_end_in_ptx(configure, toolkit, tmp_path):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}")
-    assert code == 0, said
-    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0,10\.0,12\.0\+PTX ", said)
-
-
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ("sm_80", "TORCH_CUDA_ARCH_LIST names the architecture sm_80; write 8.0, 9.0a, 12.0+PTX or Hopper, "),
-        ("3.5", "TORCH_CUDA_ARCH_LIST asks for the architecture 3.5, but CUDA "),
-    ],
-)
-def test_an_architecture_that_is_none_is_refused(configure, toolkit, asked, sentence):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", TORCH_CUDA_ARCH_LIST=asked)
-    assert code == 1
-    assert sentence in said
-
-
 def test_an_option_that_is_none_of_the_three_is_refused(configure):
     code, said = configure("-DFOURFOLD_CUDA=maybe")
     assert code == 1
     assert "FOURFOLD_CUDA is maybe; set it to AUTO, ON or OFF." in said
+    code, said = configure("-DFOURFOLD_CPU_LEVELS=maybe")
+    assert code == 1
+    assert "FOURFOLD_CPU_LEVELS is maybe; set it to AUTO, ON or OFF." in said
+
+
+def test_an_option_that_is_empty_asks_for_nothing(configure):
+    code, said = configure("-DFOURFOLD_METAL=", "-DFOURFOLD_CPU_LEVELS=")
+    assert code == 0, said
+    assert "METAL off no such backend" in said or (ROOT / "metal").exists()
+    assert "CPU on x86_64: default avx2 avx512 " in said or platform.machine() != "x86_64"
 
 
 @pytest.mark.parametrize(
@@ -247,17 +120,21 @@ def test_a_sanitizer_watches_kernels_and_links_its_runtime(configure, tmp_path, 
         assert flags in rules[rules.index(start) :].split("\n\n")[0]
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has levels")
+def test_levels_can_be_those_of_this_machine(configure):
+    """The best that runs here, whatever a variable asks of a run."""
+    best = output_of(sys.executable, "-c", "import fourfold; print(fourfold.cpu_capability())", env=NO_LEVEL_ASKED)
+    levels = ["default", "avx2", "avx512", "avx512_bf16", "amx"]
+    here = " ".join(levels[: levels.index(best.strip()) + 1])
+    code, said = configure("-DFOURFOLD_CPU_LEVELS=AUTO", FOURFOLD_CPU_CAPABILITY="default")
+    assert code == 0, said
+    assert f"CPU on x86_64: {here} -- CUDA" in said
+
+
 def test_a_sanitizer_that_is_none_is_refused(configure):
     code, said = configure("-DFOURFOLD_SANITIZE=memory")
     assert code == 1
     assert "FOURFOLD_SANITIZE is memory; set it to OFF, address or thread." in said
-
-
-@pytest.mark.parametrize("kind", ["address", "thread"])
-def test_make_runs_a_sanitizer(kind):
-    make = (tool("make", "make"), "-C", ROOT)
-    assert f"make sanitize-{kind} " in output_of(*make, "help")
-    assert f"/python scripts/sanitize.py {kind}\n" in output_of(*make, "--dry-run", f"sanitize-{kind}")
 
 
 def test_a_missing_torch_is_named(configure, tmp_path):
@@ -287,6 +164,57 @@ def test_a_missing_compiler_is_named(configure):
     assert "or set the environment variable CXX to the compiler to use." in said
 
 
+def test_msvc_is_refused(configure, tmp_path):
+    """Here GCC says the words by which CMake knows MSVC."""
+    cl = script(
+        tmp_path / "cl",
+        f'exec {tool("g++", "g++")} -U__GNUC__ -U__GNUG__ -D_MSC_VER=1944 -D_MSC_FULL_VER=194435207 "$@"',
+    )
+    code, said = configure(CXX=str(cl))
+    assert code == 1
+    assert f"fourfold does not build with MSVC, whose vectors its kernels don't know, but {cl} is MSVC 19.44." in said
+    assert "Build it with GCC or Clang on Linux or macOS; on Windows, in WSL." in said
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="-m32 is x86's")
+def test_32_bits_are_refused(configure):
+    """-nostdlib: no library of 32 bits need be installed."""
+    code, said = configure(CXX=tool("g++", "g++"), CXXFLAGS="-m32", LDFLAGS="-m32 -nostdlib")
+    assert code == 1
+    assert "fourfold needs a 64-bit system, as torch does, but " in said
+    assert "compiles for 32 bits. Take -m32 out of CXXFLAGS, or set CXX to a compiler for 64 bits." in said
+
+
+def test_two_processors_in_one_library_are_refused(configure):
+    code, said = configure("-DCMAKE_OSX_ARCHITECTURES=arm64;x86_64")
+    assert code == 1
+    assert (
+        "fourfold is compiled for one processor, whose vectors its kernels use, but CMAKE_OSX_ARCHITECTURES asks for "
+        "arm64 and x86_64 in one library. Set it, or ARCHFLAGS, to one of them, and build once for each." in said
+    )
+
+
+def test_an_old_python_is_named(configure, tmp_path):
+    """This Python, which says that it is 3.9."""
+    old = "import sys; sys.version_info = (3, 9, 18, 'final', 0); exec(sys.argv.pop(1))"
+    python = script(tmp_path / "python3.9", f'shift; code=$1; shift\nexec {sys.executable} -c "{old}" "$code" "$@"')
+    code, said = configure(python=python)
+    assert code == 1
+    assert (
+        f"fourfold needs Python 3.10 or newer, but {python} is Python 3.9.18. Set Python_EXECUTABLE to a newer one, or "
+        "run pip with it." in said
+    )
+
+
+def test_missing_headers_of_python_are_named(configure):
+    code, said = configure("-DPython_INCLUDE_DIR=/nonexistent")
+    assert code == 1
+    assert (
+        f"The Python module needs the headers of Python {platform.python_version()}, and {sys.executable} has " in said
+    )
+    assert "or set FOURFOLD_PYTHON to OFF for the C++ library alone." in said
+
+
 @pytest.mark.parametrize(
     ("file", "options", "named"),
     [
@@ -296,22 +224,16 @@ def test_a_missing_compiler_is_named(configure):
         ("cuda/softshrink.cu", ["-DFOURFOLD_HIP=ON"], "cuda/softshrink.cu, which hip/ translates"),
     ],
 )
-def test_an_operator_without_its_file_is_named(configure, tmp_path, request, file, options, named):
+def test_an_operator_without_its_file_is_named(configure, tmp_path, file, options, named):
     if "-DFOURFOLD_CUDA=ON" in options:
         options = [
             *options,
-            f"-DCUDAToolkit_ROOT={request.getfixturevalue('toolkit')}",
+            f"-DCUDAToolkit_ROOT={toolkit_root()}",
             "-DCMAKE_CUDA_ARCHITECTURES=90",
         ]
     if "-DFOURFOLD_HIP=ON" in options:
         tool("clang-offload-bundler-19", "clang-tools-19, clang-19, rocm-device-libs and libamdhip64-dev")
-    source = tmp_path / "source"
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name)
-        elif (ROOT / name).exists():
-            source.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, source)
+    source = copy_of_the_sources(tmp_path / "source")
     (source / file).unlink()
     code, said = configure(*options, source=source)
     assert code == 1
