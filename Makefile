@@ -11,8 +11,13 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # What make build compiles or configures from; a change in the Python sources needs no build, the install is editable.
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+# What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
+SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_SANITIZE \
+  TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
+  PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS
+CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
-.PHONY: help build test lint check-backends check-gpu sanitize-address sanitize-thread demo bench wheel clean
+.PHONY: force help build test lint check-backends check-gpu sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +34,9 @@ help:
 	@echo "make clean   remove what the others made"
 	@echo
 	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
+	@echo "FOURFOLD_CUDA=ON       the CUDA kernels, without a GPU here too; OFF leaves them out; likewise FOURFOLD_HIP"
+	@echo "FOURFOLD_CPU_LEVELS=ON    all the kernels for CPUs, also those that this one can't run"
+	@echo "TORCH_CUDA_ARCH_LIST=9.0   the GPUs to compile for, instead of this machine's"
 	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
 	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"
 	@echo "WHEEL_TESTS=...        make wheel: the tests to run, instead of all"
@@ -37,7 +45,7 @@ help:
 build: $(STAMPS)/build
 	@echo "fourfold is built: $(RUN) -m fourfold info"
 
-test: $(STAMPS)/build
+test: $(STAMPS)/tools $(STAMPS)/build
 	$(RUN) -m pytest $(TESTS)
 
 demo: $(STAMPS)/build
@@ -46,7 +54,7 @@ demo: $(STAMPS)/build
 bench: $(STAMPS)/build
 	$(RUN) -m fourfold bench all $(BENCH)
 
-check-backends: $(STAMPS)/build
+check-backends: $(STAMPS)/tools $(STAMPS)/build
 	$(RUN) scripts/check_backends.py
 
 # Not in $(VENV): the torch there is the one from a package index, and this one has to suit the machine's driver.
@@ -75,11 +83,21 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/tools: requirements-dev.txt $(STAMPS)/venv
+$(STAMPS)/packages: requirements-build.txt $(STAMPS)/venv
+	$(RUN) -m pip install $(PIP_INDEX) -r requirements-build.txt
+	touch $@
+
+$(STAMPS)/tools: requirements-dev.txt $(STAMPS)/packages
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-dev.txt
 	touch $@
 
+# As old as the last change of a setting.
+$(STAMPS)/settings: export CHOSEN := $(CHOSEN)
+$(STAMPS)/settings: force $(STAMPS)/venv
+	@printf '%s\n' "$$CHOSEN" | cmp -s - $@ || printf '%s\n' "$$CHOSEN" > $@
+
 # -v shows the table that the configuration ends in. --no-deps: what fourfold depends on is installed, at its pinned version.
-$(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/tools
-	$(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
+# --fresh: CMake would go on with the compilers of an earlier build.
+$(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
+	CMAKE_ARGS="--fresh $$CMAKE_ARGS" FOURFOLD_CPU_LEVELS=$${FOURFOLD_CPU_LEVELS:-AUTO} $(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
 	touch $@

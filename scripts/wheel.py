@@ -2,19 +2,21 @@
 
     python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
 
-The Python that runs this needs what requirements-dev.txt lists; `make wheel` sees to that.
+The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
+kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from repair_wheel import repair
 
 ROOT = Path(__file__).resolve().parent.parent
-PINNED = ROOT / "requirements-dev.txt"
+PINNED = (ROOT / "requirements-build.txt", ROOT / "requirements-dev.txt")
 
 
 def run(*command: object, **keywords: object) -> None:
@@ -26,7 +28,13 @@ def build() -> Path:
     raw = ROOT / "build" / "wheel"
     for old in raw.glob("fourfold-*.whl"):
         old.unlink()
-    run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--wheel-dir", raw, ".")
+    # --fresh: what another build told CMake is not this one's.
+    settings = {
+        "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
+        "CMAKE_ARGS": f"--fresh {os.environ.get('CMAKE_ARGS', '')}",
+    }
+    pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")
+    run(*pip, "--wheel-dir", raw, ".", env=os.environ | settings)
     (wheel,) = raw.glob("fourfold-*.whl")
     return repair(wheel, ROOT / "dist")
 
@@ -37,8 +45,9 @@ def fresh_environment(path: Path, home: str) -> Path:
     return path / "bin" / "python"
 
 
-def test(python: Path, wheel: Path, constraints: Path, index: list[str], pytest: list[str]) -> None:
-    run(python, "-m", "pip", "install", "--quiet", *index, "--constraint", constraints, f"{wheel}[test,bench]")
+def test(python: Path, wheel: Path, constraints: Sequence[Path], index: list[str], pytest: list[str]) -> None:
+    pins = [word for file in constraints for word in ("--constraint", file)]
+    run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test,bench]")
     where = "import fourfold, sys, torch; print(fourfold.__file__, 'with torch', torch.__version__); "
     run(python, "-c", where + "sys.exit('site-packages' not in fourfold.__file__)")
     run(python, "-m", "pytest", *pytest, env=os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"})
@@ -67,8 +76,9 @@ def main() -> None:
         python = fresh_environment(ROOT / ".venv-wheel", arguments.other_torch_python)
         borrow_torch(python, arguments.other_torch_python)
         other_pins = ROOT / "build" / "other-torch-constraints.txt"
-        other_pins.write_text("".join(x for x in PINNED.open() if not x.startswith("torch==")))
-        test(python, wheel, other_pins, [], arguments.pytest)
+        pins = [line for file in PINNED for line in file.open() if not line.startswith("torch==")]
+        other_pins.write_text("".join(pins))
+        test(python, wheel, [other_pins], [], arguments.pytest)
     print(f"The wheel is {wheel.relative_to(ROOT)}")
 
 

@@ -1,0 +1,96 @@
+"""What make and pip are told: the environment, and make's own command line."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from configuring import CHOICES, script
+from machine import ROOT, missing, output_of, tool
+
+
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_make_runs_a_sanitizer(kind):
+    make = (tool("make", "make"), "-C", ROOT)
+    assert f"make sanitize-{kind} " in output_of(*make, "help")
+    assert f"/python scripts/sanitize.py {kind}\n" in output_of(*make, "--dry-run", f"sanitize-{kind}")
+
+
+OPTIONS = ("FOURFOLD_CUDA", "FOURFOLD_HIP", "FOURFOLD_METAL", "FOURFOLD_CPU_LEVELS", "FOURFOLD_SANITIZE")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_pip_hears_the_environment(tmp_path, option):
+    """The configure step, the only one that is begun, refuses what the option can't be."""
+    if importlib.util.find_spec("scikit_build_core") is None:
+        missing("this test needs scikit-build-core: pip install -r requirements-build.txt")
+    command = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index")
+    surroundings = {name: value for name, value in os.environ.items() if name not in OPTIONS}
+    surroundings |= {option: "maybe", "SKBUILD_BUILD_DIR": str(tmp_path / "build")}
+    surroundings |= {"FOURFOLD_CUDA": "OFF"} if option != "FOURFOLD_CUDA" else {}
+    done = subprocess.run(
+        [*command, "--wheel-dir", str(tmp_path), str(ROOT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=surroundings,
+    )
+    assert done.returncode == 1
+    assert f"{option} is maybe; set it to " in done.stdout
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Runs make in a folder of its own, where Python only writes down what it is asked for; returns that."""
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "requirements-build.txt", "requirements-dev.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("cmake", "cpp", "cuda", "hip"):
+        (tmp_path / name).mkdir()
+    log = tmp_path / "asked.txt"
+    python = script(
+        tmp_path / "python",
+        f"""
+case "$*" in
+  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  *) echo "$FOURFOLD_CPU_LEVELS levels, CUDA=$FOURFOLD_CUDA for $TORCH_CUDA_ARCH_LIST, $CMAKE_ARGS: $*" >> {log} ;;
+esac
+""",
+    )
+    names = (*CHOICES, *OPTIONS, "CMAKE_ARGS", "MAKEFLAGS", "MAKELEVEL")
+    surroundings = {name: value for name, value in os.environ.items() if name not in names}
+
+    def run(*words, **environment):
+        log.write_text("")
+        command = (tool("make", "make"), "-C", tmp_path, f"PYTHON={python}", *words)
+        output_of(*command, env=surroundings | environment)
+        return [line for line in log.read_text().splitlines() if "sys.version_info" not in line]
+
+    return run
+
+
+def test_make_builds_again_with_other_settings(make):
+    def builds(*words, **environment):
+        return [line.split(": ")[0] for line in make("build", *words, **environment) if "--editable ." in line]
+
+    assert builds() == ["AUTO levels, CUDA= for , --fresh "]
+    assert builds() == []
+    assert builds(FOURFOLD_CUDA="OFF") == ["AUTO levels, CUDA=OFF for , --fresh "]
+    assert builds("FOURFOLD_CUDA=OFF") == []
+    assert builds("TORCH_CUDA_ARCH_LIST=8.0 9.0") == ["AUTO levels, CUDA= for 8.0 9.0, --fresh "]
+    assert builds(FOURFOLD_CPU_LEVELS="ON") == ["ON levels, CUDA= for , --fresh "]
+    assert builds(CMAKE_ARGS="-DX=1") == ["AUTO levels, CUDA= for , --fresh -DX=1"]
+    assert builds(CXX="it's clang++") == ["AUTO levels, CUDA= for , --fresh "]
+    assert builds(CXX="it's clang++") == []
+    assert builds() == ["AUTO levels, CUDA= for , --fresh "]
+
+
+def test_make_installs_what_it_is_asked_to_run(make):
+    asked = "\n".join(make("demo"))
+    assert "-r requirements-build.txt" in asked
+    assert "-m fourfold demo" in asked
+    assert "-r requirements-dev.txt" not in asked
+    asked = make("test")
+    assert [line.split(": ")[1] for line in asked] == ["-m pip install -r requirements-dev.txt", "-m pytest"]
