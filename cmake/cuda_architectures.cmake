@@ -4,8 +4,8 @@
 # them.
 
 # Turing to Blackwell, as torch's own wheels: a GPU runs the code of the next lower number with the same digits before
-# the point. The PTX of the last is for the GPUs that come later.
-set(FOURFOLD_CUDA_DEFAULT_ARCHITECTURES 7.5 8.0 8.6 9.0 10.0 12.0)
+# the point. The PTX of the last is for the GPUs that come later, that of 9.0 for those between, such as 11.0.
+set(FOURFOLD_CUDA_DEFAULT_ARCHITECTURES 7.5 8.0 8.6 9.0+PTX 10.0 12.0+PTX)
 set(FOURFOLD_CUDA_Volta 7.0)
 set(FOURFOLD_CUDA_Turing 7.5)
 set(FOURFOLD_CUDA_Ampere 8.0 8.6)
@@ -82,10 +82,11 @@ endfunction()
 # Those of the usual architectures that this nvcc compiles for.
 function(fourfold_usual_architectures known result)
   set(wanted)
-  foreach(number IN LISTS FOURFOLD_CUDA_DEFAULT_ARCHITECTURES)
-    string(REPLACE "." "" number "${number}")
+  fourfold_parse_torch_architectures("${FOURFOLD_CUDA_DEFAULT_ARCHITECTURES}" usual)
+  foreach(item IN LISTS usual)
+    string(REGEX MATCH "^[0-9]+" number "${item}")
     if(number IN_LIST known)
-      list(APPEND wanted "${number}-real")
+      list(APPEND wanted "${item}")
     endif()
   endforeach()
   list(TRANSFORM wanted REPLACE "-real$" "" AT -1)

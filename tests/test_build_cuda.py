@@ -175,6 +175,7 @@ def test_a_wrapper_around_nvcc_is_seen_through(configure, toolkit, tmp_path):
         ("8.0;9.0a;12.0+PTX", "8.0,9.0a,12.0+PTX", ["80-real", "90a-real", "120"]),
         ("8.0 9.0", "8.0,9.0", ["80-real", "90-real"]),
         ("Ampere Hopper+PTX", "8.0,8.6,9.0+PTX", ["80-real", "86-real", "90"]),
+        ("8.6 9.0+PTX 10.0", "8.6,9.0+PTX,10.0", ["86-real", "90", "100-real"]),
     ],
 )
 def test_architectures_are_named_as_torch_names_them(configure, toolkit, asked, shown, told, tmp_path):
@@ -188,19 +189,22 @@ def test_architectures_are_named_as_torch_names_them(configure, toolkit, asked, 
         assert f"arch=compute_{number},code={code}" in lines
 
 
-def test_the_usual_architectures_end_in_ptx(configure, toolkit, driver):
-    """Whatever GPU is there: this is what wheels ask for."""
+def test_the_usual_architectures_end_in_ptx(configure, toolkit, driver, tmp_path):
+    """Whatever GPU is there: this is what wheels ask for. A GPU between two of them, such as one of compute capability
+    11.0, runs the PTX of the last one below it."""
     asked = driver("9.0") | {"TORCH_CUDA_ARCH_LIST": "Common"}
     code, said = configure("-DFOURFOLD_CUDA=AUTO", f"-DCUDAToolkit_ROOT={toolkit}", **asked)
     assert code == 0, said
-    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0,10\.0,12\.0\+PTX ", said)
+    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX ", said)
+    lines = (tmp_path / "build" / "build.ninja").read_text()
+    assert "arch=compute_90,code=[compute_90,sm_90]" in lines and "arch=compute_120,code=[compute_120,sm_120]" in lines
 
 
 @linux_only
 def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver):
     code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", **driver(error=NO_DEVICE))
     assert code == 0, said
-    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0,10\.0,12\.0\+PTX ", said)
+    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX ", said)
 
 
 @pytest.mark.parametrize(
