@@ -8,14 +8,18 @@ namespace fourfold::gpu {
 constexpr int dense_threads = 256;
 constexpr int dense_lanes = 16;    // threads across the columns; the others go down the rows
 constexpr int most_width = 128;    // columns of a product
-constexpr int dense_depth = 32;    // of the weights at a time
 constexpr int columns_per_thread = most_width / dense_lanes;
 constexpr int weights_pitch = most_width + 1;
+
+// Of the weights at a time: so many bytes of a column, that the widest network fits the smallest GPU's shared memory in
+// float64 too.
+template <typename V>
+constexpr int dense_depth = 128 / static_cast<int>(sizeof(V));
 
 // sum[r][c] = row (thread / 16) * rows_per_thread + r times column thread % 16 + 16 c, over the depth.
 //
 // value(row, k) is read by every thread; weight(column, k) once by the block, with k or the column running fastest over
-// the threads as `by_depth` says, whichever way the weights lie in memory. `staged` holds dense_depth * weights_pitch
+// the threads as `by_depth` says, whichever way the weights lie in memory. `staged` holds dense_depth<V> * weights_pitch
 // values. All threads call it; it begins and ends with nothing staged in use.
 template <bool by_depth, int rows_per_thread, typename V, typename Value, typename Weight>
 FOURFOLD_FN void dense_product(V (&sum)[rows_per_thread][columns_per_thread], V* staged, int depth, int columns,
@@ -25,8 +29,8 @@ FOURFOLD_FN void dense_product(V (&sum)[rows_per_thread][columns_per_thread], V*
   for (int r = 0; r < rows_per_thread; ++r) {
     for (int c = 0; c < columns_per_thread; ++c) sum[r][c] = V(0);
   }
-  for (int k0 = 0; k0 < depth; k0 += dense_depth) {
-    const int part = min(dense_depth, depth - k0);
+  for (int k0 = 0; k0 < depth; k0 += dense_depth<V>) {
+    const int part = min(dense_depth<V>, depth - k0);
     for (int at = thread; at < part * columns; at += dense_threads) {
       const int k = by_depth ? at % part : at / columns;
       const int column = by_depth ? at / part : at % columns;

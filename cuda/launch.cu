@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -64,6 +65,21 @@ bool has_tile_products(int capability_major) {
 #endif
 }
 
+// Whether a context is open there. Making such a device the current one opens none, which would take its memory.
+bool has_context(int device) {
+  using State = int(int device, unsigned* flags, int* active);
+  static auto* const state = [] {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return reinterpret_cast<State*>(driver == nullptr ? nullptr : dlsym(driver, "cuDevicePrimaryCtxGetState"));
+  }();
+  unsigned flags = 0;
+  int active = 1;
+  return state == nullptr || (state(device, &flags, &active) == 0 && active != 0);
+}
+
+// Beyond so many multiply-adds a step the vendor's product, with its own launch, is taken to win. Not yet measured.
+constexpr int64_t vendor_work = int64_t(1) << 26;
+
 Limits read_limits(Place place) {
   const DeviceGuard guard(place);
   int device = 0;
@@ -98,21 +114,24 @@ void check(Place place, cudaError_t code) {
   }
 }
 
-// Through torch, which does not open a context on a device only to return to it; and then in the runtime that is linked
-// in here, should it keep a current device of its own.
-DeviceGuard::DeviceGuard(Place place) {
-  int current = -1;
-  check(place, cudaGetDevice(&current));
-  if (current == place.index) return;
-  DeviceGuardHandle guard = nullptr;
-  check_call(aoti_torch_create_device_guard(place.index, &guard), "a change of device");
-  guard_ = guard;
+// Of torch through torch, which opens no context on a device only to return to it.
+DeviceGuard::DeviceGuard(Place place) : place_(place) {
+  int32_t torchs = -1;
+  check_call(aoti_torch_get_current_device_index(&torchs), "the current device");
+  if (torchs != place.index) {
+    DeviceGuardHandle guard = nullptr;
+    check_call(aoti_torch_create_device_guard(place.index, &guard), "a change of device");
+    guard_ = guard;
+  }
 #if !defined(FOURFOLD_SIMULATION)  // whose tensors lie on no GPU
-  check(place, cudaSetDevice(place.index));
+  check(place, cudaGetDevice(&before_));
+  if (before_ != place.index) check(place, cudaSetDevice(place.index));
 #endif
 }
 
+// torch's last, so that the context which it wants is the thread's.
 DeviceGuard::~DeviceGuard() {
+  if (before_ >= 0 && before_ != place_.index && has_context(before_)) cudaSetDevice(before_);
   if (guard_ != nullptr) aoti_torch_delete_device_guard(static_cast<DeviceGuardHandle>(guard_));
 }
 
@@ -146,6 +165,27 @@ const Limits& limits(Place place) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(place.index);
   return found != known.end() ? found->second : known.emplace(place.index, read_limits(place)).first->second;
+}
+
+// Read at each call: a measurement changes it between two.
+Path forced_path() {
+  const char* asked = std::getenv("FOURFOLD_GPU_PATH");
+  if (asked == nullptr || *asked == '\0') return Path::chosen;
+  const std::string name = asked;
+  if (name == "persistent") return Path::persistent;
+  if (name == "step") return Path::step;
+  if (name == "vendor") return Path::vendor;
+  if (name == "fused") return Path::fused;
+  fail("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got ", name,
+       "; set it to one of these, or unset it");
+}
+
+bool vendor_wins(int64_t work) {
+  switch (forced_path()) {
+    case Path::vendor: return true;
+    case Path::step: return false;
+    default: return work >= vendor_work;
+  }
 }
 
 void copy(Place place, void* to, const void* from, size_t bytes) {

@@ -9,7 +9,8 @@
 
 namespace fourfold::gpu {
 
-// Makes a call's device the current one, and the one before it again afterwards.
+// Makes a call's device the current one, for torch and for the runtime that is linked in here, which may each keep one of
+// their own; and those before it again afterwards.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Place place);
@@ -18,7 +19,9 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  void* guard_ = nullptr;  // torch's; null when the device is current already
+  Place place_;
+  int before_ = -1;        // in the runtime that is linked in
+  void* guard_ = nullptr;  // torch's; null when the device is torch's current one already
 };
 
 // A function that only a GPU build of torch has, or null. Looked up when it is called for, in the library that torch has
@@ -36,6 +39,24 @@ struct Limits {
 };
 
 const Limits& limits(Place place);
+
+// What a block may ask for on every GPU, as on Turing and on AMD's; for more the device has to be asked.
+constexpr int64_t least_shared_bytes = 64 * 1024;
+
+// The kernels that an operator is made to take instead of those it would choose, so that the choices can be measured:
+// FOURFOLD_GPU_PATH in the environment. An operator that has no such kernels chooses as ever.
+enum class Path {
+  chosen,
+  persistent,  // a sequence in one launch; a call that can't be is refused
+  step,        // a launch or two a step, with fourfold's own product
+  vendor,      // torch's products, for those of a step's rows that lie together, and layer by layer in mlp
+  fused,       // mlp in one kernel; a network that does not fit is refused
+};
+
+Path forced_path();
+
+// Whether torch's product takes the place of fourfold's own, by the multiply-adds of it.
+bool vendor_wins(int64_t work);
 
 // Throws a sentence that says what to change; the error is cleared, so that the next call starts anew.
 void check(Place place, cudaError_t code);

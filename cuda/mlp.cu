@@ -20,9 +20,20 @@ bool fits(const MlpSizes& sizes) {
   return sizes.input_size <= most_width && sizes.hidden_size <= most_width && sizes.output_size <= most_width;
 }
 
-bool fuses_forward(const MlpSizes& sizes) { return fits(sizes); }
+// Whether one kernel takes the network, where `wins` says whether it is to be chosen.
+bool fuses(const MlpSizes& sizes, bool wins) {
+  const Path path = forced_path();
+  if (path == Path::fused && !fits(sizes)) {
+    fail("mlp: expected at most ", most_width,
+         " inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused demands, but got ", sizes.input_size, ", ",
+         sizes.hidden_size, " and ", sizes.output_size, "; unset the variable");
+  }
+  return path != Path::vendor && fits(sizes) && (wins || path == Path::fused);
+}
 
-bool fuses_backward(const MlpSizes& sizes) { return fits(sizes) && sizes.batch <= fused_backward_batch; }
+bool fuses_forward(const MlpSizes& sizes) { return fuses(sizes, true); }
+
+bool fuses_backward(const MlpSizes& sizes) { return fuses(sizes, sizes.batch <= fused_backward_batch); }
 
 template <typename T, typename Job>
 Grid rows_grid(const Job& job, int rows, int64_t first_width) {
@@ -61,7 +72,7 @@ void weights_backward(const MlpBackward& job) {
   };
   const auto blocks = [](int64_t height) { return (height + rows_across - 1) / rows_across; };
   const Grid grid{blocks(job.hidden_size) + blocks(job.output_size), dense_threads,
-                  dense_depth * weights_pitch * static_cast<int64_t>(sizeof(Compute<T>))};
+                  dense_depth<Compute<T>> * weights_pitch * static_cast<int64_t>(sizeof(Compute<T>))};
   launch(job.place, grid, mlp_weights_backward_kernel<T>, job.batch, hidden, output);
 }
 

@@ -15,9 +15,13 @@ constexpr int rows_across = dense_threads / dense_lanes;
 
 // What a block's rows take of shared memory: two activations beside the staged weights.
 template <typename T>
-int64_t network_bytes(int rows, int64_t first_width, int64_t second_width) {
-  return static_cast<int64_t>(sizeof(Compute<T>)) * (rows * (first_width + second_width) + dense_depth * weights_pitch);
+constexpr int64_t network_bytes(int rows, int64_t first_width, int64_t second_width) {
+  using V = Compute<T>;
+  return static_cast<int64_t>(sizeof(V)) * (rows * (first_width + second_width) + dense_depth<V> * weights_pitch);
 }
+
+static_assert(network_bytes<float>(rows_across, most_width, most_width) <= least_shared_bytes &&
+              network_bytes<double>(rows_across, most_width, most_width) <= least_shared_bytes);
 
 // Rows (count, width) of a tensor into shared memory; zero beyond the tensor's rows.
 template <int tile, typename V, typename T>
@@ -129,7 +133,12 @@ __global__ void __launch_bounds__(dense_threads)
   using V = Compute<T>;
   const int hidden_blocks = (hidden.height + rows_across - 1) / rows_across;
   const bool second = static_cast<int>(blockIdx.x) >= hidden_blocks;
-  const WeightsGradient<T>& job = second ? output : hidden;
+  // A copy: a reference to one of two arguments would put both into local memory.
+  const WeightsGradient<T> job{
+      second ? output.left : hidden.left,       second ? output.right : hidden.right,
+      second ? output.height : hidden.height,   second ? output.width : hidden.width,
+      second ? output.weights : hidden.weights, second ? output.bias : hidden.bias,
+  };
   const int first = (static_cast<int>(blockIdx.x) - (second ? hidden_blocks : 0)) * rows_across;
   const int rows = min(rows_across, job.height - first);
   V* staged = shared_memory<V>();

@@ -21,6 +21,14 @@
 
 namespace fourfold::gpu {
 
+// Where NVIDIA's compiler works for a GPU without these instructions. limits() says so to the host, which then launches
+// nothing that needs them: there the twin would be minutes of compilation for nothing.
+#if defined(__CUDA_ARCH__) && !defined(USE_ROCM)
+constexpr bool tile_products_here = FOURFOLD_TENSOR_CORES;
+#else
+constexpr bool tile_products_here = true;
+#endif
+
 struct Slot {
   uint32_t word[4];
 };
@@ -155,6 +163,15 @@ FOURFOLD_FN Slot low_part(const Slot& slot, const Slot& high) {
   return low;
 }
 
+// The slot as it is, which the compiler is kept from knowing: it would split weights into parts once for all steps, and
+// hold twice the registers for that.
+FOURFOLD_FN Slot anew(Slot slot) {
+#if FOURFOLD_TENSOR_CORES
+  asm volatile("" : "+r"(slot.word[0]), "+r"(slot.word[1]), "+r"(slot.word[2]), "+r"(slot.word[3]));
+#endif
+  return slot;
+}
+
 // sum += a chunk of A times a chunk of B. Unrounded float32 takes three products of its high and low parts, which leave
 // out less than 2^-19 of each product.
 template <typename T, Rounding rounding>
@@ -164,9 +181,10 @@ FOURFOLD_FN void multiply_tile(float (&sum)[4], const Slot& top, const Slot& bot
   } else if constexpr (rounding == Rounding::tf32) {
     multiply_words<float>(sum, rounded(top), rounded(bottom), rounded(column));
   } else {
-    const Slot high[3] = {high_part(top), high_part(bottom), high_part(column)};
+    const Slot known = anew(column);
+    const Slot high[3] = {high_part(top), high_part(bottom), high_part(known)};
     multiply_words<float>(sum, low_part(top, high[0]), low_part(bottom, high[1]), high[2]);
-    multiply_words<float>(sum, high[0], high[1], low_part(column, high[2]));
+    multiply_words<float>(sum, high[0], high[1], low_part(known, high[2]));
     multiply_words<float>(sum, high[0], high[1], high[2]);
   }
 }

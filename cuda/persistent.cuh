@@ -24,7 +24,7 @@ struct PersistentForward {
   T* kept;              // (rows, kept * hidden_size), or null
   T* cells;             // (rows, hidden_size), or null
   T* output;            // (rows, hidden_size)
-  const T* h_0;         // (batch, hidden_size), as is what follows
+  const T* h_0;         // (batch, hidden_size), as is what follows; at a multiple of 16 bytes
   const T* state_0;     // c_0, or h_0 where the cell has no c
   T* c_n;               // or null
 };
@@ -59,16 +59,20 @@ FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
   return *reinterpret_cast<const Slot*>(&values);
 }
 
-// Chunks of a row that are asked for before the first of them is used: as many as registers hold beside the weights.
 template <typename T, Rounding rounding>
-constexpr int chunks_in_flight = !std::is_same_v<T, float> ? 12 : rounding == Rounding::tf32 ? 6 : 3;
+constexpr bool unrounded = std::is_same_v<T, float> && rounding == Rounding::none;
+
+// Chunks of a row that are asked for before the first of them is used: as many as registers hold beside the weights.
+template <typename T, Rounding rounding, int chunks>
+constexpr int chunks_in_flight = !std::is_same_v<T, float> ? 12 : rounding == Rounding::tf32 ? 6 : chunks <= 16 ? 3 : 2;
 
 // sum[column] += the warp's part of a tile of rows times the same part of its columns. rows are those that this lane
 // brings, g and g + 8, or null; the lane's first slot is at `slot_k` of `depth`.
 template <typename T, Rounding rounding, int chunks, int columns>
 FOURFOLD_FN void multiply_rows(float (&sum)[columns][4], const T* const (&rows)[2], int slot_k, int depth,
                                const Slot (&weights)[chunks][columns]) {
-  constexpr int in_flight = chunks < chunks_in_flight<T, rounding> ? chunks : chunks_in_flight<T, rounding>;
+  constexpr int most = chunks_in_flight<T, rounding, chunks>;
+  constexpr int in_flight = chunks < most ? chunks : most;
 #pragma unroll
   for (int first = 0; first < chunks; first += in_flight) {
     Slot slots[in_flight][2] = {};
@@ -79,11 +83,18 @@ FOURFOLD_FN void multiply_rows(float (&sum)[columns][4], const T* const (&rows)[
         if (rows[side] != nullptr && k < depth) slots[n][side] = read_slot(rows[side] + k);
       }
     }
+    // The tensor cores cut off, towards zero, what they add to a sum. In unrounded float32 that would add up to more than
+    // the products leave out, so these chunks begin at zero, and the multiprocessor adds them, which rounds.
+    float part[columns][4] = {};
 #pragma unroll
     for (int n = 0; n < in_flight && first + n < chunks; ++n) {
       for (int column = 0; column < columns; ++column) {
-        multiply_tile<T, rounding>(sum[column], slots[n][0], slots[n][1], weights[first + n][column]);
+        multiply_tile<T, rounding>(unrounded<T, rounding> ? part[column] : sum[column], slots[n][0], slots[n][1],
+                                   weights[first + n][column]);
       }
+    }
+    for (int column = 0; column < columns && unrounded<T, rounding>; ++column) {
+      for (int k = 0; k < 4; ++k) sum[column][k] += part[column][k];
     }
   }
 }
@@ -119,6 +130,7 @@ struct Projection {
 
   FOURFOLD_FN void load(const PersistentForward<T>& job, const Step& step) {
     const int size = job.sequence.hidden_size;
+#pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
       if (e.row >= step.active || e.unit >= size) continue;
@@ -133,6 +145,7 @@ FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Step& ste
                                 const Projection<Cell, T>& projection, State& state) {
   constexpr int gates = Cell::gates;
   const int size = job.sequence.hidden_size;
+#pragma unroll
   for (int n = 0; n < values_per_thread; ++n) {
     const Element e = Element::of_thread(n);
     if (e.row >= step.active || e.unit >= size) continue;
@@ -157,6 +170,7 @@ FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Step& ste
 
 template <typename Cell, typename T, Rounding rounding, int chunks>
 __global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(PersistentForward<T> job) {
+  if constexpr (!tile_products_here) return;
   constexpr int gates = Cell::gates;
   const Sequence& sequence = job.sequence;
   const int size = sequence.hidden_size;
@@ -210,6 +224,7 @@ FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Step
                                     const State& grad_h, State& grad_state) {
   const int size = job.sequence.hidden_size;
   const Before<T> states = step.state_before(job.sequence, before, job.states, job.state_0);
+#pragma unroll
   for (int n = 0; n < values_per_thread; ++n) {
     const Element e = Element::of_thread(n);
     if (e.row >= step.active || e.unit >= size) continue;
@@ -231,6 +246,7 @@ FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Step
 
 template <typename Cell, typename T, Rounding rounding, int chunks>
 __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(PersistentBackward<T> job) {
+  if constexpr (!tile_products_here) return;
   const Sequence& sequence = job.sequence;
   const int size = sequence.hidden_size;
   const int depth = Cell::gates * size;
@@ -271,6 +287,7 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
       store_sums(sums, sequence.row_tiles, tile, sum);
     }
     __syncthreads();
+#pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
       if (e.row >= step.active) continue;
@@ -280,6 +297,7 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
     step = before;
   }
   if (!Cell::has_c) {
+#pragma unroll
     for (int n = 0; n < values_per_thread; ++n) grad_h.v[n] += grad_state.v[n];
   }
   grad_h.store(sequence, job.grad_h_0);

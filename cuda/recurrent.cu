@@ -29,6 +29,32 @@ std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   return sequence;
 }
 
+bool wants_persistent() {
+  const Path path = forced_path();
+  return path != Path::step && path != Path::vendor;
+}
+
+void expect_choice(const RecurrentLayer& layer) {
+  if (forced_path() != Path::persistent) return;
+  fail("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent demands, but got ",
+       layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
+       "; it takes 2 steps or more, a batch of at most ", most_rows, ", a hidden_size that is a multiple of ",
+       block_units, ", in 16 or 32 bits, on a GPU that holds all its blocks at once; or unset the variable");
+}
+
+Aligned aligned_h_0(const RecurrentForward& job) {
+  const RecurrentLayer& layer = job.layer;
+  constexpr uintptr_t slot_bytes = 16;
+  if (reinterpret_cast<uintptr_t>(job.h_0) % slot_bytes == 0) return {job.h_0, std::nullopt};
+  const Tensor own = empty(layer.place, {layer.batch, layer.hidden_size}, dtype_of(layer.kind));
+  visit_floating(layer.kind, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const auto bytes = static_cast<size_t>(layer.batch * layer.hidden_size) * sizeof(T);
+    copy(layer.place, out_data(own), job.h_0, bytes);
+  });
+  return {data_of(own), own};
+}
+
 Tensor empty_state(const RecurrentLayer& layer) {
   return empty(layer.place, {layer.batch, layer.hidden_size}, compute_dtype(dtype_of(layer.kind)));
 }

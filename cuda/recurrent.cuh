@@ -115,7 +115,7 @@ class PlainForward {
     // A vendor's product takes rows that lie together.
     const int64_t known = factors.h.known;
     const bool together = known == 0 || known == cell.rows;
-    if (!together || cell.rows * Cell::gates * size * size < vendor_work) {
+    if (!together || !vendor_wins(cell.rows * Cell::gates * size * size)) {
       return step<Cell>(layer_.place, factors, cell);
     }
     const T* rows = known == 0 ? factors.h.initial : factors.h.step;
@@ -199,7 +199,7 @@ class PlainBackward {
         .reset = before.reset,
         .out = grad_h_,
     };
-    if (rows * depth * size < vendor_work) return multiply(layer_.place, job);
+    if (!vendor_wins(rows * depth * size)) return multiply(layer_.place, job);
     const Tensor product = mm(matrix(layer_.place, job.a, rows, depth, job.a_leading_dim, layer_.kind),
                               matrix(layer_.place, job.b, depth, size, job.b_leading_dim, layer_.kind));
     const auto* sums = static_cast<const T*>(data_of(product));
@@ -217,6 +217,14 @@ class PlainBackward {
 
 // What the persistent kernels are told of a sequence; nothing when they can't take it.
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer);
+
+// h_0 (batch, hidden_size) where its slots may be read: the user's own, or a copy, which the caller keeps.
+struct Aligned {
+  const void* data;
+  OptionalTensor copy;
+};
+
+Aligned aligned_h_0(const RecurrentForward& job);
 
 // A list of how many chunks of the depth a warp may hold in registers.
 template <int... counts>
@@ -282,6 +290,7 @@ template <typename Cell, typename T>
 bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
   const std::optional<Sequence> sequence = as_sequence(job.layer);
   if (!sequence) return false;
+  const Aligned h_0 = aligned_h_0(job);
   const PersistentForward<T> persistent{
       .sequence = *sequence,
       .weights = static_cast<const T*>(job.layer.weight_hh),
@@ -291,7 +300,7 @@ bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
       .kept = static_cast<T*>(job.kept),
       .cells = static_cast<T*>(job.cells),
       .output = static_cast<T*>(job.output),
-      .h_0 = static_cast<const T*>(job.h_0),
+      .h_0 = static_cast<const T*>(h_0.data),
       .state_0 = static_cast<const T*>(Cell::has_c ? job.c_0 : job.h_0),
       .c_n = static_cast<T*>(job.c_n),
   };
@@ -329,13 +338,18 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
   });
 }
 
+// Whether the one launch is to be tried, and a refusal where it was demanded and can't be.
+bool wants_persistent();
+void expect_choice(const RecurrentLayer& layer);
+
 template <typename Cell>
 void recurrent_forward(const RecurrentForward& job) {
   const Tensor projection = input_projection(job, Cell::gates);
   visit_floating(job.layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
     bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job, projection);
+    if constexpr (!std::is_same_v<T, double>) done = wants_persistent() && run_persistent<Cell, T>(job, projection);
+    if (!done) expect_choice(job.layer);
     if (!done) PlainForward<Cell, T>(job, projection).run();
   });
   copy_final_h(job);
@@ -349,7 +363,8 @@ void recurrent_backward(const RecurrentBackward& job) {
   visit_floating(layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
     bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = run_persistent<Cell, T>(job, grad_gates);
+    if constexpr (!std::is_same_v<T, double>) done = wants_persistent() && run_persistent<Cell, T>(job, grad_gates);
+    if (!done) expect_choice(layer);
     if (!done) PlainBackward<Cell, T>(job, grad_gates).run();
   });
   finish_gradients(job, gradient_slots<Cell>(), grad_gates);

@@ -108,6 +108,7 @@ struct State {
   // Null for zeros.
   template <typename T>
   FOURFOLD_FN void load(const Sequence& sequence, const T* from) {
+#pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
       const bool there = e.row < sequence.batch && e.unit < sequence.hidden_size;
@@ -118,6 +119,7 @@ struct State {
   template <typename T>
   FOURFOLD_FN void store(const Sequence& sequence, T* to) const {
     if (to == nullptr) return;
+#pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
       const Element e = Element::of_thread(n);
       if (e.row < sequence.batch && e.unit < sequence.hidden_size) {

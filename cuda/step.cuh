@@ -11,9 +11,6 @@ constexpr int tile_rows = 16;
 constexpr int tile_columns = 16;
 constexpr int tile_depth = 64;
 
-// Beyond so many multiply-adds a step the vendor's product, with its own launch, is taken to win. Not yet measured.
-constexpr int64_t vendor_work = int64_t(1) << 26;
-
 // What a step's gates are the product of: rows of h, then of x, with the rows of weights.
 template <typename T>
 struct StepFactors {
@@ -163,13 +160,21 @@ __global__ void __launch_bounds__(step_threads) sum_kernel(SumJob<To, From> job)
   job.to[at] = static_cast<To>(sum);
 }
 
+// What a step's block takes of shared memory, for so many columns.
+template <typename T>
+constexpr int64_t step_bytes(int columns) {
+  return static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(columns);
+}
+
+static_assert(step_bytes<double>(Lstm::gates * tile_columns) <= least_shared_bytes);
+
 inline int64_t tiles(int64_t rows, int64_t columns) {
   return (rows + tile_rows - 1) / tile_rows * ((columns + tile_columns - 1) / tile_columns);
 }
 
 template <typename Cell, typename T, typename State>
 void step(Place place, const StepFactors<T>& factors, const CellForward<T, State>& job) {
-  const auto bytes = static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(Cell::gates * tile_columns);
+  const int64_t bytes = step_bytes<T>(Cell::gates * tile_columns);
   launch(place, {tiles(job.rows, job.hidden_size), step_threads, bytes}, step_kernel<Cell, T, State>, factors, job);
 }
 
@@ -189,7 +194,7 @@ void apply_cell_backward(Place place, const CellBackward<T, State>& job) {
 
 template <typename T, typename State>
 void multiply(Place place, const ProductJob<T, State>& job) {
-  const auto bytes = static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(tile_columns);
+  const int64_t bytes = step_bytes<T>(tile_columns);
   launch(place, {tiles(job.rows, job.columns), step_threads, bytes}, product_kernel<T, State>, job);
 }
 

@@ -12,6 +12,11 @@ FOUND_BY_NAME AOTITorchError aoti_torch_get_current_cuda_stream(int32_t, void** 
   return AOTI_TORCH_SUCCESS;
 }
 
+__attribute__((visibility("hidden"))) AOTITorchError aoti_torch_get_current_device_index(int32_t* index) {
+  *index = 0;
+  return AOTI_TORCH_SUCCESS;
+}
+
 __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_create_device_guard(int32_t, DeviceGuardHandle* guard) {
   *guard = nullptr;
   return AOTI_TORCH_SUCCESS;
