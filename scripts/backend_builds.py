@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 import backend_tools as tools
+import compiled_code
 import library_symbols
-from backend_report import Refused, Report
+from backend_report import IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, output, run
 
 BIN = Path(sys.executable).parent
@@ -91,12 +92,29 @@ def cuda(report: Report) -> None:
     version = tools.nvcc_version(nvcc)
     options = ("-DFOURFOLD_CUDA=ON", "-DFOURFOLD_HIP=OFF", f"-DCMAKE_CUDA_ARCHITECTURES={CUDA_ARCHITECTURES}")
     folder = configure("cuda", *options, CUDACXX=str(nvcc))
-    objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
-    build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators})
+    build(folder, report, "cuda", cuda_objects(report))
     architectures = cuda_architectures(folder)
     report.facts.append(f"cuda: nvcc {version} compiled for {', '.join(architectures)}")
     report.prove("cuda", "compiled")
     check_linked(folder, report, "cuda")
+
+
+def cuda_objects(report: Report) -> dict[str, Path]:
+    """The object file of each operator, in the build of cuda()."""
+    objects = WORK / "cuda" / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
+    return {name: objects / f"{name}.cu.o" for name in report.operators}
+
+
+def cuda_code(report: Report) -> None:
+    """No kernel keeps in local memory what belongs into registers."""
+    cuobjdump = tools.cuobjdump()
+    objects = {name: path for name, path in cuda_objects(report).items() if path.exists()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = pool.map(lambda path: compiled_code.in_local_memory(path, cuobjdump), objects.values())
+    for operator, found in zip(objects, outcomes, strict=True):
+        for kernel, what in found.items():
+            report.refuse("cuda", IN_REGISTERS, f"{kernel} has {what}", [operator])
+    report.prove("cuda", IN_REGISTERS, objects)
 
 
 def cuda_architectures(folder: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
     python scripts/backend_tools.py
 
-prints the path of nvcc, and says on stderr what it does to get there.
+prints the path of nvcc, and says on stderr what it does to get there. Sees to cuobjdump too, which tests look for.
 """
 
 import os
@@ -35,6 +35,8 @@ NVCC = (
     "nvidia-cuda-runtime==13.0.96",
     "nvidia-cuda-cccl==13.0.85",
 )
+# They read what any older nvcc has written; cuobjdump looks for nvdisasm beside itself.
+DISASSEMBLER = ("nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37")
 OLD_HEADERS = (
     "nvidia-cuda-nvcc-cu12==12.8.93",
     "nvidia-cuda-runtime-cu12==12.8.90",
@@ -105,6 +107,21 @@ def nvcc() -> Path:
     return root / "bin" / "nvcc"
 
 
+def cuobjdump(fetch: bool = True) -> Path:
+    """A toolkit's own, or else NVIDIA's Python packages of it: a toolkit can be there without."""
+    found = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=nvcc().resolve().parent)
+    if found and shutil.which("nvdisasm", path=Path(found).resolve().parent):
+        return Path(found)
+    packages = WORK / "cuobjdump"
+    if not fetch and not packages.exists():
+        raise Refused("neither a CUDA toolkit has it nor has scripts/backend_tools.py fetched it")
+    try:
+        python_packages(packages, DISASSEMBLER)
+    except Refused as why:
+        raise Refused(f"there is no cuobjdump with its nvdisasm, and {why}: install the CUDA toolkit's") from None
+    return packages / "nvidia" / "cu13" / "bin" / "cuobjdump"
+
+
 def nvcc_version(nvcc: Path) -> str:
     return re.search(r"release (\d+\.\d+)", output(nvcc, "--version")).group(1)
 
@@ -126,6 +143,7 @@ def main() -> None:
     apt_packages()
     try:
         print(nvcc())
+        cuobjdump()
     except Refused as why:
         sys.exit(str(why))
 

@@ -17,7 +17,7 @@ import backend_builds
 import backend_tools
 import fourfold
 import library_symbols
-from backend_report import HARDWARE, Refused, Report
+from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
 SIMULATOR_TESTS = tuple(ROOT / "tests" / "simulators" / name for name in ("case_table.py", "faults.py"))
@@ -68,6 +68,7 @@ def hardware(report: Report) -> None:
 # (what it is called, what it does, the proofs that fall with it)
 STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], ...] = (
     ("CUDA: compile, link, import", backend_builds.cuda, (("cuda", "compiled"), ("cuda", "linked"))),
+    ("CUDA: look at the compiled code", backend_builds.cuda_code, (("cuda", IN_REGISTERS),)),
     ("CUDA 12.8: compile", backend_builds.cuda_old, (("cuda", "compiled"),)),
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
     (

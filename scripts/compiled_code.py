@@ -1,0 +1,71 @@
+"""What the compiler made of GPU kernels: a kernel that keeps values in local memory, where it should have registers, is
+right and slow, and no test of its results sees it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from backend_report import Refused
+
+LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")
+
+
+def in_local_memory(path: Path, cuobjdump: Path) -> dict[str, str]:
+    """The kernels of an object file that have a stack, or load from local memory or store there, and what they do."""
+    found = {}
+    resources = list(stacks(output(cuobjdump, "-res-usage", path)))
+    if not resources:
+        raise Refused(f"cuobjdump finds no kernel in {path.name}")
+    for kernel, stack in resources:
+        if stack:
+            found[kernel] = f"a stack of {stack} bytes"
+    for kernel, instructions in local_instructions(output(cuobjdump, "-sass", path)):
+        if instructions:
+            words = f"{instructions} instructions on local memory"
+            found[kernel] = f"{found[kernel]} and {words}" if kernel in found else words
+    names = dict(zip(found, demangled(kernel for kernel, _ in found), strict=True))
+    return {f"{names[key]} for {key[1]}": what for key, what in found.items()}
+
+
+def stacks(said: str) -> Iterator[tuple[tuple[str, str], int]]:
+    """From what cuobjdump says of resources: ((kernel, architecture), bytes of stack)."""
+    architecture = kernel = ""
+    for line in said.splitlines():
+        if match := re.match(r"arch = (\S+)", line):
+            architecture = match[1]
+        elif match := re.match(r"\s*Function (\S+):", line):
+            kernel = match[1]
+        elif match := re.search(r"\bSTACK:(\d+) .*\bLOCAL:(\d+)", line):
+            yield (kernel, architecture), int(match[1]) + int(match[2])
+
+
+def local_instructions(said: str) -> Iterator[tuple[tuple[str, str], int]]:
+    """From its disassembly: ((kernel, architecture), how many instructions load from local memory or store there)."""
+    architecture, kernel, count = "", "", 0
+    for line in said.splitlines():
+        if match := re.match(r"arch = (\S+)", line):
+            architecture = match[1]
+        elif match := re.match(r"\s*Function : (\S+)", line):
+            if kernel:
+                yield kernel, count
+            kernel, count = (match[1], architecture), 0
+        elif LOCAL_MEMORY.search(line):
+            count += 1
+    if kernel:
+        yield kernel, count
+
+
+def demangled(names: Iterator[str]) -> list[str]:
+    """As C++ spells them, without parameters and the project's own namespaces."""
+    done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    return [
+        re.sub(r"\(fourfold::gpu::Rounding\)|fourfold::gpu::|formulas::|c10::|^void |\(.*", "", line)
+        for line in done.stdout.splitlines()
+    ]
+
+
+def output(*command: object) -> str:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,71 @@
+"""The gate over the GPU's compiled code: it has to see a kernel that uses local memory, and to let others pass."""
+
+import os
+import subprocess
+
+import pytest
+
+import backend_tools
+import compiled_code
+from backend_report import IN_REGISTERS, NOT_APPLICABLE, PROOFS, Refused
+from machine import missing, tool
+
+KERNEL = """
+__global__ void kernel(const int* at, float* out, int n) {
+  float kept[8];
+  for (int k = 0; k < 8; ++k) kept[k] = out[k * n];
+  %s
+}
+"""
+BY_A_CONSTANT = "for (int k = 0; k < 8; ++k) out[k] = kept[7 - k];"
+BY_A_VALUE = "for (int k = 0; k < n; ++k) kept[at[k]] += 1.0f; for (int k = 0; k < 8; ++k) out[k] = kept[k];"
+
+
+@pytest.fixture
+def cuobjdump():
+    try:
+        return backend_tools.cuobjdump(fetch=False)
+    except Refused as why:
+        missing(f"this test needs cuobjdump: {why}")
+
+
+def compiled(folder, body):
+    source, target = folder / "kernel.cu", folder / "kernel.o"
+    source.write_text(KERNEL % body)
+    nvcc = os.environ.get("CUDACXX") or tool("nvcc", "CUDA toolkit")
+    subprocess.run([nvcc, "-arch=sm_90", "-c", source, "-o", target], check=True, capture_output=True)
+    return target
+
+
+def test_an_array_indexed_by_a_value_is_seen(tmp_path, cuobjdump):
+    ((kernel, what),) = compiled_code.in_local_memory(compiled(tmp_path, BY_A_VALUE), cuobjdump).items()
+    assert kernel == "kernel for sm_90"
+    assert what.startswith("a stack of 32 bytes and ") and what.endswith(" instructions on local memory")
+
+
+def test_an_array_indexed_by_constants_passes(tmp_path, cuobjdump):
+    assert compiled_code.in_local_memory(compiled(tmp_path, BY_A_CONSTANT), cuobjdump) == {}
+
+
+def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
+    source, target = tmp_path / "empty.cu", tmp_path / "empty.o"
+    source.write_text("int nothing;\n")
+    nvcc = os.environ.get("CUDACXX") or tool("nvcc", "CUDA toolkit")
+    subprocess.run([nvcc, "-arch=sm_90", "-c", source, "-o", target], check=True, capture_output=True)
+    with pytest.raises(Refused, match="cuobjdump finds no kernel in empty.o"):
+        compiled_code.in_local_memory(target, cuobjdump)
+
+
+def test_each_architecture_is_looked_at():
+    """A fault in the second image of a file is not taken for one of the first, nor lost."""
+    sass = "arch = sm_75\n\tFunction : _Zk\n LDG R0, [R2] ;\n"
+    sass += "arch = sm_90\n\tFunction : _Zk\n STL [R1], R0 ;\n LDL R2, [R1] ;"
+    assert list(compiled_code.local_instructions(sass)) == [(("_Zk", "sm_75"), 0), (("_Zk", "sm_90"), 2)]
+    line = "  REG:64 STACK:{} SHARED:0 LOCAL:0 CONSTANT[0]:560"
+    said = f"arch = sm_75\n Function _Zk:\n{line.format(0)}\narch = sm_90\n Function _Zk:\n{line.format(40)}"
+    assert list(compiled_code.stacks(said)) == [(("_Zk", "sm_75"), 0), (("_Zk", "sm_90"), 40)]
+
+
+def test_the_table_has_it_for_nvidia_alone():
+    assert IN_REGISTERS in PROOFS and ("hip", IN_REGISTERS) in NOT_APPLICABLE
+    assert ("cuda", IN_REGISTERS) not in NOT_APPLICABLE
