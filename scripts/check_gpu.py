@@ -2,12 +2,13 @@
 
     python scripts/check_gpu.py
     python scripts/check_gpu.py --minutes 9 --steps build,tests
-    python scripts/check_gpu.py --minutes 9 --steps build,bench --quick
+    python scripts/check_gpu.py --minutes 9 --steps build,bench,paths
 
 The Python that runs it needs a CUDA build of torch, pip, scikit-build-core, pybind11, cmake, ninja and pytest; nothing
-is fetched. Measurements go to docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed
-goes to build/check-gpu.log. Where OUT names a folder, all of them are copied there too. Ends in a table of the steps;
-the exit code is 1 when one failed.
+is fetched. The tests that need the GPU come first, then what is measured, and the CPU's tests last. Measurements go to
+docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed goes to build/check-gpu.log, and
+each test's outcome to build/check-gpu. Where OUT names a folder, all of them are copied there too. Ends in a table of
+the steps; the exit code is 1 when one failed.
 """
 
 from __future__ import annotations
@@ -33,8 +34,16 @@ import gpu_proof
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "benchmarks" / "gpu"
 BUILD = ROOT / "build"
-STEPS = ("build", "tests", "sanitizer", "bench")
-BENCHMARKS = ("cell", "mlp", "elementwise", "sequence")
+STEPS = ("build", "tests", "bench", "paths", "sanitizer", "rest")
+# What needs the GPU, and of it what pytest is to select, in the order in which a session is worth least without it.
+ON_DEVICE = {"gpu": (), "values": ("-k", "cuda"), "gradients": ("-k", "cuda")}
+# By the value of their figures, and the precisions of sequences likewise.
+BENCHMARKS = {
+    "sequence": ("--dtype", "bfloat16", "tf32", "float16", "float32"),
+    "elementwise": (),
+    "mlp": (),
+    "cell": (),
+}
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 LEAST_SECONDS = 15  # with less left a step isn't begun
 SANITIZER_ERRORS = 99  # the exit code that compute-sanitizer is told to end with when it found something
@@ -84,6 +93,7 @@ class Context:
     device: Device
     log: Path
     started: float = field(default_factory=time.monotonic)
+    results: dict[Path, bool] = field(default_factory=dict)  # of each file of tests that ran, and whether all passed
 
     def seconds_left(self) -> float | None:
         minutes = self.arguments.minutes
@@ -93,8 +103,9 @@ class Context:
         left = self.seconds_left()
         return left is not None and left < LEAST_SECONDS
 
-    def run(self, *command: object, **variables: str) -> Done:
-        """A command in the repository's root with its output in the log; stopped, children and all, when time is up."""
+    def run(self, *command: object, limit: float | None = None, **variables: str) -> Done:
+        """A command in the repository's root with its output in the log; stopped, children and all, when time is up, or
+        the command's own limit of seconds."""
         words = [str(word) for word in command]
         begun = time.monotonic()
         with self.log.open("ab+") as log:
@@ -111,7 +122,7 @@ class Context:
                 start_new_session=True,
             )
             try:
-                code = process.wait(self.seconds_left())
+                code = process.wait(min(filter(None, (limit, self.seconds_left())), default=None))
             except subprocess.TimeoutExpired:
                 code = None
             finally:
@@ -208,31 +219,71 @@ def sources() -> list[Path]:
 
 
 def stopped(done: Done) -> str:
-    return f"stopped after {done.seconds:.0f} s: no time left" if done.code is None else ""
+    return f"stopped after {done.seconds:.0f} s, at the end of its time" if done.code is None else ""
 
 
 def tests(context: Context) -> Iterator[Outcome]:
-    report = BUILD / "check-gpu-tests.xml"
-    report.unlink(missing_ok=True)
+    """Those that need the GPU, or what --tests names."""
+    yield from run_tests(context, [("chosen", context.arguments.tests)] if context.arguments.tests else on_device())
+    if context.results and not any(gpu_proof.count(context.results, operators(context))[0].values()):
+        yield Outcome("tests", FAILED, "no test of an operator ran on cuda")
+
+
+def rest(context: Context) -> Iterator[Outcome]:
+    """The other tests, most of them of the CPU, under the torch of this machine."""
+    return run_tests(context, on_cpu())
+
+
+def on_device() -> list[tuple[str, list[str]]]:
+    """What a run of tests is called, and what pytest is given."""
+    return [(name, [f"tests/test_{name}.py", *selected]) for name, selected in ON_DEVICE.items()]
+
+
+def on_cpu() -> list[tuple[str, list[str]]]:
+    parts = [name for name, selected in ON_DEVICE.items() if selected]
+    names = sorted(file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py"))
+    runs = [(f"{name} on the CPU", [f"tests/test_{name}.py", "-k", "not cuda"]) for name in parts]
+    return runs + [(name, [f"tests/test_{name}.py"]) for name in names if name not in ON_DEVICE]
+
+
+def run_tests(context: Context, runs: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Outcome]:
+    """A process and a file of results for each, so that an error that a GPU's context does not survive costs one file,
+    and the proof after each, so that a limit of time loses nothing."""
     notes, command, variables = pytest_command(context)
-    done = context.run(*command, f"--junitxml={report}", *context.arguments.tests, **variables)
-    summary = stopped(done) or done.telling(TESTED)
-    if done.code not in (0, 1) or not report.exists():
-        yield Outcome("tests", FAILED, "; ".join([summary, *notes]))
-        return
-    passed, failed = gpu_proof.count(report, operators(context))
-    proof = gpu_proof.of(dataclasses.asdict(context.device), passed, failed, commit(), done.code == 0)
-    save(MEASURED / f"proof-{context.device.slug}.json", proof)
-    if not passed:
-        notes.insert(0, "no test of an operator ran on cuda")
-    state = PASSED if done.code == 0 and passed else FAILED
-    yield Outcome("tests", state, "; ".join([summary, *notes]))
+    named = operators(context)
+    for name, arguments in runs:
+        if context.no_time():
+            yield Outcome(f"tests: {name}", NOT_RUN, "no time left")
+            continue
+        results = BUILD / "check-gpu" / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.jsonl"
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.unlink(missing_ok=True)
+        limit = 60 * context.arguments.file_minutes
+        done = context.run(*command, "--results", results, *arguments, limit=limit, **variables)
+        keep(results)
+        if results.exists():
+            context.results[results] = done.code == 0
+        write_proof(context, named)
+        summary = stopped(done) or done.telling(TESTED)
+        yield Outcome(f"tests: {name}", PASSED if done.code == 0 else FAILED, "; ".join([summary, *notes]))
+        notes = []
+
+
+def write_proof(context: Context, named: Sequence[str]) -> None:
+    """Of what has run until now. Every test passed only where all runs there are did."""
+    passed, failed = gpu_proof.count(context.results, named)
+    if passed or failed:
+        every = all(context.results.values()) and len(context.results) == len(on_device()) + len(on_cpu())
+        proof = gpu_proof.of(dataclasses.asdict(context.device), passed, failed, commit(), every)
+        save(MEASURED / f"proof-{context.device.slug}.json", proof)
 
 
 def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, str]]:
     """What is missing here, the command, and its environment. Other plugins of this Python stay out of it: warnings are
     errors in these tests, and theirs are none of ours."""
     notes, command = [], [sys.executable, "-m", "pytest", "-q"]
+    command += ["-p", "gpu_results"]
+    paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]
     variables = {"FOURFOLD_REQUIRE": "cuda", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if importable("pytest_randomly"):
         command += ["-p", "pytest_randomly"]
@@ -241,8 +292,9 @@ def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, st
     if context.arguments.workers > 1 and importable("xdist"):
         command += ["-p", "xdist", "-n", str(context.arguments.workers)]
     if not importable("expecttest"):
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(stand_in()), os.environ.get("PYTHONPATH")]))
+        paths.insert(0, str(stand_in()))
         notes.append("expecttest is missing, which torch's own test helpers import and do not use here: a stand-in")
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return notes, command, variables
 
 
@@ -314,12 +366,12 @@ def sanitizer_verdict(done: Done) -> tuple[str, str]:
 def bench(context: Context) -> Iterator[Outcome]:
     folder = BUILD if context.arguments.quick else MEASURED
     folder.mkdir(parents=True, exist_ok=True)
-    for name in BENCHMARKS:
+    for name, chosen in BENCHMARKS.items():
         if context.no_time():
             yield Outcome(f"bench {name}", NOT_RUN, "no time left")
             continue
         file = folder / f"{context.device.slug}-{name}.json"
-        options = ["--device", "cuda", "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
+        options = ["--device", "cuda", *chosen, "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
         # Inductor takes minutes for an unrolled loop of a hundred steps, in each precision.
         options += ["--skip", "inductor"] if name == "sequence" and not context.arguments.compile_sequence else []
         done = context.run(sys.executable, "-m", "fourfold", "bench", name, *options)
@@ -330,6 +382,20 @@ def bench(context: Context) -> Iterator[Outcome]:
         else:
             why = "" if done.code == 0 else done.telling("WRONG|failed: |Error")
             yield Outcome(f"bench {name}", PASSED if done.code == 0 else FAILED, why)
+
+
+def paths(context: Context) -> Iterator[Outcome]:
+    """The kernels that an operator could take, each forced, around the sizes where it changes from one to another."""
+    file = (BUILD if context.arguments.quick else MEASURED) / f"paths-{context.device.slug}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    quick = ["--quick"] if context.arguments.quick else []
+    done = context.run(sys.executable, "scripts/gpu_paths.py", "--json", file, *quick)
+    print("\n".join(f"  {line}" for line in done.lines))
+    keep(file)
+    if done.code is None:
+        yield Outcome("paths", NOT_RUN, f"{stopped(done)}; its file holds the rows until then")
+    else:
+        yield Outcome("paths", PASSED if done.code == 0 else FAILED, "" if done.code == 0 else done.telling("Error"))
 
 
 def selection(text: str) -> list[str]:
@@ -343,7 +409,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=selection, default=list(STEPS), metavar="LIST", help=f"of {','.join(STEPS)}")
     parser.add_argument("--minutes", type=float, metavar="N", help="time for all steps; what doesn't fit is not run")
-    parser.add_argument("--tests", nargs="+", default=[], metavar="ARG", help="what to give to pytest (all tests)")
+    text = "what to give to pytest, in one process (each file that needs the GPU in one of its own)"
+    parser.add_argument("--tests", nargs="+", default=[], metavar="ARG", help=text)
+    text = "time for one file of tests, which a kernel that never ends would use up (%(default)s)"
+    parser.add_argument("--file-minutes", type=float, default=6.0, metavar="N", help=text)
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="test processes, with pytest-xdist (1)")
     cases = "pytest's -k for the sanitizer (%(default)s)"
     parser.add_argument("--sanitizer-cases", default=SANITIZER_CASES, metavar="EXPRESSION", help=cases)

@@ -3,10 +3,11 @@
     python scripts/gpu_environment.py
 
 A machine with a GPU has a torch that suits its driver, and perhaps no network. So the torch of the Python that runs
-this is used and none is installed, and what is there of the other tools is used as well. What is missing pip looks for:
-in PIP_FIND_LINKS, a folder of wheels, where there is no network.
+this is used, as are its other packages, and nothing is installed but fourfold itself: what is missing is named.
 """
 
+import importlib.util
+import shutil
 import subprocess
 import sys
 import venv
@@ -15,8 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-gpu"
 PYTHON = FOLDER / "bin" / "python"
-# What pyproject.toml asks for besides torch. Versions are not pinned here: what is installed already has to do.
-TOOLS = ("scikit-build-core>=0.11", "pybind11>=3.0", "cmake>=3.24", "ninja", "pytest>=8", "numpy", "expecttest")
+# What the build and the tests import, and what installs it. Versions are not looked at: what is there has to do.
+PACKAGES = {"scikit_build_core": "scikit-build-core", "pybind11": "pybind11", "pytest": "pytest", "numpy": "numpy"}
+PROGRAMS = ("cmake", "ctest", "ninja")
 
 
 def expect_gpu() -> None:
@@ -35,6 +37,17 @@ def expect_gpu() -> None:
         )
 
 
+def program(name: str) -> str | None:
+    """Beside this Python, or else on PATH."""
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
+
+
+def missing() -> list[str]:
+    """What has to be installed, in pip's words."""
+    packages = [package for name, package in PACKAGES.items() if importlib.util.find_spec(name) is None]
+    return packages + [name for name in ("cmake", "ninja") if program(name) is None]
+
+
 def lend_packages() -> None:
     """A virtual environment sees its base Python's packages; of those of another environment it has to be told."""
     show = "import sys; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
@@ -43,13 +56,24 @@ def lend_packages() -> None:
     Path(own[0], "lent.pth").write_text("".join(f"{path}\n" for path in lent))
 
 
+def lend_programs() -> None:
+    """The build and some tests look for them beside their Python."""
+    for name in PROGRAMS:
+        if found := program(name):
+            (PYTHON.parent / name).symlink_to(Path(found).resolve())
+
+
 def main() -> None:
     expect_gpu()
-    venv.create(FOLDER, system_site_packages=True, clear=True, with_pip=True)
+    if lacking := missing():
+        sys.exit(
+            f"{sys.executable} has all that make check-gpu needs but {', '.join(lacking)}; install it there: "
+            f"{sys.executable} -m pip install {' '.join(lacking)}"
+        )
+    # pip comes with the packages that are lent, where this Python has it: some systems take out what would make one.
+    venv.create(FOLDER, system_site_packages=True, clear=True, with_pip=importlib.util.find_spec("pip") is None)
     lend_packages()
-    command = [str(PYTHON), "-m", "pip", "install", *TOOLS]
-    print("+", *command, flush=True)
-    sys.exit(subprocess.run(command, cwd=ROOT).returncode)
+    lend_programs()
 
 
 if __name__ == "__main__":

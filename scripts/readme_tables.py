@@ -107,7 +107,9 @@ def with_tables(text: str) -> str:
         return f"{match[1]}\n{table(read(ROOT / match[2]))}\n{match[3]}"
 
     def all_replaced(match: re.Match[str]) -> str:
-        files = sorted(file for file in (ROOT / match[2]).glob("*.json") if not file.name.startswith("proof-"))
+        files = sorted(
+            file for file in (ROOT / match[2]).glob("*.json") if not file.name.startswith(("proof-", "paths-"))
+        )
         return match[1] + "".join(f"\n{table(read(file))}\n" for file in files) + match[3]
 
     def targets_replaced(match: re.Match[str]) -> str:

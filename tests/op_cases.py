@@ -52,12 +52,20 @@ def tolerance(
 ) -> dict[str, float]:
     """How far a result in `dtype` may be from what is wanted; `sequence`: of a recurrent layer."""
     allowed = (GRADIENT_TOLERANCE if gradient else TOLERANCE)[dtype]
+    if gradient and dtype == torch.float32 and device != "cpu":
+        # A GPU's sums run in another order at each size, torch's own too: what is lost of large terms is left of a
+        # small sum of them.
+        return {"rtol": allowed["rtol"], "atol": allowed["atol"] * largest(wanted)}
     exact_on_cpu = dtype == torch.float16 or not sequence
     if dtype not in ROUNDING_ON_THE_WAY or (device == "cpu" and not SIMULATED and exact_on_cpu):
         return allowed
+    return {"rtol": allowed["rtol"], "atol": max(allowed["atol"], largest(wanted) * ROUNDING_ON_THE_WAY[dtype])}
+
+
+def largest(wanted: Tensor) -> float:
+    """The largest of its finite values, or 1 where all are smaller."""
     finite = wanted[wanted.isfinite()].abs()
-    scale = max(1.0, finite.max().item() if finite.numel() else 0.0)
-    return {"rtol": allowed["rtol"], "atol": max(allowed["atol"], scale * ROUNDING_ON_THE_WAY[dtype])}
+    return max(1.0, finite.max().item() if finite.numel() else 0.0)
 
 
 class Draw:

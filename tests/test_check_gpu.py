@@ -1,5 +1,6 @@
 """scripts/check_gpu.py without a GPU: how it runs its steps, what it makes of their output, how it ends."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,22 +9,25 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import check_gpu
+import gpu_environment
 import gpu_proof
 from check_gpu import FAILED, NOT_RUN, PASSED, Done, Outcome
 from machine import ROOT, linux_only
+from op_cases import tolerance
 
 DEVICE = check_gpu.Device("NVIDIA H100 80GB HBM3", "9.0", "580.1", "2.11.0", "13.0", "13.0")
-REPORT = """<testsuites><testsuite>
-<testcase classname="tests.test_values" name="test_values[cuda-lltm_cell-odd-float32-strided]"/>
-<testcase classname="tests.test_values" name="test_values[cuda-softshrink-one-float32-contiguous]"/>
-<testcase classname="tests.test_values" name="test_values[cpu-lltm-odd-float32-contiguous]"/>
-<testcase classname="tests.test_values" name="test_values[cuda-lltm-odd-float16-contiguous]"><failure/></testcase>
-<testcase classname="tests.test_values" name="test_values[cuda-lltm-odd-float32-contiguous]"/>
-<testcase classname="tests.test_values" name="test_values[cuda-mlp-odd-float32-contiguous]"><skipped/></testcase>
-<testcase classname="tests.test_errors" name="test_cuda"/>
-</testsuite></testsuites>"""
+RESULTS = """\
+{"test": "tests/test_values.py::test_values[cuda-lltm_cell-odd-float32-strided]", "outcome": "passed"}
+{"test": "tests/test_values.py::test_values[cuda-softshrink-one-float32-contiguous]", "outcome": "passed"}
+{"test": "tests/test_values.py::test_values[cpu-lltm-odd-float32-contiguous]", "outcome": "passed"}
+{"test": "tests/test_values.py::test_values[cuda-lltm-odd-float16-contiguous]", "outcome": "failed"}
+{"test": "tests/test_values.py::test_values[cuda-lltm-odd-float32-contiguous]", "outcome": "passed"}
+{"test": "tests/test_values.py::test_values[cuda-mlp-odd-float32-contiguous]", "outcome": "skipped"}
+{"test": "tests/test_errors.py::test_cuda", "outcome": "passed"}
+{"test": "tests/test_values.py::test_values[cuda-axpby-odd-float32-conti"""
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def answers(monkeypatch, *answered):
     """Commands that give these answers, (code, lines) each, and the list of what was asked."""
     asked, answered = [], list(answered)
 
-    def run(self, *command, **variables):
+    def run(self, *command, limit=None, **variables):
         asked.append((" ".join(map(str, command)), variables))
         code, *lines = answered.pop(0)
         return Done(code, 1.0, lines)
@@ -61,7 +65,7 @@ def test_an_unknown_step_is_refused(capsys):
     with pytest.raises(SystemExit) as stopped:
         check_gpu.parse(["--steps", "build,fly"])
     assert stopped.value.code == 2
-    assert "expected some of build,tests,sanitizer,bench, but got 'fly'" in capsys.readouterr().err
+    assert "expected some of build,tests,bench,paths,sanitizer,rest, but got 'fly'" in capsys.readouterr().err
 
 
 def test_a_command_is_logged_and_read(context):
@@ -81,7 +85,7 @@ def test_a_command_is_stopped_with_its_children_when_time_is_up(context):
     script += "; p.wait()"
     done = context.run(sys.executable, "-c", script)
     assert done.code is None and done.seconds < 30
-    assert check_gpu.stopped(done).endswith("no time left")
+    assert check_gpu.stopped(done).endswith("at the end of its time")
     pid = int(done.lines[0])
     for _ in range(100):  # until init has taken it over and buried it
         if not is_running(pid):
@@ -121,8 +125,9 @@ def test_a_build_that_is_there_is_not_repeated(context, monkeypatch):
 
 
 def test_operators_are_counted_by_their_tests_on_cuda(tmp_path):
-    (tmp_path / "report.xml").write_text(REPORT)
-    passed, failed = gpu_proof.count(tmp_path / "report.xml", ["axpby", "softshrink", "lltm_cell", "lltm", "mlp"])
+    (tmp_path / "results.jsonl").write_text(RESULTS)  # its last line was cut short: that test was not over
+    named = ["axpby", "softshrink", "lltm_cell", "lltm", "mlp"]
+    passed, failed = gpu_proof.count([tmp_path / "results.jsonl"], named)
     assert passed == {"lltm_cell": 1, "softshrink": 1, "lltm": 1}
     assert failed == {"lltm": 1}
     proof = gpu_proof.of({"name": "X", "capability": "9.0"}, passed, failed, "abc", False)
@@ -130,40 +135,126 @@ def test_operators_are_counted_by_their_tests_on_cuda(tmp_path):
     assert (proof["device"], proof["commit"], proof["every_test_passed"]) == ("X", "abc", False)
 
 
-@pytest.mark.parametrize(("report", "state"), [(REPORT, PASSED), ("<testsuites/>", FAILED)])
-def test_tests_leave_a_proof_or_fail(context, monkeypatch, tmp_path, report, state):
-    asked = []
+def pytests(monkeypatch, ends):
+    """Runs of pytest that write results and end with these codes, in turn; the list of what was asked."""
+    asked, ends = [], list(ends)
 
-    def run(self, *command, **variables):
-        asked.append((command, variables))
-        if "pytest" in command:
-            (check_gpu.BUILD / "check-gpu-tests.xml").write_text(report)
-            return Done(0, 1.0, ["5 passed in 1.0s"])
-        return Done(0, 1.0, ["softshrink lltm_cell"])
+    def run(self, *command, limit=None, **variables):
+        if "pytest" not in command:
+            return Done(0, 1.0, ["softshrink lltm_cell"])
+        asked.append((command, limit, variables))
+        code, results = ends.pop(0)
+        if results is not None:
+            Path(command[command.index("--results") + 1]).write_text(results)
+        return Done(code, 1.0, ["5 passed in 1.0s"])
 
     monkeypatch.setattr(check_gpu.Context, "run", run)
+    return asked
+
+
+PROOF = "proof-h100-80gb-hbm3.json"
+
+
+def test_each_file_of_tests_has_its_process_and_its_results(context, monkeypatch, tmp_path):
+    asked = pytests(monkeypatch, [(0, RESULTS), (0, ""), (0, "")])
     monkeypatch.setenv("OUT", str(tmp_path))
-    (outcome,) = check_gpu.tests(context)
-    assert outcome.state == state and "5 passed in 1.0s" in outcome.why
-    assert ("no test of an operator ran on cuda" in outcome.why) is (state == FAILED)
-    assert asked[0][1]["FOURFOLD_REQUIRE"] == "cuda"
-    proof = json.loads((tmp_path / "measured" / "proof-h100-80gb-hbm3.json").read_text())
-    assert proof == json.loads((tmp_path / "proof-h100-80gb-hbm3.json").read_text())
-    assert proof["operators"] == ({"lltm_cell": 1, "softshrink": 1} if state == PASSED else {})
+    outcomes = list(check_gpu.tests(context))
+    assert [(o.step, o.state) for o in outcomes] == [(f"tests: {n}", PASSED) for n in ("gpu", "values", "gradients")]
+    assert all(variables["FOURFOLD_REQUIRE"] == "cuda" and limit == 360 for _, limit, variables in asked)
+    assert asked[0][0][-1] == "tests/test_gpu.py"
+    assert asked[1][0][-3:] == ("tests/test_values.py", "-k", "cuda")
+    proof = json.loads((tmp_path / "measured" / PROOF).read_text())
+    assert proof == json.loads((tmp_path / PROOF).read_text())
+    assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
+    assert proof["every_test_passed"] is False  # those of the CPU have not run
+    assert (tmp_path / "values.jsonl").exists()
 
 
-def test_tests_that_were_stopped_failed(context, monkeypatch):
-    answers(monkeypatch, (None, "tests/test_values.py ...."))
-    (outcome,) = check_gpu.tests(context)
-    assert outcome.state == FAILED and outcome.why.startswith("stopped after 1 s")
+def test_an_error_or_a_limit_costs_one_file(context, monkeypatch):
+    """The first file's process is stopped in its middle and the last breaks off before it has a result."""
+    pytests(monkeypatch, [(None, RESULTS), (0, ""), (134, None)])
+    outcomes = list(check_gpu.tests(context))
+    assert [o.state for o in outcomes] == [FAILED, PASSED, FAILED]
+    assert outcomes[0].why.startswith("stopped after 1 s, at the end of its time")
+    proof = json.loads((check_gpu.MEASURED / PROOF).read_text())
+    assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
+
+
+def test_a_proof_is_whole_only_after_every_run(context, monkeypatch):
+    count = len(check_gpu.on_device()) + len(check_gpu.on_cpu())
+    pytests(monkeypatch, [(0, RESULTS)] + [(0, "")] * (count - 1))
+    assert all(o.state == PASSED for o in [*check_gpu.tests(context), *check_gpu.rest(context)])
+    assert json.loads((check_gpu.MEASURED / PROOF).read_text())["every_test_passed"] is True
+    tested = {file.name for file in (ROOT / "tests").glob("test_*.py")}
+    assert {Path(given[0]).name for _, given in (*check_gpu.on_device(), *check_gpu.on_cpu())} == tested
+
+
+def test_tests_of_no_operator_prove_nothing(context, monkeypatch):
+    pytests(monkeypatch, [(0, "")] * 3)
+    outcomes = list(check_gpu.tests(context))
+    assert (outcomes[-1].state, outcomes[-1].why) == (FAILED, "no test of an operator ran on cuda")
     assert not check_gpu.MEASURED.exists()
+
+
+def test_outcomes_are_written_as_they_come(context, tmp_path):
+    """A process that ends in the middle of a test leaves those before it."""
+    test = tmp_path / "test_three.py"
+    test.write_text(
+        "import os\nimport pytest\n\ndef test_one(): pass\n\ndef test_two(): assert False\n\n"
+        "@pytest.mark.skip\ndef test_three(): pass\n\ndef test_four(): os._exit(7)\n\ndef test_five(): pass\n"
+    )
+    _, command, variables = check_gpu.pytest_command(context)
+    command = [*command, "-p", "no:randomly", "-c", os.devnull, "--results", str(tmp_path / "results"), str(test)]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert done.returncode == 7, done.stdout
+    said = gpu_proof.outcomes([tmp_path / "results"])
+    names = {name.partition("::")[2]: outcome for name, outcome in said.items()}
+    assert names == {"test_one": {"passed"}, "test_two": {"failed"}, "test_three": {"skipped"}}
+
+
+def test_a_gpus_gradients_are_held_to_the_largest_of_them():
+    """In float32, where plain torch's own sums are as far from float64."""
+    wanted = torch.tensor([1e-3, -500.0, float("inf")])
+    assert tolerance(wanted, torch.float32, "cuda", gradient=True)["atol"] == pytest.approx(0.05)
+    assert tolerance(wanted, torch.float32, "cuda")["atol"] == tolerance(wanted, torch.float32)["atol"]
+    assert tolerance(wanted / 1e6, torch.float32, "cuda", gradient=True)["atol"] == pytest.approx(1e-4)
+
+
+def without(monkeypatch, *names):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in names else find(name))
+
+
+def test_the_environment_names_what_is_missing_and_installs_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_environment, "FOLDER", tmp_path / "venv")
+    monkeypatch.setattr(gpu_environment, "PYTHON", tmp_path / "venv" / "bin" / "python")
+    monkeypatch.setattr(gpu_environment, "expect_gpu", lambda: None)
+    with monkeypatch.context() as here:
+        without(here, "pybind11", "expecttest", "pytest_randomly")
+        with pytest.raises(SystemExit, match=r"needs but pybind11; install it there: .* -m pip install pybind11$"):
+            gpu_environment.main()
+    assert not gpu_environment.FOLDER.exists()
+    without(monkeypatch, "expecttest", "pytest_randomly")
+    gpu_environment.main()
+    script = "import torch, pip, pytest; print(torch.__version__)"
+    done = subprocess.run([str(gpu_environment.PYTHON), "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == torch.__version__, done.stderr
+    assert (tmp_path / "venv" / "bin" / "cmake").exists() and (tmp_path / "venv" / "bin" / "ninja").exists()
+
+
+def test_the_paths_go_to_a_file_of_their_own(context, monkeypatch, capsys):
+    asked = answers(monkeypatch, (0, "lltm time 64 batch 1: persistent 9.0 µs"), (None,))
+    (outcome,) = check_gpu.paths(context)
+    assert outcome.state == PASSED and "persistent 9.0 µs" in capsys.readouterr().out
+    assert str(check_gpu.MEASURED / "paths-h100-80gb-hbm3.json") in asked[0][0]
+    assert [o.state for o in check_gpu.paths(context)] == [NOT_RUN]
 
 
 def test_missing_plugins_are_said_and_stood_in_for(context, monkeypatch):
     monkeypatch.setattr(check_gpu, "importable", lambda name: False)
     notes, command, variables = check_gpu.pytest_command(context)
     assert [note.split()[0] for note in notes] == ["without", "expecttest"]
-    assert "-p" not in command
+    assert command[-2:] == ["-p", "gpu_results"]
     script = "import expecttest, unittest; assert issubclass(expecttest.TestCase, unittest.TestCase); print(expecttest)"
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **variables}, capture_output=True, text=True
@@ -198,14 +289,15 @@ def test_benchmarks_go_to_files_named_after_the_device(context, monkeypatch, cap
     asked = answers(monkeypatch, (0, table), (0,), (1, "WRONG: relative error 1"), (None,))
     states = [(outcome.step, outcome.state) for outcome in check_gpu.bench(context)]
     assert states == [
-        ("bench cell", PASSED),
-        ("bench mlp", PASSED),
-        ("bench elementwise", FAILED),
-        ("bench sequence", NOT_RUN),
+        ("bench sequence", PASSED),
+        ("bench elementwise", PASSED),
+        ("bench mlp", FAILED),
+        ("bench cell", NOT_RUN),
     ]
     assert table in capsys.readouterr().out
-    assert str(check_gpu.MEASURED / "h100-80gb-hbm3-cell.json") in asked[0][0]
-    assert "--skip inductor" in asked[3][0] and "--skip" not in asked[0][0]
+    assert str(check_gpu.MEASURED / "h100-80gb-hbm3-sequence.json") in asked[0][0]
+    assert "--dtype bfloat16 tf32 float16 float32" in asked[0][0]
+    assert "--skip inductor" in asked[0][0] and "--skip" not in asked[3][0]
 
 
 def steps(monkeypatch, **outcomes):
@@ -220,7 +312,7 @@ def test_it_ends_in_a_table_and_exit_code_1_on_a_failure(context, monkeypatch, c
     assert check_gpu.main(["--steps", "build,tests"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "NVIDIA H100 80GB HBM3, compute capability 9.0, driver 580.1"
-    assert lines[-2:] == ["sanitizer  not run  left out by --steps", "bench      not run  left out by --steps"]
+    assert lines[-2:] == ["sanitizer  not run  left out by --steps", "rest       not run  left out by --steps"]
     steps(monkeypatch, sanitizer=[Outcome("memcheck", PASSED), Outcome("racecheck", FAILED, "1 hazard")])
     assert check_gpu.main([]) == 1
     assert "racecheck  failed   1 hazard" in capsys.readouterr().out.splitlines()
@@ -229,6 +321,6 @@ def test_it_ends_in_a_table_and_exit_code_1_on_a_failure(context, monkeypatch, c
 def test_after_a_failed_build_and_without_time_nothing_is_begun(context, monkeypatch, capsys):
     steps(monkeypatch, build=[Outcome("build", FAILED, "no nvcc")], **{name: None for name in check_gpu.STEPS[1:]})
     assert check_gpu.main([]) == 1
-    assert capsys.readouterr().out.count("not run  the build failed") == 3
+    assert capsys.readouterr().out.count("not run  the build failed") == 5
     assert check_gpu.main(["--minutes", "0.1"]) == 0
-    assert capsys.readouterr().out.count("not run  no time left") == 4
+    assert capsys.readouterr().out.count("not run  no time left") == 6

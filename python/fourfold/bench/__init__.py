@@ -100,7 +100,8 @@ def comparisons(module: ModuleType, request: Request, shown: Screen) -> Iterator
             shown.begin(problem.title)
             with timing.pinned_threads(count), problem.precision.allowed():
                 rows = compare(problem, module.contenders(problem, request.skip), request.repeats, clock)
-            yield tables.Comparison(problem, count if request.device.type == "cpu" else None, rows)
+            clocks = environment.clocks(request.device)
+            yield tables.Comparison(problem, count if request.device.type == "cpu" else None, rows, clocks)
 
 
 def as_dictionary(table: tables.Comparison | Report) -> dict[str, Any]:

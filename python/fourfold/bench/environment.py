@@ -82,6 +82,14 @@ def nvidia_smi(uuid: str) -> dict[str, str | None]:
     return dict(zip(GPU_FACTS, known, strict=True))
 
 
+def clocks(device: torch.device) -> dict[str, str | None] | None:
+    """The clocks that a GPU has now: right after a measurement those that it was taken at. None for a CPU."""
+    if device.type == "cpu":
+        return None
+    said = nvidia_smi(uuid(device))
+    return {name: said[name] for name in ("clock_sm", "clock_memory", "temperature")}
+
+
 def commit() -> str | None:
     """The source tree's, from git or, where the sources were copied without it, from FOURFOLD_COMMIT."""
     if named := os.environ.get("FOURFOLD_COMMIT"):

@@ -27,6 +27,7 @@ def as_dictionary(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.baseline.label,
         "rate": problem.rate and problem.rate.heading,
         "rows": [row_as_dictionary(comparison, row) for row in comparison.rows],
+        **({} if comparison.clocks is None else {"clocks": dict(comparison.clocks)}),
         "targets": [
             {
                 "phase": verdict.target.phase,

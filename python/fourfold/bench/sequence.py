@@ -20,7 +20,13 @@ from fourfold.bench.request import Request
 
 NAMES = ("batch_size", "input_size", "hidden_size", "time")
 SIZES = {
-    "cuda": ((16, 768, 768, 1024), (16, 32, 128, 100), (1, 512, 512, 1024), (64, 1024, 1024, 256)),
+    "cuda": (
+        (16, 768, 768, 1024),
+        (64, 512, 512, 1024),
+        (256, 1024, 1024, 256),
+        (1, 512, 512, 1024),
+        (16, 32, 128, 100),
+    ),
     "cpu": ((16, 32, 128, 100), (1, 32, 128, 100), (1, 512, 512, 100), (16, 512, 512, 100)),
 }
 # Beside the list's first, what the plots are drawn of: one size at a time away from it.

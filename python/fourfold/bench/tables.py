@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ class Comparison:
     problem: Problem
     threads: int | None
     rows: list[Row]
+    clocks: Mapping[str, str | None] | None = None  # a GPU's, just after the rows
 
     @property
     def baseline(self) -> Row:

@@ -1,0 +1,137 @@
+"""Times the kernels that an operator could take on a GPU, each forced by FOURFOLD_GPU_PATH, at sizes around those where
+it changes from one to another (cuda/launch.cuh, cuda/mlp.cu).
+
+    python scripts/gpu_paths.py [--json FILE] [--quick] [--device cuda]
+
+A row is one size; a path that can't take it says so. Each is the median of samples taken in turns, in microseconds,
+with gradients and without, beside the clocks that the GPU had just afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fourfold
+from fourfold.bench import environment, timing
+
+VARIABLE = "FOURFOLD_GPU_PATH"
+DTYPES = (torch.bfloat16, torch.float32)
+RECURRENT = [(batch, size) for size in (128, 256, 512, 1024) for batch in (1, 16, 64, 128, 256)]
+CELLS = [(16, 128), (64, 512), (256, 512), (256, 1024), (1024, 1024)]
+NETWORKS = [(rows, width) for width in (16, 64, 128) for rows in (16, 256, 512, 2048, 1 << 14, 1 << 16)]
+
+
+@dataclass(frozen=True)
+class Work:
+    operator: str
+    sizes: dict[str, int]
+    dtype: torch.dtype
+    paths: tuple[str, ...]
+    function: Callable[..., Any]
+    arguments: tuple[Tensor, ...]
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        leaves = tuple(argument.detach().requires_grad_() for argument in self.arguments)
+
+        def with_gradients() -> None:
+            torch.autograd.grad(first_of(self.function(*leaves)).sum(), leaves)
+
+        return {"forward": lambda: self.function(*self.arguments), "with gradients": with_gradients}
+
+
+def first_of(result: Any) -> Tensor:
+    while not isinstance(result, Tensor):
+        result = result[0]
+    return result
+
+
+def works(device: torch.device, quick: bool) -> Iterator[Work]:
+    def drawn(dtype: torch.dtype, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+        return tuple(torch.randn(shape, device=device, dtype=dtype) * shape[-1] ** -0.5 for shape in shapes)
+
+    few = 2 if quick else None
+    for dtype in DTYPES:
+        for batch, size in RECURRENT[:few]:
+            state = (batch, size)
+            shapes = ((64, batch, size), state, state, (3 * size, 2 * size), (3 * size,))
+            sizes = {"time": 64, "batch": batch, "hidden_size": size}
+            yield Work("lltm", sizes, dtype, ("persistent", "step", "vendor"), fourfold.lltm, drawn(dtype, *shapes))
+        for batch, size in CELLS[:few]:
+            state = (batch, size)
+            shapes = (state, state, state, (3 * size, 2 * size), (3 * size,))
+            sizes = {"batch": batch, "hidden_size": size}
+            yield Work("lltm_cell", sizes, dtype, ("step", "vendor"), fourfold.lltm_cell, drawn(dtype, *shapes))
+        for rows, width in NETWORKS[:few]:
+            shapes = ((rows, width), (width, width), (1, width), (width, width), (1, width))
+            sizes = {"rows": rows, "width": width}
+            yield Work("mlp", sizes, dtype, ("fused", "vendor"), fourfold.mlp, drawn(dtype, *shapes))
+
+
+def measure(work: Work, clock: timing.Clock, repeats: int) -> list[dict[str, Any]]:
+    """A row for each phase: the paths' medians in microseconds, or why one can't take this size."""
+    rows = []
+    for phase, call in work.calls().items():
+        samples, refused = {}, {}
+        for path in work.paths:
+            os.environ[VARIABLE] = path
+            try:
+                call()
+                samples[path] = []
+            except RuntimeError as why:
+                if "demands" not in str(why):
+                    raise
+                refused[path] = str(why)
+        for _ in range(repeats):
+            for path, taken in samples.items():
+                os.environ[VARIABLE] = path
+                taken.append(1e6 * timing.seconds_per_call(clock, call, 5))
+        medians = {path: timing.summarise(taken).median for path, taken in samples.items()}
+        rows.append({"phase": phase, "microseconds": medians, "refused": refused})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"), metavar="NAME")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE, as it is taken")
+    parser.add_argument("--quick", action="store_true", help="two sizes of each, five samples")
+    arguments = parser.parse_args()
+    device = arguments.device
+    repeats = 5 if arguments.quick else 20
+    clock = timing.clock_for(device)
+    contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
+    before = os.environ.get(VARIABLE)
+    try:
+        for work in works(device, arguments.quick):
+            facts = {"operator": work.operator, "sizes": work.sizes, "dtype": str(work.dtype).removeprefix("torch.")}
+            for row in measure(work, clock, repeats):
+                clocks = environment.clocks(device)
+                contents["rows"].append({**facts, **row, "clocks": clocks})
+                print(line_of(facts, row, clocks), flush=True)
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def line_of(facts: dict[str, Any], row: dict[str, Any], clocks: dict[str, Any] | None) -> str:
+    sizes = " ".join(f"{name} {value}" for name, value in facts["sizes"].items())
+    figures = [f"{path} {value:.1f} µs" for path, value in row["microseconds"].items()]
+    figures += [f"{path} can't" for path in row["refused"]]
+    at = f"  at {clocks['clock_sm']}" if clocks and clocks["clock_sm"] else ""
+    return f"{facts['operator']} {sizes} {facts['dtype']}, {row['phase']}: {', '.join(figures)}{at}"
+
+
+if __name__ == "__main__":
+    main()
