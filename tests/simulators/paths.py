@@ -1,0 +1,58 @@
+"""FOURFOLD_GPU_PATH, in simulation: pytest tests/simulators/paths.py, as make check-backends does. Each path is taken,
+gives the same results, and where it can't be the call is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from case_table import Run, carry_out, kernels_in
+
+import simulated
+
+CASES = "(row-tiles or mlp-tutorial) and not reset and not packed and contiguous and float32 and test_autograd"
+# What is launched under each, and what is not.
+PATHS = {
+    "persistent": ({"persistent_forward", "persistent_backward", "mlp_kernel"}, {"step_kernel", "cell_kernel"}),
+    "step": ({"step_kernel", "product_kernel", "mlp_kernel"}, {"persistent_forward", "persistent_backward"}),
+    "vendor": ({"cell_kernel", "cell_backward_kernel"}, {"persistent_forward", "step_kernel", "mlp_kernel"}),
+    "fused": ({"mlp_kernel", "mlp_rows_backward_kernel", "persistent_forward"}, {"step_kernel"}),
+}
+REFUSED = {
+    "quick": ("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got quick", "gru(65)"),
+    "persistent": ("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent", "gru(65)"),
+    "fused": ("mlp: expected at most 128 inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused", "mlp(129)"),
+}
+CALLS = """
+import os, torch, fourfold, simulated
+simulated.serve(os.environ["FOURFOLD_SIMULATED"])
+def gru(batch):
+    fourfold.nn.GRU(8, 8)(torch.randn(3, batch, 8))
+def mlp(width):
+    fourfold.nn.MLP(width, 8, 8)(torch.randn(4, width))
+"""
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_taken(path: str) -> None:
+    outcome = carry_out(Run(f"path {path}", CASES, environment=(("FOURFOLD_GPU_PATH", path),)))
+    assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
+    kernels = kernels_in(outcome.library)
+    launched = {kernels[int(offset, 16)].partition("<")[0] for offset in outcome.launches.read_text().split()}
+    wanted, unwanted = PATHS[path]
+    assert wanted <= launched and not unwanted & launched
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_a_path_that_can_not_be_taken_is_refused(path: str) -> None:
+    sentence, call = REFUSED[path]
+    environment = {"FOURFOLD_GPU_PATH": path, "FOURFOLD_SIMULATED": str(simulated.build()), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(simulated.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+    command = [sys.executable, "-c", CALLS + call]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 1 and sentence in done.stderr, done.stderr
