@@ -29,9 +29,13 @@ FOURFOLD_FN Compute<T> factor_at(const StepFactors<T>& factors, int64_t hidden_s
 
 constexpr int64_t shared_values(int columns) { return int64_t(tile_rows + columns) * (tile_depth + 1); }
 
+// How many such blocks a multiprocessor is to hold; 0 leaves it to the compiler, which gives float64 too few registers.
+template <typename T>
+constexpr int step_blocks = std::is_same_v<T, double> ? 1 : 0;
+
 // Each thread has one row and one unit, and all its gates.
 template <typename Cell, typename T, typename State>
-__global__ void __launch_bounds__(step_threads) step_kernel(StepFactors<T> factors, CellForward<T, State> job) {
+__global__ void __launch_bounds__(step_threads, step_blocks<T>) step_kernel(StepFactors<T> factors, CellForward<T, State> job) {
   using V = Compute<T>;
   constexpr int pitch = tile_depth + 1;
   V* rows = shared_memory<V>();
