@@ -1,6 +1,6 @@
 """Builds the GPU kernels for the simulator in tests/simulators/, and lets fourfold's operators run on them.
 
-    python tests/simulated.py [--warp 64] [--sanitizer address|thread]      builds, and prints where the library is
+    python tests/simulated.py [--warp 64] [--sanitizer checked|thread]      builds, and prints where the library is
 
 With FOURFOLD_SIMULATED set to such a library, conftest.py puts its kernels under the operators' CPU key, so that the
 same tests and the same case table run on them.
@@ -9,6 +9,7 @@ same tests and the same case table run on them.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import hashlib
 import importlib
@@ -16,18 +17,22 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SIMULATORS = ROOT / "tests" / "simulators"
 BUILD = ROOT / "build" / "simulated"
-SANITIZERS = {
-    "none": [],
-    # Divisions by zero of floats are what the operators are specified by, and signed shifts are defined in C++20.
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
-    "thread": ["-fsanitize=thread"],
-}
+DEVICE_CALLS = ("get_device_index", "empty_strided", "create_tensor_from_blob")
+# What has AddressSanitizer call a function before each access, which the simulator then has itself (gpusim/checks.cpp).
+CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
+CHECKED = ["-DGPUSIM_CHECKED=1", "-fsanitize=kernel-address,undefined", "-fno-sanitize-recover=all"]
+CHECKED += [word for setting in CALLS for word in ("--param", setting)]
+SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
+# Whose calls from the library's own code go to library/torch_gpu.cpp first.
+WRAPPED = ("torch_call_dispatcher", *(f"aoti_torch_{name}" for name in DEVICE_CALLS))
 
 
 def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> Path:
@@ -54,35 +59,44 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     import torch
 
     translated = folder / "hip"
-    run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", translated)
-    replace_shared_memory(translated)
+    translate(translated)
 
     include = Path(torch.__file__).parent / "include"
-    flags = [
+    common = [
         *("-std=c++20", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", f"-DGPUSIM_WARP={warp}"),
+        *("-I", SIMULATORS / "gpusim", "-isystem", include),
+    ]
+    flags = [
         *("-DTORCH_TARGET_VERSION=0x020a000000000000", "-DFOURFOLD_CPU_LEVEL_COUNT=1", "-DFOURFOLD_SIMULATION"),
         *('-DFOURFOLD_CUDA_ARCHITECTURES="the simulator"', "-include", SIMULATORS / "library" / "registration.h"),
-        *("-I", SIMULATORS / "gpusim", "-I", ROOT / "cpp", "-I", ROOT / "cpp" / "include", "-isystem", include),
-        *SANITIZERS[sanitizer],
+        *("-I", ROOT / "cpp", "-I", ROOT / "cpp" / "include", *SANITIZERS[sanitizer]),
     ]
-    inputs = sorted((ROOT / "cpp" / "ops").glob("*.cpp")) + sorted(translated.glob("*.hip"))
+    inputs = sorted(translated.glob("*.hip")) + sorted((ROOT / "cpp" / "ops").glob("*.cpp"))
     inputs += [SIMULATORS / "library" / "torch_gpu.cpp"]
+    # First when linked, so that of what both sorts of files have in them the one that is not checked remains.
+    unchecked = [SIMULATORS / "gpusim" / "checks.cpp", SIMULATORS / "library" / "device_memory.cpp"]
+    unchecked = unchecked if sanitizer == "checked" else []
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
-        run("g++", *flags, "-x", "c++", "-c", source, "-o", target)
+        options = ["-DGPUSIM_CHECKED=1"] if source in unchecked else flags
+        run("g++", *common, *options, "-x", "c++", "-c", source, "-o", target)
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-        objects = list(pool.map(compile, inputs))
+        objects = list(pool.map(compile, unchecked + inputs))
     torch_library = Path(torch.__file__).parent / "lib"
-    link = ["g++", "-shared", "-pthread", *SANITIZERS[sanitizer], *objects, "-L", torch_library, "-ltorch_cpu", "-ldl"]
+    sanitized = ["-fsanitize=undefined"] if sanitizer == "checked" else SANITIZERS[sanitizer]
+    link = ["g++", "-shared", "-pthread", *sanitized, *objects, "-L", torch_library, "-ltorch_cpu", "-lc10", "-ldl"]
+    link += [f"-Wl,--wrap={name}" for name in WRAPPED]
     run(*link, "-Wl,--no-undefined" if sanitizer == "none" else "-g", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
 
 
-def replace_shared_memory(folder: Path) -> None:
-    """AMD's compiler knows CUDA's declaration of dynamic shared memory; the simulator takes HIP's older macro."""
+def translate(folder: Path) -> None:
+    """cuda/ as HIP. AMD's compiler knows CUDA's declaration of dynamic shared memory; the simulator takes HIP's older
+    macro."""
+    run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", folder)
     from torch.utils.hipify import hipify_python
 
     for path in folder.iterdir():
@@ -111,7 +125,26 @@ def serve(library: str) -> None:
         for name in names:
             operator = name.removeprefix("fourfold_simulated::").split(".")[0]
             kernel = getattr(torch.ops.fourfold_simulated, operator).default
-            _overrides.impl(operator, kernel, "CPU", allow_override=True)
+            _overrides.impl(operator, finished(kernel, ctypes.CDLL(library)), "CPU", allow_override=True)
+
+
+def finished(kernel: Any, simulator: ctypes.CDLL) -> Callable[..., Any]:
+    """The operator, and the wait for what it has launched: its caller has the tensors in hand, as the CPU's."""
+    names = [argument.name for argument in kernel._schema.arguments]
+    place = names.index("batch_sizes") if "batch_sizes" in names else len(names)
+
+    def call(*args: Any, **keywords: Any) -> Any:
+        if len(args) > place and args[place] is not None and hasattr(simulator, "gpusim_lend_to_host"):
+            # torch keeps it on the CPU, where host code may read it.
+            sizes = args[place].contiguous()
+            simulator.gpusim_lend_to_host(ctypes.c_void_p(sizes.data_ptr()))
+            args = (*args[:place], sizes, *args[place + 1 :])
+        try:
+            return kernel(*args, **keywords)
+        finally:
+            simulator.gpusim_synchronize()
+
+    return call
 
 
 def main() -> None:

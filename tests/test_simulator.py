@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import simulated
 from machine import linux_only, missing, tool
 
 SIMULATORS = Path(__file__).parent / "simulators"
@@ -24,9 +25,12 @@ BUILDS = {
     "warp64": ("-O0", "-DGPUSIM_WARP=64", "-DGPUSIM_UCONTEXT"),
     "address": ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-O1", "-g", "-fsanitize=thread"),
+    "checked": ("-O1", "-g", *simulated.CHECKED),
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 ORDERS = {"forward": {}, "reverse": {"GPUSIM_REVERSE": "1"}, "seeded": {"GPUSIM_SEED": "7"}}
+# What these look for knows no order.
+BUILDS_IN_ORDER = [(b, o) for b in BUILDS for o in ORDERS if o == "forward" or b not in ("address", "checked")]
 
 pytestmark = linux_only
 
@@ -60,9 +64,9 @@ def call(command, **environment):
     return done.returncode, done.stdout
 
 
-def compile_one(build, source, to, *options):
+def compile_one(build, source, to, *options, flags=None):
     code, said = call(
-        [compiler(build), "-std=c++20", "-pthread", *BUILDS[build], *INCLUDES, *options]
+        [compiler(build), "-std=c++20", "-pthread", *(BUILDS[build] if flags is None else flags), *INCLUDES, *options]
         + (["-x", "c++", source] if source is not None else [])
         + ["-o", to]
     )
@@ -76,11 +80,20 @@ def selftest(tmp_path_factory):
 
     def program(build):
         folder = tmp_path_factory.mktemp(build)
-        sources = sorted(KERNELS / name for name in ("driver.hip", "right.hip", "host.hip", "faulty.hip"))
+        sources = sorted(KERNELS / name for name in ("driver.hip", "right.hip", "host.hip", "device.hip", "faulty.hip"))
         objects = [folder / f"{source.stem}.o" for source in sources]
         with ThreadPoolExecutor(max_workers=2) as pool:
             list(pool.map(lambda pair: compile_one(build, *pair, "-c"), zip(sources, objects, strict=True)))
-        compile_one(build, None, folder / "selftest", *objects)
+        flags = None
+        if build == "checked":
+            # The checks are not checked themselves, and come first: see simulated.py.
+            checks = folder / "checks.o"
+            compile_one(
+                build, SIMULATORS / "gpusim" / "checks.cpp", checks, "-c", flags=("-O1", "-g", "-DGPUSIM_CHECKED")
+            )
+            objects.insert(0, checks)
+            flags = ("-fsanitize=undefined",)
+        compile_one(build, None, folder / "selftest", *objects, flags=flags)
         return folder / "selftest"
 
     def run(build, *cases, **environment):
@@ -112,14 +125,13 @@ def in_python(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize(("build", "order"), BUILDS_IN_ORDER)
 def test_kernels_that_are_right_are_right(selftest, build, order):
     # ThreadSanitizer takes half a millisecond for each GPU thread of a cooperative grid.
     small = {"GPUSIM_MULTIPROCESSORS": "1"} if build == "thread" else {}
     code, said = selftest(build, "right", "ordered_message", **ORDERS[order], **small)
     assert code == 0, said
-    assert said.count(": right\n") == 20
+    assert said.count(": right\n") == 26
     assert "Sanitizer" not in said
 
 
@@ -153,6 +165,107 @@ def test_undefined_behaviour_sanitizer_sees_a_misaligned_vector(selftest):
     assert "faulty.hip" in said
     assert "misaligned address" in said
     assert "which requires 16 byte alignment" in said
+
+
+@pytest.fixture(scope="module")
+def tensor_cores(tmp_path_factory):
+    """Runs a case of kernels/tensor_cores.hip, which includes the twin as the operators' kernels do."""
+    folder = tmp_path_factory.mktemp("tensor_cores")
+    simulated.translate(folder / "hip")
+    program = folder / "tensor_cores"
+    include = Path(torch.__file__).parent / "include"
+    folders = [option for path in (folder / "hip", simulated.ROOT / "cpp", include) for option in ("-I", path)]
+    compile_one("warp32", KERNELS / "tensor_cores.hip", program, "-DFOURFOLD_SIMULATION", *folders)
+    return lambda case: call([program, case])
+
+
+@pytest.mark.parametrize("case", ["cuts_off", "by_multiprocessor", "as_a_tile"])
+def test_sums_that_keep_their_digits_do_so_on_tensor_cores_that_cut_off(tensor_cores, case):
+    assert tensor_cores(case) == (0, "")
+
+
+def test_a_long_sum_in_the_tensor_cores_own_registers_loses_digits(tensor_cores):
+    code, said = tensor_cores("by_tensor_cores")
+    assert code == 1
+    assert said.startswith("the sum is off by ")
+
+
+HOST = "which is the host's memory, in thread (0,0,0) of block (0,0,0)"
+FAULTS = {
+    "host_pointer": ("add_one(int*)", "reads 4 bytes at", HOST),
+    "host_heap": ("add_one(int*)", "reads 4 bytes at", HOST),
+    "host_pointer_within": ("read_lengths(", "reads 4 bytes at", HOST),
+    "read_on_host": ("host code", "reads 4 bytes at", "which is memory of device 0; copy it, or launch a kernel"),
+    "freed_memory": ("add_one(int*)", "reads 4 bytes at", "which has been freed: byte 0 of an allocation of 4 bytes"),
+    "freed_too_early": ("add_one(int*)", "which has been freed: byte 0 of an allocation of 4 bytes"),
+    "wrong_device": ("add_one(int*)", "which is memory of device 1, but it runs on device 0"),
+    "global_out_of_range": ("write_global", "writes 4 bytes at", "which is byte 400 of an allocation of 400 bytes"),
+    "shared_out_of_range": ("write_shared", "which is byte 64 of a block's shared memory of 64 bytes"),
+    "misaligned_vector": (
+        "copy_four",
+        "reads a 'const struct GpusimVector4' at",
+        "which is no multiple of 16 (",
+        "faulty.hip:",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_checked_build_names_the_kernel_and_what_it_touched(selftest, case):
+    code, said = selftest("checked", case, GPUSIM_THREADS="1")
+    assert code < 0, said
+    sentences = [line for line in said.splitlines() if line.startswith("gpusim: ")]
+    assert len(sentences) == 1, said
+    for words in FAULTS[case]:
+        assert words in sentences[0]
+
+
+@pytest.mark.parametrize("case", ["wrong_copy", "copy_beyond"])
+def test_a_copy_of_what_is_not_there_is_refused(selftest, case):
+    assert selftest("checked", case) == (1, f"{case}: wrong\n")
+
+
+@pytest.mark.parametrize("build", ["warp32", "checked"])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("changed_too_early", "the copy is 2 instead of 1"),
+        ("read_too_early", "the result is 0 instead of 16843009"),
+        ("unordered_streams", "the value is 1 instead of 0"),
+        ("stream_of_another_device", "launch: invalid resource handle"),
+        ("cooperative_beyond_registers", "launch: too many blocks in cooperative launch"),
+        ("grid_beyond_limits", "launch: invalid configuration argument"),
+    ],
+)
+def test_a_device_is_not_waited_for_and_has_its_limits(selftest, case, words, build):
+    assert selftest(build, case) == (1, f"{words}\n{case}: wrong\n")
+
+
+@pytest.mark.parametrize(("capability", "fits"), [("7.5", False), ("8.6", True), ("9.0", True)])
+def test_limits_go_by_the_compute_capability(selftest, capability, fits):
+    code, said = selftest("warp32", "capability", GPUSIM_CAPABILITY=capability)
+    assert code == 0, said
+    code, said = selftest("warp32", "shared_memory_of_larger_devices", GPUSIM_CAPABILITY=capability)
+    assert (code == 0) == fits
+    assert ("launch: invalid argument" in said) != fits
+
+
+def test_an_unknown_compute_capability_is_refused(selftest):
+    code, said = selftest("warp32", "capability", GPUSIM_CAPABILITY="9.9")
+    assert code < 0
+    assert said == "gpusim: GPUSIM_CAPABILITY is 9.9, which is none of 7.5, 8.0, 8.6, 8.9, 9.0, 12.0\n"
+
+
+def test_registers_are_taken_as_counted(selftest, tmp_path):
+    counted = tmp_path / "registers"
+    counted.write_text("64 _ZN12_GLOBAL__N_17nothingEv\n80 _ZN12_GLOBAL__N_17add_oneEPi\n")
+    assert selftest("warp32", "registers")[0] == 0
+    code, said = selftest("warp32", "registers", GPUSIM_REGISTERS=str(counted))
+    assert code == 0, said
+    counted.write_text("no figures\n")
+    code, said = selftest("warp32", "registers", GPUSIM_REGISTERS=str(counted))
+    assert code < 0
+    assert f"gpusim: GPUSIM_REGISTERS is {counted}, which has no lines of registers and symbol\n" in said
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])
@@ -224,7 +337,7 @@ def test_a_kernel_that_cannot_go_on_says_where_its_threads_are(selftest, case, t
 
 
 def test_too_many_threads_for_thread_sanitizer_is_said(selftest):
-    code, said = selftest("thread", "cooperative_limit", GPUSIM_MULTIPROCESSORS="16")
+    code, said = selftest("thread", "cooperative_limit", GPUSIM_MULTIPROCESSORS="32")
     assert code < 0
     assert (
         "gpusim: ThreadSanitizer can tell 7000 GPU threads apart, and a block or a cooperative grid here has " in said

@@ -54,7 +54,7 @@ class Ordered {
       gpusim::acquire(address_, scope_);
       return;
     }
-    const race::Unwatched unwatched;
+    const Unwatched unwatched;
     std::vector<void*>& polled = current->polled;
     if (std::find(polled.begin(), polled.end(), address_) == polled.end()) polled.push_back(address_);
   }
@@ -74,7 +74,7 @@ inline void fence(Scope scope) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return;
   }
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   for (void* address : current->polled) gpusim::acquire(address, scope);
   current->polled.clear();
   current->fenced = std::max(current->fenced, scope);
@@ -82,12 +82,12 @@ inline void fence(Scope scope) {
 
 // A loop that waits without a pause would hold up all others for ever: many operations that change nothing are a pause.
 inline void count_poll(Site site) {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   if (++current->idle_polls % 256 == 0) current->block->scheduler->yield(*current, "a loop of atomics", site);
 }
 
 inline void note_change() {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   current->block->scheduler->note_progress();
 }
 

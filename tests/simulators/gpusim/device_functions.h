@@ -12,6 +12,7 @@
 
 namespace gpusim {
 inline Votes block_barrier(const char* operation, int predicate, Site site) {
+  const Unwatched unwatched;
   return current->block->scheduler->barrier(*current, operation, predicate != 0, site);
 }
 }  // namespace gpusim
@@ -43,13 +44,21 @@ concept LaneMask = std::integral<T> && sizeof(T) == 8;
 template <typename T>
 concept Shuffled = std::is_arithmetic_v<T> && sizeof(T) >= 4;
 
-inline Meeting& vote(uint64_t mask, int predicate, const char* operation, Site site) {
-  return current->block->scheduler->meet(*current, mask, operation, nullptr, 0, predicate != 0, false, site);
+struct Ballot {
+  uint64_t votes, arrived;
+};
+
+inline Ballot vote(uint64_t mask, int predicate, const char* operation, Site site) {
+  const Unwatched unwatched;
+  const Meeting& meeting =
+      current->block->scheduler->meet(*current, mask, operation, nullptr, 0, predicate != 0, false, site);
+  return {meeting.votes, meeting.arrived};
 }
 
 // A lane that is not named or has ended has nothing to give: what comes from it is junk.
 template <Shuffled T>
 T shuffle(uint64_t mask, T value, unsigned from, const char* operation, Site site) {
+  const Unwatched unwatched;
   const Meeting& meeting =
       current->block->scheduler->meet(*current, mask, operation, &value, sizeof(T), false, false, site);
   std::memcpy(&value, &meeting.data[from * sizeof(T)], sizeof(T));
@@ -62,27 +71,32 @@ inline void check_width(int width) {
   }
 }
 
+inline unsigned lane() {
+  const Unwatched unwatched;
+  return current->lane;
+}
+
 inline unsigned lane_at(int source, int width) {
   check_width(width);
-  return (current->lane & ~(static_cast<unsigned>(width) - 1)) + (static_cast<unsigned>(source) & (width - 1));
+  return (lane() & ~(static_cast<unsigned>(width) - 1)) + (static_cast<unsigned>(source) & (width - 1));
 }
 
 inline unsigned lane_above(unsigned delta, int width) {
   check_width(width);
-  return (current->lane & (width - 1)) < delta ? current->lane : current->lane - delta;
+  return (lane() & (width - 1)) < delta ? lane() : lane() - delta;
 }
 
 inline unsigned lane_below(unsigned delta, int width) {
   check_width(width);
-  const uint64_t to = uint64_t{current->lane & (width - 1)} + delta;
-  return to >= static_cast<unsigned>(width) ? current->lane : current->lane + delta;
+  const uint64_t to = uint64_t{lane() & (width - 1)} + delta;
+  return to >= static_cast<unsigned>(width) ? lane() : lane() + delta;
 }
 
 inline unsigned lane_across(int bits, int width) {
   check_width(width);
-  const unsigned to = current->lane ^ static_cast<unsigned>(bits);
-  const unsigned end = (current->lane & ~(static_cast<unsigned>(width) - 1)) + width;
-  return to >= end ? current->lane : to;
+  const unsigned to = lane() ^ static_cast<unsigned>(bits);
+  const unsigned end = (lane() & ~(static_cast<unsigned>(width) - 1)) + width;
+  return to >= end ? lane() : to;
 }
 
 }  // namespace gpusim
@@ -140,8 +154,8 @@ inline int __any(int predicate, gpusim::Site site = gpusim::Site::current()) {
 }
 
 inline int __all(int predicate, gpusim::Site site = gpusim::Site::current()) {
-  const gpusim::Meeting& meeting = gpusim::vote(gpusim::full_mask, predicate, "__all", site);
-  return meeting.votes == meeting.arrived;
+  const gpusim::Ballot ballot = gpusim::vote(gpusim::full_mask, predicate, "__all", site);
+  return ballot.votes == ballot.arrived;
 }
 
 template <gpusim::LaneMask M>
@@ -156,16 +170,20 @@ int __any_sync(M mask, int predicate, gpusim::Site site = gpusim::Site::current(
 
 template <gpusim::LaneMask M>
 int __all_sync(M mask, int predicate, gpusim::Site site = gpusim::Site::current()) {
-  const gpusim::Meeting& meeting = gpusim::vote(mask, predicate, "__all_sync", site);
-  return meeting.votes == meeting.arrived;
+  const gpusim::Ballot ballot = gpusim::vote(mask, predicate, "__all_sync", site);
+  return ballot.votes == ballot.arrived;
 }
 
 // The lanes that have not ended. Which of them have converged the simulator does not know.
-inline unsigned long long __activemask() { return gpusim::current->warp->live; }
+inline unsigned long long __activemask() {
+  const gpusim::Unwatched unwatched;
+  return gpusim::current->warp->live;
+}
 
 // Unlike the other warp operations it orders memory, among the lanes that it names.
 template <gpusim::LaneMask M = unsigned long long>
 void __syncwarp(M mask = ~0ull, gpusim::Site site = gpusim::Site::current()) {
+  const gpusim::Unwatched unwatched;
   gpusim::current->block->scheduler->meet(*gpusim::current, mask, "__syncwarp", nullptr, 0, false, true, site);
 }
 

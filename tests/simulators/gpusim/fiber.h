@@ -113,6 +113,8 @@ class Fiber {
   Fiber& operator=(const Fiber&) = delete;
 
   race::Timeline timeline() const { return timeline_; }
+  const void* low() const { return low_; }
+  const void* high() const { return low_ + bytes_; }
 
   // The next switch to this fiber starts its entry function.
   void rewind() {

@@ -29,6 +29,8 @@ using Site = std::source_location;
 constexpr unsigned warp_width = GPUSIM_WARP;
 constexpr uint64_t full_mask = ~uint64_t{0} >> (64 - warp_width);
 constexpr int junk = 0xCD;
+// Around a block's shared memory, so that what is beside it is known.
+constexpr size_t shared_margin = GPUSIM_CHECKED ? 4096 : 0;
 
 class Scheduler;
 struct Block;
@@ -58,6 +60,7 @@ struct Launch {
   dim3 grid, block;
   size_t shared_bytes = 0;
   bool cooperative = false;
+  unsigned device = 0;
   bool has_company = false;  // other OS threads run other blocks of it
   Schedule schedule;
   const void* kernel = nullptr;
@@ -96,9 +99,11 @@ struct Thread {
   State state = State::unstarted;
   Scope fenced = Scope::none;
   unsigned idle_polls = 0;
+  unsigned unchecked = 0;  // above 0 while what runs is the simulator, of whose memory a kernel's rules say nothing
   Block* block = nullptr;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
+  const void *stack = nullptr, *stack_end = nullptr;
   Meeting* meeting = nullptr;  // the last one, whose data the thread may still read
   const void* offer = nullptr;
   const char* operation = "";
@@ -137,6 +142,33 @@ inline thread_local Thread* current __attribute__((tls_model("initial-exec"))) =
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 
+// While it lives, what runs is the simulator's own: ThreadSanitizer and the checks look elsewhere. GPU threads take
+// turns on one OS thread, so that sharing its books is no race of the kernel's.
+class Unwatched {
+ public:
+  GPUSIM_NOT_CHECKED Unwatched() : thread_(current) {
+    if (thread_ != nullptr) ++thread_->unchecked;
+  }
+  GPUSIM_NOT_CHECKED ~Unwatched() {
+    if (thread_ != nullptr) --thread_->unchecked;
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+
+ private:
+  Thread* thread_;
+  [[no_unique_address]] race::Unwatched race_;
+};
+
+// The other way round: the kernel's own code.
+class InKernel {
+ public:
+  GPUSIM_NOT_CHECKED InKernel() { --current->unchecked; }
+  GPUSIM_NOT_CHECKED ~InKernel() { ++current->unchecked; }
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+};
+
 // What every lane of the warp offered to an exchange; valid until the lane's next warp operation.
 struct __attribute__((visibility("default"))) WarpView {
   const unsigned char* data;
@@ -147,6 +179,7 @@ struct __attribute__((visibility("default"))) WarpView {
 
   template <typename T>
   T get(unsigned lane) const {
+    const Unwatched unwatched;
     T value;
     std::memcpy(&value, data + lane * bytes, sizeof(T));
     return value;
@@ -201,12 +234,16 @@ class Scheduler {
 };
 
 // Lets other GPU threads run: to be called in every loop that waits for memory to change.
-inline void yield(Site site = Site::current()) { current->block->scheduler->yield(*current, "a pause", site); }
+inline void yield(Site site = Site::current()) {
+  const Unwatched unwatched;
+  current->block->scheduler->yield(*current, "a pause", site);
+}
 
 inline void pause(Site site = Site::current()) { yield(site); }
 
 // Offers `bytes` bytes to the warp, and returns what every lane offered: one step, for the matrix instructions.
 inline WarpView warp_exchange(const void* mine, size_t bytes, Site site = Site::current()) {
+  const Unwatched unwatched;
   const Meeting& meeting =
       current->block->scheduler->meet(*current, full_mask, "warp_exchange", mine, bytes, false, false, site);
   return {meeting.data.data(), bytes, meeting.arrived};
@@ -216,6 +253,7 @@ inline WarpView warp_exchange(const void* mine, size_t bytes, Site site = Site::
 struct SharedMemory {
   template <typename T>
   operator T*() const {
+    const Unwatched unwatched;
     return static_cast<T*>(current->block->shared);
   }
 };

@@ -1,82 +1,18 @@
-// The simulated device's limits, and launches: which are refused, and which OS threads run the others.
+// Launches: when they run, and on which OS threads.
 #pragma once
 
 #include <dlfcn.h>
 
-#include <map>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <tuple>
 #include <type_traits>
 
-#include "errors.h"
-#include "gpusim.h"
+#include "streams.h"
 
 #pragma GCC visibility push(hidden)
 
 namespace gpusim {
-
-inline uint64_t environment_number(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return otherwise;
-  char* end = nullptr;
-  const uint64_t value = std::strtoull(text, &end, 10);
-  if (*end != '\0') fail("%s is %s, which is not a number", name, text);
-  return value;
-}
-
-// Small, so that cooperative grids stay small. The shared memory is that of compute capability 8.6 and 8.9.
-struct Device {
-  unsigned multiprocessors = std::max(1u, static_cast<unsigned>(environment_number("GPUSIM_MULTIPROCESSORS", 4)));
-  size_t shared_optin = environment_number("GPUSIM_SHARED_MEMORY", 99 * 1024);
-  size_t shared_default = std::min<size_t>(48 * 1024, shared_optin);
-  size_t shared_reserved = 1024;  // of each resident block
-  unsigned threads_per_block = 1024;
-  unsigned threads_per_multiprocessor = 1024;
-  unsigned blocks_per_multiprocessor = 16;
-  unsigned block_limit[3] = {1024, 1024, 64};
-  unsigned grid_limit[3] = {2147483647, 65535, 65535};
-};
-
-// How much dynamic shared memory each kernel may use, where hipFuncSetAttribute has changed it.
-inline std::mutex function_mutex;
-inline std::map<const void*, size_t> function_shared_limit;
-
-inline size_t shared_limit(const void* kernel) {
-  const std::lock_guard lock(function_mutex);
-  const auto found = function_shared_limit.find(kernel);
-  return found == function_shared_limit.end() ? Device().shared_default : found->second;
-}
-
-inline bool within(dim3 size, const unsigned (&limit)[3]) {
-  return size.x >= 1 && size.y >= 1 && size.z >= 1 && size.x <= limit[0] && size.y <= limit[1] && size.z <= limit[2];
-}
-
-inline unsigned resident_blocks_per_multiprocessor(unsigned threads, size_t shared_bytes) {
-  const Device device;
-  if (threads == 0 || threads > device.threads_per_block || shared_bytes > device.shared_optin) return 0;
-  const size_t by_shared = (device.shared_optin + device.shared_reserved) / (shared_bytes + device.shared_reserved);
-  return static_cast<unsigned>(std::min<size_t>(
-      {device.blocks_per_multiprocessor, device.threads_per_multiprocessor / threads, by_shared}));
-}
-
-inline hipError_t refusal(const Launch& launch) {
-  if (const int asked = next_launch_error.exchange(hipSuccess)) return static_cast<hipError_t>(asked);
-  const Device device;
-  if (launch.kernel == nullptr) return hipErrorInvalidDeviceFunction;
-  if (!within(launch.block, device.block_limit) || !within(launch.grid, device.grid_limit)) {
-    return hipErrorInvalidConfiguration;
-  }
-  if (uint64_t{launch.block.x} * launch.block.y * launch.block.z > device.threads_per_block) {
-    return hipErrorInvalidConfiguration;
-  }
-  if (launch.shared_bytes > shared_limit(launch.kernel)) return hipErrorInvalidValue;
-  const uint64_t resident = uint64_t{device.multiprocessors} *
-                            resident_blocks_per_multiprocessor(launch.threads(), launch.shared_bytes);
-  if (launch.cooperative && launch.blocks() > resident) return hipErrorCooperativeLaunchTooLarge;
-  return hipSuccess;
-}
 
 // Schedulers keep their fibers from one launch to the next; they are never destroyed.
 class SchedulerLease {
@@ -153,7 +89,6 @@ inline void note_launch(const void* kernel) {
 }
 
 inline void run(Launch& launch) {
-  note_launch(launch.kernel);
   launch.schedule = schedule_from_environment();
   const uint64_t blocks = launch.blocks();
   race::acquire(&stream_order);
@@ -190,30 +125,41 @@ struct KernelCall {
   void (*kernel)(P...);
   std::tuple<std::remove_const_t<P>...> arguments;
 
-  static void call(const void* self) { call(*static_cast<const KernelCall*>(self), std::index_sequence_for<P...>()); }
+  static void call(const void* self) {
+    KernelCall it = *static_cast<const KernelCall*>(self);  // on the GPU thread's stack, as its own
+    call(it, std::index_sequence_for<P...>());
+  }
 
   // Not std::apply, which would stand in every sanitizer's report with five lines.
   template <size_t... I>
   static void call(const KernelCall& it, std::index_sequence<I...>) {
+    const InKernel in_kernel;
     it.kernel(std::get<I>(it.arguments)...);
   }
 };
 
 template <typename... P>
 hipError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, bool cooperative,
-                  const std::tuple<std::remove_const_t<P>...>& arguments) {
+                  hipStream_t stream, const std::tuple<std::remove_const_t<P>...>& arguments) {
   if (current != nullptr) fail("a kernel launches a kernel, which the simulator does not model");
-  const KernelCall<P...> kernel_call{kernel, arguments};
+  if (stream != nullptr && !streams().knows(stream)) return noted(hipErrorInvalidHandle);
+  stream = streams().of(stream);
   Launch it;
   it.grid = grid;
   it.block = block;
   it.shared_bytes = shared_bytes;
   it.cooperative = cooperative;
+  it.device = stream->device;
   it.kernel = reinterpret_cast<const void*>(kernel);
   it.call = KernelCall<P...>::call;
-  it.arguments = &kernel_call;
+  // A kernel is loaded for one device, and a stream belongs to one: CUDA wants both to be the current one.
+  if (it.device != current_device) return noted(hipErrorInvalidHandle);
   if (const hipError_t error = noted(refusal(it)); error != hipSuccess) return error;
-  run(it);
+  note_launch(it.kernel);
+  streams().add(stream, [it, kernel_call = KernelCall<P...>{kernel, arguments}]() mutable {
+    it.arguments = &kernel_call;
+    run(it);
+  });
   return hipSuccess;
 }
 

@@ -1,13 +1,11 @@
 // What the simulator prints when a kernel cannot go on, before it aborts. Included by gpusim.h.
 #pragma once
 
-#include <cxxabi.h>
-#include <dlfcn.h>
-
 #include <cstdarg>
 #include <string>
 
 #include "gpusim.h"
+#include "symbols.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -16,22 +14,18 @@ namespace gpusim {
 [[noreturn]] inline void fail(const char* format, ...) {
   std::va_list values;
   va_start(values, format);
-  std::fputs("gpusim: ", stderr);
-  std::vfprintf(stderr, format, values);
-  std::fputs("\n", stderr);
+  char sentence[4096];
+  std::vsnprintf(sentence, sizeof(sentence), format, values);
   va_end(values);
+  std::fprintf(stderr, "gpusim: %s\n", sentence);  // in one, for several OS threads may fail
   std::abort();
 }
 
-// The kernel's name where the dynamic linker knows it: in a shared library, or a program linked with -rdynamic.
-inline std::string kernel_name(const void* kernel) {
-  Dl_info info{};
-  if (dladdr(kernel, &info) == 0 || info.dli_sname == nullptr || info.dli_saddr != kernel) return "a kernel";
-  int status = 0;
-  char* plain = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
-  const std::string name = plain != nullptr ? plain : info.dli_sname;
-  std::free(plain);
-  return name;
+// A kernel did what no device lets it do.
+[[noreturn]] inline void fault(const Thread& thread, const std::string& what) {
+  const dim3& block = thread.block->index;
+  fail("%s %s, in thread (%u,%u,%u) of block (%u,%u,%u)", kernel_name(thread.block->launch->kernel).c_str(),
+       what.c_str(), thread.index.x, thread.index.y, thread.index.z, block.x, block.y, block.z);
 }
 
 inline std::string what_it_does(const Thread& thread) {

@@ -1,7 +1,11 @@
 // What the simulator tells AddressSanitizer and ThreadSanitizer. Without them everything here is empty.
 #pragma once
 
-#if defined(__SANITIZE_ADDRESS__)
+#ifndef GPUSIM_CHECKED  // a build whose accesses checks.cpp looks at
+#define GPUSIM_CHECKED 0
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) && !GPUSIM_CHECKED
 #define GPUSIM_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -36,6 +40,13 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
+// For what reads the simulator's books on behalf of a kernel.
+#if GPUSIM_CHECKED
+#define GPUSIM_NOT_CHECKED __attribute__((no_sanitize("kernel-address")))
+#else
+#define GPUSIM_NOT_CHECKED
+#endif
+
 // ThreadSanitizer keeps a call stack per timeline. A function that leaves by switching away for good must not be on it.
 #define GPUSIM_NO_TSAN __attribute__((no_sanitize("thread")))
 
@@ -57,7 +68,6 @@ inline void name(Timeline timeline, const char* name) { __tsan_set_fiber_name(ti
 inline void release(void* where) { __tsan_release(where); }
 inline void acquire(void* where) { __tsan_acquire(where); }
 
-// The simulator's own bookkeeping is shared by GPU threads that take turns on one OS thread: no race of the kernel's.
 class Unwatched {
  public:
   Unwatched() {

@@ -9,7 +9,7 @@ namespace gpusim {
 
 template <typename BlockAt>
 void Scheduler::run(const Launch& launch, uint64_t first, unsigned count, const BlockAt& block_at) {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   launch_ = &launch;
   lay_out(launch, count);
   live_ = count * launch.threads();
@@ -25,7 +25,7 @@ void Scheduler::run(const Launch& launch, uint64_t first, unsigned count, const 
   os_thread.switch_to(*start(*next(), nullptr));
   current = nullptr;
   for (Block& block : blocks_) {
-    std::free(block.shared);
+    std::free(static_cast<char*>(block.shared) - shared_margin);
     delete block.order_points;
   }
 }
@@ -63,7 +63,8 @@ inline void Scheduler::begin_block(Block& block, uint64_t linear) {
   block.arrived = block.generation = 0;
   block.forming = Votes{};
   // Exactly the bytes asked for, so that AddressSanitizer sees the first byte beyond them; malloc aligns to 16.
-  block.shared = std::malloc(std::max<size_t>(launch.shared_bytes, 1));
+  const size_t shared_bytes = std::max<size_t>(launch.shared_bytes, 1);
+  block.shared = static_cast<char*>(std::malloc(shared_margin + shared_bytes + shared_margin)) + shared_margin;
   std::memset(block.shared, junk, launch.shared_bytes);
   block.order_points = GPUSIM_TSAN ? new OrderPoints : nullptr;
   for (size_t w = 0; w < block.warps.size(); ++w) {
@@ -74,6 +75,7 @@ inline void Scheduler::begin_block(Block& block, uint64_t linear) {
     Thread& thread = block.threads[i];
     thread.state = State::unstarted;
     thread.fenced = Scope::none;
+    thread.unchecked = 1;
     if (GPUSIM_TSAN) thread.polled.clear();
     ready_.push_back(&thread);
   }
@@ -108,6 +110,8 @@ inline Fiber* Scheduler::start(Thread& thread, Fiber* fiber) {
     fiber->rewind();
   }
   thread.fiber = fiber;
+  thread.stack = fiber->low();
+  thread.stack_end = fiber->high();
   thread.state = State::running;
   current = &thread;
   if (GPUSIM_TSAN) {
@@ -137,7 +141,7 @@ GPUSIM_NO_TSAN inline void Scheduler::fiber_main() {
 
 // The current thread has ended: returns the fiber to go on with.
 inline Fiber* Scheduler::retire() {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   Thread& thread = *current;
   Block& block = *thread.block;
   Fiber* fiber = thread.fiber;
@@ -226,7 +230,7 @@ inline void Scheduler::suspend(Thread& thread) {
 }
 
 inline void Scheduler::yield(Thread& thread, const char* operation, Site site) {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   thread.operation = operation;
   thread.site = site;
   make_ready(thread);
@@ -243,7 +247,7 @@ inline Votes Scheduler::barrier(Thread& thread, const char* operation, bool vote
   char* order = GPUSIM_TSAN ? &block.order_points->barrier[generation % 2] : nullptr;
   race::release(order);
   {
-    const race::Unwatched unwatched;
+    const Unwatched unwatched;
     if (block.arrived++ == 0) {
       block.operation = operation;
       block.site = site;
@@ -277,7 +281,7 @@ inline void Scheduler::open_barrier(Block& block) {
 
 inline Meeting& Scheduler::meet(Thread& thread, uint64_t mask, const char* operation, const void* offer, size_t bytes,
                                 bool vote, bool fences, Site site) {
-  const race::Unwatched unwatched;
+  const Unwatched unwatched;
   leave_meeting(thread);
   thread.operation = operation;
   thread.site = site;

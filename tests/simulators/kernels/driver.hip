@@ -8,7 +8,7 @@ int main(int count, char** words) {
   bool all_right = count > 1;
   bool found = false;
   for (int k = 1; k < count; ++k) {
-    for (const auto* cases : {&right_cases(), &host_cases(), &faulty_cases()}) {
+    for (const auto* cases : {&right_cases(), &host_cases(), &device_cases(), &faulty_cases()}) {
       for (const Case& it : *cases) {
         const bool in_right = std::strcmp(words[k], "right") == 0 && cases != &faulty_cases();
         if (!in_right && std::strcmp(words[k], it.name) != 0) continue;

@@ -106,7 +106,7 @@ bool passed(int release, int scope) {
   int *message = &cells[0], *flag = &cells[16], *out = &cells[32];
   void* arguments[] = {&message, &flag, &out, &release, &scope};
   const hipError_t error = hipLaunchCooperativeKernel(pass_message, dim3(2), dim3(1), arguments, 0, nullptr);
-  return error == hipSuccess && same("the message", *out, 42);
+  return error == hipSuccess && launched() && same("the message", *out, 42);
 }
 
 bool ordered_message() { return passed(1, __HIP_MEMORY_SCOPE_AGENT); }
@@ -204,6 +204,153 @@ bool waiting_for_later_blocks() {
   return launched();
 }
 
+__global__ void add_one(int* out) { *out += 1; }
+
+bool run_on(int* memory, hipStream_t stream = nullptr) {
+  hipLaunchKernelGGL(add_one, dim3(1), dim3(1), 0, stream, memory);
+  return launched();
+}
+
+bool host_pointer() {
+  int here = 1;
+  return run_on(&here);
+}
+
+bool host_heap() {
+  const std::vector<int> here(4);
+  return run_on(const_cast<int*>(here.data()));
+}
+
+// A structure's own pointer may point at the host as well.
+struct Job {
+  const int* lengths;
+  int* out;
+};
+
+__global__ void read_lengths(Job job) { *job.out = job.lengths[1]; }
+
+bool host_pointer_within() {
+  const int lengths[2] = {3, 2};
+  Array<int> out(1);
+  hipLaunchKernelGGL(read_lengths, dim3(1), dim3(1), 0, nullptr, Job{lengths, out.data()});
+  return launched();
+}
+
+bool read_on_host() {
+  int* memory = nullptr;
+  if (hipMalloc(&memory, sizeof(int)) != hipSuccess || hipMemset(memory, 0, sizeof(int)) != hipSuccess) return false;
+  (void)hipDeviceSynchronize();
+  return same("the device's", *memory, 0);
+}
+
+// What a copy is told of its two ends has to be so.
+bool wrong_copy() {
+  int here = 0, there = 0;
+  return hipMemcpyAsync(&here, &there, sizeof(int), hipMemcpyDeviceToDevice, nullptr) == hipSuccess;
+}
+
+bool copy_beyond() {
+  Array<int> from(2), to(3);
+  const size_t bytes = 3 * sizeof(int);
+  return hipMemcpyAsync(to.data(), from.data(), bytes, hipMemcpyDeviceToDevice, nullptr) == hipSuccess && launched();
+}
+
+bool freed_memory() {
+  int* memory = nullptr;
+  if (hipMalloc(&memory, sizeof(int)) != hipSuccess || hipFree(memory) != hipSuccess) return false;
+  return run_on(memory);
+}
+
+// The stream that frees the memory does not wait for the one that uses it.
+bool freed_too_early() {
+  int* memory = nullptr;
+  hipStream_t user = nullptr, other = nullptr;
+  if (hipMalloc(&memory, sizeof(int)) != hipSuccess || hipStreamCreate(&user) != hipSuccess ||
+      hipStreamCreate(&other) != hipSuccess) {
+    return false;
+  }
+  hipLaunchKernelGGL(add_one, dim3(1), dim3(1), 0, user, memory);
+  return hipFreeAsync(memory, other) == hipSuccess && launched();
+}
+
+// A copy from pinned memory reads it when its turn comes.
+bool changed_too_early() {
+  int *pinned = nullptr, *memory = nullptr, result = 0;
+  if (hipHostMalloc(&pinned, sizeof(int)) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
+  *pinned = 1;
+  if (hipMemcpyAsync(memory, pinned, sizeof(int), hipMemcpyHostToDevice, nullptr) != hipSuccess) return false;
+  *pinned = 2;
+  return hipMemcpy(&result, memory, sizeof(int), hipMemcpyDeviceToHost) == hipSuccess && same("the copy", result, 1);
+}
+
+// The result has not come when the call returns that asks for it.
+bool read_too_early() {
+  int *pinned = nullptr, *memory = nullptr;
+  if (hipHostMalloc(&pinned, sizeof(int)) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
+  *pinned = 0;
+  if (hipMemset(memory, 1, sizeof(int)) != hipSuccess) return false;
+  if (hipMemcpyAsync(pinned, memory, sizeof(int), hipMemcpyDeviceToHost, nullptr) != hipSuccess) return false;
+  return same("the result", *pinned, 0x01010101);
+}
+
+// A stream that nothing orders with the one before it.
+bool unordered_streams() {
+  Array<int> value(1);
+  hipStream_t first = nullptr, second = nullptr;
+  if (hipStreamCreate(&first) != hipSuccess || hipStreamCreate(&second) != hipSuccess) return false;
+  int* const out = value.data();
+  hipLaunchKernelGGL(add_one, dim3(1), dim3(1), 0, first, out);
+  return hipMemsetAsync(out, 0, sizeof(int), second) == hipSuccess && launched() && same("the value", value[0], 0);
+}
+
+// The device's number was not set: the kernel runs where the memory is not.
+bool wrong_device() {
+  int* memory = nullptr;
+  if (hipSetDevice(1) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
+  return hipSetDevice(0) == hipSuccess && run_on(memory);
+}
+
+bool stream_of_another_device() {
+  Array<int> value(1);
+  hipStream_t stream = nullptr;
+  if (hipSetDevice(1) != hipSuccess || hipStreamCreate(&stream) != hipSuccess) return false;
+  return hipSetDevice(0) == hipSuccess && run_on(value.data(), stream);
+}
+
+__global__ void wait_for_each_other(unsigned* arrived) {
+  if (threadIdx.x == 0) {
+    atomicAdd(arrived, 1u);
+    while (atomicAdd(arrived, 0u) < gridDim.x) gpusim::yield();
+  }
+}
+
+// Twice as many blocks as its registers leave room for, though threads and shared memory would have it.
+bool cooperative_beyond_registers() {
+  int multiprocessors = 0;
+  (void)hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, 0);
+  Array<unsigned> arrived(1);
+  unsigned* counter = arrived.data();
+  void* arguments[] = {&counter};
+  const dim3 grid(static_cast<unsigned>(2 * multiprocessors));
+  (void)hipLaunchCooperativeKernel(wait_for_each_other, grid, dim3(256), arguments, 0, nullptr);
+  return launched();
+}
+
+// More than the smallest GPU has for a block, and fitting the larger ones.
+bool shared_memory_of_larger_devices() {
+  constexpr int bytes = 80 * 1024;
+  Array<int> out(1);
+  (void)hipFuncSetAttribute(write_shared, hipFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  hipLaunchKernelGGL(write_shared, dim3(1), dim3(1), bytes, nullptr, out.data(), 0);
+  return launched();
+}
+
+// The grid has as many rows as the batch.
+bool grid_beyond_limits() {
+  hipLaunchKernelGGL(write_global, dim3(1, 70000), dim3(1), 0, nullptr, static_cast<float*>(nullptr));
+  return launched();
+}
+
 }  // namespace
 
 const std::vector<Case>& faulty_cases() {
@@ -225,6 +372,22 @@ const std::vector<Case>& faulty_cases() {
       {"divergent_shuffle", divergent_shuffle},
       {"grid_barrier_not_reached", grid_barrier_not_reached},
       {"waiting_for_later_blocks", waiting_for_later_blocks},
+      {"host_pointer", host_pointer},
+      {"host_heap", host_heap},
+      {"host_pointer_within", host_pointer_within},
+      {"read_on_host", read_on_host},
+      {"wrong_copy", wrong_copy},
+      {"copy_beyond", copy_beyond},
+      {"freed_memory", freed_memory},
+      {"freed_too_early", freed_too_early},
+      {"changed_too_early", changed_too_early},
+      {"read_too_early", read_too_early},
+      {"unordered_streams", unordered_streams},
+      {"wrong_device", wrong_device},
+      {"stream_of_another_device", stream_of_another_device},
+      {"cooperative_beyond_registers", cooperative_beyond_registers},
+      {"shared_memory_of_larger_devices", shared_memory_of_larger_devices},
+      {"grid_beyond_limits", grid_beyond_limits},
   };
   return cases;
 }

@@ -22,7 +22,8 @@ int launch_scale(const void* in, void* out, float factor, int64_t size) {
   const dim3 grid(static_cast<unsigned>((size + threads - 1) / threads));
   hipLaunchKernelGGL((scale<T>), grid, dim3(threads), threads * sizeof(T), nullptr, static_cast<const T*>(in),
                      static_cast<T*>(out), factor, size);
-  return hipGetLastError();
+  const hipError_t error = hipGetLastError();
+  return error != hipSuccess ? error : hipDeviceSynchronize();
 }
 
 __global__ void sum_without_atomics(const float* in, float* sum) { *sum += in[blockIdx.x]; }
@@ -41,5 +42,5 @@ EXPORT int scale_bfloat16(const void* in, void* out, float factor, int64_t size)
 
 EXPORT int racy_sum(const float* in, float* sum, int64_t size) {
   hipLaunchKernelGGL(sum_without_atomics, dim3(static_cast<unsigned>(size)), dim3(1), 0, nullptr, in, sum);
-  return hipGetLastError();
+  return hipDeviceSynchronize();
 }

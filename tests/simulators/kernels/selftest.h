@@ -14,14 +14,15 @@ struct Case {
 
 const std::vector<Case>& right_cases();
 const std::vector<Case>& host_cases();
+const std::vector<Case>& device_cases();
 const std::vector<Case>& faulty_cases();
 
-// Device memory of exactly `size` elements, freed at the end of the case.
+// Managed memory of exactly `size` elements, freed at the end of the case. Who looks at it waits for the device first.
 template <typename T>
 class Array {
  public:
   explicit Array(size_t size, T value = T()) : size_(size) {
-    if (hipMalloc(&data_, size * sizeof(T)) != hipSuccess) std::abort();
+    if (hipMallocManaged(&data_, size * sizeof(T)) != hipSuccess) std::abort();
     for (size_t k = 0; k < size; ++k) data_[k] = value;
   }
   ~Array() { (void)hipFree(data_); }
@@ -29,7 +30,10 @@ class Array {
   Array& operator=(const Array&) = delete;
   T* data() { return data_; }
   size_t size() const { return size_; }
-  T& operator[](size_t k) { return data_[k]; }
+  T& operator[](size_t k) {
+    (void)hipDeviceSynchronize();
+    return data_[k];
+  }
 
  private:
   T* data_ = nullptr;
@@ -39,7 +43,7 @@ class Array {
 inline bool launched() {
   const hipError_t error = hipGetLastError();
   if (error != hipSuccess) std::fprintf(stderr, "launch: %s\n", hipGetErrorString(error));
-  return error == hipSuccess;
+  return error == hipSuccess && hipDeviceSynchronize() == hipSuccess;
 }
 
 inline bool same(const char* what, double got, double wanted) {

@@ -25,14 +25,18 @@
 #define HIP_DYNAMIC_SHARED(T, name) T* name = gpusim::SharedMemory();
 #define HIP_KERNEL_NAME(...) __VA_ARGS__
 
-#define threadIdx (gpusim::current->index)
-#define blockIdx (gpusim::current->block->index)
-#define blockDim (gpusim::current->block->launch->block)
-#define gridDim (gpusim::current->block->launch->grid)
+#define threadIdx (gpusim::thread_index())
+#define blockIdx (gpusim::block_index())
+#define blockDim (gpusim::block_size())
+#define gridDim (gpusim::grid_size())
 
 #pragma GCC visibility push(hidden)
 
 namespace gpusim {
+GPUSIM_NOT_CHECKED inline uint3 thread_index() { return current->index; }
+GPUSIM_NOT_CHECKED inline dim3 block_index() { return current->block->index; }
+GPUSIM_NOT_CHECKED inline dim3 block_size() { return current->block->launch->block; }
+GPUSIM_NOT_CHECKED inline dim3 grid_size() { return current->block->launch->grid; }
 inline int run_time_warp_width() { return GPUSIM_WARP; }
 }  // namespace gpusim
 

@@ -1,25 +1,9 @@
-// The part of HIP's host interface that a library's host code calls, for one simulated device and synchronous streams.
+// The part of HIP's host interface that a library's host code calls: devices and their limits, kernels and launches.
 #pragma once
 
 #include "../launch.h"
 
 #pragma GCC visibility push(hidden)
-
-using hipStream_t = struct ihipStream_t*;
-
-enum hipMemcpyKind {
-  hipMemcpyHostToHost,
-  hipMemcpyHostToDevice,
-  hipMemcpyDeviceToHost,
-  hipMemcpyDeviceToDevice,
-  hipMemcpyDefault,
-};
-
-enum hipStreamCaptureStatus {
-  hipStreamCaptureStatusNone,
-  hipStreamCaptureStatusActive,
-  hipStreamCaptureStatusInvalidated,
-};
 
 enum hipFuncAttribute {
   hipFuncAttributeMaxDynamicSharedMemorySize = 8,
@@ -61,21 +45,27 @@ struct hipDeviceProp_t {
 };
 
 inline hipError_t hipGetDeviceCount(int* count) {
-  *count = 1;
+  *count = static_cast<int>(gpusim::device_count());
   return hipSuccess;
 }
 
 inline hipError_t hipGetDevice(int* device) {
-  *device = 0;
+  *device = static_cast<int>(gpusim::current_device);
   return hipSuccess;
 }
 
+namespace gpusim {
+inline bool is_device(int device) { return device >= 0 && device < static_cast<int>(device_count()); }
+}  // namespace gpusim
+
 inline hipError_t hipSetDevice(int device) {
-  return gpusim::noted(device == 0 ? hipSuccess : hipErrorInvalidDevice);
+  if (!gpusim::is_device(device)) return gpusim::noted(hipErrorInvalidDevice);
+  gpusim::current_device = static_cast<unsigned>(device);
+  return hipSuccess;
 }
 
 inline hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribute, int device) {
-  if (device != 0) return gpusim::noted(hipErrorInvalidDevice);
+  if (!gpusim::is_device(device)) return gpusim::noted(hipErrorInvalidDevice);
   const gpusim::Device it;
   const auto number = [&]() -> size_t {
     switch (attribute) {
@@ -83,15 +73,15 @@ inline hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribu
       // hipify calls CUDA's opt-in limit by this name.
       case hipDeviceAttributeMaxSharedMemoryPerBlock:
       case hipDeviceAttributeSharedMemPerBlockOptin: return it.shared_optin;
-      case hipDeviceAttributeMaxSharedMemoryPerMultiprocessor: return it.shared_optin + it.shared_reserved;
+      case hipDeviceAttributeMaxSharedMemoryPerMultiprocessor: return it.shared_per_multiprocessor;
       case hipDeviceAttributeWarpSize: return gpusim::warp_width;
       case hipDeviceAttributeCooperativeLaunch: return 1;
-      case hipDeviceAttributeComputeCapabilityMajor: return 9;
-      case hipDeviceAttributeComputeCapabilityMinor: return 0;
+      case hipDeviceAttributeComputeCapabilityMajor: return static_cast<size_t>(it.kind.major);
+      case hipDeviceAttributeComputeCapabilityMinor: return static_cast<size_t>(it.kind.minor);
       case hipDeviceAttributeMaxThreadsPerBlock: return it.threads_per_block;
       case hipDeviceAttributeMaxThreadsPerMultiProcessor: return it.threads_per_multiprocessor;
       case hipDeviceAttributeMaxBlocksPerMultiProcessor: return it.blocks_per_multiprocessor;
-      case hipDeviceAttributeMaxRegistersPerBlock: return 65536;
+      case hipDeviceAttributeMaxRegistersPerBlock: return it.registers_per_multiprocessor;
       case hipDeviceAttributeMaxBlockDimX: return it.block_limit[0];
       case hipDeviceAttributeMaxBlockDimY: return it.block_limit[1];
       case hipDeviceAttributeMaxBlockDimZ: return it.block_limit[2];
@@ -107,7 +97,7 @@ inline hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribu
 }
 
 inline hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device) {
-  if (device != 0) return gpusim::noted(hipErrorInvalidDevice);
+  if (!gpusim::is_device(device)) return gpusim::noted(hipErrorInvalidDevice);
   const gpusim::Device it;
   *properties = {};
   std::snprintf(properties->name, sizeof(properties->name), "simulated GPU with warps of %u", gpusim::warp_width);
@@ -115,8 +105,8 @@ inline hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device
   properties->totalGlobalMem = size_t{8} << 30;
   properties->sharedMemPerBlock = it.shared_default;
   properties->sharedMemPerBlockOptin = it.shared_optin;
-  properties->maxSharedMemoryPerMultiProcessor = it.shared_optin + it.shared_reserved;
-  properties->regsPerBlock = 65536;
+  properties->maxSharedMemoryPerMultiProcessor = it.shared_per_multiprocessor;
+  properties->regsPerBlock = static_cast<int>(it.registers_per_multiprocessor);
   properties->warpSize = gpusim::warp_width;
   properties->maxThreadsPerBlock = static_cast<int>(it.threads_per_block);
   for (int k = 0; k < 3; ++k) {
@@ -125,7 +115,8 @@ inline hipError_t hipGetDeviceProperties(hipDeviceProp_t* properties, int device
   }
   properties->multiProcessorCount = static_cast<int>(it.multiprocessors);
   properties->maxThreadsPerMultiProcessor = static_cast<int>(it.threads_per_multiprocessor);
-  properties->major = 9;
+  properties->major = it.kind.major;
+  properties->minor = it.kind.minor;
   properties->cooperativeLaunch = 1;
   properties->l2CacheSize = 4 << 20;
   return hipSuccess;
@@ -156,10 +147,12 @@ hipError_t hipFuncSetAttribute(void (*kernel)(P...), hipFuncAttribute attribute,
 inline hipError_t hipFuncGetAttributes(hipFuncAttributes* attributes, const void* kernel) {
   if (kernel == nullptr) return gpusim::noted(hipErrorInvalidDeviceFunction);
   *attributes = {};
-  attributes->maxThreadsPerBlock = static_cast<int>(gpusim::Device().threads_per_block);
-  attributes->numRegs = 32;
+  const unsigned threads = gpusim::Device().threads_per_block;
+  attributes->maxThreadsPerBlock = static_cast<int>(threads);
+  attributes->numRegs = static_cast<int>(gpusim::registers_of(kernel, threads));
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(gpusim::shared_limit(kernel));
-  attributes->binaryVersion = attributes->ptxVersion = 90;
+  const gpusim::Capability& kind = gpusim::capability();
+  attributes->binaryVersion = attributes->ptxVersion = kind.major * 10 + kind.minor;
   return hipSuccess;
 }
 
@@ -169,89 +162,37 @@ hipError_t hipFuncGetAttributes(hipFuncAttributes* attributes, void (*kernel)(P.
 }
 
 template <typename Kernel>
-hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads, size_t shared_bytes) {
+hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel kernel, int threads, size_t shared_bytes) {
   if (threads <= 0) return gpusim::noted(hipErrorInvalidValue);
-  *blocks = static_cast<int>(gpusim::resident_blocks_per_multiprocessor(static_cast<unsigned>(threads), shared_bytes));
+  *blocks = static_cast<int>(gpusim::resident_blocks_per_multiprocessor(
+      reinterpret_cast<const void*>(kernel), static_cast<unsigned>(threads), shared_bytes));
   return hipSuccess;
 }
 
 // The kernel keeps its type here, because the simulator reads the arguments by it.
 template <typename... P>
 hipError_t hipLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
-                           hipStream_t) {
-  return gpusim::launch<P...>(kernel, grid, block, shared_bytes, false,
+                           hipStream_t stream) {
+  return gpusim::launch<P...>(kernel, grid, block, shared_bytes, false, stream,
                               gpusim::unpack(kernel, arguments, std::index_sequence_for<P...>()));
 }
 
 template <typename... P>
 hipError_t hipLaunchCooperativeKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** arguments,
-                                      unsigned shared_bytes, hipStream_t) {
-  return gpusim::launch<P...>(kernel, grid, block, shared_bytes, true,
+                                      unsigned shared_bytes, hipStream_t stream) {
+  return gpusim::launch<P...>(kernel, grid, block, shared_bytes, true, stream,
                               gpusim::unpack(kernel, arguments, std::index_sequence_for<P...>()));
 }
 
 // A launch by name; its error is hipGetLastError's.
 template <typename... P, typename... A>
-void gpusim_launch_by_name(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, hipStream_t,
+void gpusim_launch_by_name(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, hipStream_t stream,
                            const A&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "gpusim: a launch with more or fewer arguments than the kernel takes");
-  gpusim::launch<P...>(kernel, grid, block, shared_bytes, false, {static_cast<P>(arguments)...});
+  gpusim::launch<P...>(kernel, grid, block, shared_bytes, false, stream, {static_cast<P>(arguments)...});
 }
 #define hipLaunchKernelGGL(...) gpusim_launch_by_name(__VA_ARGS__)
 
-inline hipError_t hipMemcpy(void* to, const void* from, size_t bytes, hipMemcpyKind) {
-  if (bytes != 0) std::memmove(to, from, bytes);
-  return hipSuccess;
-}
-
-inline hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind kind, hipStream_t = nullptr) {
-  return hipMemcpy(to, from, bytes, kind);
-}
-
-inline hipError_t hipMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                                   size_t height, hipMemcpyKind kind, hipStream_t = nullptr) {
-  if (width > to_pitch || width > from_pitch) return gpusim::noted(hipErrorInvalidValue);
-  for (size_t row = 0; row < height; ++row) {
-    hipMemcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind);
-  }
-  return hipSuccess;
-}
-
-inline hipError_t hipMemset(void* to, int value, size_t bytes) {
-  if (bytes != 0) std::memset(to, value, bytes);
-  return hipSuccess;
-}
-
-inline hipError_t hipMemsetAsync(void* to, int value, size_t bytes, hipStream_t = nullptr) {
-  return hipMemset(to, value, bytes);
-}
-
-// Exactly the bytes asked for, so that AddressSanitizer sees the first one beyond them.
-inline hipError_t hipMalloc(void** memory, size_t bytes) {
-  *memory = nullptr;
-  if (bytes == 0) return hipSuccess;
-  if (posix_memalign(memory, 256, bytes) != 0) return gpusim::noted(hipErrorOutOfMemory);
-  std::memset(*memory, gpusim::junk, bytes);
-  return hipSuccess;
-}
-
-template <typename T>
-hipError_t hipMalloc(T** memory, size_t bytes) {
-  return hipMalloc(reinterpret_cast<void**>(memory), bytes);
-}
-
-inline hipError_t hipFree(void* memory) {
-  std::free(memory);
-  return hipSuccess;
-}
-
-inline hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus* status) {
-  *status = hipStreamCaptureStatusNone;
-  return hipSuccess;
-}
-
-inline hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
-inline hipError_t hipStreamQuery(hipStream_t) { return hipSuccess; }
-inline hipError_t hipDeviceSynchronize() { return hipSuccess; }
-
 #pragma GCC visibility pop
+
+#include "hip_memory_api.h"
