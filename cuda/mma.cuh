@@ -8,7 +8,7 @@
 // Four slots, one of each q, are a chunk: 32 values of 16 bits, 16 of float32, two instructions.
 //
 // On devices without these instructions (and in simulation) multiply_tile is the twin: it moves the same fragments
-// between lanes and adds the same products.
+// between lanes and adds the same products, and cuts off what the tensor cores cut off.
 #pragma once
 
 #include "device.cuh"
@@ -60,20 +60,91 @@ FOURFOLD_FN uint32_t to_tf32(float value) {
 template <typename T>
 struct Instruction;
 
-// The twin's sum over the four lanes that hold a row or column: dot(a, b) adds one word's products to a sum.
-template <typename Dot>
+FOURFOLD_FN int exponent_of(float value) { return max(1, static_cast<int>(as_bits(value) >> 23 & 0xff)); }
+
+// The tensor cores add as integers on the scale of the largest term, with a bit more than a float32 has. They round
+// neither the terms nor the sum: what lies below is cut off.
+constexpr int kept_bits = 1;
+
+FOURFOLD_FN int64_t on_scale(float value, int exponent) {
+  const uint32_t bits = as_bits(value);
+  const int64_t mantissa = (bits & 0x7fffffu) | ((bits & 0x7f800000u) != 0 ? 0x800000u : 0u);
+  const int shift = exponent - exponent_of(value);
+  const int64_t cut = shift > 40 ? 0 : mantissa << kept_bits >> shift;
+  return (bits & 0x80000000u) != 0 ? -cut : cut;
+}
+
+template <int terms>
+FOURFOLD_FN float cut_off_sum(float sum, const float (&products)[terms]) {
+  int exponent = exponent_of(sum);
+  for (int n = 0; n < terms; ++n) exponent = max(exponent, exponent_of(products[n]));
+  if (exponent == 0xff) {
+    for (int n = 0; n < terms; ++n) sum += products[n];
+    return sum;
+  }
+  int64_t total = on_scale(sum, exponent);
+  for (int n = 0; n < terms; ++n) total += on_scale(products[n], exponent);
+  uint64_t size = static_cast<uint64_t>(total < 0 ? -total : total);
+  int shift = 0;
+  while (size >> shift >= uint64_t(1) << 24) ++shift;
+  size = size >> shift << shift;
+  return ::ldexpf(total < 0 ? -static_cast<float>(size) : static_cast<float>(size), exponent - 127 - 23 - kept_bits);
+}
+
+// What a lane brings to an instruction.
+struct Fragment {
+  uint32_t top[2];
+  uint32_t bottom[2];
+  uint32_t column[2];
+};
+
+class Fragments {
+ public:
+#if defined(FOURFOLD_SIMULATION)
+  explicit FOURFOLD_FN Fragments(const Fragment& mine) : all_(gpusim::warp_exchange(&mine, sizeof(mine))) {}
+  FOURFOLD_FN Fragment of(int lane) const {
+    const int first = static_cast<int>(threadIdx.x) % warpSize / group_size * group_size;
+    return all_.get<Fragment>(first + lane);
+  }
+
+ private:
+  gpusim::WarpView all_;  // in one exchange rather than one a word
+#else
+  explicit FOURFOLD_FN Fragments(const Fragment& mine) : mine_(mine) {}
+  FOURFOLD_FN Fragment of(int lane) const {
+    Fragment result;
+    for (int word = 0; word < 2; ++word) {
+      result.top[word] = from_lane(mine_.top[word], lane);
+      result.bottom[word] = from_lane(mine_.bottom[word], lane);
+      result.column[word] = from_lane(mine_.column[word], lane);
+    }
+    return result;
+  }
+
+ private:
+  Fragment mine_;
+#endif
+};
+
+// The twin's sum over the four lanes that hold a row or column; product(a, b, n) is the n-th of a word's `per_word`.
+template <int per_word, typename Product>
 FOURFOLD_FN void multiply_by_lanes(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
-                                   const uint32_t (&column)[2], Dot dot) {
+                                   const uint32_t (&column)[2], Product product) {
   const int lane = static_cast<int>(threadIdx.x) % group_size;
-  const int g = lane / 4;
-  const int q = lane % 4;
-  for (int word = 0; word < 2; ++word) {
-    for (int k = 0; k < 4; ++k) {
-      const uint32_t a[2] = {from_lane(top[word], 4 * g + k), from_lane(bottom[word], 4 * g + k)};
-      const uint32_t b[2] = {from_lane(column[word], 8 * q + k), from_lane(column[word], 8 * q + 4 + k)};
-      for (int j = 0; j < 4; ++j) sum[j] = dot(sum[j], a[j / 2], b[j % 2]);
+  const Fragments lanes({{top[0], top[1]}, {bottom[0], bottom[1]}, {column[0], column[1]}});
+  float products[4][8 * per_word];
+  for (int k = 0; k < 4; ++k) {
+    const Fragment rows = lanes.of(lane / 4 * 4 + k);
+    const Fragment columns[2] = {lanes.of(lane % 4 * 8 + k), lanes.of(lane % 4 * 8 + 4 + k)};
+    for (int at = 0; at < 2 * per_word; ++at) {
+      const int word = at / per_word;
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t a = j < 2 ? rows.top[word] : rows.bottom[word];
+        products[j][k * 2 * per_word + at] = product(a, columns[j % 2].column[word], at % per_word);
+      }
     }
   }
+  for (int j = 0; j < 4; ++j) sum[j] = cut_off_sum(sum[j], products[j]);
 }
 
 template <>
@@ -85,8 +156,8 @@ struct Instruction<float> {
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
 #else
-    multiply_by_lanes(sum, top, bottom, column,
-                      [](float s, uint32_t a, uint32_t b) { return s + as_float(a) * as_float(b); });
+    multiply_by_lanes<1>(sum, top, bottom, column,
+                         [](uint32_t a, uint32_t b, int) { return as_float(a) * as_float(b); });
 #endif
   }
 };
@@ -100,9 +171,9 @@ struct Instruction<BFloat16> {
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
 #else
-    multiply_by_lanes(sum, top, bottom, column, [](float s, uint32_t a, uint32_t b) {
-      s += as_float(a << 16) * as_float(b << 16);
-      return s + as_float(a & 0xffff0000u) * as_float(b & 0xffff0000u);
+    multiply_by_lanes<2>(sum, top, bottom, column, [](uint32_t a, uint32_t b, int place) {
+      return place == 0 ? as_float(a << 16) * as_float(b << 16)
+                        : as_float(a & 0xffff0000u) * as_float(b & 0xffff0000u);
     });
 #endif
   }
@@ -117,9 +188,8 @@ struct Instruction<Half> {
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(top[0]), "r"(bottom[0]), "r"(top[1]), "r"(bottom[1]), "r"(column[0]), "r"(column[1]));
 #else
-    multiply_by_lanes(sum, top, bottom, column, [](float s, uint32_t a, uint32_t b) {
-      s += half_at(a, 0) * half_at(b, 0);
-      return s + half_at(a, 1) * half_at(b, 1);
+    multiply_by_lanes<2>(sum, top, bottom, column, [](uint32_t a, uint32_t b, int place) {
+      return half_at(a, place) * half_at(b, place);
     });
 #endif
   }

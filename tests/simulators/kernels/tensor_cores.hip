@@ -1,0 +1,89 @@
+// The twin of the tensor cores' product, from the hipified cuda/: what it cuts off, and what becomes of a long sum.
+#include "mma_hip.cuh"
+
+#include <cmath>
+#include <cstring>
+
+#include "selftest.h"
+
+namespace fourfold::gpu {
+namespace {
+
+enum class Sum { by_tensor_cores, by_multiprocessor, as_a_tile };
+
+__global__ void cut_off(float* out) {
+  const float terms[4] = {1.75f, 1.75f, 1.75f, -0.5f};
+  const float infinite[2] = {INFINITY, 1.0f};
+  out[0] = cut_off_sum(16777216.0f, terms);
+  out[1] = cut_off_sum(-16777216.0f, {-1.75f, -1.75f});
+  out[2] = cut_off_sum(0.0f, {1.5f, 0.25f});
+  out[3] = cut_off_sum(1.0f, infinite);
+  out[4] = cut_off_sum(3.0f, {-3.0f, 0x1p-140f});
+}
+
+bool cuts_off() {
+  Array<float> out(5);
+  hipLaunchKernelGGL(cut_off, dim3(1), dim3(1), 0, nullptr, out.data());
+  // In a float32's last place lie twos, and the tensor cores keep one place more.
+  return launched() && same("the sum", out[0], 16777218.0) && same("below zero", out[1], -16777218.0) &&
+         same("an exact sum", out[2], 1.75) && same("an infinite sum", out[3], INFINITY) &&
+         same("what is too small", out[4], 0);
+}
+
+FOURFOLD_FN Slot all_of(float value) {
+  Slot slot;
+  for (int w = 0; w < 4; ++w) slot.word[w] = as_bits(value);
+  return slot;
+}
+
+// With all of the bits that TF32 holds, so that the products have twice as many.
+FOURFOLD_ANYWHERE float factor(int chunk) { return 1.0f + static_cast<float>(chunk * 37 % 1024 | 1) / 1024.0f; }
+
+template <Sum how>
+__global__ void long_sum(int chunks, float other, float* out) {
+  float sum[4] = {};
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const Slot row = all_of(factor(chunk)), column = all_of(other);
+    float part[4] = {};
+    if (how == Sum::as_a_tile) multiply_tile<float, Rounding::none>(sum, row, row, column);
+    else multiply_words<float>(how == Sum::by_tensor_cores ? sum : part, row, row, column);
+    for (int n = 0; n < 4; ++n) sum[n] += part[n];
+  }
+  for (int n = 0; n < 4; ++n) out[threadIdx.x * 4 + n] = sum[n];
+}
+
+// Of 4096 products: as exact as float32 is where its additions round, and their errors so cancel.
+template <Sum how>
+bool keeps_digits() {
+  constexpr int chunks = 256;
+  const float other = how == Sum::as_a_tile ? 0.7f : 1365.0f / 1024.0f;  // a tile cuts in two what TF32 does not hold
+  Array<float> out(4 * group_size);
+  hipLaunchKernelGGL(long_sum<how>, dim3(1), dim3(group_size), 0, nullptr, chunks, other, out.data());
+  double wanted = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) wanted += double{factor(chunk)} * other * chunk_depth<float>;
+  bool right = launched();
+  for (size_t k = 0; k < out.size() && right; ++k) {
+    const double error = std::fabs(out[k] - wanted) / wanted;
+    right = error < 2e-6;
+    if (!right) std::fprintf(stderr, "the sum is off by %.1e\n", error);
+  }
+  return right;
+}
+
+}  // namespace
+}  // namespace fourfold::gpu
+
+int main(int count, char** words) {
+  using namespace fourfold::gpu;
+  const Case cases[] = {
+      {"cuts_off", cuts_off},
+      {"by_tensor_cores", keeps_digits<Sum::by_tensor_cores>},
+      {"by_multiprocessor", keeps_digits<Sum::by_multiprocessor>},
+      {"as_a_tile", keeps_digits<Sum::as_a_tile>},
+  };
+  for (const Case& it : cases) {
+    if (count == 2 && std::strcmp(words[1], it.name) == 0) return it.run() ? 0 : 1;
+  }
+  std::fprintf(stderr, "tensor_cores: no such case\n");
+  return 2;
+}
