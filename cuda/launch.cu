@@ -54,12 +54,8 @@ std::string architecture_of(const cudaDeviceProp& properties) {
 // From Ampere on. AMD's matrix instructions lay their fragments out otherwise; mma.cuh's twin would be right there, but
 // slower than a launch for each step, so that only a simulation asks for it.
 bool has_tile_products(int capability_major) {
-#if defined(USE_ROCM)
-#if defined(FOURFOLD_SIMULATION)
-  return true;
-#else
+#if defined(USE_ROCM) && !defined(FOURFOLD_SIMULATION)
   return false;
-#endif
 #else
   return capability_major >= 8;
 #endif
@@ -123,10 +119,8 @@ DeviceGuard::DeviceGuard(Place place) : place_(place) {
     check_call(aoti_torch_create_device_guard(place.index, &guard), "a change of device");
     guard_ = guard;
   }
-#if !defined(FOURFOLD_SIMULATION)  // whose tensors lie on no GPU
   check(place, cudaGetDevice(&before_));
   if (before_ != place.index) check(place, cudaSetDevice(place.index));
-#endif
 }
 
 // torch's last, so that the context which it wants is the thread's.

@@ -20,7 +20,9 @@ import library_symbols
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-SIMULATOR_TESTS = tuple(ROOT / "tests" / "simulators" / name for name in ("case_table.py", "paths.py", "faults.py"))
+SIMULATOR_TESTS = tuple(
+    ROOT / "tests" / "simulators" / name for name in ("case_table.py", "paths.py", "faults.py", "devices.py")
+)
 # The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
 SIMULATED = {"32": ("cuda", "hip"), "64": ("hip",)}
 ONLY_A_DEVICE = """\

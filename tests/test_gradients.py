@@ -12,7 +12,19 @@ import fourfold
 from fourfold.operators._listed import ListedOperator
 from fourfold.operators._operator import declared
 from machine import devices
-from op_cases import CASES, LAYOUTS, Case, by_dtype, case_id, differentiable, flatten, tolerance, wider
+from op_cases import (
+    CASES,
+    LAYOUTS,
+    SHIFTED_NAMES,
+    Case,
+    by_dtype,
+    case_id,
+    differentiable,
+    flatten,
+    shifted_one_by_one,
+    tolerance,
+    wider,
+)
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
 FEW = [case for case in GRADIENT_CASES if case.every_road]  # for the roads that cost seconds each
@@ -107,6 +119,17 @@ def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: s
     args = backward_arguments(case, case.arguments(dtype, device=device))
     # Not to the bit: a vendor's product may sum in another order where its factors lie elsewhere.
     expect_same(backward(*map(LAYOUTS[layout], args)), backward(*args), dtype, device, case.is_sequence)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in CASES if declared[c.op].saved and c.name in SHIFTED_NAMES], ids=case_id)
+def test_any_argument_of_the_backward_may_be_shifted(case: Case, dtype: torch.dtype, device: str) -> None:
+    backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
+    args = backward_arguments(case, case.arguments(dtype, device=device))
+    expected = flatten(backward(*args))
+    for moved in shifted_one_by_one(args):
+        expect_same(flatten(backward(*moved)), expected, dtype, device, case.is_sequence)
 
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)

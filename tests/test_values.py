@@ -16,6 +16,7 @@ from op_cases import (
     CASES,
     FLOATING,
     LAYOUTS,
+    SHIFTED_NAMES,
     SIMULATED,
     WIDE_LAYERS,
     Case,
@@ -23,18 +24,25 @@ from op_cases import (
     case_id,
     differentiable,
     flatten,
+    shifted_one_by_one,
     tolerance,
     wider,
 )
 from special_values import ABSOLUTE, FORMULAS, RELATIVE, Formula, special
 
 
-def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> None:
-    results = flatten(case.function(*args))
+def reference_of(case: Case, dtype: torch.dtype, args: tuple) -> list[torch.Tensor]:
     exact = (
         map(wider, args) if dtype.is_floating_point else [a.cpu() if isinstance(a, torch.Tensor) else a for a in args]
     )
-    expected = flatten(case.reference(*exact))
+    return flatten(case.reference(*exact))
+
+
+def expect_close(
+    case: Case, dtype: torch.dtype, device: str, args: tuple, expected: list[torch.Tensor] | None = None
+) -> None:
+    results = flatten(case.function(*args))
+    expected = reference_of(case, dtype, args) if expected is None else expected
     for result, wanted in zip(results, expected, strict=True):
         assert result.shape == wanted.shape
         assert result.dtype == (dtype if dtype.is_floating_point else wanted.dtype)
@@ -55,6 +63,16 @@ def expect_close(case: Case, dtype: torch.dtype, device: str, args: tuple) -> No
 def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expect_close(case, dtype, device, tuple(map(LAYOUTS[layout], args)))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=case_id)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in SHIFTED_NAMES], ids=case_id)
+def test_any_argument_may_be_shifted(case: Case, dtype: torch.dtype, device: str) -> None:
+    args = case.arguments(dtype, device=device)
+    expected = reference_of(case, dtype, args)
+    for moved in shifted_one_by_one(args):
+        expect_close(case, dtype, device, moved, expected)
 
 
 @pytest.mark.parametrize("device", devices())

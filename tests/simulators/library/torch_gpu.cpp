@@ -1,14 +1,41 @@
-// What a GPU build of torch gives the kernels, for the simulated device: a current stream, and the product with relu.
-// The device guard stands before torch's own, which would look for a GPU.
+// What a GPU build of torch gives the kernels, for the simulated devices: current streams, the product with relu, and
+// tensors that say which device they lie on. To torch they are the CPU's, so its own products wait for what was
+// launched before them. simulated.py has the linker put the __wrap_ functions before torch's.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <hip/hip_runtime_api.h>
 
 #define FOUND_BY_NAME __attribute__((visibility("default")))
 
+namespace {
+
+constexpr int32_t cpu = -1;  // the index that torch's CPU has
+
+// As a side stream of torch's: it waits for no other, the null stream included.
+hipStream_t current_stream(int device) {
+  static std::mutex mutex;
+  static std::map<int, hipStream_t> streams;
+  const std::lock_guard lock(mutex);
+  hipStream_t& stream = streams[device];
+  if (stream != nullptr) return stream;
+  const unsigned before = std::exchange(gpusim::current_device, static_cast<unsigned>(device));
+  (void)hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
+  gpusim::current_device = before;
+  return stream;
+}
+
+int32_t device_of(const void* memory) {
+  return GPUSIM_CHECKED && gpusim::arena().holds(memory) ? static_cast<int32_t>(gpusim::arena().device_of(memory)) : 0;
+}
+
+}  // namespace
+
 extern "C" {
 
-FOUND_BY_NAME AOTITorchError aoti_torch_get_current_cuda_stream(int32_t, void** stream) {
-  *stream = nullptr;
+FOUND_BY_NAME AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream) {
+  *stream = current_stream(device);
   return AOTI_TORCH_SUCCESS;
 }
 
@@ -17,6 +44,7 @@ __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_get_current_devi
   return AOTI_TORCH_SUCCESS;
 }
 
+// torch's guard stands for torch's runtime. The kernels' own, which is linked in, keeps a current device of its own.
 __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_create_device_guard(int32_t, DeviceGuardHandle* guard) {
   *guard = nullptr;
   return AOTI_TORCH_SUCCESS;
@@ -25,6 +53,36 @@ __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_create_device_gu
 FOUND_BY_NAME AOTITorchError aoti_torch_cuda__addmm_activation(
     AtenTensorHandle bias, AtenTensorHandle a, AtenTensorHandle b, double beta, double alpha, int32_t use_gelu,
     AtenTensorHandle* result) {
+  gpusim_synchronize();
   return aoti_torch_cpu__addmm_activation(bias, a, b, beta, alpha, use_gelu, result);
+}
+
+AOTITorchError __real_torch_call_dispatcher(const char*, const char*, StableIValue*, uint64_t);
+AOTITorchError __wrap_torch_call_dispatcher(const char* name, const char* overload, StableIValue* stack,
+                                            uint64_t version) {
+  gpusim_synchronize();
+  return __real_torch_call_dispatcher(name, overload, stack, version);
+}
+
+AOTITorchError __wrap_aoti_torch_get_device_index(AtenTensorHandle tensor, int32_t* index) {
+  void* memory = nullptr;
+  const AOTITorchError code = aoti_torch_get_data_ptr(tensor, &memory);
+  *index = device_of(memory);
+  return code;
+}
+
+AOTITorchError __real_aoti_torch_empty_strided(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t,
+                                               AtenTensorHandle*);
+AOTITorchError __wrap_aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
+                                               int32_t type, int32_t, AtenTensorHandle* result) {
+  return __real_aoti_torch_empty_strided(dim, sizes, strides, dtype, type, cpu, result);
+}
+
+AOTITorchError __real_aoti_torch_create_tensor_from_blob(void*, int64_t, const int64_t*, const int64_t*, int64_t,
+                                                         int32_t, int32_t, int32_t, AtenTensorHandle*);
+AOTITorchError __wrap_aoti_torch_create_tensor_from_blob(void* data, int64_t dim, const int64_t* sizes,
+                                                         const int64_t* strides, int64_t offset, int32_t dtype,
+                                                         int32_t type, int32_t, AtenTensorHandle* result) {
+  return __real_aoti_torch_create_tensor_from_blob(data, dim, sizes, strides, offset, dtype, type, cpu, result);
 }
 }
