@@ -57,7 +57,7 @@ def call(command, **environment):
         stderr=subprocess.STDOUT,
         text=True,
         env=inherited | environment,
-        timeout=100,
+        timeout=300,
     )
     if "unexpected memory mapping" in done.stdout:
         missing("ThreadSanitizer cannot run here: set vm.mmap_rnd_bits to 28 with sysctl")
