@@ -11,17 +11,15 @@ from torch import Tensor
 import fourfold
 from fourfold.operators._listed import ListedOperator
 from fourfold.operators._operator import declared
+from layouts import LAYOUTS, SHIFTED_NAMES, shifted_one_by_one
 from machine import devices
 from op_cases import (
     CASES,
-    LAYOUTS,
-    SHIFTED_NAMES,
     Case,
     by_dtype,
     case_id,
     differentiable,
     flatten,
-    shifted_one_by_one,
     tolerance,
     wider,
 )

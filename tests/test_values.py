@@ -11,12 +11,11 @@ import torch
 import fourfold
 from fourfold import reference
 from fourfold.operators._operator import declared
+from layouts import LAYOUTS, SHIFTED_NAMES, shifted_one_by_one
 from machine import devices
 from op_cases import (
     CASES,
     FLOATING,
-    LAYOUTS,
-    SHIFTED_NAMES,
     SIMULATED,
     WIDE_LAYERS,
     Case,
@@ -24,7 +23,6 @@ from op_cases import (
     case_id,
     differentiable,
     flatten,
-    shifted_one_by_one,
     tolerance,
     wider,
 )

@@ -1,0 +1,50 @@
+"""How the case table's tensors may lie in memory: a layout makes a twin of a tensor, with the same values elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+
+def strided(value: Any) -> Any:
+    """The same tensor in memory that is neither contiguous nor dense: every other element of every other row."""
+    if isinstance(value, list):
+        return [strided(element) for element in value]
+    if not isinstance(value, Tensor):
+        return value
+    room = value.new_zeros([2 * size + 1 for size in reversed(value.shape)])
+    view = room[tuple(slice(1, None, 2) for _ in value.shape)].permute(list(reversed(range(value.dim()))))
+    return view.copy_(value)
+
+
+def shifted(value: Any, by: int = 1) -> Any:
+    """The same tensor, contiguous, `by` elements behind an address that vectors could be loaded from."""
+    if isinstance(value, list):
+        return [shifted(element, by) for element in value]
+    if not isinstance(value, Tensor):
+        return value
+    return value.new_empty(value.numel() + by)[by:].view(value.shape).copy_(value)
+
+
+def shifted_one_by_one(args: tuple) -> Iterator[tuple]:
+    """The arguments with one tensor after another at such an address, and the others where they were: a kernel that
+    looks at one address and loads from another is not saved by the first."""
+    for place, value in enumerate(args):
+        if isinstance(value, list):
+            choices = [(k, e) for k, e in enumerate(value) if isinstance(e, Tensor)]
+        else:
+            choices = [(None, value)] if isinstance(value, Tensor) else []
+        for k, tensor in choices:
+            for by in (1, 2, 3):
+                moved = shifted(tensor, by)
+                replaced = moved if k is None else [*value[:k], moved, *value[k + 1 :]]
+                yield (*args[:place], replaced, *args[place + 1 :])
+
+
+# Small, and on a GPU of the kinds of kernel that load vectors.
+SHIFTED_NAMES = ("vector", "vectors", "short", "bias-row", "tutorial", "relu")
+
+
+LAYOUTS = {"contiguous": lambda value: value, "strided": strided, "shifted": shifted}
