@@ -13,8 +13,25 @@ import fourfold
 from fourfold.operators._operator import declared
 from op_cases import CASES, Case, case_id, differentiable, flatten
 from test_gradients import FEW, backward_arguments, expect_same, gradients, raw, weights_for
+from test_schemas import registered
 
 OPCHECK = [c for c in CASES if c.every_road or c.id == "axpby-fractions"]
+
+
+def checked() -> list[tuple[str, Case]]:
+    """Each operator that the library registers, with the cases of the operator that it belongs to."""
+    owners = {name: name.removesuffix("_backward").removesuffix("_pack") for name in registered()}
+    return [(name, case) for name, owner in owners.items() for case in OPCHECK if case.op == owner]
+
+
+def arguments_of(name: str, case: Case, args: tuple) -> tuple:
+    """What the operator of that name is given in a case whose function is given these."""
+    if name == case.op:
+        return case.by_schema(args)
+    if name.endswith("_backward"):
+        return backward_arguments(case, args)
+    named = dict(zip(case.schema, case.by_schema(args), strict=False))
+    return tuple(named[argument.name] for argument in getattr(torch.ops.fourfold, name).default._schema.arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -24,22 +41,19 @@ def _fresh_dynamo():
     torch._dynamo.reset()
 
 
+def test_every_registered_operator_is_checked() -> None:
+    assert {name for name, _ in checked()} == set(registered())
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own, from torch 2.15 on
-@pytest.mark.parametrize("case", OPCHECK, ids=case_id)
-def test_opcheck(case: Case) -> None:
+@pytest.mark.parametrize(("name", "case"), checked(), ids=case_id)
+def test_opcheck(name: str, case: Case) -> None:
     """Schema, registration of gradients, fake kernels with symbolic shapes, and ahead-of-time tracing."""
-    op = getattr(torch.ops.fourfold, case.op).default
-    for args in (case.arguments(torch.float32), differentiable(case.arguments(torch.float32))[0]):
-        torch.library.opcheck(op, case.by_schema(args))
-
-
-@pytest.mark.parametrize("case", OPCHECK, ids=case_id)
-def test_opcheck_of_the_backward(case: Case) -> None:
-    if f"{case.op}_backward" not in declared:
-        assert case.op == "axpby"  # whose gradient is torch's own scaling
-        return
-    op = getattr(torch.ops.fourfold, f"{case.op}_backward").default
-    torch.library.opcheck(op, backward_arguments(case, case.arguments(torch.float32)))
+    op = getattr(torch.ops.fourfold, name).default
+    args = case.arguments(torch.float32)
+    torch.library.opcheck(op, arguments_of(name, case, args))
+    if name == case.op:
+        torch.library.opcheck(op, arguments_of(name, case, differentiable(args)[0]))
 
 
 @pytest.mark.parametrize("road", ["function", "raw"])

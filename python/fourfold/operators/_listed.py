@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from fourfold.operators import _operator
-from fourfold.operators._operator import Operator, Outputs
+from fourfold.operators._operator import Operator, Outputs, map_each
+
+_add_batch_dim = torch._add_batch_dim
+_remove_batch_dim = torch._remove_batch_dim
+_dispatch_keys = torch._C._dispatch_keys
+_BATCHED = torch._C._parse_dispatch_key("Batched")
 
 
 @dataclass(eq=False)
@@ -31,6 +38,9 @@ class ListedOperator(Operator):
         self.listed_kernel = self.listed_op._op  # what op calls, and nothing before it
         self.op = self._call_flat
         self.returns_list = len(self.listed_op._schema.returns) == 1
+        # torch's older vmap, behind is_grads_batched and functional.jacobian's vectorize, maps an operator by a loop of
+        # its own, but none that takes lists.
+        _operator._library.impl(self.name, self._batched, "Batched")
 
     def flatten(self, args: tuple) -> tuple:
         """The arguments of the schema, those left out at their defaults, as one tuple."""
@@ -92,3 +102,28 @@ class ListedOperator(Operator):
 
     def _fake(self, *args: Any) -> Outputs:
         return self._as_returned(super()._fake(*self.flatten(args)))
+
+    def _batched(self, *args: Any) -> Outputs:
+        flat = self.flatten(args)
+        # The last level first: torch wants a tensor's levels to be added in their order.
+        level = max(_last_level(a) for a in flat if isinstance(a, Tensor))
+        in_dims = tuple(0 if isinstance(a, Tensor) and _is_mapped(a, level) else None for a in flat)
+        whole = [a if d is None else _remove_batch_dim(a, level, 1, d) for a, d in zip(flat, in_dims, strict=True)]
+        size = next(a.shape[0] for a, d in zip(whole, in_dims, strict=True) if d is not None)
+        outputs, _ = map_each(self, SimpleNamespace(batch_size=size), in_dims, *whole)
+        return self._as_returned(tuple(_add_batch_dim(o, 0, level) for o in outputs))
+
+
+def _is_mapped(tensor: Tensor, level: int) -> bool:
+    """Whether torch's older vmap maps the tensor at that level. One that it doesn't map is expanded to any size."""
+    return _remove_batch_dim(tensor, level, 2, 0).shape[0] == _remove_batch_dim(tensor, level, 3, 0).shape[0]
+
+
+def _last_level(tensor: Tensor) -> int:
+    """The last of the levels at which torch's older vmap maps the tensor; 0 for none."""
+    level = 0
+    while _dispatch_keys(tensor).has(_BATCHED):
+        level += 1
+        if _is_mapped(tensor, level):
+            tensor = _remove_batch_dim(tensor, level, 1, 0)
+    return level
