@@ -125,8 +125,12 @@ Tensor transposed(const Tensor& x) {
 
 Tensor view(const Tensor& x, Sizes sizes) { return view(x, std::vector<int64_t>(sizes)); }
 
+// Autograd takes the result for a tensor of its own. Of a view that an operator returned it would refuse every operation
+// in place.
 Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
-  return call<2>("aten::view", "", {from(x), from(torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), sizes.size()))});
+  return call<2>(
+      "aten::_unsafe_view", "",
+      {from(x), from(torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), sizes.size()))});
 }
 
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {

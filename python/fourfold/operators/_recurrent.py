@@ -215,7 +215,8 @@ def declare(cell: Cell) -> tuple[Operator, Operator]:
     tail = (None,) * (len(fields) - len(cell.differentiable))
 
     def setup_context(ctx: Any, inputs: tuple, outputs: Outputs) -> None:
-        ctx.save_for_backward(*(inputs[k] for k in places), outputs[0], *outputs[kept])
+        # A copy, so that a user may change the output in place, as torch.nn's layers allow.
+        ctx.save_for_backward(*(inputs[k] for k in places), outputs[0].clone(), *outputs[kept])
         ctx.reverse, ctx.allow_tf32 = inputs[reverse], inputs[allow_tf32]
 
     def gradient(ctx: Any, *grads: Tensor | None) -> tuple:

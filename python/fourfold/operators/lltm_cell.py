@@ -105,7 +105,7 @@ def _reference_backward(*args: Any) -> Outputs:
 
 def _setup_context(ctx: Any, inputs: tuple, output: Outputs) -> None:
     _, next_c, gates = output
-    ctx.save_for_backward(*inputs[:5], next_c, gates)
+    ctx.save_for_backward(*inputs[:5], next_c.clone(), gates)  # a copy, so that a user may change c' in place
 
 
 def _gradient(ctx: Any, grad_next_h: Tensor | None, grad_next_c: Tensor | None, unused: None = None) -> tuple:
