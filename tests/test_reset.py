@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import fourfold
 
@@ -101,6 +101,65 @@ def test_packed(name: str, enforce_sorted: bool) -> None:
         torch.testing.assert_close(padded[:length, row], alone)
         for got, wanted in zip(as_states(hx), as_states(final), strict=True):
             torch.testing.assert_close(got[:, row], wanted)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_mask_that_is_packed_otherwise_is_refused(name: str) -> None:
+    """Of as many steps, but not of the same sequences: its rows would belong to others."""
+    layer = KINDS[name](3, 5, bidirectional=True)
+    x, reset = torch.randn(4, 3, 3), torch.zeros(4, 3, dtype=torch.bool)
+    packed = pack_padded_sequence(x, torch.tensor([2, 4, 3]), enforce_sorted=False)
+    same = pack_padded_sequence(reset, torch.tensor([2, 4, 3]), enforce_sorted=False)
+    layer(packed, reset=same)
+    others = {
+        "batch_sizes": pack_padded_sequence(reset, torch.tensor([3, 3, 3]), enforce_sorted=False),
+        "sorted_indices": pack_padded_sequence(reset, torch.tensor([3, 4, 2]), enforce_sorted=False),
+        "unsorted_indices": same._replace(unsorted_indices=same.unsorted_indices.flip(0)),
+    }
+    unsorted = pack_padded_sequence(reset, torch.tensor([4, 3, 2]))
+    for field, other in (*others.items(), ("sorted_indices", unsorted)):
+        with pytest.raises(
+            ValueError, match=f"{name}: expected reset to have the input's {field}, but they differ; pack"
+        ):
+            layer(packed, reset=other)
+
+
+def test_a_captured_graph_refuses_a_mask_that_is_packed_otherwise() -> None:
+    """It does not know the lengths, so it compares them each time it runs."""
+    torch._dynamo.reset()
+    layer = fourfold.nn.LLTM(3, 5)
+    state = (torch.zeros(1, 3, 5), torch.zeros(1, 3, 5))
+
+    def run(data: Tensor, sizes: Tensor, mask: Tensor, mask_sizes: Tensor) -> Tensor:
+        return layer(PackedSequence(data, sizes), state, PackedSequence(mask, mask_sizes))[0].data
+
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    data, mask, sizes = torch.randn(9, 3), torch.rand(9) < 0.3, torch.tensor([3, 3, 2, 1])
+    torch.testing.assert_close(compiled(data, sizes, mask, sizes.clone()), run(data, sizes, mask, sizes))
+    with pytest.raises(RuntimeError, match="LLTM: expected reset to have the input's batch_sizes, but they differ"):
+        compiled(data, sizes, mask, torch.tensor([3, 2, 2, 2]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_exported_with_dynamic_time(name: str) -> None:
+    layer = KINDS[name](3, 5, num_layers=2, bidirectional=True)
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor, reset: Tensor) -> Tensor:
+            return self.layer(x, None, reset)[0]
+
+    def draw(time: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(time, 2, 3), torch.rand(time, 2) < 0.3
+
+    dims = {0: torch.export.Dim("time")}
+    exported = torch.export.export(Masked(), draw(6), dynamic_shapes=(dims, dims)).module()
+    for time in (2, 6, 9):
+        x, reset = draw(time)
+        torch.testing.assert_close(exported(x, reset), layer(x, None, reset)[0])
 
 
 @pytest.mark.parametrize("name", KINDS)

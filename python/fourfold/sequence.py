@@ -48,7 +48,23 @@ def lay_out_packed_reset(name: str, reset: Any, input: PackedSequence) -> Tensor
             f"{name}: expected reset to be a PackedSequence of bools with one for each step of the input, as the input "
             "is packed; pack the mask with the input's lengths"
         )
+    for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+        _expect_same_packing(name, field, getattr(reset, field), getattr(input, field))
     return reset.data
+
+
+def _expect_same_packing(name: str, field: str, given: Tensor | None, wanted: Tensor | None) -> None:
+    if given is wanted:
+        return
+    sentence = (
+        f"{name}: expected reset to have the input's {field}, but they differ; pack the mask as the input is packed, "
+        "with the same lengths and the same enforce_sorted"
+    )
+    comparable = given is not None and wanted is not None and given.shape == wanted.shape
+    if comparable and torch.compiler.is_compiling():  # a captured graph knows no values: it compares when it runs
+        torch._assert_async((given == wanted.to(given.device)).all(), sentence)
+    elif not comparable or not torch.equal(given, wanted.to(given.device)):
+        raise ValueError(sentence)
 
 
 def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor | None:
@@ -56,12 +72,15 @@ def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor
     if reset is None:
         return None
     if batch_sizes is None:
-        return torch.cat([reset[1:], torch.zeros_like(reset[:1])])
+        moved = reset.roll(-1, 0)
+        moved[-1:] = False  # not concatenated from parts, whose sizes a captured graph would have to add up
+        return moved
     # A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.
     earlier = torch.repeat_interleave(batch_sizes[:-1], batch_sizes[1:])
     first = reset.shape[0] - earlier.shape[0]
     moved = torch.zeros_like(reset)
-    moved[(torch.arange(first, reset.shape[0]) - earlier).to(reset.device)] = reset[first:]
+    rows = torch.arange(first, reset.shape[0], dtype=earlier.dtype, device=earlier.device)
+    moved[(rows - earlier).to(reset.device)] = reset[first:]
     return moved
 
 

@@ -104,7 +104,7 @@ FORWARD = Operator(
 
 
 # A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor.
-_PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype) for dtype in _REAL for rank in (0, 1)}
+_PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype, device="cpu") for dtype in _REAL for rank in (0, 1)}
 
 
 def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
