@@ -18,6 +18,23 @@ from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, t
 
 _is_compiling = torch.compiler.is_compiling
 _dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
+_any_autocast_enabled = torch._C._is_any_autocast_enabled
+# In which dtypes oneDNN has an LSTM for this CPU, by torch's own answer; torch asks none for float32.
+_ONEDNN = {torch.float32: True}
+if torch.backends.mkldnn.is_available():
+    _ONEDNN[torch.bfloat16] = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    _ONEDNN[torch.float16] = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+
+
+def _dtype_under_autocast(state: Tensor) -> torch.dtype:
+    """Of what torch's own steps give under a CPU's autocast: it casts the products alone, and the state is added."""
+    return torch.promote_types(state.dtype, torch.get_autocast_dtype("cpu"))
+
+
+def _torchs_lstm_is_onednns(x: Tensor) -> bool:
+    """Whether torch.nn.LSTM hands an input that is not packed to oneDNN, whose results have autocast's dtype."""
+    available = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
+    return available and _ONEDNN.get(x.dtype, False)
 
 
 @functools.cache
@@ -78,7 +95,13 @@ class _Layers(Freezable):
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._as_hx(final)
 
     def _run_layers(self, parameters: list, x: Tensor, states: Any, batch_sizes: Any, reset: Any) -> tuple:
-        return run_layers(self, self._operator, parameters, x, states, batch_sizes, reset)
+        output, final = run_layers(self, self._operator, parameters, x, states, batch_sizes, reset)
+        if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
+            return output, final
+        if self.mode == "LSTM" and batch_sizes is None and _torchs_lstm_is_onednns(x):
+            return output, final
+        dtype = _dtype_under_autocast(states[-1])
+        return output.to(dtype), tuple(s.to(dtype) for s in final)
 
     def _initial_states(self, x: Tensor, batch: Any, hx: Any, batched: bool) -> list[Tensor]:
         lstm = self.mode == "LSTM"
@@ -198,9 +221,18 @@ class _Cell(Freezable):
                     f"hidden{k} has inconsistent hidden_size: got {state.shape[-1]}, expected {self.hidden_size}"
                 )
         parameters = tensors_of(self, _CELL_NAMES)
+        if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):
+            return self._step_under_autocast(x, states, parameters)
         packed = packed_weights(self, [parameters], x)
         packed = None if packed is None else packed[0]
         return self._operator(x.unsqueeze(0), *states, *parameters, packed=packed)[1]
+
+    def _step_under_autocast(self, x: Tensor, states: tuple[Tensor, ...], parameters: list[Tensor | None]) -> Any:
+        """In the dtype of the state that torch's cell returns: rounded at each step, a state would soon stand still."""
+        dtype = _dtype_under_autocast(states[-1])
+        given = (x.unsqueeze(0), *states, *parameters)
+        with torch.autocast("cpu", enabled=False):
+            return self._operator(*(t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in given))[1]
 
 
 class LSTMCell(_Cell, nn.LSTMCell):
