@@ -90,7 +90,7 @@ def test_a_layer_itself() -> None:
     for layer in (nn.LSTM(3, 4), nn.GRU(3, 4)):
         report = fourfold.optimize(layer)
         assert report.changed[0].name == "(the model)"
-        assert type(layer) is getattr(fourfold.nn, report.changed[0].kind)
+        assert isinstance(layer, getattr(fourfold.nn, report.changed[0].kind))
 
 
 def test_copies_can_be_restored() -> None:
@@ -182,6 +182,10 @@ class Container(nn.Sequential):
     pass
 
 
+class OwnLinear(nn.Linear):
+    pass
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.GELU, nn.SiLU])
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 7, 2), (5, 7, 8, 9, 2)])
 def test_stacks_of_any_depth(activation: type[nn.Module], sizes: tuple[int, ...]) -> None:
@@ -200,8 +204,40 @@ def test_stacks_that_are_left() -> None:
     hooked = stack(3, 4, 2)
     hooked[0].register_forward_hook(lambda *_: None)
     assert "has hooks" in why_left(hooked)
-    for none in (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), stack(3, 4, 2, activation=nn.Sigmoid), nn.Conv1d(1, 1, 1)):
+    for none in (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.Sequential(*[nn.Linear(3, 3)] * 2), nn.Conv1d(1, 1, 1)):
         assert str(fourfold.optimize(none)) == "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+
+
+def left_of(*children: nn.Module) -> list[tuple[str, ...]]:
+    return [(e.name, e.kind, e.what) for e in fourfold.optimize(nn.Sequential(*children)).left]
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_layers_that_look_like_a_stack() -> None:
+    """Each with what stands in the way."""
+    a, b, c = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 3)
+    stands = "stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
+    place = "(the model)[0:2]"
+    for between in (nn.LeakyReLU(), nn.Sigmoid(), nn.Dropout(0.1), nn.BatchNorm1d(4), nn.Identity(), Doubled()):
+        name = type(between).__name__
+        assert left_of(a, between, b) == [(place, f"Linear-{name} 5-4-3", f"{name} {stands}")]
+    dropout = ("(the model)[0:3]", "Linear-ReLU-Dropout 5-4-3", f"Dropout {stands}")
+    assert left_of(a, nn.ReLU(), nn.Dropout(), b) == [dropout]
+    ((*_, gelu),) = left_of(a, nn.GELU(approximate="tanh"), b)
+    assert gelu == "its GELU is approximate='tanh', and the operator's is exact"
+    ((_, kind, lazy),) = left_of(a, nn.ReLU(), nn.LazyLinear(3))
+    assert kind == "Linear-ReLU-LazyLinear 5-4-3"
+    assert lazy == "a LazyLinear has no weights before its first call; optimize the model after it"
+    ((*_, own),) = left_of(a, nn.ReLU(), OwnLinear(4, 3))
+    assert own == "its OwnLinear is a subclass of Linear, whose forward may be another"
+    ((*_, two),) = left_of(a, nn.ReLU(), nn.Tanh(), b)
+    assert two == "more than one activation stands between two of its layers"
+    ((name, _, another),) = left_of(a, nn.ReLU(), b, nn.Tanh(), c)
+    assert name == "(the model)[2:4]"
+    assert another == "its activation is another than that of the stack before, and an operator takes one"
+    ((name, kind, _),) = left_of(a, nn.ELU(), b, nn.ELU(), c, nn.Flatten(), nn.Conv1d(1, 1, 1), nn.Linear(3, 3))
+    assert (name, kind) == ("(the model)[0:4]", "Linear-ELU 5-4-3-3")
+    assert not left_of(a, nn.Sequential(nn.ReLU()), b) and not left_of(a, b)
 
 
 def test_stacks_are_found() -> None:

@@ -13,27 +13,33 @@ import torch
 from torch import nn
 
 from fourfold.freezing import Freezable, unfreeze
+from fourfold.fused import (
+    Fused,
+    FusedGRU,
+    FusedGRUCell,
+    FusedLSTM,
+    FusedLSTMCell,
+    is_torchs_class,
+    names_of,
+    sees_nodes,
+)
 from fourfold.limits import LIMITS
 from fourfold.operators._check import has_kernel
-from fourfold.stacks import (
-    FusedSequential,
-    Stack,
-    count_weights,
-    find_stacks,
-    fits_limits,
-    is_watched,
-)
-from fourfold.torch_layers import GRU, LSTM, GRUCell, LSTMCell
+from fourfold.plain import why_not_plain
+from fourfold.stacks import FusedSequential, Stack, count_weights, find_stacks, fits_limits, is_watched
+from fourfold.unfused import find_unfused
 
 # By torch's class, ours and the operator that it runs on.
-_CLASSES: dict[type[nn.Module], tuple[type[nn.Module], str]] = {
-    nn.LSTM: (LSTM, "lstm"),
-    nn.GRU: (GRU, "gru"),
-    nn.LSTMCell: (LSTMCell, "lstm"),
-    nn.GRUCell: (GRUCell, "gru"),
+_CLASSES: dict[type[nn.Module], tuple[type[Fused], str]] = {
+    nn.LSTM: (FusedLSTM, "lstm"),
+    nn.GRU: (FusedGRU, "gru"),
+    nn.LSTMCell: (FusedLSTMCell, "lstm"),
+    nn.GRUCell: (FusedGRUCell, "gru"),
     nn.Sequential: (FusedSequential, "mlp_layers"),
 }
-_MARK = "_fourfold_restores"  # of a replaced module: the class that it had
+_SEES_NODES = (
+    "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,23 @@ def optimize(model: nn.Module) -> Report:
     another, a subclass of the one that it had. A layer is left where fourfold would not be faster, as
     ``fourfold.limits`` has it, and where its result could be another. :func:`restore` undoes it.
 
-    Call it at any time: before or after moving the model, torch.compile and DistributedDataParallel; before
-    torch.export and torch.jit, whose results hold operators and no layers.
+    What stood at that time is looked at again in each call: while a parameter or the input is no plain tensor, or a
+    mode follows torch's operations, a layer runs as torch.nn's.
+
+    Call it at any time, before or after moving the model. With other programs:
+
+    - torch.compile: before or after. Dynamo breaks its graph at every nn.LSTM and nn.GRU, fourfold's too, and runs them
+      between graphs. With torch._dynamo.config.allow_rnn = True the model is one graph (fullgraph=True).
+    - DistributedDataParallel: before or after.
+    - fully_shard: before. Layers whose parameters are sharded already are left.
+    - torch.export: before. An exported program holds operators and no layers; it is refused.
+    - torch.onnx.export: of a model, optimised or not. The file holds torch's own layers.
+    - torch.jit.trace: before. The trace holds torch's own operators; it is refused.
+    - torch.jit.script: a model optimised or scripted is refused by the other. Call restore first.
+    - torch.fx.symbolic_trace: before or after. The graph is that of the model as it was, a recurrent layer one node.
+    - torch.ao.quantization: after. An optimised recurrent layer is refused: restore, quantize, optimize the others.
+    - copy.deepcopy, pickle, torch.save: an optimised model again, where fourfold is installed. Call restore first for
+      elsewhere.
 
     Args:
         model: any module; it may be such a layer itself.
@@ -98,7 +119,7 @@ def optimize(model: nn.Module) -> Report:
     _expect_model("optimize", model)
     report = Report()
     for name, module in model.named_modules():
-        if isinstance(module, Freezable) or type(module) is FusedSequential:
+        if isinstance(module, (Freezable, Fused)):
             continue
         if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
             _replace_layer(report, name or "(the model)", module)
@@ -109,18 +130,25 @@ def optimize(model: nn.Module) -> Report:
 
 def restore(model: nn.Module) -> None:
     """Undoes :func:`optimize`: every module that it changed has its former class again. Parameters are not touched, so
-    what was trained meanwhile stays. Works on copies of an optimised model too.
+    what was trained meanwhile stays. Works on copies and parts of an optimised model too.
 
     Raises:
         TypeError: model is no nn.Module, or is a captured program.
     """
     _expect_model("restore", model)
     for module in model.modules():
-        former = module.__dict__.pop(_MARK, None)
-        if former is not None:
+        if isinstance(module, Fused):
             if isinstance(module, Freezable):
                 unfreeze(module)
-            module.__class__ = former
+            module.__class__ = _former_class(type(module))
+
+
+def _former_class(kind: type) -> type:
+    if any(kind is ours for ours, _ in _CLASSES.values()):
+        return kind.former
+    # A class that parametrize or fully_shard derived from ours keeps what it adds.
+    bases = tuple(_former_class(base) if issubclass(base, Fused) else base for base in kind.__bases__)
+    return type(kind)(kind.__name__.replace("Fused", ""), bases, dict(vars(kind)))
 
 
 def _expect_model(function: str, model: Any) -> None:
@@ -148,20 +176,22 @@ def _replace_layer(report: Report, name: str, module: nn.Module) -> None:
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
-    if nn.utils.parametrize.is_parametrized(module):
-        return "its parameters are parametrized"
     if isinstance(module, (nn.RNN, nn.RNNCell)):
         return "fourfold has no operator for it"
+    if nn.utils.parametrize.is_parametrized(module):
+        return "its parameters are parametrized"
     if type(module) not in _CLASSES:
         return "a subclass, whose forward may be another"
-    if "forward" in module.__dict__:
+    if not is_torchs_class(type(module)) or "forward" in module.__dict__:
         return "its forward was exchanged"
+    if sees_nodes(module):
+        return _SEES_NODES
     if getattr(module, "proj_size", 0):
         return "it has a proj_size"
     weight = next(module.parameters(), None)
     if weight is None:
         return "it has no parameters of its own"
-    reason = _reason_of_place(weight, _CLASSES[type(module)][1])
+    reason = why_not_plain(module, names_of(module)) or _reason_of_place(weight, _CLASSES[type(module)][1])
     limits = LIMITS.get(weight.dtype)
     if reason is None and module.hidden_size > limits.hidden_size:
         reason = _too_large("hidden_size", module.hidden_size, limits.hidden_size, weight.dtype)
@@ -186,7 +216,8 @@ def _replace_stacks(report: Report, name: str, module: nn.Sequential) -> None:
     children = list(module.children())
     keys = list(module._modules)
     changed = False
-    for stack in find_stacks(children):
+    stacks = find_stacks(children)
+    for stack in stacks:
         sizes = (stack.layers[0].in_features, *(layer.out_features for layer in stack.layers))
         entry = (f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", f"Linear-{stack.activation} {_sizes(sizes)}")
         reason = _reason_to_leave_stack(module, stack, children)
@@ -195,6 +226,9 @@ def _replace_stacks(report: Report, name: str, module: nn.Sequential) -> None:
             report.changed.append(Entry(*entry, "one operator"))
         else:
             report.left.append(Entry(*entry, reason))
+    for unfused in find_unfused(children, stacks):
+        place = f"{name}[{keys[unfused.begin]}:{keys[unfused.end - 1]}]"
+        report.left.append(Entry(place, unfused.kind, unfused.reason))
     if changed:
         _change_class(module)
 
@@ -208,8 +242,14 @@ def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[n
         return "its container is a subclass of Sequential, whose forward may be another"
     if "forward" in module.__dict__:
         return "its container's forward was exchanged"
+    if sees_nodes(module):
+        return _SEES_NODES
     if any(is_watched(child) for child in children[stack.begin : stack.end]):
-        return "a layer of it has hooks, which would not be called"
+        return "a layer of it has hooks or another forward, which would not be called"
+    for layer in stack.layers:
+        reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
+        if reason is not None:
+            return reason
     weight = stack.layers[0].weight
     reason = _reason_of_place(weight, "mlp_layers")
     if reason is None and not fits_limits(stack):
@@ -219,5 +259,4 @@ def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[n
 
 
 def _change_class(module: nn.Module) -> None:
-    module.__dict__[_MARK] = type(module)
     module.__class__ = _CLASSES[type(module)][0]

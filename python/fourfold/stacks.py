@@ -9,10 +9,16 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from fourfold import functional as F
+from fourfold.fused import Fused, sees_nodes
 from fourfold.limits import LIMITS
+from fourfold.plain import is_followed, is_plain
 
 # mlp_layers' activations, by torch.nn's class.
 ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
+# What the operator computes is what these classes compute, unless a program exchanges it.
+_FORWARDS = {kind: kind.forward for kind in (nn.Linear, *ACTIVATIONS)}
+_linear = nn.functional.linear
+_ABSENT = object()
 
 
 class Stack(NamedTuple):
@@ -25,7 +31,8 @@ class Stack(NamedTuple):
 
 
 def run_stack(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
-    return F.mlp_layers(x, [layer.weight for layer in layers], [layer.bias for layer in layers], activation)
+    own = [layer._parameters for layer in layers]
+    return F.mlp_layers(x, [p["weight"] for p in own], [p["bias"] for p in own], activation)
 
 
 def count_weights(stack: Stack) -> int:
@@ -33,7 +40,7 @@ def count_weights(stack: Stack) -> int:
 
 
 def fits_limits(stack: Stack) -> bool:
-    limits = LIMITS.get(stack.layers[0].weight.dtype)
+    limits = LIMITS.get(stack.layers[0]._parameters["weight"].dtype)
     return limits is not None and count_weights(stack) <= limits.stack_weights
 
 
@@ -76,23 +83,41 @@ def is_watched(child: nn.Module) -> bool:
         or child._backward_hooks
         or child._backward_pre_hooks
         or "forward" in child.__dict__
+        or type(child).forward is not _FORWARDS[type(child)]
     )
 
 
-class FusedSequential(nn.Sequential):
+def has_plain_parameters(stack: Stack) -> bool:
+    for layer in stack.layers:
+        own = layer._parameters
+        bias = own.get("bias", _ABSENT)
+        if not is_plain(own.get("weight")) or (bias is not None and not is_plain(bias)):
+            return False
+    return True
+
+
+class FusedSequential(Fused, nn.Sequential):
     """An nn.Sequential that runs its stacks as one operator each. Children, and so state_dict's keys, are as they were.
     What a stack is, is looked at in each call: a child that was exchanged, or has a hook by now, is called itself."""
 
+    former = nn.Sequential
+
     def forward(self, input: Any) -> Any:
         children = list(self._modules.values())
-        everyone_watched = torch_module._has_any_global_hook()
+        layer_by_layer = (
+            torch_module._has_any_global_hook()
+            or is_followed()
+            or sees_nodes(self)
+            or nn.functional.linear is not _linear
+        )
         at = 0
         while at < len(children):
-            stack = None if everyone_watched else stack_at(children, at)
+            stack = None if layer_by_layer or not is_plain(input) else stack_at(children, at)
             fused = (
                 stack is not None
+                and has_plain_parameters(stack)
                 and fits_limits(stack)
-                and not any(is_watched(child) for child in children[at : stack.end])
+                and not any(map(is_watched, children[at : stack.end]))
             )
             if fused:
                 input = run_stack(input, stack.layers, stack.activation)

@@ -41,7 +41,7 @@ def _torchs_lstm_is_onednns(x: Tensor) -> bool:
 def _outside_dynamo() -> Callable[..., tuple]:
     """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless told otherwise (``allow_rnn``). It would then
     try each function that the layer calls, at some tenths of a second each."""
-    return torch.compiler.disable(_Layers._forward)
+    return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
 class _Layers(Freezable):
