@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import fourfold
@@ -316,3 +318,37 @@ def test_a_relu_whose_weights_are_frozen_keeps_bits() -> None:
     assert sum(t.numel() for t in kept if t.dtype == torch.uint8) == 9 * (24 + 40) // 8
     assert sum(t.numel() for t in kept if t.dtype != torch.uint8) == sum(t.numel() for t in (x, *mlp.parameters()))
     torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x) for out in (y, plain.requires_grad_(False)(x))))
+
+
+class Halved(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result / 2 if func is nn.functional.linear else result
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "a hook": lambda m: m.get_submodule("1").register_forward_hook(lambda module, args, output: output + 1),
+    "a pre-hook": lambda m: m.get_submodule("2").register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
+    "pruned": lambda m: prune.random_unstructured(m.get_submodule("0"), "weight", 0.5),
+    "weight_norm": lambda m: nn.utils.weight_norm(m.get_submodule("2")).weight_g.data.mul_(2),
+    "a subclass": lambda m: setattr(
+        m.get_submodule("0"), "weight", nn.Parameter(m.get_submodule("0").weight.detach().as_subclass(Halved))
+    ),
+    "another layer": lambda m: m._modules.update({"2": nn.Sequential(m.get_submodule("2"), nn.Sigmoid())}),
+    "another activation": lambda m: m._modules.update({"1": nn.Sigmoid()}),
+    "one more": lambda m: m.add_module("3", nn.Tanh()),
+    "without a bias": lambda m: setattr(m.get_submodule("0"), "bias", None),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("change", CHANGES)
+def test_mlp_whose_layers_were_changed_is_a_sequential(change: str) -> None:
+    mlp, plain = fourfold.nn.MLP([3, 4, 2], activation="tanh"), sequential([3, 4, 2], "tanh")
+    plain.load_state_dict(mlp.state_dict())
+    for m in (mlp, plain):
+        torch.manual_seed(2)
+        CHANGES[change](m)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(mlp(x), plain(x))

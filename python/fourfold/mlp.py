@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
+from fourfold.plain import PLAIN
 from fourfold.recurrent import expect_features, expect_size, reset_uniform
+from fourfold.stacks import activation_of
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
+_ABSENT = object()
 
 
 def _parameter(layer: nn.Module, name: str) -> Tensor | None:
@@ -28,7 +31,8 @@ class MLP(nn.Module):
 
     ``MLP([64, 128, 10], activation="tanh")`` is ``nn.Sequential(Linear(64, 128), Tanh(), Linear(128, 10))`` in one
     call: it has the same children under the same names, "0", "1", …, so that the two exchange state_dicts, and the same
-    initial values. The children hold the parameters; their ``forward``, and hooks on it, are not called.
+    initial values. The children hold the parameters. Where one has hooks, was exchanged, or has parameters that are
+    parametrized or not exactly a torch.Tensor, as quantized ones are, they run one by one, as in a Sequential.
 
     ``MLP(64, 128, 10)`` has one hidden layer, and the parameters of AMD's C++ extension tutorial.
 
@@ -111,23 +115,39 @@ class MLP(nn.Module):
             reset_uniform(self, self.sizes[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        weights, biases = self._lists()
+        lists = self._lists()
+        if lists is None:
+            for child in self._modules.values():
+                x = child(x)
+            return x
+        weights, biases = lists
         try:
             return F.mlp_layers(x, weights, biases, self.activation)
         except (TypeError, ValueError):
             expect_features("MLP", x, self.sizes[0], weights[0])
             raise
 
-    def _lists(self) -> tuple[list[Tensor], list[Tensor | None]]:
+    def _lists(self) -> tuple[list[Tensor], list[Tensor | None]] | None:
+        """The weights and biases, or None where a child is not what it was made as, or somebody looks at one."""
         if not self._modules:
             weights = [_parameter(self, "hidden_weights"), _parameter(self, "output_weights")]
             return weights, [_parameter(self, "hidden_bias"), _parameter(self, "output_bias")]
         weights, biases = [], []
-        for k, layer in enumerate(self._modules.values()):
-            if k % 2 == 0:
-                weights.append(_parameter(layer, "weight"))
-                biases.append(_parameter(layer, "bias"))
-        return weights, biases
+        # All in one loop: a look at each child costs as much as the smallest network's products.
+        for child in self._modules.values():
+            if child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks:
+                return None
+            if type(child) is nn.Linear:
+                own = child._parameters
+                weight, bias = own.get("weight"), own.get("bias", _ABSENT)
+                if type(weight) not in PLAIN or (bias is not None and type(bias) not in PLAIN):
+                    return None
+                weights.append(weight)
+                biases.append(bias)
+            elif activation_of(child) != self.activation:
+                return None
+        whole = len(weights) == len(self.sizes) - 1 and len(self._modules) == 2 * len(weights) - 1
+        return (weights, biases) if whole else None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for key in (f"{prefix}hidden_bias", f"{prefix}output_bias"):

@@ -60,7 +60,7 @@ def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
         return None
     layers, end, activation = [children[begin]], begin + 1, None
     while end + 1 < len(children):
-        name = _activation(children[end])
+        name = activation_of(children[end])
         if name is None or (activation or name) != name or type(children[end + 1]) is not nn.Linear:
             break
         activation = name
@@ -69,7 +69,8 @@ def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
     return None if activation is None else Stack(begin, end, tuple(layers), activation)
 
 
-def _activation(child: nn.Module) -> str | None:
+def activation_of(child: nn.Module) -> str | None:
+    """mlp_layers' name for what the module computes, if it has one."""
     if type(child) is nn.GELU and child.approximate != "none":
         return None
     return ACTIVATIONS.get(type(child))
@@ -87,13 +88,10 @@ def is_watched(child: nn.Module) -> bool:
     )
 
 
-def has_plain_parameters(stack: Stack) -> bool:
-    for layer in stack.layers:
-        own = layer._parameters
-        bias = own.get("bias", _ABSENT)
-        if not is_plain(own.get("weight")) or (bias is not None and not is_plain(bias)):
-            return False
-    return True
+def has_plain_parameters(layer: nn.Linear) -> bool:
+    own = layer._parameters
+    bias = own.get("bias", _ABSENT)
+    return is_plain(own.get("weight")) and (bias is None or is_plain(bias))
 
 
 class FusedSequential(Fused, nn.Sequential):
@@ -115,7 +113,7 @@ class FusedSequential(Fused, nn.Sequential):
             stack = None if layer_by_layer or not is_plain(input) else stack_at(children, at)
             fused = (
                 stack is not None
-                and has_plain_parameters(stack)
+                and all(map(has_plain_parameters, stack.layers))
                 and fits_limits(stack)
                 and not any(map(is_watched, children[at : stack.end]))
             )
