@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fourfold
+from fourfold import _console as console
 from fourfold._bench_options import add_bench
 from fourfold.usage import (
     Parser,
     UsageError,
     add_integer,
     natural_number,
-    positive_integer,
     positive_number,
+    thread_count,
 )
 
 DESCRIPTION = """\
@@ -83,7 +84,7 @@ def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
     machine = demo.add_argument_group("machine")
     device = "where both models run: cpu, cuda, cuda:1, mps (%(default)s)"
     machine.add_argument("--device", default="cpu", metavar="NAME", help=device)
-    machine.add_argument("--threads", type=positive_integer, metavar="N", help="CPU threads (torch's own choice)")
+    machine.add_argument("--threads", type=thread_count, metavar="N", help="CPU threads (torch's own choice)")
     out = "where the picture fourfold-demo.png goes; made if missing (the current directory)"
     machine.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=out)
     demo.set_defaults(run=run_demo)
@@ -107,16 +108,34 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for a result that is wrong, 2 for a request that can't be met."""
-    parsed = build_parser().parse_args(arguments)
+    """Run one command and return its exit code: 0, 1 for a result that is wrong, 2 for a request that can't be met, and
+    a shell's own where Ctrl-C or a closed pipe ended it."""
+    console.show_every_character()
     try:
-        return parsed.run(parsed)
+        try:
+            parsed = build_parser().parse_args(arguments)
+            return parsed.run(parsed)
+        finally:
+            sys.stdout.flush()  # while what goes wrong can still be told
     except UsageError as error:
-        print(f"python -m fourfold {error}", file=sys.stderr)
-        return 2
+        return fail(str(error), 2)
     except KeyboardInterrupt:
-        print("python -m fourfold: interrupted", file=sys.stderr)
-        return 130
+        return fail(": interrupted", 130)
+    except BrokenPipeError:
+        console.give_up_output()
+        return 141
+    except OSError as error:
+        console.give_up_output()
+        return fail(f": expected to read and write its files, but the system says: {error}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not console.is_out_of_memory(error):
+            raise
+        return fail(f": expected sizes that fit into memory, but torch says: {console.first_line(error)}", 2)
+
+
+def fail(sentence: str, code: int) -> int:
+    print(f"python -m fourfold{sentence if sentence.startswith(':') else f' {sentence}'}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fourfold.usage import Parser, add_integer, output_file, positive_integer
+from fourfold.usage import Parser, add_integer, output_file, positive_integer, thread_count
 
 BENCH = """\
 Time fourfold against other ways to run the same mathematics, all in one process and in turns. Numbers are checked
@@ -244,7 +244,7 @@ def add_measurement(parser: Parser, gpu: bool = True) -> None:
     if gpu:
         group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
     threads = "CPU threads, one table for each (1 2; 1 with --quick)"
-    group.add_argument("--threads", type=positive_integer, nargs="+", metavar="N", help=threads)
+    group.add_argument("--threads", type=thread_count, nargs="+", metavar="N", help=threads)
     add_repeats(group)
     add_quick(group)
     add_skip(group, "aten", "inductor")

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
+import os
 from pathlib import Path
 from typing import Any, NoReturn
+
+MOST = 2**48  # of a count; no memory holds more
+MOST_OF_A_SEED = 2**63 - 1
+MOST_OF_A_NUMBER = 1e30  # computed with in float32
+MOST_THREADS = 1024  # a system may refuse more by ending the process
+DIGITS = 20
 
 
 class UsageError(Exception):
@@ -30,14 +38,23 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive_integer(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, but got {text!r}")
-    return int(text)
+    return _integer(text, "a positive integer", 1, MOST)
+
+
+def thread_count(text: str) -> int:
+    return _integer(text, "a positive integer", 1, MOST_THREADS)
 
 
 def natural_number(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer from 0 on, but got {text!r}")
+    return _integer(text, "an integer from 0 on", 0, MOST_OF_A_SEED)
+
+
+def _integer(text: str, words: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not text.strip("0") and least > 0:
+        raise argparse.ArgumentTypeError(f"expected {words}, but got {text!r}")
+    if len(text) > DIGITS or int(text) > most:
+        shown = text if len(text) <= DIGITS else f"one of {len(text)} digits"
+        raise argparse.ArgumentTypeError(f"expected {words}, at most {most}, but got {shown}")
     return int(text)
 
 
@@ -48,15 +65,48 @@ def positive_number(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a positive number, but got {text!r}")
+    if value > MOST_OF_A_NUMBER:
+        raise argparse.ArgumentTypeError(f"expected a positive number, at most {MOST_OF_A_NUMBER}, but got {text!r}")
     return value
 
 
 def output_file(text: str) -> Path:
     """A file to be written later; refused now when that can't work, so that no long run ends in an error."""
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected a file in a directory that exists, but got {text!r}")
-    return path
+    reason = why_unwritable(Path(text))
+    if reason is not None:
+        words = "a file in a directory that exists and can be written to"
+        raise argparse.ArgumentTypeError(f"expected {words}, but got {text!r}: {reason}")
+    return Path(text)
+
+
+def output_directory(benchmark: str, flag: str, path: Path, file: str) -> None:
+    """Makes a directory, and refuses one in which ``file`` can't be written later."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        reason = why_unwritable(path / file)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise UsageError(f"{benchmark}: expected {flag} to be a directory to write to, but got {str(path)!r}: {reason}")
+
+
+def why_unwritable(path: Path) -> str | None:
+    """Why a file can't be written; to ask leaves nothing behind."""
+    path = Path(os.path.realpath(path))
+    try:
+        new = not path.exists()
+        if new or path.is_file():
+            with path.open("a"):
+                pass
+            if new:
+                path.unlink()
+        elif path.is_dir():
+            return os.strerror(errno.EISDIR)
+        elif not os.access(path, os.W_OK):  # of a pipe: who reads it would hear that it is opened
+            return os.strerror(errno.EACCES)
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: str) -> None:

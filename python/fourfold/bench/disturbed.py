@@ -131,7 +131,9 @@ def cells(work: str, alone: Samples, disturbed: Samples, slower: Mapping[tuple[s
 
 @contextlib.contextmanager
 def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # In a session of its own Ctrl-C does not reach it: this process is told, and ends it.
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, start_new_session=True)
     try:
         yield process
     finally:

@@ -12,7 +12,7 @@ import torch
 
 import fourfold
 from fourfold.bench.precision import FLOAT32, PRECISIONS, Precision
-from fourfold.usage import UsageError
+from fourfold.usage import UsageError, output_directory
 
 SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # what a quick look does without
 
@@ -47,6 +47,8 @@ class Request:
             raise UsageError(
                 f"bench {benchmark}: expected matplotlib for --plots, but it is missing: pip install 'fourfold[bench]'"
             )
+        if options.get("plots") is not None:
+            output_directory(f"bench {benchmark}", "--plots", options["plots"], "speedup.png")
         sizes = {name: options[name] for name in options["size_names"] if options[name] is not None}
         return cls(
             benchmark,

@@ -15,10 +15,11 @@ from fourfold.bench.timing import pinned_threads
 from fourfold.demo import corpus as corpora
 from fourfold.demo import report
 from fourfold.demo.training import Run, agreement, in_turns, prepare, speedup, write
-from fourfold.usage import UsageError
+from fourfold.usage import UsageError, output_directory
 
 PROMPTS = (b"def ", b"class ", b"    for ")
 SAMPLE_LENGTH = 200
+PICTURE = "fourfold-demo.png"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Options:
 def run(options: Options) -> int:
     """Train, compare and report; returns the exit code: 0 when both loss curves agree, else 1."""
     device = usable_device(options.device)
-    make_directory(options.out)
+    output_directory("demo", "--out", options.out, PICTURE)
     if options.sequence_length >= corpora.LENGTH:
         raise UsageError(
             f"demo: expected --sequence-length below the text's {corpora.LENGTH}, but got {options.sequence_length}"
@@ -71,7 +72,7 @@ def save_picture(result: report.Result, directory: Path) -> str:
         return "For a picture of both trainings install matplotlib: pip install 'fourfold[bench]'."
     from fourfold.demo import picture
 
-    path = directory / "fourfold-demo.png"
+    path = directory / PICTURE
     picture.save(result, path)
     return f"Picture: {path}"
 
@@ -91,13 +92,6 @@ def usable_device(name: str) -> torch.device:
     if device.type != "cpu" and (device.index or 0) >= torch.accelerator.device_count():
         raise UsageError(f"demo: expected one of {torch.accelerator.device_count()} devices, but got {name!r}")
     return device
-
-
-def make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"demo: expected --out to be a directory, but got {str(path)!r}: {error.strerror}") from error
 
 
 def block_steps(steps: int) -> int:

@@ -164,6 +164,8 @@ def write(
     for _ in range(length):
         logits, state = model(tokens, state)
         prediction = torch.softmax(logits[-1, 0].float().cpu() / temperature, dim=0)
+        if not prediction.isfinite().all():  # a learning rate far too high: there is nothing to draw from
+            break
         text.append(int(torch.multinomial(prediction, 1, generator=generator)))
         tokens = torch.tensor([text[-1:]], device=device)
     return corpus.decode(text)
