@@ -28,6 +28,9 @@ constexpr Shape shapes[] = {
     {"by rows, in float64", Kind::float64, 225, 40, 24, 40, false},
     {"by rows, in bfloat16", Kind::bfloat16, 225, 40, 24, 40, false},
     {"uneven, by units, in bfloat16", Kind::bfloat16, 130, 5, 100, 200, true},
+    {"few rows, their weights where they lie", Kind::float32, 15, 4, 200, 220, false},
+    {"few rows, uneven, in float64", Kind::float64, 6, 2, 200, 220, true},
+    {"few rows, in bfloat16", Kind::bfloat16, 15, 4, 200, 220, false},
 };
 
 int failures = 0;
