@@ -15,7 +15,17 @@ import torch
 
 import fourfold
 from fourfold.__main__ import main
-from fourfold.bench import cell, comparison, elementwise, environment, graphs, request, sequence, tables, timing
+from fourfold.bench import (
+    cell,
+    comparison,
+    elementwise,
+    environment,
+    graphs,
+    request,
+    sequence,
+    tables,
+    timing,
+)
 from fourfold.bench.precision import FLOAT32
 from fourfold.bench.problem import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS, Contender
 from machine import devices
@@ -292,6 +302,15 @@ def test_what_nvidia_smi_says_is_read(tmp_path, monkeypatch):
     assert len(asked.split()) == 3  # nothing that would change a setting
     program.write_text("#!/bin/sh\nexit 9\n")
     assert set(environment.nvidia_smi("").values()) == {None}
+
+
+def test_the_clocks_of_a_measurement_are_a_gpus(monkeypatch):
+    monkeypatch.setattr(environment, "uuid", lambda device: "GPU-12")
+    said = {"clock_sm": "1980 MHz", "clock_memory": "2619 MHz", "temperature": "41", "driver": "580.1"}
+    monkeypatch.setattr(environment, "nvidia_smi", lambda uuid: said)
+    clocks = environment.clocks(torch.device("cuda"))
+    assert clocks == {"clock_sm": "1980 MHz", "clock_memory": "2619 MHz", "temperature": "41"}
+    assert environment.clocks(torch.device("cpu")) is None
 
 
 def test_the_environment_of_a_gpu_names_it(monkeypatch):
