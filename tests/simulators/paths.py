@@ -32,7 +32,7 @@ simulated.serve(os.environ["FOURFOLD_SIMULATED"])
 def gru(batch):
     fourfold.nn.GRU(8, 8)(torch.randn(3, batch, 8))
 def mlp(width):
-    fourfold.nn.MLP(width, 8, 8)(torch.randn(4, width))
+    fourfold.mlp(torch.randn(4, width), torch.randn(8, width), torch.randn(8), torch.randn(8, 8), torch.randn(8))
 """
 
 
