@@ -85,6 +85,7 @@ struct UnpackedColumns {
   void multiply_rows(const E* const* a, int64_t count, int64_t begin, int64_t end, S* sums, const F& done) const {
     for_tiles<tile_rows>(count, [&](int64_t from, auto rows) {
       const auto sum = [&](int r, int64_t block) { return sums + (r * (end - begin) + block - begin) * lanes<S>; };
+      for (int64_t at = 0; at < rows * (end - begin); ++at) Vectorized<S>(S(0)).store(sums + at * lanes<S>);
       for (int k = 0; k < of.gates; ++k) {
         for (int64_t unit = 0; unit < of.hidden_size; unit += strip) {
           add_strip<rows>(a + from, k, unit, begin, end, sum);
@@ -105,8 +106,7 @@ struct UnpackedColumns {
         static_cast<const E*>(of.weights) + (of.gate_of(k) * of.hidden_size + unit) * of.leading_dim;
     for_panels<panels_at_once<rows, 1>>(begin, end, [&](int64_t block, auto panels) {
       Tile<S, rows, panels> tile;
-      tile.clear();
-      for (int r = 0; r < rows && k + unit > 0; ++r) {
+      for (int r = 0; r < rows; ++r) {
         for (int p = 0; p < panels; ++p) tile.at[r][p] = Vectorized<S>::loadu(sum(r, block + p));
       }
       multiply_in_place<rows, panels>(
