@@ -1,5 +1,5 @@
 // The twin of the tensor cores' product, from the hipified cuda/: what it cuts off, and what becomes of a long sum.
-#include "mma_hip.cuh"
+#include "persistent_hip.cuh"
 
 #include <cmath>
 #include <cstring>
@@ -39,17 +39,29 @@ FOURFOLD_FN Slot all_of(float value) {
 // With all of the bits that TF32 holds, so that the products have twice as many.
 FOURFOLD_ANYWHERE float factor(int chunk) { return 1.0f + static_cast<float>(chunk * 37 % 1024 | 1) / 1024.0f; }
 
+// As a persistent kernel has the weights: so many chunks of a row in registers.
+constexpr int tile_chunks = 32;
+
 template <Sum how>
-__global__ void long_sum(int chunks, float other, float* out) {
-  float sum[4] = {};
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    const Slot row = all_of(factor(chunk)), column = all_of(other);
-    float part[4] = {};
-    if (how == Sum::as_a_tile) multiply_tile<float, Rounding::none>(sum, row, row, column);
-    else multiply_words<float>(how == Sum::by_tensor_cores ? sum : part, row, row, column);
-    for (int n = 0; n < 4; ++n) sum[n] += part[n];
+__global__ void long_sum(const float* row, int depth, float other, float* out) {
+  float sum[1][4] = {};
+  if constexpr (how == Sum::as_a_tile) {
+    Slot weights[tile_chunks][1];
+    for (Slot(&column)[1] : weights) column[0] = all_of(other);
+    const float* const rows[2] = {row, row};
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int k = lane % 4 * slot_size<float>; k < depth; k += tile_chunks * chunk_depth<float>) {
+      multiply_rows<float, Rounding::none>(sum, rows, k, depth, weights);
+    }
+  } else {
+    for (int k = 0; k < depth; k += chunk_depth<float>) {
+      const Slot slot = all_of(row[k]), column = all_of(other);
+      float part[4] = {};
+      multiply_words<float>(how == Sum::by_tensor_cores ? sum[0] : part, slot, slot, column);
+      for (int n = 0; n < 4; ++n) sum[0][n] += part[n];
+    }
   }
-  for (int n = 0; n < 4; ++n) out[threadIdx.x * 4 + n] = sum[n];
+  for (int n = 0; n < 4; ++n) out[threadIdx.x * 4 + n] = sum[0][n];
 }
 
 // Of 4096 products: as exact as float32 is where its additions round, and their errors so cancel.
@@ -57,10 +69,14 @@ template <Sum how>
 bool keeps_digits() {
   constexpr int chunks = 256;
   const float other = how == Sum::as_a_tile ? 0.7f : 1365.0f / 1024.0f;  // a tile cuts in two what TF32 does not hold
-  Array<float> out(4 * group_size);
-  hipLaunchKernelGGL(long_sum<how>, dim3(1), dim3(group_size), 0, nullptr, chunks, other, out.data());
+  Array<float> row(chunks * chunk_depth<float>), out(4 * group_size);
   double wanted = 0;
-  for (int chunk = 0; chunk < chunks; ++chunk) wanted += double{factor(chunk)} * other * chunk_depth<float>;
+  for (size_t k = 0; k < row.size(); ++k) {
+    row[k] = factor(static_cast<int>(k) / chunk_depth<float>);
+    wanted += double{row[k]} * other;
+  }
+  hipLaunchKernelGGL(long_sum<how>, dim3(1), dim3(group_size), 0, nullptr, row.data(), static_cast<int>(row.size()),
+                     other, out.data());
   bool right = launched();
   for (size_t k = 0; k < out.size() && right; ++k) {
     const double error = std::fabs(out[k] - wanted) / wanted;
