@@ -298,7 +298,10 @@ void run_forward(const RecurrentForward& job) {
                       static_cast<double>(Cell::gates * layer.hidden_size) *
                       static_cast<double>(layer.input_size + layer.hidden_size);
   const int64_t blocks = weights.blocks();
-  const Plan plan = plan_of(layer, blocks, weights.size() * bytes, blocks * Packed::width * bytes, work);
+  // Few rows are bound by reading the weights, packed or not.
+  const Plan plan = few_rows(layer)
+                        ? plan_in_place<Cell>(layer, blocks)
+                        : plan_of(layer, blocks, weights.size() * bytes, blocks * Packed::width * bytes, work);
   const Scratch<E> memory(job.packed == nullptr ? weights.size() : 0);
   if (job.packed == nullptr) weights.data = memory.get();
   Forward<Cell, E, Packed>(job, plan, weights).run([&](const Part& part, Member& member) {
