@@ -40,15 +40,15 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
-// For what reads the simulator's books on behalf of a kernel.
+// ThreadSanitizer keeps a call stack per timeline. A function that leaves by switching away for good must not be on it.
+#define GPUSIM_NO_TSAN __attribute__((no_sanitize("thread")))
+
+// For what reads the simulator's books on behalf of a kernel, or keeps them.
 #if GPUSIM_CHECKED
 #define GPUSIM_NOT_CHECKED __attribute__((no_sanitize("kernel-address")))
 #else
-#define GPUSIM_NOT_CHECKED
+#define GPUSIM_NOT_CHECKED GPUSIM_NO_TSAN
 #endif
-
-// ThreadSanitizer keeps a call stack per timeline. A function that leaves by switching away for good must not be on it.
-#define GPUSIM_NO_TSAN __attribute__((no_sanitize("thread")))
 
 #pragma GCC visibility push(hidden)
 
