@@ -101,12 +101,15 @@ bool capability_is(int major, int minor, int optin, int by_shared, int by_thread
           is(hipGetLastError(), hipErrorInvalidValue) &&
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&most, nothing, 32, 16 * 1024), hipSuccess) &&
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&small, nothing, 1024, 0), hipSuccess);
-  return right && same("blocks of 16 KB", most, by_shared) && same("blocks of 1024 threads", small, by_threads);
+  // Of so small a block each thread may have 255 registers, in units that make them 256.
+  constexpr int by_registers = 65536 / (256 * GPUSIM_WARP);
+  return right && same("blocks of 16 KB", most, std::min(by_shared, by_registers)) &&
+         same("blocks of 1024 threads", small, by_threads);
 }
 
 bool smallest() { return capability_is(7, 5, 64 * 1024, 4, 1); }
 bool usual() { return capability_is(8, 6, 99 * 1024, 5, 1); }
-bool largest() { return capability_is(9, 0, 227 * 1024, 8, 1); }
+bool largest() { return capability_is(9, 0, 227 * 1024, 13, 1); }
 
 // Run with GPUSIM_REGISTERS, which has 64 for `nothing` and 80 for `add_one`; without it, they may have all there are.
 bool registers() {
