@@ -73,13 +73,15 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     ]
     inputs = sorted(translated.glob("*.hip")) + sorted((ROOT / "cpp" / "ops").glob("*.cpp"))
     inputs += [SIMULATORS / "library" / "torch_gpu.cpp"]
-    # First when linked, so that of what both sorts of files have in them the one that is not checked remains.
-    unchecked = [SIMULATORS / "gpusim" / "checks.cpp", SIMULATORS / "library" / "device_memory.cpp"]
-    unchecked = unchecked if sanitizer == "checked" else []
+    # First when linked, so that of what both sorts of files have in them the one that is not checked remains. Under
+    # ThreadSanitizer a launch runs at once, and torch's own memory does.
+    memory = [] if sanitizer == "thread" else [SIMULATORS / "library" / "device_memory.cpp"]
+    checks = [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
+    unchecked = checks + memory
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
-        options = ["-DGPUSIM_CHECKED=1"] if source in unchecked else flags
+        options = [f"-DGPUSIM_CHECKED={len(checks)}"] if source in unchecked else flags
         run("g++", *common, *options, "-x", "c++", "-c", source, "-o", target)
         return target
 

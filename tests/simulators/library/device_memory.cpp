@@ -1,5 +1,6 @@
-// Puts the simulated devices' memory behind torch's CPU tensors, in a checked build: from here on every tensor lies on
-// a device, and what else host code has does not.
+// Puts the simulated devices' memory behind torch's CPU tensors: from here on every tensor lies on a device, and what
+// else host code has does not. Without the checks that is the host's memory too, but an operator gives its own tensors
+// back before what it has launched runs, so that they too have to last until the stream comes to it.
 #include <c10/core/Allocator.h>
 #include <hip/hip_runtime_api.h>
 
@@ -15,16 +16,17 @@ std::atomic<unsigned> chosen_device{0};
 // When torch's stream comes to it: what was launched there before may still use the memory, as torch's allocator has it.
 void give_back(void* memory) {
   if (memory == nullptr) return;
+  const unsigned device = GPUSIM_CHECKED ? gpusim::arena().device_of(memory) : 0;  // as torch_gpu.cpp has it
   void* stream = nullptr;
-  aoti_torch_get_current_cuda_stream(static_cast<int32_t>(gpusim::arena().device_of(memory)), &stream);
-  if (hipStreamQuery(static_cast<hipStream_t>(stream)) == hipSuccess) gpusim::arena().release(memory);
+  aoti_torch_get_current_cuda_stream(static_cast<int32_t>(device), &stream);
+  if (hipStreamQuery(static_cast<hipStream_t>(stream)) == hipSuccess) (void)gpusim::release(memory);
   else (void)hipFreeAsync(memory, static_cast<hipStream_t>(stream));
 }
 
 class DeviceAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* memory = bytes == 0 ? nullptr : gpusim::arena().allocate(chosen_device, bytes, false);
+    void* memory = bytes == 0 ? nullptr : gpusim::allocate(chosen_device, bytes, false);
     if (bytes != 0 && memory == nullptr) throw std::bad_alloc();
     return {memory, memory, &give_back, c10::Device(c10::DeviceType::CPU)};
   }
@@ -46,7 +48,9 @@ class DeviceAllocator final : public c10::Allocator {
 FOR_CTYPES void gpusim_choose_device(unsigned device) { chosen_device = device; }
 
 // A tensor that an operator takes on the CPU, though its others are on a device.
-FOR_CTYPES void gpusim_lend_to_host(const void* memory) { gpusim::arena().lend(memory, true); }
+FOR_CTYPES void gpusim_lend_to_host(const void* memory) {
+  if (GPUSIM_CHECKED) gpusim::arena().lend(memory, true);
+}
 
 // The calling thread's, in the kernels' runtime.
 FOR_CTYPES int gpusim_current_device() { return static_cast<int>(gpusim::current_device); }
