@@ -39,9 +39,9 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     """The library of the hipified kernels for a device of that warp; built once for given sources."""
     import torch
 
-    sources = sorted(
-        p for d in ("cuda", "cpp", "hip", "tests/simulators") for p in (ROOT / d).rglob("*") if p.is_file()
-    )
+    # What is compiled, and no bytecode beside it.
+    folders = (ROOT / "cuda", ROOT / "cpp", ROOT / "hip", SIMULATORS / "gpusim", SIMULATORS / "library")
+    sources = sorted(p for folder in folders for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
     digest = hashlib.sha256(f"{torch.__version__} {warp} {sanitizer}".encode())
     for path in sources:
         digest.update(path.read_bytes())
