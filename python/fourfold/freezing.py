@@ -179,7 +179,7 @@ def packed_weights(module: nn.Module, parameters: Sequence[Sequence[Tensor | Non
 
 
 def _copies_of(module: Any) -> list[_Copy]:
-    """None where the weights are not on the CPU."""
+    """Empty where the weights are not on the CPU."""
     copies = []
     for names in module._parameter_names():
         parameters = tuple(module._parameters.get(name, getattr(module, name)) for name in names)
