@@ -14,11 +14,11 @@ import torch
 import check_gpu
 import gpu_environment
 import gpu_proof
-from check_gpu import FAILED, NOT_RUN, PASSED, Done, Outcome
+from gpu_context import FAILED, NOT_RUN, PASSED, Context, Device, Done, Outcome, stopped
 from machine import ROOT, linux_only
 from op_cases import tolerance
 
-DEVICE = check_gpu.Device("NVIDIA H100 80GB HBM3", "9.0", "580.1", "2.11.0", "13.0", "13.0")
+DEVICE = Device("NVIDIA H100 80GB HBM3", "9.0", "580.1", "2.11.0", "13.0", "13.0")
 RESULTS = """\
 {"test": "tests/test_values.py::test_values[cuda-lltm_cell-odd-float32-strided]", "outcome": "passed"}
 {"test": "tests/test_values.py::test_values[cuda-softshrink-one-float32-contiguous]", "outcome": "passed"}
@@ -38,7 +38,7 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setattr(check_gpu, "find_device", lambda: DEVICE)
     monkeypatch.delenv("OUT", raising=False)
     check_gpu.BUILD.mkdir()
-    return check_gpu.Context(check_gpu.parse([]), DEVICE, tmp_path / "log")
+    return Context(check_gpu.parse([]), DEVICE, tmp_path / "log")
 
 
 def answers(monkeypatch, *answered):
@@ -50,7 +50,7 @@ def answers(monkeypatch, *answered):
         code, *lines = answered.pop(0)
         return Done(code, 1.0, lines)
 
-    monkeypatch.setattr(check_gpu.Context, "run", run)
+    monkeypatch.setattr(Context, "run", run)
     return asked
 
 
@@ -62,9 +62,9 @@ def test_without_a_gpu_it_is_one_sentence():
 
 
 def test_an_unknown_step_is_refused(capsys):
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as refusal:
         check_gpu.parse(["--steps", "build,fly"])
-    assert stopped.value.code == 2
+    assert refusal.value.code == 2
     assert "expected some of build,tests,bench,paths,sanitizer,rest, but got 'fly'" in capsys.readouterr().err
 
 
@@ -85,7 +85,7 @@ def test_a_command_is_stopped_with_its_children_when_time_is_up(context):
     script += "; p.wait()"
     done = context.run(sys.executable, "-c", script)
     assert done.code is None and done.seconds < 30
-    assert check_gpu.stopped(done).endswith("at the end of its time")
+    assert stopped(done).endswith("at the end of its time")
     pid = int(done.lines[0])
     for _ in range(100):  # until init has taken it over and buried it
         if not is_running(pid):
@@ -148,7 +148,7 @@ def pytests(monkeypatch, ends):
             Path(command[command.index("--results") + 1]).write_text(results)
         return Done(code, 1.0, ["5 passed in 1.0s"])
 
-    monkeypatch.setattr(check_gpu.Context, "run", run)
+    monkeypatch.setattr(Context, "run", run)
     return asked
 
 
