@@ -41,6 +41,7 @@ struct PersistentBackward {
   const T* grad_h_n;     // or null
   const T* grad_c_n;     // or null
   T* grad_gates;         // (rows, grads * hidden_size)
+  bool need_states;      // whether the next two are written
   T* grad_h_0;
   T* grad_c_0;  // null where the cell has no c
 };
@@ -271,6 +272,7 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
   for (int s = 0; s < sequence.time; ++s) {
     const Step before = s + 1 < sequence.time ? step.next(sequence, !sequence.reverse) : Step{};
     gradients_of_gates<Cell>(job, step, before, grad_h, grad_state);
+    if (!job.need_states && s + 1 == sequence.time) return;
     finish_step(sequence, s + 1);
     // A warp's part of the depth goes from one gate into the next, and so over any units.
     wait_for(sequence, 0, size, s + 1);

@@ -149,7 +149,12 @@ class PlainBackward {
   void run() const {
     begin(grad_h_, job_.grad_h_n);
     begin(grad_state_, job_.grad_c_n);
-    for (int64_t s = 0; s < layer_.time; ++s) run_step(layer_.reverse ? s : layer_.time - 1 - s);
+    for (int64_t s = 0; s < layer_.time; ++s) {
+      const int64_t t = layer_.reverse ? s : layer_.time - 1 - s;
+      step_gates(t);
+      if (job_.need_states || s + 1 < layer_.time) step_h(t);
+    }
+    if (!job_.need_states) return;
     end(job_.grad_h_0, grad_h_, Cell::has_c ? nullptr : grad_state_);
     if (Cell::has_c) end(job_.grad_c_0, grad_state_, nullptr);
   }
@@ -167,43 +172,52 @@ class PlainBackward {
         SumJob<T, V>{layer_.batch, layer_.hidden_size, grad, more, nullptr, static_cast<T*>(result)});
   }
 
-  void run_step(int64_t t) const {
+  const T* states() const { return static_cast<const T*>(Cell::has_c ? job_.cells : job_.output); }
+  T* grad_gates(int64_t t) const { return grad_gates_ + first_row(layer_, t) * Cell::grads * layer_.hidden_size; }
+  Before<T> before(int64_t t) const {
+    return state_before<T>(layer_, t, states(), Cell::has_c ? job_.c_0 : job_.h_0);
+  }
+
+  void step_gates(int64_t t) const {
     const int64_t size = layer_.hidden_size;
     const int64_t first = first_row(layer_, t);
-    const int64_t rows = active_rows(layer_, t);
-    const T* states = static_cast<const T*>(Cell::has_c ? job_.cells : job_.output);
-    const Before<T> before = state_before<T>(layer_, t, states, Cell::has_c ? job_.c_0 : job_.h_0);
-    T* grad_gates = grad_gates_ + first * Cell::grads * size;
     apply_cell_backward<Cell>(
         layer_.place, CellBackward<T, V>{
-                          .rows = rows,
+                          .rows = active_rows(layer_, t),
                           .hidden_size = size,
                           .kept = static_cast<const T*>(job_.kept) + first * Cell::kept * size,
-                          .state = before,
-                          .next_state = states + first * size,
+                          .state = before(t),
+                          .next_state = states() + first * size,
                           .grad_h = grad_h_,
                           .grad_output = at(static_cast<const T*>(job_.grad_output), first * size),
                           .grad_next_state = grad_state_,
-                          .grad_gates = grad_gates,
+                          .grad_gates = grad_gates(t),
                           .grad_state = grad_state_,
                       });
+  }
+
+  // The gradient of h before the step: what the gates make of it.
+  void step_h(int64_t t) const {
+    const int64_t size = layer_.hidden_size;
+    const int64_t rows = active_rows(layer_, t);
     const int64_t depth = Cell::gates * size;
+    const bool* reset = before(t).reset;
     const ProductJob<T, V> job{
         .rows = rows,
         .depth = depth,
         .columns = size,
-        .a = grad_gates + (Cell::grads - Cell::gates) * size,  // the last slots are those of the recurrent part
+        .a = grad_gates(t) + (Cell::grads - Cell::gates) * size,  // the last slots are those of the recurrent part
         .a_leading_dim = Cell::grads * size,
         .b = static_cast<const T*>(layer_.weight_hh),
         .b_leading_dim = layer_.weight_hh_leading_dim,
-        .reset = before.reset,
+        .reset = reset,
         .out = grad_h_,
     };
     if (!vendor_wins(rows * depth * size)) return multiply(layer_.place, job);
     const Tensor product = mm(matrix(layer_.place, job.a, rows, depth, job.a_leading_dim, layer_.kind),
                               matrix(layer_.place, job.b, depth, size, job.b_leading_dim, layer_.kind));
     const auto* sums = static_cast<const T*>(data_of(product));
-    add(layer_.place, SumJob<V, T>{rows, size, sums, nullptr, before.reset, grad_h_});
+    add(layer_.place, SumJob<V, T>{rows, size, sums, nullptr, reset, grad_h_});
   }
 
   const RecurrentBackward& job_;
@@ -327,6 +341,7 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
       .grad_h_n = static_cast<const T*>(job.grad_h_n),
       .grad_c_n = static_cast<const T*>(job.grad_c_n),
       .grad_gates = static_cast<T*>(out_data(grad_gates)),
+      .need_states = job.need_states,
       .grad_h_0 = static_cast<T*>(job.grad_h_0),
       .grad_c_0 = static_cast<T*>(job.grad_c_0),
   };

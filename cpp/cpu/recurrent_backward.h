@@ -60,13 +60,13 @@ class Backward {
         for (int64_t s = first; s < end; ++s) {
           step_gates(part, first, s);
           if (!plan_.by_rows) member.wait();
-          step_h(part, member, first, s);
+          if (needs_h(s)) step_h(part, member, first, s);
         }
         finish_chunk(part, member, first, end);
         if (!plan_.by_rows) member.wait();
       }
       if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // whose sums are zero
-      end_states(part);
+      if (job_.need_states) end_states(part);
       if (!job_.need_weights) return;
       member.wait();
       add_up(member);
@@ -87,6 +87,8 @@ class Backward {
     return outer_size<E>(size_, rows) + outer_size<E>(layer_.input_size, rows) + outer_size<E>(lanes<S>, rows);
   }
 
+  // Whether the gradient of h before a step is asked for: by the step that is next, or at the end by the caller.
+  bool needs_h(int64_t s) const { return job_.need_states || s + 1 < layer_.time; }
   int64_t step_at(int64_t s) const { return layer_.reverse ? s : layer_.time - 1 - s; }
   S* grad_h(int64_t row) const { return states_.get() + row * size_; }
   S* grad_state(int64_t row) const { return states_.get() + (layer_.batch + row) * size_; }
@@ -97,7 +99,7 @@ class Backward {
     const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
     const int64_t begin = member.begin();
     const int64_t end = member.end();
-    hidden_.pack(share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end));
+    if (needs_h(0)) hidden_.pack(share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end));
     input_.pack(share_of(input_.blocks(), begin), share_of(input_.blocks(), end));
   }
 

@@ -29,14 +29,14 @@ GruGradients gru_backward(
     const Tensor& input, const Tensor& h_0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
     const Tensor& gates, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset) {
+    const OptionalTensor& reset, bool need_states) {
   const RecurrentArguments arguments{input, h_0, std::nullopt, weight_ih, weight_hh, bias_ih, bias_hh, reverse,
                                      batch_sizes, reset, allow_tf32};
   const RecurrentShape shape = check_arguments(cell.backward_op, cell, arguments);
   const WeightGradients weights = weight_gradients(kernels, cell, shape, arguments, need_weights);
   const RecurrentResults grads = run_backward(
       kernels, cell, shape, arguments, {grad_output, grad_h_n, std::nullopt, output, gates, std::nullopt},
-      weights, need_input);
+      weights, need_input, need_states);
   const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, input); };
   return {grads.grad_input, grads.grad_h_0, result(weights.weight_ih),
           result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
@@ -65,7 +65,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       "gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor input, Tensor h_0,"
       " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, bool reverse, Tensor? batch_sizes,"
       " Tensor output, Tensor gates, bool need_input=True, bool need_weights=True,"
-      " bool allow_tf32=False, Tensor? reset=None)"
+      " bool allow_tf32=False, Tensor? reset=None, bool need_states=True)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
   m.def("gru_pack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor packed");

@@ -19,7 +19,7 @@ GruGradients gru_backward(
     const Tensor& input, const Tensor& h_0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
     const Tensor& gates, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset);
+    const OptionalTensor& reset, bool need_states);
 
 // The weights as a CPU's kernels want them, for calls that share them.
 Tensor gru_pack(

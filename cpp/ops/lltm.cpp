@@ -74,7 +74,7 @@ LltmOutputs lltm_backward(
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
     const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset) {
+    const OptionalTensor& reset, bool need_states) {
   const char* op = cell.backward_op;
   const RecurrentShape shape = check_sequence(op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(op, shape, input, h_0, c_0, weights, bias, reset);
@@ -94,7 +94,7 @@ LltmOutputs lltm_backward(
     if (bias) parts.bias_ih = grad_bias = empty(place, {rows}, dtype);
   }
   const RecurrentResults results = run_backward(
-      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells}, parts, need_input);
+      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells}, parts, need_input, need_states);
   const ScalarType result = input.scalar_type();
   grad_bias = convert(grad_bias, result);
   return {results.grad_input, results.grad_h_0, results.grad_c_0, convert(grad_weights, result),
@@ -129,7 +129,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "lltm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input, Tensor h_0, Tensor c_0,"
       " Tensor weights, Tensor? bias, bool reverse, Tensor? batch_sizes, Tensor output, Tensor gates, Tensor cells,"
-      " bool need_input=True, bool need_weights=True, bool allow_tf32=False, Tensor? reset=None)"
+      " bool need_input=True, bool need_weights=True, bool allow_tf32=False, Tensor? reset=None, bool need_states=True)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weights, Tensor grad_bias)");
   m.def("lltm_pack(Tensor weights, Tensor? bias=None) -> Tensor packed");
 }

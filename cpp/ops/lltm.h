@@ -23,7 +23,7 @@ LltmOutputs lltm_backward(
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
     const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset);
+    const OptionalTensor& reset, bool need_states);
 
 // The weights as a CPU's kernels want them, for calls that share them.
 Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);

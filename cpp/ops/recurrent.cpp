@@ -226,7 +226,7 @@ RecurrentOutputs run_forward(
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
-    bool need_input) {
+    bool need_input, bool need_states) {
   const char* op = cell.backward_op;
   const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   const bool is_packed = arguments.batch_sizes.has_value();
@@ -262,8 +262,8 @@ RecurrentResults run_backward(
   const OptionalTensor grad_c_n = prepared(gradients.grad_c_n, dtype);
   RecurrentResults results;
   results.grad_input = need_input ? like_input(shape, is_packed, place, shape.input_size, dtype) : nothing(place, dtype);
-  results.grad_h_0 = empty(place, {shape.batch, shape.hidden_size}, dtype);
-  results.grad_c_0 = allocate(cell.has_c, place, {shape.batch, shape.hidden_size}, dtype);
+  results.grad_h_0 = allocate(need_states, place, {shape.batch, shape.hidden_size}, dtype);
+  results.grad_c_0 = allocate(need_states && cell.has_c, place, {shape.batch, shape.hidden_size}, dtype);
   RecurrentBackward job{
       .layer = p.layer,
       .input = data_of(p.input),
@@ -277,8 +277,9 @@ RecurrentResults run_backward(
       .grad_c_n = data_of(grad_c_n),
       .need_input = need_input,
       .need_weights = weights.wanted,
-      .grad_h_0 = out_data(results.grad_h_0),
-      .grad_c_0 = cell.has_c ? out_data(results.grad_c_0) : nullptr,
+      .need_states = need_states,
+      .grad_h_0 = need_states ? out_data(results.grad_h_0) : nullptr,
+      .grad_c_0 = need_states && cell.has_c ? out_data(results.grad_c_0) : nullptr,
       .grad_input = need_input ? out_data(results.grad_input) : nullptr,
       .grad_weight_ih = data_or_null(weights.weight_ih),
       .grad_weight_ih_leading_dim = leading_dim(weights.weight_ih),

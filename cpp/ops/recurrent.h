@@ -111,9 +111,9 @@ struct WeightGradients {
 };
 
 struct RecurrentResults {
-  Tensor grad_input;  // shape (0) where it was not wanted
+  Tensor grad_input;  // each of shape (0) where it was not wanted
   Tensor grad_h_0;
-  Tensor grad_c_0;  // shape (0) where the cell has no c
+  Tensor grad_c_0;  // likewise where the cell has no c
 };
 
 // What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
@@ -129,7 +129,7 @@ int64_t leading_dim(const OptionalTensor& matrix);
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
-    bool need_input);
+    bool need_input, bool need_states);
 
 // Memory for the gradients of weights that lie as torch's; and what the operator returns of it, in input's dtype, with
 // shape (0) for what was left out.

@@ -56,7 +56,8 @@ struct RecurrentBackward {
   const void* grad_c_n;     // (batch, hidden_size)
   bool need_input;
   bool need_weights;
-  void* grad_h_0;        // out (batch, hidden_size)
+  bool need_states;
+  void* grad_h_0;        // out (batch, hidden_size), written if need_states
   void* grad_c_0;        // out likewise, where the cell has a c
   void* grad_input;      // out (rows, input_size), written if need_input; what follows, if need_weights
   void* grad_weight_ih;  // out, as weight_ih

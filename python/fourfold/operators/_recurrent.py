@@ -140,7 +140,7 @@ def _fake_backward(cell: Cell, *args: Any) -> Outputs:
     parameters = (getattr(a, name) for name in cell.parameters)
     return (
         a.input.new_empty(a.input.shape if a.need_input else (0,)),
-        *(a.h_0.new_empty(a.h_0.shape) for _ in cell.states),
+        *(a.h_0.new_empty(a.h_0.shape if a.need_states else (0,)) for _ in cell.states),
         *(a.input.new_empty(p.shape if a.need_weights and p is not None else (0,)) for p in parameters),
     )
 
@@ -170,7 +170,7 @@ def _reference_backward(cell: Cell, *args: Any) -> Outputs:
     names = (*cell.differentiable, "reverse", "batch_sizes", "reset")
     given = cell.Forward(**{name: getattr(a, name) for name in names})
     grads = [a.grad_output, *(getattr(a, f"grad_{state}_n") for state in cell.states)]
-    needed = (a.need_input, *(True for _ in cell.states), *(a.need_weights for _ in cell.parameters))
+    needed = (a.need_input, *(a.need_states for _ in cell.states), *(a.need_weights for _ in cell.parameters))
     return gradients_of(lambda *arguments: _reference(cell, *arguments), tuple(given), grads, needed)
 
 
@@ -227,14 +227,14 @@ def declare(cell: Cell) -> tuple[Operator, Operator]:
         count = len(cell.differentiable)
         arguments, batch_sizes, reset = saved[:count], saved[count], saved[count + 1]
         need = ctx.needs_input_grad
-        need_weights = any(need[first_parameter:count])
+        need_states, need_weights = any(need[1:first_parameter]), any(need[first_parameter:count])
         results = backward(
             *cell.Backward(
                 *grads, *arguments, ctx.reverse, batch_sizes, *saved[count + 2 :], need[0], need_weights,
-                ctx.allow_tf32, reset,
+                ctx.allow_tf32, reset, need_states,
             )
         )  # fmt: skip
-        states = (True,) * len(cell.states)
+        states = (need_states,) * len(cell.states)
         parameters = (need_weights and p is not None for p in arguments[first_parameter:])
         needed = (need[0], *states, *parameters)
         return (*(g if wanted else None for g, wanted in zip(results, needed, strict=True)), *tail)

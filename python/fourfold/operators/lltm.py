@@ -47,6 +47,7 @@ class Backward(NamedTuple):
     need_weights: bool = True
     allow_tf32: bool = False
     reset: Tensor | None = None
+    need_states: bool = True
 
 
 def _check_parameters(op: str, a: Forward | Backward, hidden_size: Any) -> None:

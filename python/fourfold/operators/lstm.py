@@ -51,6 +51,7 @@ class Backward(NamedTuple):
     need_weights: bool = True
     allow_tf32: bool = False
     reset: Tensor | None = None
+    need_states: bool = True
 
 
 FORWARD, BACKWARD = declare(

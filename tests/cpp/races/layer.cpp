@@ -111,6 +111,7 @@ Results<S> Layer<S>::run() const {
   backward.grad_c_n = has_c ? grad_c_n_.data() : nullptr;
   backward.need_input = true;
   backward.need_weights = true;
+  backward.need_states = true;
   backward.grad_h_0 = out(h_0_.size());
   backward.grad_c_0 = has_c ? out(c_0_.size()) : nullptr;
   backward.grad_input = out(input_.size());
