@@ -22,6 +22,15 @@ inline int level_index() {
   return choice.index;
 }
 
+}  // namespace fourfold::cpu
+
+#ifdef FOURFOLD_CPU_LEVEL
+// A level's own files define its kernels, and are the same whatever other levels are built.
+#define FOURFOLD_CPU_KERNEL(name, signature) namespace FOURFOLD_CPU_LEVEL { signature name; }
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature) FOURFOLD_CPU_KERNEL(name, signature)
+#else
+namespace fourfold::cpu {
+
 // Of the levels that are built, those that hold every kernel; the others are the last of them, with kernels in bfloat16.
 inline constexpr int full_levels = FOURFOLD_CPU_LEVEL_COUNT < 3 ? FOURFOLD_CPU_LEVEL_COUNT : 3;
 
@@ -77,4 +86,5 @@ struct Bfloat16Kernel {
   inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name}};
 #else
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature) inline constexpr Bfloat16Kernel<signature> name{};
+#endif
 #endif
