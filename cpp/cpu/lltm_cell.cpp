@@ -111,7 +111,7 @@ class Forward {
     const int64_t all = groups(by_lanes_);
     for (int64_t group = 0; group < all; group += 2) {
       with_count<2>(least(2, all - group), [&](auto vectors) {
-        constexpr int most_units = tile_vectors / gates / vectors < 4 ? tile_vectors / gates / vectors : 4;
+        constexpr int most_units = least(fitting(gates * vectors), 4);
         for_panels<most_units>(0, count, [&](int64_t first, auto units) {
           Tile<S, gates * units, vectors> tile;
           for (int t = 0; t < gates * units; ++t) {
@@ -151,7 +151,7 @@ class Forward {
 
   void multiply_by_rows(int64_t unit, int64_t count, S* sums) const {
     for_row_tiles<gates>(job_.batch - by_lanes_, [&](int64_t from, auto rows) {
-      constexpr int most_units = tile_vectors / gates / rows < 2 ? 1 : 2;
+      constexpr int most_units = least(fitting(gates * rows), 2);
       for_panels<most_units>(0, count, [&](int64_t first, auto units) {
         Tile<S, gates * units, rows> tile;
         for (int t = 0; t < gates * units; ++t) {

@@ -24,8 +24,8 @@ auto load_or_zero(const M* from, int64_t at, int64_t count) {
 }
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
+constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // How a layer's work is shared out. Blocks are vectors of hidden units.
 struct Plan {

@@ -134,7 +134,7 @@ struct UnpackedLayer {
     Vectorized<S> bias[gates];
     for (int g = 0; g < gates; ++g) bias[g] = bias_of(layer.bias_ih, g, unit, count);
     for_vectors(rows, [&](int64_t row, auto vectors) {
-      constexpr int most_units = tile_vectors / gates / vectors;
+      constexpr int most_units = fitting(gates * vectors);
       for_panels<most_units>(0, count, [&](int64_t u, auto units) {
         Tile<S, gates * units, vectors> tile;
         tile.clear();
@@ -195,7 +195,7 @@ struct UnpackedLayer {
       int64_t depth, const void* bias, S* sums) const {
     // Enough sums at once to hide a multiply-add's latency: of all gates, or of some units where rows are many.
     constexpr int together = gates * rows <= tile_vectors ? gates : 1;
-    constexpr int units_at_once = tile_vectors / (together * rows) < 2 ? 1 : 2;
+    constexpr int units_at_once = least(fitting(together * rows), 2);
     const int64_t unit = block * lanes<S>;
     const int64_t count = lanes_left<S>(layer.hidden_size, unit);
     const int64_t gate_step = layer.hidden_size * leading_dim;

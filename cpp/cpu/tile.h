@@ -10,8 +10,15 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k.
+// Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k. A vector of
+// plain x86-64 takes two.
+#if defined(CPU_CAPABILITY_DEFAULT) && defined(__x86_64__)
+inline constexpr int tile_vectors = 6;
+#else
 inline constexpr int tile_vectors = Vectorized<float>::size() == 16 ? 24 : 12;
+#endif
+// How many of what takes so many vectors fit a tile; one, where that already is more than the registers hold.
+constexpr int fitting(int vectors) { return vectors < tile_vectors ? tile_vectors / vectors : 1; }
 
 #if defined(__AMX_BF16__)
 // AMX keeps accumulators of 16 rows and 16 columns, four of them beside the factors.
@@ -23,10 +30,9 @@ inline constexpr int panels_at_once = 4 / width;
 // The most rows of a tile whose panels have so many vectors, and how many panels a tile of so many rows takes at once:
 // enough chains to hide a multiply-add's latency, not more than the registers hold.
 template <int width>
-inline constexpr int most_rows = tile_vectors / width < 8 ? tile_vectors / width : 8;
+inline constexpr int most_rows = fitting(width) < 8 ? fitting(width) : 8;
 template <int rows, int width>
-inline constexpr int panels_at_once =
-    tile_vectors / (rows * width) < 1 + 7 / width ? tile_vectors / (rows * width) : 1 + 7 / width;
+inline constexpr int panels_at_once = fitting(rows * width) < 1 + 7 / width ? fitting(rows * width) : 1 + 7 / width;
 #endif
 
 template <typename S, int rows, int columns>

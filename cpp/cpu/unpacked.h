@@ -14,7 +14,7 @@ FOURFOLD_FN void multiply_columns(
     const E* columns, int64_t depth) {
   using F = Factor<E>;
   // Several k at once: the rows' many addresses do not stay in registers.
-  constexpr int steps = tile_vectors / 6 / vectors;
+  constexpr int steps = fitting(6 * vectors);
   const auto add = [&]<int count>(int64_t k, std::integral_constant<int, count>) __attribute__((always_inline)) {
     typename F::Vector column[count * vectors];
     for (int i = 0; i < count * vectors; ++i) column[i] = F::load(columns + (k * vectors + i) * lanes<Sum<E>>);
