@@ -23,8 +23,8 @@ TORCH = Path(torch.__file__).parent
 HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
 # Those between which the kernels differ; the wheel is compiled for more.
 CUDA_ARCHITECTURES = "75-real;90"
-# What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for.
-OLD_ARCHITECTURES = {"75": ("75", "89"), "90": ("90", "120")}
+# What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for: those that the newer one is not asked for.
+OLD_ARCHITECTURES = {"75": "89", "90": "120"}
 OLD_PTX = "8.7"
 
 
@@ -160,11 +160,11 @@ def cuda_old(report: Report) -> None:
     for (operator, *_), why in zip(wanted, refusals, strict=True):
         if why:
             report.refuse("cuda", "compiled", why, [operator])
-    names = ", ".join(number for real in OLD_ARCHITECTURES.values() for number in real)
+    names = ", ".join(OLD_ARCHITECTURES.values())
     report.facts.append(f"cuda: also compiled with the headers of CUDA 12.8, and assembled by its ptxas for {names}")
 
 
-def assemble(file: Path, architectures: tuple[str, ...], ptxas: Path) -> str:
+def assemble(file: Path, architecture: str, ptxas: Path) -> str:
     """Assembles one PTX file; returns what is wrong, if anything is."""
     if not file.exists():
         return f"nvcc wrote no {file.name} with the headers of CUDA 12.8"
@@ -172,11 +172,10 @@ def assemble(file: Path, architectures: tuple[str, ...], ptxas: Path) -> str:
     text = re.sub(r"^\.version .*$", f".version {OLD_PTX}", file.read_text(), count=1, flags=re.MULTILINE)
     older = file.with_suffix(".old.ptx")
     older.write_text(text)
-    for number in architectures:
-        command = [str(ptxas), f"-arch=sm_{number}", str(older), "-o", str(file.with_suffix(".cubin"))]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            return f"CUDA 12.8's ptxas refuses {file.name} for {number}: {done.stderr.strip().splitlines()[0]}"
+    command = [str(ptxas), f"-arch=sm_{architecture}", str(older), "-o", str(file.with_suffix(".cubin"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return f"CUDA 12.8's ptxas refuses {file.name} for {architecture}: {done.stderr.strip().splitlines()[0]}"
     return ""
 
 
