@@ -63,7 +63,7 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
 
     include = Path(torch.__file__).parent / "include"
     common = [
-        *("-std=c++20", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", f"-DGPUSIM_WARP={warp}"),
+        *("-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", f"-DGPUSIM_WARP={warp}"),
         *("-I", SIMULATORS / "gpusim", "-isystem", include),
     ]
     flags = [

@@ -2,10 +2,11 @@
 
 import os
 import re
+import subprocess
 
 import pytest
 
-from configuring import configuring, copy_of_the_sources, toolkit_root
+from configuring import CHOICES, configuring, copy_of_the_sources, toolkit_root
 from machine import ROOT, linux_only, output_of, tool
 
 
@@ -25,6 +26,7 @@ def nvcc(tmp_path):
             f"""#!/bin/sh
 case "$*" in
   *--version*) echo "Cuda compilation tools, release {version}, V{version}.1" ;;
+  *--list-gpu-arch*) for number in 75 80 86 87 88 89 90 100 103 110 120 121; do echo compute_$number; done ;;
   *--dryrun*) echo "#$ TOP={tmp_path}/toolkit/bin/.." >&2 ;;
   *) echo "error: -- unsupported GNU version!" >&2; exit 1 ;;
 esac
@@ -169,24 +171,57 @@ def test_a_wrapper_around_nvcc_is_seen_through(configure, toolkit, tmp_path):
     assert "arch=compute_90,code=[compute_90,sm_90]" in flags
 
 
+@pytest.fixture
+def architectures(nvcc, tmp_path):
+    """What CMake is told to compile for, and what the summary shows, where so much was asked for."""
+    script = tmp_path / "asked.cmake"
+    script.write_text(
+        f"""
+include("{ROOT}/cmake/cuda_architectures.cmake")
+fourfold_cuda_architectures("{nvcc("13.0")}" 13.0 "")
+message(STATUS "${{CMAKE_CUDA_ARCHITECTURES}} shown as ${{FOURFOLD_CUDA_ARCHITECTURES}}")
+"""
+    )
+
+    def run(asked):
+        surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
+        command = [tool("cmake", "cmake"), "-P", script]
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=surroundings | {"TORCH_CUDA_ARCH_LIST": asked},
+        )
+        return done.returncode, " ".join(done.stdout.split())
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("asked", "shown", "told"),
     [
-        ("8.0;9.0a;12.0+PTX", "8.0,9.0a,12.0+PTX", ["80-real", "90a-real", "120"]),
-        ("8.0 9.0", "8.0,9.0", ["80-real", "90-real"]),
-        ("Ampere Hopper+PTX", "8.0,8.6,9.0+PTX", ["80-real", "86-real", "90"]),
-        ("8.6 9.0+PTX 10.0", "8.6,9.0+PTX,10.0", ["86-real", "90", "100-real"]),
+        ("8.0;9.0a;12.0+PTX", "8.0,9.0a,12.0+PTX", "80-real;90a-real;120"),
+        ("8.0 9.0", "8.0,9.0", "80-real;90-real"),
+        ("Ampere Hopper+PTX", "8.0,8.6,9.0+PTX", "80-real;86-real;90"),
+        ("8.6 9.0+PTX 10.0", "8.6,9.0+PTX,10.0", "86-real;90;100-real"),
     ],
 )
-def test_architectures_are_named_as_torch_names_them(configure, toolkit, asked, shown, told, tmp_path):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", TORCH_CUDA_ARCH_LIST=asked)
-    assert code == 0, said
-    assert f"for {shown} --" in said
-    lines = (tmp_path / "build" / "build.ninja").read_text()
-    for name in told:
-        number = name.removesuffix("-real")
-        code = f"[sm_{number}]" if name.endswith("-real") else f"[compute_{number},sm_{number}]"
-        assert f"arch=compute_{number},code={code}" in lines
+def test_architectures_are_named_as_torch_names_them(architectures, asked, shown, told):
+    assert architectures(asked) == (0, f"-- {told} shown as {shown}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ("sm_80", "TORCH_CUDA_ARCH_LIST names the architecture sm_80; write 8.0, 9.0a, 12.0+PTX or Hopper, "),
+        ("3.5", "TORCH_CUDA_ARCH_LIST asks for the architecture 3.5, but CUDA 13.0 compiles for 7.5,8.0,"),
+    ],
+)
+def test_an_architecture_that_is_none_is_refused(architectures, asked, sentence):
+    code, said = architectures(asked)
+    assert code == 1
+    assert sentence in said
 
 
 def test_the_usual_architectures_end_in_ptx(configure, toolkit, driver, tmp_path):
@@ -205,19 +240,6 @@ def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver):
     code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", **driver(error=NO_DEVICE))
     assert code == 0, said
     assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX ", said)
-
-
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ("sm_80", "TORCH_CUDA_ARCH_LIST names the architecture sm_80; write 8.0, 9.0a, 12.0+PTX or Hopper, "),
-        ("3.5", "TORCH_CUDA_ARCH_LIST asks for the architecture 3.5, but CUDA "),
-    ],
-)
-def test_an_architecture_that_is_none_is_refused(configure, toolkit, asked, sentence):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", TORCH_CUDA_ARCH_LIST=asked)
-    assert code == 1
-    assert sentence in said
 
 
 def test_a_cmake_that_does_not_know_the_language_leaves_cuda_out(configure, tmp_path):

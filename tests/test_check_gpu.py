@@ -225,8 +225,6 @@ def without(monkeypatch, *names):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in names else find(name))
 
 
-# setuptools' own, when pip is looked for in a process in which another test has imported Python's distutils.
-@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")
 def test_the_environment_names_what_is_missing_and_installs_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_environment, "FOLDER", tmp_path / "venv")
     monkeypatch.setattr(gpu_environment, "PYTHON", tmp_path / "venv" / "bin" / "python")
