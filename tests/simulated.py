@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,20 +39,32 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     """The library of the hipified kernels for a device of that warp; built once for given sources."""
     import torch
 
-    # What is compiled, and no bytecode beside it.
     folders = (ROOT / "cuda", ROOT / "cpp", ROOT / "hip", SIMULATORS / "gpusim", SIMULATORS / "library")
-    sources = sorted(p for folder in folders for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
-    digest = hashlib.sha256(f"{torch.__version__} {warp} {sanitizer}".encode())
-    for path in sources:
+    return built(
+        f"warp{warp}-{sanitizer}",
+        "libfourfold_simulated.so",
+        lambda folder, library: compile_into(folder, library, warp, sanitizer, jobs),
+        folders,
+        torch.__version__,
+    )
+
+
+def built(
+    name: str, product: str, compile: Callable[[Path, Path], None], sources: Iterable[Path], *settings: object
+) -> Path:
+    """What compile(folder, product) makes: once for given sources and settings, whoever asks."""
+    # What is compiled, and no bytecode beside it.
+    files = sorted(p for source in sources for p in source.rglob("*") if p.is_file() and p.suffix != ".pyc")
+    digest = hashlib.sha256(repr(settings).encode())
+    for path in files:
         digest.update(path.read_bytes())
-    folder = BUILD / f"warp{warp}-{sanitizer}-{digest.hexdigest()[:16]}"
+    folder = BUILD / f"{name}-{digest.hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libfourfold_simulated.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two may ask for it at the same time
-        if not library.exists():
-            compile_into(folder, library, warp, sanitizer, jobs)
-    return library
+        if not (folder / product).exists():
+            compile(folder, folder / product)
+    return folder / product
 
 
 def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: int | None) -> None:

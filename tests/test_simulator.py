@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from machine import linux_only, missing, tool
 
 SIMULATORS = Path(__file__).parent / "simulators"
 KERNELS = SIMULATORS / "kernels"
-INCLUDES = ("-I", SIMULATORS / "gpusim", "-I", KERNELS)
+SOURCES = (SIMULATORS / "gpusim", KERNELS)
+INCLUDES = [word for folder in SOURCES for word in ("-I", folder)]
 
 BUILDS = {
     "warp32": ("-O1",),
@@ -74,12 +76,10 @@ def compile_one(build, source, to, *options, flags=None):
 
 
 @pytest.fixture(scope="module")
-def selftest(tmp_path_factory):
+def selftest():
     """Runs cases of the self-test in one of the builds, each of which is compiled when it is first asked for."""
-    built = {}
 
-    def program(build):
-        folder = tmp_path_factory.mktemp(build)
+    def compile_all(build, folder, program):
         sources = sorted(KERNELS / name for name in ("driver.hip", "right.hip", "host.hip", "device.hip", "faulty.hip"))
         objects = [folder / f"{source.stem}.o" for source in sources]
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -93,34 +93,34 @@ def selftest(tmp_path_factory):
             )
             objects.insert(0, checks)
             flags = ("-fsanitize=undefined",)
-        compile_one(build, None, folder / "selftest", *objects, flags=flags)
-        return folder / "selftest"
+        compile_one(build, None, program, *objects, flags=flags)
 
     def run(build, *cases, **environment):
-        if build not in built:
-            built[build] = program(build)
-        return call([built[build], *cases], **environment)
+        compile = partial(compile_all, build)
+        program = simulated.built(f"selftest-{build}", "selftest", compile, SOURCES, BUILDS[build])
+        return call([program, *cases], **environment)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def in_python(tmp_path_factory):
+def in_python():
     """Runs simulators/kernels/load_library.py on the simulated library of a build, under the build's sanitizer."""
-    built = {}
+
+    def compile_library(build, _, library):
+        include = Path(torch.__file__).parent / "include"
+        compile_one(build, KERNELS / "library.hip", library, "-fPIC", "-shared", "-I", include)
 
     def run(build, *names, **environment):
-        if build not in built:
-            built[build] = tmp_path_factory.mktemp(build) / "library.so"
-            include = Path(torch.__file__).parent / "include"
-            compile_one(build, KERNELS / "library.hip", built[build], "-fPIC", "-shared", "-I", include)
+        compile = partial(compile_library, build)
+        library = simulated.built(f"library-{build}", "library.so", compile, SOURCES, BUILDS[build], torch.__version__)
         if build in RUNTIMES:
             found = compiler(build)
             preloaded = [runtime(found, RUNTIMES[build]), runtime(found, "libstdc++.so")]
             environment["LD_PRELOAD"] = " ".join(preloaded)
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
         environment["TSAN_OPTIONS"] = "ignore_noninstrumented_modules=1"
-        return call([sys.executable, KERNELS / "load_library.py", built[build], *names], **environment)
+        return call([sys.executable, KERNELS / "load_library.py", library, *names], **environment)
 
     return run
 

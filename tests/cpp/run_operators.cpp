@@ -144,10 +144,10 @@ void run_lltm(const Random& random, int64_t time, int64_t batch, int64_t input, 
   const auto backward = fourfold_op<Five(
       const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&,
       const Tensor&, const MaybeTensor&, bool, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-      bool, bool, const MaybeTensor&)>("lltm_backward");
+      bool, bool, const MaybeTensor&, bool)>("lltm_backward");
   compare_all("lltm_backward",
               backward.call(grad, grad_h, grad_c, x, h, c, w, b, reverse, std::nullopt, output, gates, cells, true,
-                            true, false, std::nullopt),
+                            true, false, std::nullopt, true),
               gradients({want, want_h, want_c}, {grad, grad_h, grad_c}, leaves));
 }
 
@@ -189,10 +189,10 @@ void run_lstm(const Random& random, int64_t time, int64_t batch, int64_t input, 
   const auto backward = fourfold_op<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
       const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&,
       const Tensor&, const Tensor&, const MaybeTensor&, const MaybeTensor&, bool, const MaybeTensor&, const Tensor&,
-      const Tensor&, const Tensor&, bool, bool, bool, const MaybeTensor&)>("lstm_backward");
+      const Tensor&, const Tensor&, bool, bool, bool, const MaybeTensor&, bool)>("lstm_backward");
   compare_all("lstm_backward",
               backward.call(layer.grads[0], layer.grads[1], layer.grads[2], a[0], a[1], a[2], a[3], a[4], a[5], a[6],
-                            false, std::nullopt, output, gates, cells, true, true, false, std::nullopt),
+                            false, std::nullopt, output, gates, cells, true, true, false, std::nullopt, true),
               gradients({want, want_h[0], want_c[0]}, layer.grads, layer.leaves));
 }
 
@@ -211,10 +211,10 @@ void run_gru(const Random& random, int64_t time, int64_t batch, int64_t input, i
   const auto backward = fourfold_op<std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>(
       const MaybeTensor&, const MaybeTensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
       const MaybeTensor&, const MaybeTensor&, bool, const MaybeTensor&, const Tensor&, const Tensor&, bool, bool, bool,
-      const MaybeTensor&)>("gru_backward");
+      const MaybeTensor&, bool)>("gru_backward");
   compare_all("gru_backward",
               backward.call(layer.grads[0], layer.grads[1], a[0], a[1], a[2], a[3], a[4], a[5], false, std::nullopt,
-                            output, gates, true, true, false, std::nullopt),
+                            output, gates, true, true, false, std::nullopt, true),
               gradients({want, want_h[0]}, layer.grads, layer.leaves));
 }
 
