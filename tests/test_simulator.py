@@ -25,9 +25,9 @@ BUILDS = {
     "warp32": ("-O1",),
     # And with the switch between GPU threads that other processors have.
     "warp64": ("-O0", "-DGPUSIM_WARP=64", "-DGPUSIM_UCONTEXT"),
-    "address": ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    "thread": ("-O1", "-g", "-fsanitize=thread"),
-    "checked": ("-O1", "-g", *simulated.CHECKED),
+    "address": ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-O1", "-g1", "-fsanitize=thread"),
+    "checked": ("-O1", "-g1", *simulated.CHECKED),
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 ORDERS = {"forward": {}, "reverse": {"GPUSIM_REVERSE": "1"}, "seeded": {"GPUSIM_SEED": "7"}}
@@ -89,7 +89,7 @@ def selftest():
             # The checks are not checked themselves, and come first: see simulated.py.
             checks = folder / "checks.o"
             compile_one(
-                build, SIMULATORS / "gpusim" / "checks.cpp", checks, "-c", flags=("-O1", "-g", "-DGPUSIM_CHECKED")
+                build, SIMULATORS / "gpusim" / "checks.cpp", checks, "-c", flags=("-O1", "-g1", "-DGPUSIM_CHECKED")
             )
             objects.insert(0, checks)
             flags = ("-fsanitize=undefined",)
