@@ -1,10 +1,11 @@
-"""Writes README's benchmark tables from the measurements in docs/benchmarks, so that no figure is typed by hand.
+"""Writes the benchmark tables of README and docs/benchmarks.md from the measurements in docs/benchmarks, so that no
+figure is typed by hand.
 
-    python -m fourfold bench all --json docs/benchmarks/cpu.json --plots docs/benchmarks
-    python scripts/readme_tables.py            # and with --check, only say whether README holds them
+    python -m fourfold bench all --json docs/benchmarks/zen3.json --plots docs/benchmarks
+    python scripts/readme_tables.py            # and with --check, only say whether they are there
 
 A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
-`<!-- targets of docs/benchmarks/cpu.json -->`, one table with a line for each target; where it names the folder
+`<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; where it names the folder
 docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these two, nothing while nothing is measured.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -124,12 +125,15 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    text = README.read_text(encoding="utf-8")
-    new = with_tables(text)
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    stale = {page: new for page, text in texts.items() if (new := with_tables(text)) != text}
     if "--check" in sys.argv[1:]:
-        print("README holds the tables" if new == text else "README differs: run python scripts/readme_tables.py")
-        return int(new != text)
-    README.write_text(new, encoding="utf-8")
+        for page in PAGES:
+            found = "differs: run python scripts/readme_tables.py" if page in stale else "holds the tables"
+            print(f"{page.relative_to(ROOT)} {found}")
+        return int(bool(stale))
+    for page, new in stale.items():
+        page.write_text(new, encoding="utf-8")
     return 0
 
 

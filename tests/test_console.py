@@ -136,6 +136,8 @@ def test_ctrl_c_ends_it_and_what_it_started(command: str, tmp_path: Path) -> Non
         text=True,
         start_new_session=True,
         cwd=tmp_path,
+        # Whoever runs these tests in the background may have them ignore it, and a process inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout.readline()
     time.sleep(3)
