@@ -48,6 +48,11 @@ def missing() -> list[str]:
     return packages + [name for name in ("cmake", "ninja") if program(name) is None]
 
 
+def has_pip() -> bool:
+    """Asked in another process: where pip is looked for, setuptools changes what `import distutils` means."""
+    return subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode == 0
+
+
 def lend_packages() -> None:
     """A virtual environment sees its base Python's packages; of those of another environment it has to be told."""
     show = "import sys; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
@@ -71,7 +76,7 @@ def main() -> None:
             f"{sys.executable} -m pip install {' '.join(lacking)}"
         )
     # pip comes with the packages that are lent, where this Python has it: some systems take out what would make one.
-    venv.create(FOLDER, system_site_packages=True, clear=True, with_pip=importlib.util.find_spec("pip") is None)
+    venv.create(FOLDER, system_site_packages=True, clear=True, with_pip=not has_pip())
     lend_packages()
     lend_programs()
 
