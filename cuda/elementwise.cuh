@@ -40,27 +40,34 @@ __global__ void __launch_bounds__(elementwise_threads)
   const int64_t first = (blockIdx.x * int64_t(packs_in_flight) * blockDim.x + threadIdx.x) * size;
   const int64_t step = int64_t(blockDim.x) * size;
   Pack<T, size> loaded[inputs][packs_in_flight];
+#pragma unroll
   for (int input = 0; input < inputs; ++input) {
     const T* from = reinterpret_cast<const T*>(operands.data[input + 1]);
+#pragma unroll
     for (int p = 0; p < packs_in_flight; ++p) {
       const int64_t at = first + p * step;
       if ((single >> input & 1) != 0) {
+#pragma unroll
         for (int e = 0; e < size; ++e) loaded[input][p].v[e] = from[0];
       } else if (at + size <= n) {
         loaded[input][p] = *reinterpret_cast<const Pack<T, size>*>(from + at);
       } else {
+#pragma unroll
         for (int e = 0; e < size; ++e) loaded[input][p].v[e] = at + e < n ? from[at + e] : T();
       }
     }
   }
   T* to = reinterpret_cast<T*>(operands.data[0]);
+#pragma unroll
   for (int p = 0; p < packs_in_flight; ++p) {
     const int64_t at = first + p * step;
     Pack<T, size> result;
+#pragma unroll
     for (int e = 0; e < size; ++e) result.v[e] = static_cast<T>(f(static_cast<Value>(loaded[k][p].v[e])...));
     if (at + size <= n) {
       *reinterpret_cast<Pack<T, size>*>(to + at) = result;
     } else {
+#pragma unroll
       for (int e = 0; e < size && at + e < n; ++e) to[at + e] = result.v[e];
     }
   }
