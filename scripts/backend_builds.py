@@ -26,7 +26,7 @@ CUDA_ARCHITECTURES = "75-real;90"
 # What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for: those that the newer one is not asked for.
 OLD_ARCHITECTURES = {"75": "89", "90": "120"}
 OLD_PTX = "8.7"
-# Whose kernels would wait for local memory in each time step. Others that have some on Turing are counted.
+# Whose kernels would wait for local memory in each time step, and must have none. Those of others that do are counted.
 STEPPING = ("lltm_cell", "lltm", "lstm", "gru")
 
 
@@ -116,12 +116,12 @@ def cuda_code(report: Report) -> None:
     left = 0
     for operator, found in zip(objects, outcomes, strict=True):
         for kernel, what in found.items():
-            if kernel.endswith(" for sm_75") and operator not in STEPPING:
+            if operator not in STEPPING:
                 left += 1
             else:
                 report.refuse("cuda", IN_REGISTERS, f"{kernel} has {what}", [operator])
     if left:
-        report.facts.append(f"cuda: on Turing {left} kernels without time steps keep values in local memory")
+        report.facts.append(f"cuda: {left} kernels without time steps keep values in local memory")
     report.prove("cuda", IN_REGISTERS, objects)
 
 
