@@ -26,8 +26,6 @@ CUDA_ARCHITECTURES = "75-real;90"
 # What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for: those that the newer one is not asked for.
 OLD_ARCHITECTURES = {"75": "89", "90": "120"}
 OLD_PTX = "8.7"
-# Whose kernels would wait for local memory in each time step, and must have none. Those of others that do are counted.
-STEPPING = ("lltm_cell", "lltm", "lstm", "gru")
 
 
 def configure(name: str, *options: str, **environment: str) -> Path:
@@ -113,15 +111,9 @@ def cuda_code(report: Report) -> None:
     objects = {name: path for name, path in cuda_objects(report).items() if path.exists()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         outcomes = pool.map(lambda path: compiled_code.in_local_memory(path, cuobjdump), objects.values())
-    left = 0
     for operator, found in zip(objects, outcomes, strict=True):
         for kernel, what in found.items():
-            if operator not in STEPPING:
-                left += 1
-            else:
-                report.refuse("cuda", IN_REGISTERS, f"{kernel} has {what}", [operator])
-    if left:
-        report.facts.append(f"cuda: {left} kernels without time steps keep values in local memory")
+            report.refuse("cuda", IN_REGISTERS, f"{kernel} has {what}", [operator])
     report.prove("cuda", IN_REGISTERS, objects)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 import backend_tools
 import compiled_code
-from backend_report import IN_REGISTERS, NOT_APPLICABLE, PROOFS, Refused
+import fourfold
+from backend_report import BACKENDS, HARDWARE, IN_REGISTERS, NOT_APPLICABLE, PROOFS, STEPPING, Refused, Report
 from machine import missing, tool
 
 KERNEL = """
@@ -69,3 +70,18 @@ def test_each_architecture_is_looked_at():
 def test_the_table_has_it_for_nvidia_alone():
     assert IN_REGISTERS in PROOFS and ("hip", IN_REGISTERS) in NOT_APPLICABLE
     assert ("cuda", IN_REGISTERS) not in NOT_APPLICABLE
+
+
+def test_only_kernels_with_time_steps_must_do_without_local_memory():
+    assert set(STEPPING) < set(fourfold.operator_names())
+    for operator, holds in (("mlp", True), ("lstm", False)):
+        report = Report(fourfold.operator_names())
+        report.refuse("cuda", IN_REGISTERS, "a stack of 8 bytes", [operator])
+        for backend in BACKENDS:
+            for proof in PROOFS:
+                report.prove(backend, proof)
+        assert report.complete() is holds
+        assert report.cell(operator, "cuda", IN_REGISTERS) == ("no", "a stack of 8 bytes")
+        report.refuse("hip", "compiled", "no", [operator])
+        report.refuse("cuda", HARDWARE, "needs a GPU")
+        assert not report.complete()
