@@ -58,12 +58,12 @@ class TilesInUse {
 };
 
 // Rows of factors as AMX takes them: at one distance from each other. Where they are not, they are copied to `own`.
-template <int rows>
 struct AmxRows {
   const Bfloat16Pair* at;
   int64_t stride;  // bytes
 
-  AmxRows(const Bfloat16Pair* const* a, int64_t a_step, int64_t k, int64_t count, Bfloat16Pair (*own)[amx_depth]) {
+  AmxRows(
+      int rows, const Bfloat16Pair* const* a, int64_t a_step, int64_t k, int64_t count, Bfloat16Pair (*own)[amx_depth]) {
     at = own[0];
     stride = sizeof own[0];
     if (a_step == 1) {
@@ -88,12 +88,12 @@ struct AmxRows {
 };
 
 // tile.h's multiply; the accumulators are `rows` times panels * width vectors at `tile`.
-template <int rows, int panels, int width>
+template <int panels, int width>
 void multiply_by_amx(
-    Vectorized<float>* tile, const Bfloat16Pair* const* a, int64_t a_step, const Bfloat16Pair* b, int64_t panel_size,
+    int rows, Vectorized<float>* tile, const Bfloat16Pair* const* a, int64_t a_step, const Bfloat16Pair* b, int64_t panel_size,
     int64_t depth) {
   constexpr int columns = panels * width;
-  static_assert(rows <= 16 && columns <= 4);
+  static_assert(columns <= 4);
   const int tail = static_cast<int>(depth % amx_depth);
   TilesInUse::configure(rows, tail);
   float* sums = reinterpret_cast<float*>(tile);
@@ -108,7 +108,7 @@ void multiply_by_amx(
   if constexpr (columns > 3) _tile_loadd(3, sums + 48, sums_stride);
   int64_t k = 0;
   for (; k + amx_depth <= depth; k += amx_depth) {
-    const AmxRows<rows> row(a, a_step, k, amx_depth, own);
+    const AmxRows row(rows, a, a_step, k, amx_depth, own);
     _tile_loadd(4, row.at, row.stride);
     _tile_loadd(5, column(0, k), column_stride);
     _tile_dpbf16ps(0, 4, 5);
@@ -126,7 +126,7 @@ void multiply_by_amx(
     }
   }
   if (tail > 0) {
-    const AmxRows<rows> row(a, a_step, k, tail, own);
+    const AmxRows row(rows, a, a_step, k, tail, own);
     _tile_loadd(6, row.at, row.stride);
     _tile_loadd(7, column(0, k), column_stride);
     _tile_dpbf16ps(0, 6, 7);

@@ -260,7 +260,7 @@ class Backward {
     parallel(divide_up(job_.batch, 8), product_grain(8 * gates * size_ * columns), [&](int64_t begin, int64_t end) {
       const int64_t first_row = begin * 8;
       for_row_tiles<1>(least(end * 8, job_.batch) - first_row, [&](int64_t from, auto rows) {
-        for_panels<panels_at_once<rows, 1>>(0, divide_up(columns, lanes<S>), [&](int64_t vector, auto width) {
+        for_panels<panels_at_once(rows, 1)>(0, divide_up(columns, lanes<S>), [&](int64_t vector, auto width) {
           const int64_t column = vector * lanes<S>;
           const int64_t last = lanes_left<S>(columns, column + (width - 1) * lanes<S>);
           Tile<S, rows, width> tile;
@@ -314,7 +314,7 @@ class Backward {
       for_row_tiles<width>(units, [&](int64_t first, auto rows) {
         outer_tile<rows, width>(
             from + first, gates * size_, packed + column * job_.batch, job_.batch, columns - column,
-            to + first * depth_ + column, depth_);
+            to + first * depth_ + column, depth_, true);
       });
     });
   }

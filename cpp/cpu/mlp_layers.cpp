@@ -74,7 +74,7 @@ void product(
     constexpr int height = decltype(row_count)::value;
     const S* row[height];
     for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
-    for_panels<panels_at_once<height, 1>>(0, panels, [&](int64_t panel, auto panel_count) {
+    for_panels<panels_at_once(height, 1)>(0, panels, [&](int64_t panel, auto panel_count) {
       constexpr int width = decltype(panel_count)::value;
       Tile<S, height, width> tile;
       for (int j = 0; j < width; ++j) {

@@ -62,42 +62,30 @@ Vectorized<Sum<E>> pack_strip(
   return sum;
 }
 
-// c (units, columns) of a strip of a, b packed; adds to c unless `begin`.
-template <typename E>
-void add_outer(
-    const E* strip, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
+// c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
+// vector; b is a panel of pack_outer's. Adds to c unless `begin`.
+template <int rows, int width, typename E>
+FOURFOLD_FN void outer_tile(
+    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
   using S = Sum<E>;
-  const int64_t depth = factors<E>(count);
-  const auto add_tile = [&](int64_t first, auto rows, int64_t first_vector, auto width) {
-    Tile<S, rows, width> tile;
-    const E* row[decltype(rows)::value];
-    for (int r = 0; r < rows; ++r) {
-      row[r] = strip + first + r;
-      for (int j = 0; j < width; ++j) {
-        const int64_t column = (first_vector + j) * lanes<S>;
-        tile.at[r][j] = begin ? Vectorized<S>(S(0))
-                              : load_lanes(c + (first + r) * ldc + column, lanes_left<S>(columns, column));
-      }
+  Tile<S, rows, width> tile;
+  const E* row[rows];
+  const int64_t last = lanes_left<S>(columns, (width - 1) * lanes<S>);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    row[r] = a + r;
+    const S* from = c + r * ldc;
+    for (int j = 0; j < width; ++j) {
+      tile.at[r][j] = begin ? Vectorized<S>(S(0)) : load_lanes(from + j * lanes<S>, j == width - 1 ? last : lanes<S>);
     }
-    multiply<rows, 1, width>(
-        tile, static_cast<const E* const*>(row), lanes<S>, b + first_vector * depth * lanes<S>, 0, depth);
-    for (int r = 0; r < rows; ++r) {
-      for (int j = 0; j < width; ++j) {
-        const int64_t column = (first_vector + j) * lanes<S>;
-        store_lanes(c + (first + r) * ldc + column, tile.at[r][j], lanes_left<S>(columns, column));
-      }
-    }
-  };
-  // Sums of a few rows are soon made: what takes time is to write them, so that is done from end to end of a row.
-  if (depth <= 2) {
-    for_tiles<1>(units, [&](int64_t first, auto rows) {
-      for_outer_panels<S>(columns, [&](int64_t vector, auto width) { add_tile(first, rows, vector, width); });
-    });
-    return;
   }
-  for_outer_panels<S>(columns, [&](int64_t vector, auto width) {
-    for_row_tiles<width>(units, [&](int64_t first, auto rows) { add_tile(first, rows, vector, width); });
-  });
+  multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), a_step, b, 0, depth);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    S* to = c + r * ldc;
+    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
+    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], last);
+  }
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

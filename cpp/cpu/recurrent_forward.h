@@ -6,6 +6,61 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
+// The cells of some rows in one block of hidden units: what they are read from and written to; of the next row, `size`
+// further.
+template <typename Cell, typename E>
+struct CellRows {
+  using M = Memory<E>;
+  using S = Sum<E>;
+  static constexpr int gates = Cell::gates;
+
+  const S* input;  // the input's products, row after row
+  const S* by_h;
+  int64_t by_h_step;
+  S* state;
+  M* output;
+  M* kept;  // or null
+  M* cells;
+  const bool* reset;  // or null
+  int64_t rows;
+  int64_t count;
+  int64_t size;
+
+  void run() const {
+    if (count < lanes<S> || reset != nullptr) {
+      each<false, true>();
+    } else if (kept != nullptr) {
+      each<true, true>();
+    } else {
+      each<true, false>();
+    }
+  }
+
+ private:
+  // plain: nothing is reset, and all lanes are hidden units.
+  template <bool plain, bool keeps>
+  void each() const {
+    const int64_t n = plain ? lanes<S> : count;
+#pragma GCC unroll 2  // two rows at a time: each is a chain of some 200 cycles
+    for (int64_t r = 0; r < rows; ++r) {
+      Values<Vectorized<S>, gates> of_input;
+      Values<Vectorized<S>, gates> of_h;
+      for (int g = 0; g < gates; ++g) {
+        of_input.v[g] = Vectorized<S>::loadu(input + (r * gates + g) * lanes<S>);
+        of_h.v[g] = Vectorized<S>::loadu(by_h + r * by_h_step + g * lanes<S>);
+      }
+      const bool restart = !plain && reset != nullptr && reset[r];
+      const auto next =
+          Cell::forward(of_input, of_h, restart ? Vectorized<S>(S(0)) : load_lanes(state + r * size, n));
+      store_lanes(state + r * size, next.state, n);
+      store_lanes(output + r * size, next.h, n);
+      if (!keeps || (!plain && kept == nullptr)) continue;
+      for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + (r * Cell::kept + k) * size, next.kept.v[k], n);
+      if (Cell::has_c) store_lanes(cells + r * size, next.state, n);
+    }
+  }
+};
+
 // Weights: PackedLayer or UnpackedLayer.
 template <typename Cell, typename E, typename Weights>
 class Forward {
@@ -25,7 +80,7 @@ class Forward {
         sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
         zeros_(layer_.hidden_size),
         room_(plan.shares * Weights::room),
-        columns_(by_columns() ? plan.shares * Weights::columns_size(layer_, first_row(layer_, layer_.time)) : 0),
+        columns_(by_columns() ? plan.shares * columns_size<E>(first_row(layer_, layer_.time), layer_.input_size) : 0),
         states_(own_state ? layer_.batch * layer_.hidden_size : 0) {
     copy_values(zeros_.get(), static_cast<const S*>(nullptr), layer_.hidden_size);
   }
@@ -92,12 +147,8 @@ class Forward {
     }
     for (int64_t block = part.block_begin; block < part.block_end; ++block) {
       S* to = projected(part, block, 0, 0);
-      for_tiles<Weights::tile_rows>(count, [&](int64_t from, auto rows) {
-        Tile<S, rows, gates> tile;
-        weights_.template by_input<rows>(tile, sources + from, block, room_of(member));
-        for (int r = 0; r < rows; ++r) {
-          for (int g = 0; g < gates; ++g) tile.at[r][g].store(to + targets[from + r] * width + g * lanes<S>);
-        }
+      for_groups(0, count, Weights::tile_rows, [&](int64_t from, int64_t rows) {
+        weights_.by_input(sources + from, rows, block, room_of(member), {to, width, targets + from});
       });
     }
   }
@@ -115,13 +166,10 @@ class Forward {
         targets[first_row(layer_, t) + row] = s * layer_.batch + row;
       }
     }
-    E* columns = columns_.get() + member.begin() * Weights::columns_size(layer_, count);
-    weights_.lay_out_columns(static_cast<const M*>(job_.input), count, columns);
+    E* columns = columns_.get() + member.begin() * columns_size<E>(count, layer_.input_size);
+    lay_out_columns(static_cast<const M*>(job_.input), count, layer_.input_size, columns);
     for (int64_t block = part.block_begin; block < part.block_end; ++block) {
-      S* to = projected(part, block, 0, 0);
-      weights_.by_columns(columns, count, block, room_of(member), [&](int64_t row, const auto& gate) {
-        for (int g = 0; g < gates; ++g) gate.v[g].store(to + targets[row] * width + g * lanes<S>);
-      });
+      weights_.by_columns(columns, count, block, room_of(member), {projected(part, block, 0, 0), width, targets});
     }
   }
 
@@ -138,91 +186,41 @@ class Forward {
     }
     const int64_t at = first_row(layer_, t) + part.row_begin;
     // Backwards each second time: what is in the cache still is then read first.
-    const int64_t group = panels_at_once_for(count);
+    const int64_t group = Weights::tile_panels(divide_up(count, divide_up(count, Weights::tile_rows)));
     const int64_t groups = divide_up(part.blocks(), group);
+    alignas(64) S sums[Weights::tile_vectors * lanes<S>];
     for (int64_t k = 0; k < groups; ++k) {
       const int64_t begin = part.block_begin + (s % 2 == 0 ? k : groups - 1 - k) * group;
       const int64_t end = least(begin + group, part.block_end);
-      for_tiles<Weights::tile_rows>(count, [&](int64_t from, auto rows) {
-        for_panels<Weights::template tile_panels<rows>>(begin, end, [&](int64_t block, auto panels) {
-          Tile<S, rows, panels * gates> tile;
-          weights_.template by_hidden<rows, panels>(tile, h + from, block, room_of(member));
-          for (int p = 0; p < panels; ++p) {
+      for_groups(0, count, Weights::tile_rows, [&](int64_t from, int64_t rows) {
+        for_groups(begin, end, Weights::tile_panels(rows), [&](int64_t block, int64_t panels) {
+          weights_.by_hidden(h + from, rows, block, panels, room_of(member), {sums, panels * width});
+          for (int64_t p = 0; p < panels; ++p) {
             const S* input = projected(part, block + p, s - first, from);
-            finish<rows, panels>(tile, p, input, t, part.row_begin + from, at + from, block + p);
+            finish(sums + p * width, panels * width, rows, input, t, part.row_begin + from, at + from, block + p);
           }
         });
       });
     }
   }
 
-  static int64_t panels_at_once_for(int64_t count) {
-    int64_t group = 1;
-    const int64_t tiles = divide_up(count, Weights::tile_rows);
-    with_count<Weights::tile_rows>(
-        divide_up(count, tiles), [&](auto rows) { group = Weights::template tile_panels<rows>; });
-    return group;
-  }
-
-  // The cells of a tile's rows in one block. `row` is the first of them in the batch, `at` in the whole sequence.
-  template <int rows, int panels>
-  FOURFOLD_FN void finish(
-      const Tile<S, rows, panels * gates>& tile, int p, const S* input, int64_t t, int64_t row, int64_t at,
+  // The cells of some rows in one block, whose sums by h lie `step` from each other. `row` is the first of them in the
+  // batch, `at` in the whole sequence.
+  void finish(
+      const S* by_h, int64_t step, int64_t rows, const S* input, int64_t t, int64_t row, int64_t at,
       int64_t block) const {
     const int64_t unit = block * lanes<S>;
     const bool whole = unit + lanes<S> <= layer_.hidden_size;
-    const bool keeps = job_.keep;
-    CellRows<rows> to{input, state_of(row) + unit, static_cast<M*>(job_.output) + at * layer_.hidden_size + unit,
-                      nullptr, nullptr, nullptr, whole ? lanes<S> : layer_.hidden_size - unit, layer_.hidden_size};
-    if (keeps) {
+    CellRows<Cell, E> to{input, by_h, step, state_of(row) + unit,
+                         static_cast<M*>(job_.output) + at * layer_.hidden_size + unit, nullptr, nullptr, nullptr, rows,
+                         whole ? lanes<S> : layer_.hidden_size - unit, layer_.hidden_size};
+    if (job_.keep) {
       to.kept = static_cast<M*>(job_.kept) + at * Cell::kept * layer_.hidden_size + unit;
       if (Cell::has_c) to.cells = static_cast<M*>(job_.cells) + at * layer_.hidden_size + unit;
     }
     if (layer_.reset != nullptr) to.reset = layer_.reset + first_row(layer_, t) + row;
-    if (!whole || to.reset != nullptr) {
-      to.template run<false, true, panels>(tile, p);
-    } else if (keeps) {
-      to.template run<true, true, panels>(tile, p);
-    } else {
-      to.template run<true, false, panels>(tile, p);
-    }
+    to.run();
   }
-
-  // What a tile's rows of one block are read from and written to; of the next row, `size` further.
-  template <int rows>
-  struct CellRows {
-    const S* input;
-    S* state;
-    M* output;
-    M* kept;
-    M* cells;
-    const bool* reset;
-    int64_t count;
-    int64_t size;
-
-    // plain: nothing is reset, and all lanes are hidden units.
-    template <bool plain, bool keeps, int panels>
-    FOURFOLD_FN void run(const Tile<S, rows, panels * gates>& tile, int p) const {
-      const int64_t n = plain ? lanes<S> : count;
-#pragma GCC unroll 2  // two rows at a time: each is a chain of some 200 cycles
-      for (int r = 0; r < rows; ++r) {
-        Values<Vectorized<S>, gates> by_input;
-        Values<Vectorized<S>, gates> by_h;
-        for (int g = 0; g < gates; ++g) {
-          by_input.v[g] = Vectorized<S>::loadu(input + (r * gates + g) * lanes<S>);
-          by_h.v[g] = tile.at[r][p * gates + g];
-        }
-        const bool restart = !plain && reset != nullptr && reset[r];
-        const auto next = Cell::forward(
-            by_input, by_h, restart ? Vectorized<S>(S(0)) : load_lanes(state + r * size, n));
-        store_lanes(state + r * size, next.state, n);
-        store_lanes(output + r * size, next.h, n);
-        if (!keeps || (!plain && kept == nullptr)) continue;
-        for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + (r * Cell::kept + k) * size, next.kept.v[k], n);
-        if (Cell::has_c) store_lanes(cells + r * size, next.state, n);
-      }
-    }
-  };
 
   M* final_state() const { return static_cast<M*>(Cell::has_c ? job_.c_n : job_.h_n); }
 

@@ -4,8 +4,8 @@
 // the block's gates side by side.
 #pragma once
 
+#include "cpu/products.h"
 #include "cpu/recurrent.h"
-#include "cpu/unpacked.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
@@ -20,10 +20,9 @@ struct PackedLayer {
   static constexpr int gates = Cell::gates;
   static constexpr int64_t width = gates * lanes<S>;
   static constexpr int tile_rows = most_rows<gates>;
-  template <int rows>
-  static constexpr int tile_panels = panels_at_once<rows, gates>;
+  static constexpr int tile_vectors = most_vectors<gates>;
+  static int64_t tile_panels(int64_t rows) { return panels_at_once(static_cast<int>(rows), gates); }
   static constexpr bool in_place = false;
-  static int64_t columns_size(const RecurrentLayer&, int64_t) { return 0; }
   static constexpr int64_t room = 0;  // what a thread needs beside the weights
 
   int64_t input_size;
@@ -62,27 +61,14 @@ struct PackedLayer {
     }
   }
 
-  template <int rows>
-  FOURFOLD_FN void by_input(Tile<S, rows, gates>& tile, const E* const* x, int64_t block, S*) const {
-    begin_tile<rows, 1>(tile, input_bias(block));
-    multiply<rows, 1, gates>(tile, x, 1, input_panel(block), 0, factors<E>(input_size));
+  void by_input(const E* const* x, int64_t rows, int64_t block, S*, const RowSums<S>& sums) const {
+    Packed<gates, E>::multiply(
+        x, rows, {input_panel(block), 0, factors<E>(input_size), input_bias(block)}, 1, sums);
   }
 
-  template <int rows, int panels>
-  FOURFOLD_FN void by_hidden(Tile<S, rows, panels * gates>& tile, const E* const* h, int64_t block, S*) const {
-    begin_tile<rows, panels>(tile, hidden_bias(block));
-    multiply<rows, panels, gates>(tile, h, 1, hidden_panel(block), block_size(), factors<E>(hidden_size));
-  }
-
- private:
-  template <int rows, int panels>
-  FOURFOLD_FN void begin_tile(Tile<S, rows, panels * gates>& tile, const S* bias) const {
-    for (int p = 0; p < panels; ++p) {
-      for (int g = 0; g < gates; ++g) {
-        const auto start = Vectorized<S>::loadu(bias + p * block_size() + g * lanes<S>);
-        for (int r = 0; r < rows; ++r) tile.at[r][p * gates + g] = start;
-      }
-    }
+  void by_hidden(const E* const* h, int64_t rows, int64_t block, int64_t panels, S*, const RowSums<S>& sums) const {
+    Packed<gates, E>::multiply(
+        h, rows, {hidden_panel(block), block_size(), factors<E>(hidden_size), hidden_bias(block)}, panels, sums);
   }
 };
 
@@ -93,11 +79,11 @@ struct UnpackedLayer {
   using M = Memory<E>;
   using S = Sum<E>;
   static constexpr int gates = Cell::gates;
-  static constexpr int tile_rows = 4;
-  template <int rows>
-  static constexpr int tile_panels = 1;
+  static constexpr int tile_rows = unpacked_rows;
+  static constexpr int tile_vectors = tile_rows * gates;
+  static int64_t tile_panels(int64_t) { return 1; }
   static constexpr bool in_place = true;
-  static constexpr int64_t room = tile_rows * gates * lanes<S> * lanes<S>;
+  static constexpr int64_t room = Unpacked<gates, E>::room;
 
   const RecurrentLayer& layer;
 
@@ -105,120 +91,36 @@ struct UnpackedLayer {
 
   int64_t blocks() const { return divide_up(layer.hidden_size, lanes<S>); }
 
-  // The factors of all rows of the input as columns, in pairs of vectors of rows.
-  static int64_t columns_size(const RecurrentLayer& layer, int64_t rows) {
-    return divide_up(rows, lanes<S>) * lanes<S> * factors<E>(layer.input_size);
+  // The input's rows as columns, all of them at once.
+  void by_columns(const E* columns, int64_t rows, int64_t block, S* room, const RowSums<S>& sums) const {
+    Unpacked<gates, E>::by_columns(columns, rows, input_block(block), room, sums);
   }
 
-  void lay_out_columns(const M* x, int64_t rows, E* to) const {
-    const int64_t depth = factors<E>(layer.input_size);
-    for_vectors(rows, [&](int64_t row, auto vectors) {
-      for (int j = 0; j < vectors; ++j) {
-        const int64_t first = row + j * lanes<S>;
-        pack_rows(x + first * layer.input_size, layer.input_size, layer.input_size, lanes_left<S>(rows, first),
-                  to + row * depth + j * lanes<S>, vectors * lanes<S>);
-      }
-    });
+  void by_input(const E* const* x, int64_t rows, int64_t block, S* room, const RowSums<S>& sums) const {
+    Unpacked<gates, E>::by_rows(x, rows, input_block(block), room, sums);
   }
 
-  // The products of all rows, of columns laid out so, with a block's weights; calls store(row, gates).
-  template <typename F>
-  void by_columns(const E* columns, int64_t rows, int64_t block, S* room, const F& store) const {
-    constexpr int64_t square = lanes<S> * lanes<S>;
-    const int64_t depth = factors<E>(layer.input_size);
-    const int64_t leading_dim = layer.weight_ih_leading_dim;
-    const int64_t unit = block * lanes<S>;
-    const int64_t count = lanes_left<S>(layer.hidden_size, unit);
-    const M* weights = static_cast<const M*>(layer.weight_ih) + unit * leading_dim;
-    S* transposed = room + 2 * gates * square;
-    Vectorized<S> bias[gates];
-    for (int g = 0; g < gates; ++g) bias[g] = bias_of(layer.bias_ih, g, unit, count);
-    for_vectors(rows, [&](int64_t row, auto vectors) {
-      constexpr int most_units = fitting(gates * vectors);
-      for_panels<most_units>(0, count, [&](int64_t u, auto units) {
-        Tile<S, gates * units, vectors> tile;
-        tile.clear();
-        multiply_columns<gates, units, vectors, E>(
-            tile, weights + u * leading_dim, layer.hidden_size * leading_dim, leading_dim, columns + row * depth, depth);
-        for (int t = 0; t < gates * units; ++t) {
-          for (int j = 0; j < vectors; ++j) {
-            tile.at[t][j].store(room + (j * gates + t / units) * square + (u + t % units) * lanes<S>);
-          }
-        }
-      });
-      for (int j = 0; j < vectors; ++j) {
-        const int64_t first = row + j * lanes<S>;
-        for (int g = 0; g < gates; ++g) {
-          transpose_square(static_cast<const S*>(room) + (j * gates + g) * square, lanes<S>,
-                           transposed + g * lanes<S>, gates * lanes<S>);
-        }
-        for (int64_t r = 0; r < lanes_left<S>(rows, first); ++r) {
-          Values<Vectorized<S>, gates> values;
-          for (int g = 0; g < gates; ++g) {
-            values.v[g] = bias[g] + Vectorized<S>::loadu(transposed + (r * gates + g) * lanes<S>);
-          }
-          store(first + r, values);
-        }
-      }
-    });
-  }
-
-  template <int rows>
-  FOURFOLD_FN void by_input(Tile<S, rows, gates>& tile, const E* const* x, int64_t block, S* sums) const {
-    product<rows>(
-        tile, x, block, layer.weight_ih, layer.weight_ih_leading_dim, layer.input_size, layer.bias_ih, sums);
-  }
-
-  template <int rows, int panels>
-  FOURFOLD_FN void by_hidden(Tile<S, rows, gates>& tile, const E* const* h, int64_t block, S* sums) const {
-    static_assert(panels == 1);
-    product<rows>(
-        tile, h, block, layer.weight_hh, layer.weight_hh_leading_dim, layer.hidden_size, layer.bias_hh, sums);
+  void by_hidden(const E* const* h, int64_t rows, int64_t block, int64_t, S* room, const RowSums<S>& sums) const {
+    Unpacked<gates, E>::by_rows(
+        h, rows,
+        block_of(block, layer.weight_hh, layer.weight_hh_leading_dim, layer.bias_hh, layer.hidden_size), room, sums);
   }
 
  private:
-  template <typename F>
-  static void for_vectors(int64_t rows, const F& f) {
-    const int64_t vectors = divide_up(rows, lanes<S>);
-    for (int64_t v = 0; v < vectors; v += 2) {
-      with_count<2>(least(2, vectors - v), [&](auto count) { f(v * lanes<S>, count); });
-    }
+  UnpackedBlock<E> input_block(int64_t block) const {
+    return block_of(block, layer.weight_ih, layer.weight_ih_leading_dim, layer.bias_ih, layer.input_size);
   }
 
-  Vectorized<S> bias_of(const void* bias, int g, int64_t unit, int64_t count) const {
-    return load_or_zero(static_cast<const M*>(bias), g * layer.hidden_size + unit, count);
-  }
-
-  template <int rows>
-  FOURFOLD_FN void product(
-      Tile<S, rows, gates>& tile, const E* const* a, int64_t block, const void* weights, int64_t leading_dim,
-      int64_t depth, const void* bias, S* sums) const {
-    // Enough sums at once to hide a multiply-add's latency: of all gates, or of some units where rows are many.
-    constexpr int together = gates * rows <= tile_vectors ? gates : 1;
-    constexpr int units_at_once = least(fitting(together * rows), 2);
+  UnpackedBlock<E> block_of(
+      int64_t block, const void* weights, int64_t leading_dim, const void* bias, int64_t depth) const {
     const int64_t unit = block * lanes<S>;
-    const int64_t count = lanes_left<S>(layer.hidden_size, unit);
-    const int64_t gate_step = layer.hidden_size * leading_dim;
-    const M* first = static_cast<const M*>(weights) + unit * leading_dim;
-    for_panels<units_at_once>(0, count, [&](int64_t u, auto units) {
-      for (int gate = 0; gate < gates; gate += together) {
-        Tile<S, together * units, rows> dots;
-        dots.clear();
-        multiply_rows<together, units, rows, E>(
-            dots, first + gate * gate_step + u * leading_dim, gate_step, leading_dim, a, factors<E>(depth));
-        for (int t = 0; t < together * units; ++t) {
-          for (int r = 0; r < rows; ++r) {
-            dots.at[t][r].store(sums + ((r * gates + gate + t / units) * lanes<S> + u + t % units) * lanes<S>);
-          }
-        }
-      }
-    });
-    for (int g = 0; g < gates; ++g) {
-      const auto start = bias_of(bias, g, unit, count);
-      for (int r = 0; r < rows; ++r) {
-        tile.at[r][g] = start + sum_lanes(static_cast<const S*>(sums) + (r * gates + g) * lanes<S> * lanes<S>);
-      }
-    }
+    return {static_cast<const M*>(weights) + unit * leading_dim,
+            leading_dim,
+            layer.hidden_size * leading_dim,
+            at_row(static_cast<const M*>(bias), unit, 1),
+            layer.hidden_size,
+            lanes_left<S>(layer.hidden_size, unit),
+            factors<E>(depth)};
   }
 };
 

@@ -24,15 +24,19 @@ constexpr int fitting(int vectors) { return vectors < tile_vectors ? tile_vector
 // AMX keeps accumulators of 16 rows and 16 columns, four of them beside the factors.
 template <int width>
 inline constexpr int most_rows = 16;
-template <int rows, int width>
-inline constexpr int panels_at_once = 4 / width;
+constexpr int panels_at_once(int, int width) { return 4 / width; }
+template <int width>
+inline constexpr int most_vectors = 64;
 #else
-// The most rows of a tile whose panels have so many vectors, and how many panels a tile of so many rows takes at once:
-// enough chains to hide a multiply-add's latency, not more than the registers hold.
+// The most rows of a tile whose panels have so many vectors, how many panels a tile of so many rows takes at once, and
+// the most vectors that a tile then has: enough chains to hide a multiply-add's latency, not more than the registers hold.
 template <int width>
 inline constexpr int most_rows = fitting(width) < 8 ? fitting(width) : 8;
-template <int rows, int width>
-inline constexpr int panels_at_once = fitting(rows * width) < 1 + 7 / width ? fitting(rows * width) : 1 + 7 / width;
+constexpr int panels_at_once(int rows, int width) {
+  return fitting(rows * width) < 1 + 7 / width ? fitting(rows * width) : 1 + 7 / width;
+}
+template <int width>
+inline constexpr int most_vectors = width < tile_vectors ? tile_vectors : width;
 #endif
 
 template <typename S, int rows, int columns>
@@ -53,7 +57,7 @@ template <int rows, int panels, int width>
 void multiply(
     Tile<float, rows, panels * width>& tile, const Bfloat16Pair* const* a, int64_t a_step, const Bfloat16Pair* b,
     int64_t panel_size, int64_t depth) {
-  multiply_by_amx<rows, panels, width>(&tile.at[0][0], a, a_step, b, panel_size, depth);
+  multiply_by_amx<panels, width>(rows, &tile.at[0][0], a, a_step, b, panel_size, depth);
 }
 #else
 template <int rows, int panels, int width, typename E>
@@ -86,16 +90,23 @@ FOURFOLD_FN void with_count(int64_t n, const F& f) {
   f(std::integral_constant<int, most>());
 }
 
-// Cuts the panels [begin, end) into groups of about the same size, `most` at most, and calls f(first, panels) for each,
-// panels a constant.
-template <int most, typename F>
-FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
+// Cuts [begin, end) into groups of about the same size, `most` at most, and calls f(first, count) for each.
+template <typename F>
+FOURFOLD_FN void for_groups(int64_t begin, int64_t end, int64_t most, const F& f) {
   const int64_t groups = (end - begin + most - 1) / most;
   for (int64_t group = 0, first = begin; group < groups; ++group) {
-    const int64_t panels = (end - begin) / groups + (group < (end - begin) % groups ? 1 : 0);
-    with_count<most>(panels, [&](auto constant) { f(first, constant); });
-    first += panels;
+    const int64_t count = (end - begin) / groups + (group < (end - begin) % groups ? 1 : 0);
+    f(first, count);
+    first += count;
   }
+}
+
+// The same for panels, how many a constant.
+template <int most, typename F>
+FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
+  for_groups(begin, end, most, [&](int64_t first, int64_t count) {
+    with_count<most>(count, [&](auto constant) { f(first, constant); });
+  });
 }
 
 // Cuts `count` rows into tiles of about the same size and calls f(first, rows) for each, rows a constant.

@@ -79,27 +79,6 @@ FOURFOLD_FN void multiply_in_place(
   }
 }
 
-// c[m][n] = Σ_k a[k * a_step + m] b_k[n] for a tile of c, whose `columns` end within its last vector; b is a panel of
-// pack_outer's.
-template <int rows, int width, typename S>
-FOURFOLD_FN void outer_tile(
-    const S* a, int64_t a_step, const S* b, int64_t count, int64_t columns, S* c, int64_t leading_dim) {
-  Tile<S, rows, width> tile;
-  const S* row[rows];
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    row[r] = a + r;
-    for (int j = 0; j < width; ++j) tile.at[r][j] = Vectorized<S>(S(0));
-  }
-  multiply<rows, 1, width>(tile, row, a_step, b, 0, count);
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    S* to = c + r * leading_dim;
-    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
-    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], lanes_left<S>(columns, (width - 1) * lanes<S>));
-  }
-}
-
 // A vector of the sums of `lanes` vectors' lanes.
 #if defined(CPU_CAPABILITY_AVX512)
 inline Vectorized<float> sum_lanes(const float* vectors) {
