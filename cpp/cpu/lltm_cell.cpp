@@ -3,6 +3,7 @@
 #include "cpu/cells.h"
 #include "cpu/outer.h"
 #include "cpu/parallel.h"
+#include "cpu/products.h"
 #include "cpu/recurrent.h"
 #include "cpu/unpacked.h"
 
@@ -27,7 +28,7 @@ class Forward {
         input_size_(job.factors.input_size),
         depth_(size_ + input_size_),
         by_lanes_(rows_by_lanes(job.batch)),
-        inputs_(by_lanes_ == 0 ? 0 : groups(by_lanes_) * lanes<S> * depth_),
+        inputs_(columns_size<S>(by_lanes_, depth_)),
         rows_((job.batch - by_lanes_) * depth_) {}
 
   void apply() const {
@@ -50,14 +51,9 @@ class Forward {
     collect_inputs();
     const int64_t blocks = divide_up(size_, lanes<S>);
     parallel(blocks, product_grain(job_.batch * gates * lanes<S> * depth_), [&](int64_t begin, int64_t end) {
-      const Scratch<S> sums(gates * lanes<S> * lanes<S> * 8);
-      const Scratch<S> projected(gates * lanes<S> * lanes<S>);
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t unit = block * lanes<S>;
-        const int64_t count = lanes_left<S>(size_, unit);
-        multiply_by_lanes(unit, count, sums.get(), projected.get());
-        multiply_by_rows(unit, count, sums.get());
-      }
+      const Scratch<S> room(Unpacked<gates, S>::room);
+      const Scratch<S> projected(at_once * width);
+      for (int64_t block = begin; block < end; ++block) multiply_block(block * lanes<S>, room.get(), projected.get());
     });
   }
 
@@ -65,19 +61,13 @@ class Forward {
   // Rows that fill vectors are the lanes of a product whose factors from the weights are single values. Few rows, or
   // what few are left, are multiplied by vectors along the depth instead: their time is that of so many rows, and not
   // of a whole vector, but their sums cost more.
-  //
-  // A tile of either has few rows of weights. More would not keep the multipliers busier, and where the weights'
-  // leading dimension is a power of two, they would push each other out of the cache: all lie in the same of its sets.
   static constexpr int64_t few = lanes<S> / 2;
+  static constexpr int64_t at_once = 2 * lanes<S>;  // rows by lanes: as many as lie together
+  static constexpr int64_t width = gates * lanes<S>;  // of a row's sums
+  static_assert(at_once >= unpacked_rows);
 
   static int64_t rows_by_lanes(int64_t batch) {
     return batch % lanes<S> > few ? batch : batch / lanes<S> * lanes<S>;
-  }
-  static int64_t groups(int64_t rows) { return divide_up(rows, lanes<S>); }
-
-  // Where a group of lanes begins: the last one overlaps the one before where that fills it.
-  int64_t first_row_of(int64_t group) const {
-    return greatest(least(group * lanes<S>, by_lanes_ - lanes<S>), 0);
   }
 
   const S* weights() const { return static_cast<const S*>(job_.factors.weights); }
@@ -85,14 +75,12 @@ class Forward {
   void collect_inputs() const {
     const auto* h = static_cast<const S*>(job_.factors.h);
     const auto* x = static_cast<const S*>(job_.factors.x);
-    const int64_t count = groups(by_lanes_);
-    for (int64_t group = 0; group < count; ++group) {
-      // Groups in pairs, each pair's vectors side by side.
-      const bool paired = group / 2 * 2 + 1 < count;
-      const int64_t step = (paired ? 2 : 1) * lanes<S>;
-      S* to = inputs_.get() + group / 2 * 2 * depth_ * lanes<S> + (paired ? group % 2 * lanes<S> : 0);
-      const int64_t row = first_row_of(group);
-      const int64_t rows = least(lanes<S>, by_lanes_ - row);
+    for (int64_t row = 0; row < by_lanes_; row += lanes<S>) {
+      // As lay_out_columns would lay out rows of [h, x].
+      const int64_t pair = row / at_once * at_once;
+      const int64_t step = by_lanes_ - pair > lanes<S> ? at_once : lanes<S>;
+      S* to = inputs_.get() + pair * depth_ + (row - pair);
+      const int64_t rows = lanes_left<S>(by_lanes_, row);
       pack_rows(h + row * size_, size_, size_, rows, to, step);
       pack_rows(x + row * input_size_, input_size_, input_size_, rows, to + size_ * step, step);
     }
@@ -103,81 +91,31 @@ class Forward {
     }
   }
 
-  Vectorized<S> bias_at(int g, int64_t unit, int64_t count) const {
-    return load_or_zero(static_cast<const S*>(job_.factors.bias), g * size_ + unit, count);
-  }
-
-  void multiply_by_lanes(int64_t unit, int64_t count, S* sums, S* projected) const {
-    const int64_t all = groups(by_lanes_);
-    for (int64_t group = 0; group < all; group += 2) {
-      with_count<2>(least(2, all - group), [&](auto vectors) {
-        constexpr int most_units = least(fitting(gates * vectors), 4);
-        for_panels<most_units>(0, count, [&](int64_t first, auto units) {
-          Tile<S, gates * units, vectors> tile;
-          for (int t = 0; t < gates * units; ++t) {
-            for (int j = 0; j < vectors; ++j) tile.at[t][j] = Vectorized<S>(S(0));
-          }
-          multiply_columns<gates, units, vectors, S>(
-              tile, weights() + (unit + first) * depth_, size_ * depth_, depth_,
-              inputs_.get() + group * depth_ * lanes<S>, depth_);
-          for (int g = 0; g < gates; ++g) {
-            for (int u = 0; u < units; ++u) {
-              for (int j = 0; j < vectors; ++j) {
-                tile.at[g * units + u][j].store(sums + ((j * gates + g) * lanes<S> + first + u) * lanes<S>);
-              }
-            }
-          }
-        });
-        for (int j = 0; j < vectors; ++j) {
-          for (int g = 0; g < gates; ++g) {
-            transpose_square(
-                static_cast<const S*>(sums) + (j * gates + g) * lanes<S> * lanes<S>, lanes<S>,
-                projected + g * lanes<S>, gates * lanes<S>);
-          }
-          const int64_t row = first_row_of(group + j);
-          const int64_t rows = least(lanes<S>, by_lanes_ - row);
-          for (int64_t r = 0; r < rows; ++r) {
-            Values<Vectorized<S>, gates> values;
-            for (int g = 0; g < gates; ++g) {
-              const S* from = projected + (r * gates + g) * lanes<S>;
-              values.v[g] = load_lanes(from, count) + bias_at(g, unit, count);
-            }
-            finish(values, row + r, unit, count);
-          }
-        }
-      });
+  // The products of all rows with the weights of some hidden units, and the cells.
+  void multiply_block(int64_t unit, S* room, S* projected) const {
+    const int64_t count = lanes_left<S>(size_, unit);
+    const S* bias = at_row(static_cast<const S*>(job_.factors.bias), unit, 1);
+    const UnpackedBlock<S> block{weights() + unit * depth_, depth_, size_ * depth_, bias, size_, count, depth_};
+    const RowSums<S> sums{projected, width};
+    for (int64_t row = 0; row < by_lanes_; row += at_once) {
+      const int64_t rows = least(at_once, by_lanes_ - row);
+      Unpacked<gates, S>::by_columns(inputs_.get() + row * depth_, rows, block, room, sums);
+      finish_rows(projected, row, rows, unit, count);
     }
+    const S* a[unpacked_rows];
+    for_groups(by_lanes_, job_.batch, unpacked_rows, [&](int64_t row, int64_t rows) {
+      for (int64_t r = 0; r < rows; ++r) a[r] = rows_.get() + (row - by_lanes_ + r) * depth_;
+      Unpacked<gates, S>::by_rows(a, rows, block, room, sums);
+      finish_rows(projected, row, rows, unit, count);
+    });
   }
 
-  void multiply_by_rows(int64_t unit, int64_t count, S* sums) const {
-    for_row_tiles<gates>(job_.batch - by_lanes_, [&](int64_t from, auto rows) {
-      constexpr int most_units = least(fitting(gates * rows), 2);
-      for_panels<most_units>(0, count, [&](int64_t first, auto units) {
-        Tile<S, gates * units, rows> tile;
-        for (int t = 0; t < gates * units; ++t) {
-          for (int r = 0; r < rows; ++r) tile.at[t][r] = Vectorized<S>(S(0));
-        }
-        const S* row[decltype(rows)::value];
-        for (int r = 0; r < rows; ++r) row[r] = rows_.get() + (from + r) * depth_;
-        multiply_rows<gates, units, rows, S>(
-            tile, weights() + (unit + first) * depth_, size_ * depth_, depth_, row, depth_);
-        for (int g = 0; g < gates; ++g) {
-          for (int u = 0; u < units; ++u) {
-            for (int r = 0; r < rows; ++r) {
-              tile.at[g * units + u][r].store(sums + ((r * gates + g) * lanes<S> + first + u) * lanes<S>);
-            }
-          }
-        }
-      });
-      for (int r = 0; r < rows; ++r) {
-        Values<Vectorized<S>, gates> values;
-        for (int g = 0; g < gates; ++g) {
-          const S* from = sums + (r * gates + g) * lanes<S> * lanes<S>;
-          values.v[g] = sum_lanes(from) + bias_at(g, unit, count);
-        }
-        finish(values, by_lanes_ + from + r, unit, count);
-      }
-    });
+  void finish_rows(const S* projected, int64_t row, int64_t rows, int64_t unit, int64_t count) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      Values<Vectorized<S>, gates> values;
+      for (int g = 0; g < gates; ++g) values.v[g] = Vectorized<S>::loadu(projected + r * width + g * lanes<S>);
+      finish(values, row + r, unit, count);
+    }
   }
 
   // The cell of some units of a row.
@@ -295,8 +233,9 @@ class Backward {
           store_lanes(static_cast<S*>(job_.grad_bias) + row, sum_of_rows(row, units), units);
         }
         S* to = static_cast<S*>(job_.grad_weights) + row * depth_;
-        add_products(row, units, packed_h, size_, to);
-        add_products(row, units, packed_x, input_size, to + size_);
+        const S* from = grad_gates_ + row;
+        add_outer(from, gates * size_, units, packed_h, job_.batch, size_, to, depth_, true);
+        add_outer(from, gates * size_, units, packed_x, job_.batch, input_size, to + size_, depth_, true);
       }
     });
   }
@@ -305,18 +244,6 @@ class Backward {
     Vectorized<S> sum(S(0));
     for (int64_t b = 0; b < job_.batch; ++b) sum = sum + load_lanes(grad_gates_ + b * gates * size_ + column, count);
     return sum;
-  }
-
-  void add_products(int64_t unit, int64_t units, const S* packed, int64_t columns, S* to) const {
-    const S* from = grad_gates_ + unit;
-    for_outer_panels<S>(columns, [&](int64_t vector, auto width) {
-      const int64_t column = vector * lanes<S>;
-      for_row_tiles<width>(units, [&](int64_t first, auto rows) {
-        outer_tile<rows, width>(
-            from + first, gates * size_, packed + column * job_.batch, job_.batch, columns - column,
-            to + first * depth_ + column, depth_, true);
-      });
-    });
   }
 
   const LltmCellBackward& job_;

@@ -62,30 +62,4 @@ Vectorized<Sum<E>> pack_strip(
   return sum;
 }
 
-// c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
-// vector; b is a panel of pack_outer's. Adds to c unless `begin`.
-template <int rows, int width, typename E>
-FOURFOLD_FN void outer_tile(
-    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
-  using S = Sum<E>;
-  Tile<S, rows, width> tile;
-  const E* row[rows];
-  const int64_t last = lanes_left<S>(columns, (width - 1) * lanes<S>);
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    row[r] = a + r;
-    const S* from = c + r * ldc;
-    for (int j = 0; j < width; ++j) {
-      tile.at[r][j] = begin ? Vectorized<S>(S(0)) : load_lanes(from + j * lanes<S>, j == width - 1 ? last : lanes<S>);
-    }
-  }
-  multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), a_step, b, 0, depth);
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    S* to = c + r * ldc;
-    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
-    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], last);
-  }
-}
-
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -66,6 +66,10 @@ __attribute__((noinline)) void unpacked_tile(
   }
 }
 
+// The most units of a tile whose lanes are rows. More would not keep the multipliers busier, and where the weights' leading
+// dimension is a power of two, they would push each other out of the cache: all lie in the same of its sets.
+constexpr int64_t columns_units = 4;
+
 // Calls f(first row, vectors) for pairs of vectors of rows.
 template <typename S, typename F>
 void for_vectors(int64_t rows, const F& f) {
@@ -89,10 +93,30 @@ __attribute__((noinline)) void add_strip(
   }
 }
 
+// c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
+// vector; b is a panel of pack_outer's. Adds to c unless `begin`.
 template <int rows, int width, typename E>
-__attribute__((noinline)) void add_tile(
-    const E* strip, const E* b, int64_t depth, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
-  outer_tile<rows, width>(strip, lanes<Sum<E>>, b, depth, columns, c, ldc, begin);
+__attribute__((noinline)) void outer_tile(
+    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
+  using S = Sum<E>;
+  Tile<S, rows, width> tile;
+  const E* row[rows];
+  const int64_t last = lanes_left<S>(columns, (width - 1) * lanes<S>);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    row[r] = a + r;
+    const S* from = c + r * ldc;
+    for (int j = 0; j < width; ++j) {
+      tile.at[r][j] = begin ? Vectorized<S>(S(0)) : load_lanes(from + j * lanes<S>, j == width - 1 ? last : lanes<S>);
+    }
+  }
+  multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), a_step, b, 0, depth);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    S* to = c + r * ldc;
+    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
+    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], last);
+  }
 }
 
 }  // namespace
@@ -133,7 +157,7 @@ void Unpacked<gates, E>::by_columns(
   Vectorized<S> bias[gates];
   for (int g = 0; g < gates; ++g) bias[g] = bias_of<gates>(block, g);
   for_vectors<S>(rows, [&](int64_t row, auto vectors) {
-    for_panels<fitting(gates * vectors)>(0, block.units, [&](int64_t u, auto units) {
+    for_panels<least(fitting(gates * vectors), columns_units)>(0, block.units, [&](int64_t u, auto units) {
       Tile<S, gates * units, vectors> tile;
       tile.clear();
       multiply_columns<gates, units, vectors, E>(
@@ -187,12 +211,13 @@ void multiply_columns_of(const ColumnsOf& of, const S* const* a, int64_t rows, i
 
 template <typename E>
 void add_outer(
-    const E* strip, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
+    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc,
+    bool begin) {
   using S = Sum<E>;
   const int64_t depth = factors<E>(count);
   const auto add = [&](int64_t first, auto rows, int64_t vector, auto width) {
-    add_tile<rows, width>(
-        strip + first, b + vector * depth * lanes<S>, depth, columns - vector * lanes<S>,
+    outer_tile<rows, width>(
+        a + first, a_step, b + vector * depth * lanes<S>, depth, columns - vector * lanes<S>,
         c + first * ldc + vector * lanes<S>, ldc, begin);
   };
   // Sums of a few rows are soon made: what takes time is to write them, so that is done from end to end of a row.
@@ -216,7 +241,7 @@ template struct Unpacked<3, Bfloat16Pair>;
 template struct Unpacked<4, Bfloat16Pair>;
 template void lay_out_columns(const c10::BFloat16*, int64_t, int64_t, Bfloat16Pair*);
 template void add_outer(
-    const Bfloat16Pair*, int64_t, const Bfloat16Pair*, int64_t, int64_t, float*, int64_t, bool);
+    const Bfloat16Pair*, int64_t, int64_t, const Bfloat16Pair*, int64_t, int64_t, float*, int64_t, bool);
 #else
 template struct Packed<1, float>;
 template struct Packed<3, float>;
@@ -232,8 +257,8 @@ template void lay_out_columns(const float*, int64_t, int64_t, float*);
 template void lay_out_columns(const double*, int64_t, int64_t, double*);
 template void multiply_columns_of(const ColumnsOf&, const float* const*, int64_t, int64_t, int64_t, float*);
 template void multiply_columns_of(const ColumnsOf&, const double* const*, int64_t, int64_t, int64_t, double*);
-template void add_outer(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t, bool);
-template void add_outer(const double*, int64_t, const double*, int64_t, int64_t, double*, int64_t, bool);
+template void add_outer(const float*, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t, bool);
+template void add_outer(const double*, int64_t, int64_t, const double*, int64_t, int64_t, double*, int64_t, bool);
 #endif
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

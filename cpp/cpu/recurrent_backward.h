@@ -2,6 +2,7 @@
 // chunk of steps the products that give the gradients of the weights and of the input.
 #pragma once
 
+#include "cpu/outer.h"
 #include "cpu/recurrent_columns.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
@@ -246,11 +247,11 @@ class Backward {
         store_lanes(sums.gates + from, pack_strip(a, from, units, count, strip, sum), units);
         if (slot < gates) {
           S* to = sums.weight_ih + (Cell::input_gate(slot) * size_ + unit) * sums.ih_leading_dim;
-          add_outer(strip, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin);
+          add_outer(strip, lanes<S>, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin);
         }
         if (slot >= grads - gates) {
           S* to = sums.weight_hh + (Cell::hidden_gate(slot) * size_ + unit) * sums.hh_leading_dim;
-          add_outer(strip, units, packed_h, count, size_, to, sums.hh_leading_dim, begin);
+          add_outer(strip, lanes<S>, units, packed_h, count, size_, to, sums.hh_leading_dim, begin);
         }
       }
     }

@@ -2,7 +2,7 @@
 // than it saves.
 #pragma once
 
-#include "cpu/outer.h"
+#include "cpu/tile.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
