@@ -14,7 +14,7 @@ against float64 before anything is timed. Where fourfold is slower, the table sh
 BENCH_EXAMPLES = """\
 examples:
   python -m fourfold bench all --quick             under two minutes; a trial, not for quoting
-  python -m fourfold bench all --json cpu.json --plots .
+  python -m fourfold bench all --json zen3.json --plots .
   python -m fourfold bench mlp --batch-size 256 --threads 2
   python -m fourfold bench sequence --device cuda --dtype bfloat16"""
 
@@ -101,13 +101,13 @@ examples:
   python -m fourfold bench disturbed --quick"""
 
 ALL = """\
-Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. About
+Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. 13 to
 20 minutes on two cores."""
 
 ALL_EXAMPLES = """\
 examples:
   python -m fourfold bench all --quick
-  python -m fourfold bench all --json docs/benchmarks/cpu.json --plots docs/benchmarks"""
+  python -m fourfold bench all --json docs/benchmarks/zen3.json --plots docs/benchmarks"""
 
 ONE_TABLE = "With one of them, one table; those left out as in the list's first."
 SIZE_WORDS = {
