@@ -201,6 +201,9 @@ def test_transcendental_functions_keep_their_error_bounds(dtype: torch.dtype) ->
     for name, (result, wanted, bound) in exact.items():
         # float64 is held against torch's own float64, which is itself within one unit.
         assert ulps(result, wanted) <= bound + (1 if dtype == torch.float64 else 0), name
+    # c' is -0 where c is and i lets nothing pass; elu(-1) gives that nothing its sign.
+    h, c = run(torch.full_like(values, -1000.0), large, torch.full_like(values, -1.0), -zero)
+    assert not c.any() and c.signbit().all() and not h.any() and h.signbit().all()
 
 
 def test_gelu_keeps_its_error_bound() -> None:

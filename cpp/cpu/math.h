@@ -146,7 +146,7 @@ FOURFOLD_FN Vectorized<S> tanh(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(hold(x + x, -2 * limit, 2 * limit));
   const Vectorized<S> half(S(0.5));
   const Vectorized<S> half_m = at::vec::fmadd(half_scale, p, half_scale - half);
-  return divide(half_m, half_m + Vectorized<S>(1));
+  return divide(half_m, half_m + Vectorized<S>(1)) | (x & Vectorized<S>(S(-0.0)));  // -0 stays
 }
 
 template <typename S>
