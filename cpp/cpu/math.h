@@ -77,9 +77,8 @@ FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
 
   // The exponent field of 2^(n-1), held at zero for what would be less than the smallest normal number.
   const V least = V(S(2 - (1 << (sizeof(S) == 4 ? 7 : 10))));
-  const V clipped = at::vec::maximum(n, least) + V(C::round_magic);
-  const I biased = at::vec::cast<typename C::Bits>(clipped) + I((typename C::Bits(1) << (sizeof(S) == 4 ? 7 : 10)) - 2);
-  return {at::vec::cast<S>(biased << I(C::mantissa_bits)), polynomial(r)};
+  const V biased = at::vec::maximum(n, least) + V(C::round_magic + S((1 << (sizeof(S) == 4 ? 7 : 10)) - 2));
+  return {at::vec::cast<S>(at::vec::cast<typename C::Bits>(biased) << I(C::mantissa_bits)), polynomial(r)};
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
