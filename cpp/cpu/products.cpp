@@ -30,7 +30,7 @@ __attribute__((noinline)) void packed_tile(const E* const* a, const Panels<E>& p
   }
 }
 
-template <int gates, typename E>
+template <typename E>
 Vectorized<Sum<E>> bias_of(const UnpackedBlock<E>& block, int gate) {
   return load_or_zero(block.bias, gate * block.bias_step, block.units);
 }
@@ -58,7 +58,7 @@ __attribute__((noinline)) void unpacked_tile(
     }
   });
   for (int g = 0; g < gates; ++g) {
-    const auto start = bias_of<gates>(block, g);
+    const auto start = bias_of(block, g);
     for (int r = 0; r < rows; ++r) {
       const S* dots = room + (r * gates + g) * lanes<S> * lanes<S>;
       (start + sum_lanes(dots)).store(sums.row(r) + g * lanes<S>);
@@ -155,7 +155,7 @@ void Unpacked<gates, E>::by_columns(
   constexpr int64_t square = lanes<S> * lanes<S>;
   S* transposed = room + 2 * gates * square;
   Vectorized<S> bias[gates];
-  for (int g = 0; g < gates; ++g) bias[g] = bias_of<gates>(block, g);
+  for (int g = 0; g < gates; ++g) bias[g] = bias_of(block, g);
   for_vectors<S>(rows, [&](int64_t row, auto vectors) {
     for_panels<least(fitting(gates * vectors), columns_units)>(0, block.units, [&](int64_t u, auto units) {
       Tile<S, gates * units, vectors> tile;

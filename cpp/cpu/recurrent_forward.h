@@ -1,5 +1,5 @@
 // The forward of a recurrent layer: per chunk of steps the input's products of all rows, then step by step the hidden
-// product and the cell, which is applied to the product's accumulators.
+// product and the cell, which is applied to the product's sums while they are in the nearest cache.
 #pragma once
 
 #include "cpu/recurrent_weights.h"
