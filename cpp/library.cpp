@@ -4,9 +4,9 @@
 
 #include "cpu/level.h"
 #include "ops/cpu_recurrent.h"
-#include "ops/packed.h"
+#include "ops/prepacked.h"
 
-int fourfold_abi_version() { return 1; }
+int fourfold_abi_version() { return FOURFOLD_ABI_VERSION; }
 
 const char* fourfold_build_facts() { return FOURFOLD_BUILD_FACTS; }
 
@@ -14,7 +14,7 @@ const char* fourfold_cpu_capability() { return fourfold::cpu::level_choice().nam
 
 const char* fourfold_cpu_capability_error() { return fourfold::cpu::level_choice().error.c_str(); }
 
-int64_t fourfold_packed_bytes(const char* op, const char* dtype, int64_t input_size, int64_t hidden_size) {
+int64_t fourfold_prepacked_bytes(const char* op, const char* dtype, int64_t input_size, int64_t hidden_size) {
   using fourfold::ScalarType;
   constexpr std::pair<std::string_view, const fourfold::RecurrentKernels*> tables[] = {
       {"gru", &fourfold::gru_on_cpu}, {"lltm", &fourfold::lltm_on_cpu}, {"lstm", &fourfold::lstm_on_cpu}};
@@ -23,7 +23,7 @@ int64_t fourfold_packed_bytes(const char* op, const char* dtype, int64_t input_s
       {"float64", ScalarType::Double}};
   for (const auto& [name, kernels] : tables) {
     for (const auto& [spelled, type] : dtypes) {
-      if (name == op && spelled == dtype) return fourfold::packed_size(*kernels, type, input_size, hidden_size);
+      if (name == op && spelled == dtype) return fourfold::prepacked_size(*kernels, type, input_size, hidden_size);
     }
   }
   return -1;

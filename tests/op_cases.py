@@ -17,7 +17,6 @@ from torch import Tensor
 
 import fourfold
 from fourfold import reference
-from fourfold.operators._listed import ListedOperator
 from fourfold.operators._operator import declared
 from network_cases import mlp, mlp_layers_cases
 
@@ -130,7 +129,7 @@ class Case:
 
     @property
     def has_lists(self) -> bool:
-        return isinstance(declared[self.op], ListedOperator)
+        return bool(declared[self.op].schema.lists)
 
     def nested(self, args: tuple) -> tuple:
         """mlp_layers' arguments: x, the weights, the biases, the activation."""
@@ -151,7 +150,7 @@ class Case:
             return [(k, None) for k in range(count)]
         last = max(schema.index(name) for name in parameters[:count])
         given = {name: k for k, name in enumerate(parameters[:count])}
-        return [(given.get(name), declared[self.op].defaults[k]) for k, name in enumerate(schema[: last + 1])]
+        return [(given.get(name), declared[self.op].schema.defaults[k]) for k, name in enumerate(schema[: last + 1])]
 
     @property
     def is_sequence(self) -> bool:

@@ -93,13 +93,17 @@ def test_vmap_of_the_backward_operator(case: Case, vmap: Any) -> None:
     """Over the output's gradient alone, and over all of its tensors."""
     backward = declared[f"{case.op}_backward"]
     calls = [backward_arguments(case, case.arguments(torch.float64, seed)) for seed in range(3)]
-    if case.has_lists:
-        calls = [backward.flatten(call) for call in calls]
+    lengths = backward.schema.flatten(calls[0])[0]
+    calls = [backward.schema.flatten(call)[1] for call in calls]
+
+    def op(*flat: Any) -> tuple[Tensor, ...]:
+        return backward.call_flat(lengths, flat)
+
     tensors = [k for k, a in enumerate(calls[0]) if isinstance(a, Tensor) and a.is_floating_point()]
     for mapped in (tensors[:1], tensors):
         each = [tuple(a if k in mapped else b for k, (a, b) in enumerate(zip(c, calls[0], strict=True))) for c in calls]
-        results = vmap(of_places(backward.op, calls[0], mapped))(*(torch.stack([c[k] for c in each]) for k in mapped))
-        alone = [flatten(backward.op(*call)) for call in each]
+        results = vmap(of_places(op, calls[0], mapped))(*(torch.stack([c[k] for c in each]) for k in mapped))
+        alone = [flatten(op(*call)) for call in each]
         expect_same(list(results), [torch.stack(column) for column in zip(*alone, strict=True)])
 
 

@@ -20,7 +20,7 @@ OPCHECK = [c for c in CASES if c.every_road or c.id == "axpby-fractions"]
 
 def checked() -> list[tuple[str, Case]]:
     """Each operator that the library registers, with the cases of the operator that it belongs to."""
-    owners = {name: name.removesuffix("_backward").removesuffix("_pack") for name in registered()}
+    owners = {name: name.removesuffix("_backward").removesuffix("_prepack") for name in registered()}
     return [(name, case) for name, owner in owners.items() for case in OPCHECK if case.op == owner]
 
 

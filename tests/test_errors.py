@@ -3,7 +3,6 @@ function, from the operator itself, and under torch.compile."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import weakref
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 import fourfold
-from fourfold.operators._operator import declared
 from op_cases import CASES, case_id
 from refusals import T, refusal_id, sentence_of
+from test_gradients import backward_arguments
 
 
 def arguments(case: str, **changes: Any) -> tuple:
@@ -348,27 +347,9 @@ def test_an_error_leaves_the_next_call_working() -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c.id in (CELL, PACKED, NETWORK)], ids=case_id)
 def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
     """Called by hand with any tensor left out or of another shape, a backward raises; it never reads past memory."""
-    leaves = [
-        a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
-        for a in copy.deepcopy(case.arguments(torch.float32))
-    ]
-    recorded: list[tuple] = []
-    operator = declared[f"{case.op}_backward"]
-    original = operator.op
-
-    class Recorder:
-        def __call__(self, *args: Any) -> Any:
-            recorded.append(args)
-            return original(*args)
-
-    operator.op = Recorder()
-    try:
-        outputs = case.function(*leaves)
-        first = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
-        first.sum().backward()
-    finally:
-        operator.op = original
-    (args,) = recorded
+    backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
+    args = backward_arguments(case, case.arguments(torch.float32))
+    backward(*args)
     for place, value in enumerate(args):
         if not isinstance(value, torch.Tensor):
             continue
@@ -378,4 +359,4 @@ def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
             if wrong is None:
                 continue
             with pytest.raises((RuntimeError, ValueError, TypeError), match=f"{case.op}_backward: "):
-                original(*args[:place], wrong, *args[place + 1 :])
+                backward(*args[:place], wrong, *args[place + 1 :])

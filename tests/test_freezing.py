@@ -110,7 +110,7 @@ def test_an_address_is_nobody_elses_while_its_copy_lives() -> None:
     assert memory.expired()
 
 
-def test_what_does_not_read_packed_weights() -> None:
+def test_what_does_not_read_prepacked_weights() -> None:
     torch._dynamo.reset()  # which remembers what it could not capture without allow_rnn
     lstm = KINDS["LSTM"]()
     wanted = lstm(torch.ones(1, 2, 3))[0].detach()
@@ -201,7 +201,7 @@ def test_weights_of_inference_mode_and_shared_memory() -> None:
         torch.testing.assert_close(stream(fourfold.freeze(module)), wanted)
 
 
-def test_copies_have_no_packed_weights() -> None:
+def test_copies_have_no_prepacked_weights() -> None:
     for make in KINDS.values():
         module = fourfold.freeze(make().eval())
         wanted = stream(module)
@@ -209,6 +209,6 @@ def test_copies_have_no_packed_weights() -> None:
         for twin in (copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
             assert not is_frozen(twin)
             torch.testing.assert_close(stream(twin), wanted)
-        packed = sum(kept.nbytes for kept in freezing._frozen[module].packed)
+        prepacked = sum(kept.nbytes for kept in freezing._frozen[module].prepacked)
         # torch's archive of the same parameters differs by some hundred bytes from one to the next.
-        assert abs(len(pickle.dumps(module)) - size) < packed / 4
+        assert abs(len(pickle.dumps(module)) - size) < prepacked / 4

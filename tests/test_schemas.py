@@ -49,10 +49,10 @@ def test_every_operator_has_its_schema_in_the_documentation() -> None:
 def test_every_operator_of_the_build_is_registered() -> None:
     assert set(fourfold.operator_names()) <= set(registered())
     gradients = {n for n in registered() if n.endswith("_backward")}
-    # What packs weights gives bytes, which have no gradient.
-    packs = {n for n in registered() if n.endswith("_pack")}
+    # What prepacks weights gives bytes, which have no gradient.
+    packs = {n for n in registered() if n.endswith("_prepack")}
     assert set(registered()) == set(fourfold.operator_names()) | gradients | packs
     assert {n.removesuffix("_backward") for n in gradients} <= set(fourfold.operator_names())
-    assert {n.removesuffix("_pack") for n in packs} <= set(fourfold.operator_names())
+    assert {n.removesuffix("_prepack") for n in packs} <= set(fourfold.operator_names())
     # Each is declared in Python, which is what makes it differentiable.
     assert set(registered()) - packs == set(declared)

@@ -125,7 +125,7 @@ def tf32_results(case: Case, device: str, allow_tf32: bool, dtype: torch.dtype =
     operator, given = declared[case.op], case.by_schema(args)
     named = dict(zip(case.schema, given, strict=False)) | {"save_for_backward": True, "allow_tf32": allow_tf32}
     outputs = operator.op(**named)
-    outputs = outputs[: len(outputs) - operator.saved]
+    outputs = outputs[: len(outputs) - operator.kept]
     return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)]
 
 

@@ -33,7 +33,7 @@ def first(result: Any) -> Tensor:
 
 
 def stream(module: nn.Module) -> Tensor:
-    """One call without gradient, which a frozen module answers from its packed weights."""
+    """One call without gradient, which a frozen module answers from its prepacked weights."""
     with torch.no_grad():
         return first(module(input_of(module)))
 

@@ -57,8 +57,8 @@ std::string cpu_capability() {
   throw std::runtime_error(fourfold_cpu_capability_error());
 }
 
-int64_t packed_bytes(const std::string& op, const std::string& dtype, int64_t input_size, int64_t hidden_size) {
-  const int64_t bytes = fourfold_packed_bytes(op.c_str(), dtype.c_str(), input_size, hidden_size);
+int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t input_size, int64_t hidden_size) {
+  const int64_t bytes = fourfold_prepacked_bytes(op.c_str(), dtype.c_str(), input_size, hidden_size);
   if (bytes < 0) throw std::invalid_argument("fourfold packs no weights of " + dtype + " for " + op);
   return bytes;
 }
@@ -69,6 +69,6 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");
-  m.def("packed_bytes", &packed_bytes, "How many bytes <op>_pack gives: op, dtype's name, input_size, hidden_size.");
+  m.def("prepacked_bytes", &prepacked_bytes, "How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size.");
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
 }

@@ -13,12 +13,12 @@ void gru_backward(const RecurrentBackward& job) {
   job.layer.kind == Kind::float64 ? run_backward<Gru, double>(job) : run_backward<Gru, float>(job);
 }
 
-int64_t gru_packed_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? bytes_packed<Gru, double>(layer) : bytes_packed<Gru, float>(layer);
+int64_t gru_prepacked_bytes(const RecurrentLayer& layer) {
+  return layer.kind == Kind::float64 ? prepacked_bytes<Gru, double>(layer) : prepacked_bytes<Gru, float>(layer);
 }
 
-void gru_pack(const RecurrentLayer& layer, void* packed) {
-  layer.kind == Kind::float64 ? pack_layer<Gru, double>(layer, packed) : pack_layer<Gru, float>(layer, packed);
+void gru_prepack(const RecurrentLayer& layer, void* prepacked) {
+  layer.kind == Kind::float64 ? prepack_layer<Gru, double>(layer, prepacked) : prepack_layer<Gru, float>(layer, prepacked);
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -8,11 +8,11 @@ namespace fourfold::cpu {
 using GruKernel = void(const RecurrentForward& job);
 using GruBackwardKernel = void(const RecurrentBackward& job);
 using GruBytesKernel = int64_t(const RecurrentLayer& layer);
-using GruPackKernel = void(const RecurrentLayer& layer, void* packed);
+using GruPrepackKernel = void(const RecurrentLayer& layer, void* prepacked);
 
 FOURFOLD_CPU_KERNEL(gru, GruKernel)
 FOURFOLD_CPU_KERNEL(gru_backward, GruBackwardKernel)
-FOURFOLD_CPU_KERNEL(gru_packed_bytes, GruBytesKernel)
-FOURFOLD_CPU_KERNEL(gru_pack, GruPackKernel)
+FOURFOLD_CPU_KERNEL(gru_prepacked_bytes, GruBytesKernel)
+FOURFOLD_CPU_KERNEL(gru_prepack, GruPrepackKernel)
 
 }  // namespace fourfold::cpu

@@ -13,12 +13,12 @@ void lltm_backward(const RecurrentBackward& job) {
   job.layer.kind == Kind::float64 ? run_backward<Lltm, double>(job) : run_backward<Lltm, float>(job);
 }
 
-int64_t lltm_packed_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? bytes_packed<Lltm, double>(layer) : bytes_packed<Lltm, float>(layer);
+int64_t lltm_prepacked_bytes(const RecurrentLayer& layer) {
+  return layer.kind == Kind::float64 ? prepacked_bytes<Lltm, double>(layer) : prepacked_bytes<Lltm, float>(layer);
 }
 
-void lltm_pack(const RecurrentLayer& layer, void* packed) {
-  layer.kind == Kind::float64 ? pack_layer<Lltm, double>(layer, packed) : pack_layer<Lltm, float>(layer, packed);
+void lltm_prepack(const RecurrentLayer& layer, void* prepacked) {
+  layer.kind == Kind::float64 ? prepack_layer<Lltm, double>(layer, prepacked) : prepack_layer<Lltm, float>(layer, prepacked);
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -13,12 +13,12 @@ void lstm_backward(const RecurrentBackward& job) {
   job.layer.kind == Kind::float64 ? run_backward<Lstm, double>(job) : run_backward<Lstm, float>(job);
 }
 
-int64_t lstm_packed_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? bytes_packed<Lstm, double>(layer) : bytes_packed<Lstm, float>(layer);
+int64_t lstm_prepacked_bytes(const RecurrentLayer& layer) {
+  return layer.kind == Kind::float64 ? prepacked_bytes<Lstm, double>(layer) : prepacked_bytes<Lstm, float>(layer);
 }
 
-void lstm_pack(const RecurrentLayer& layer, void* packed) {
-  layer.kind == Kind::float64 ? pack_layer<Lstm, double>(layer, packed) : pack_layer<Lstm, float>(layer, packed);
+void lstm_prepack(const RecurrentLayer& layer, void* prepacked) {
+  layer.kind == Kind::float64 ? prepack_layer<Lstm, double>(layer, prepacked) : prepack_layer<Lstm, float>(layer, prepacked);
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

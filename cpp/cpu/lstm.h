@@ -8,11 +8,11 @@ namespace fourfold::cpu {
 using LstmKernel = void(const RecurrentForward& job);
 using LstmBackwardKernel = void(const RecurrentBackward& job);
 using LstmBytesKernel = int64_t(const RecurrentLayer& layer);
-using LstmPackKernel = void(const RecurrentLayer& layer, void* packed);
+using LstmPrepackKernel = void(const RecurrentLayer& layer, void* prepacked);
 
 FOURFOLD_CPU_KERNEL(lstm, LstmKernel)
 FOURFOLD_CPU_KERNEL(lstm_backward, LstmBackwardKernel)
-FOURFOLD_CPU_KERNEL(lstm_packed_bytes, LstmBytesKernel)
-FOURFOLD_CPU_KERNEL(lstm_pack, LstmPackKernel)
+FOURFOLD_CPU_KERNEL(lstm_prepacked_bytes, LstmBytesKernel)
+FOURFOLD_CPU_KERNEL(lstm_prepack, LstmPrepackKernel)
 
 }  // namespace fourfold::cpu

@@ -10,19 +10,19 @@ namespace fourfold::cpu {
 using RecurrentKernel = void(const RecurrentForward& job);
 using RecurrentBackwardKernel = void(const RecurrentBackward& job);
 using RecurrentBytesKernel = int64_t(const RecurrentLayer& layer);
-using RecurrentPackKernel = void(const RecurrentLayer& layer, void* packed);
+using RecurrentPrepackKernel = void(const RecurrentLayer& layer, void* prepacked);
 
 FOURFOLD_BFLOAT16_KERNEL(lltm_bf16, RecurrentKernel)
 FOURFOLD_BFLOAT16_KERNEL(lltm_bf16_backward, RecurrentBackwardKernel)
-FOURFOLD_BFLOAT16_KERNEL(lltm_bf16_packed_bytes, RecurrentBytesKernel)
-FOURFOLD_BFLOAT16_KERNEL(lltm_bf16_pack, RecurrentPackKernel)
+FOURFOLD_BFLOAT16_KERNEL(lltm_bf16_prepacked_bytes, RecurrentBytesKernel)
+FOURFOLD_BFLOAT16_KERNEL(lltm_bf16_prepack, RecurrentPrepackKernel)
 FOURFOLD_BFLOAT16_KERNEL(lstm_bf16, RecurrentKernel)
 FOURFOLD_BFLOAT16_KERNEL(lstm_bf16_backward, RecurrentBackwardKernel)
-FOURFOLD_BFLOAT16_KERNEL(lstm_bf16_packed_bytes, RecurrentBytesKernel)
-FOURFOLD_BFLOAT16_KERNEL(lstm_bf16_pack, RecurrentPackKernel)
+FOURFOLD_BFLOAT16_KERNEL(lstm_bf16_prepacked_bytes, RecurrentBytesKernel)
+FOURFOLD_BFLOAT16_KERNEL(lstm_bf16_prepack, RecurrentPrepackKernel)
 FOURFOLD_BFLOAT16_KERNEL(gru_bf16, RecurrentKernel)
 FOURFOLD_BFLOAT16_KERNEL(gru_bf16_backward, RecurrentBackwardKernel)
-FOURFOLD_BFLOAT16_KERNEL(gru_bf16_packed_bytes, RecurrentBytesKernel)
-FOURFOLD_BFLOAT16_KERNEL(gru_bf16_pack, RecurrentPackKernel)
+FOURFOLD_BFLOAT16_KERNEL(gru_bf16_prepacked_bytes, RecurrentBytesKernel)
+FOURFOLD_BFLOAT16_KERNEL(gru_bf16_prepack, RecurrentPrepackKernel)
 
 }  // namespace fourfold::cpu

@@ -289,8 +289,8 @@ template <typename Cell, typename E>
 void run_forward(const RecurrentForward& job) {
   using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
-  if (job.packed == nullptr && few_rows(layer)) return run_in_place<Cell, E>(job);
-  Packed weights(layer, const_cast<void*>(job.packed));
+  if (job.prepacked == nullptr && few_rows(layer)) return run_in_place<Cell, E>(job);
+  Packed weights(layer, const_cast<void*>(job.prepacked));
   const auto bytes = static_cast<int64_t>(sizeof(E));
   const double work = static_cast<double>(first_row(layer, layer.time)) *
                       static_cast<double>(Cell::gates * layer.hidden_size) *
@@ -300,25 +300,25 @@ void run_forward(const RecurrentForward& job) {
   const Plan plan = few_rows(layer)
                         ? plan_in_place<Cell>(layer, blocks)
                         : plan_of(layer, blocks, weights.size() * bytes, blocks * Packed::width * bytes, work);
-  const Scratch<E> memory(job.packed == nullptr ? weights.size() : 0);
-  if (job.packed == nullptr) weights.data = memory.get();
+  const Scratch<E> memory(job.prepacked == nullptr ? weights.size() : 0);
+  if (job.prepacked == nullptr) weights.data = memory.get();
   Forward<Cell, E, Packed>(job, plan, weights).run([&](const Part& part, Member& member) {
-    if (job.packed != nullptr) return;
+    if (job.prepacked != nullptr) return;
     if (!plan.by_rows) return weights.pack(layer, part.block_begin, part.block_end);
     weights.pack(layer, blocks * member.begin() / plan.shares, blocks * member.end() / plan.shares);
     member.wait();
   });
 }
 
-// What a job's `packed` points to, and how it is filled.
+// What a job's `prepacked` points to, and how it is filled.
 template <typename Cell, typename E>
-int64_t bytes_packed(const RecurrentLayer& layer) {
+int64_t prepacked_bytes(const RecurrentLayer& layer) {
   return PackedLayer<Cell, E>(layer).size() * static_cast<int64_t>(sizeof(E));
 }
 
 template <typename Cell, typename E>
-void pack_layer(const RecurrentLayer& layer, void* packed) {
-  const PackedLayer<Cell, E> weights(layer, packed);
+void prepack_layer(const RecurrentLayer& layer, void* prepacked) {
+  const PackedLayer<Cell, E> weights(layer, prepacked);
   weights.pack(layer, 0, weights.blocks());
 }
 

@@ -109,6 +109,15 @@ Tensor like_bias(const Tensor& grad, const Tensor& bias) {
   return bias.dim() == 1 ? grad : view(grad, {1, grad.numel()});
 }
 
+Tensor returned(bool wanted, const OptionalTensor& grad, const Tensor& x) {
+  return wanted && grad ? convert(*grad, x.scalar_type()) : nothing(place_of(x), x.scalar_type());
+}
+
+Tensor returned(bool wanted, const OptionalTensor& grad, const Tensor& x, const OptionalTensor& bias) {
+  wanted = wanted && bias;
+  return wanted && grad ? like_bias(returned(wanted, grad, x), *bias) : returned(wanted, grad, x);
+}
+
 ScalarType result_type(const Tensor& x, const Tensor& y) {
   std::array<StableIValue, 2> stack{from(x), from(y)};
   check_call(torch_call_dispatcher("aten::result_type", "Tensor", stack.data(), TORCH_ABI_VERSION), "result_type");

@@ -43,6 +43,10 @@ OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype);
 // A bias of shape (size) or (1, size) as a product takes it, and a gradient of shape (size) in the bias's own shape.
 OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype);
 Tensor like_bias(const Tensor& grad, const Tensor& bias);
+// A gradient as a backward returns it: in x's dtype, shape (0) where it is left out or not wanted; that of a bias, if
+// there is one, in the bias's own shape.
+Tensor returned(bool wanted, const OptionalTensor& grad, const Tensor& x);
+Tensor returned(bool wanted, const OptionalTensor& grad, const Tensor& x, const OptionalTensor& bias);
 
 ScalarType result_type(const Tensor& x, const Tensor& y);
 

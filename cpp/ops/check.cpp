@@ -166,6 +166,11 @@ void expect_saved(const char* op, const Tensor& saved, std::initializer_list<Dim
   expect_dtype(op, "what the forward kept", saved, dtype);
 }
 
+void expect_mask(const char* op, const std::vector<bool>& output_mask, size_t count) {
+  if (output_mask.size() == count) return;
+  fail(op, ": expected output_mask to have one for each of the ", count, " gradients, but got ", output_mask.size());
+}
+
 void expect_bias(const char* op, const char* name, const Tensor& tensor, const Dimension& size) {
   const bool agrees = tensor.numel() == size.size &&
                       (tensor.dim() == 1 || (tensor.dim() == 2 && tensor.sizes()[0] == 1));

@@ -58,6 +58,8 @@ void expect_gradient(
     const char* op, const char* name, const std::optional<Tensor>& grad, std::initializer_list<Dimension> shape);
 // A tensor that the forward kept for its backward: not left out by save_for_backward=False, and of that shape.
 void expect_saved(const char* op, const Tensor& saved, std::initializer_list<Dimension> shape, ScalarType dtype);
+// What a backward is told of its results: which are wanted, of a list each element.
+void expect_mask(const char* op, const std::vector<bool>& output_mask, size_t count);
 // (size) or (1, size): a bias as this library keeps it, or as the tutorials do.
 void expect_bias(const char* op, const char* name, const Tensor& tensor, const Dimension& size);
 

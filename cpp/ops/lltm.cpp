@@ -4,7 +4,7 @@
 
 #include "ops/backend.h"
 #include "ops/cpu_recurrent.h"
-#include "ops/packed.h"
+#include "ops/prepacked.h"
 
 namespace fourfold {
 namespace {
@@ -58,58 +58,57 @@ void check_lltm_parameters(
 
 LltmOutputs lltm(
     const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
-    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward,
-    bool allow_tf32, const OptionalTensor& reset, const OptionalTensor& packed) {
+    const OptionalTensor& bias, bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, const OptionalTensor& prepacked, bool allow_tf32,
+    bool save_for_backward) {
   const RecurrentShape shape = check_sequence(cell.op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(cell.op, shape, input, h_0, c_0, weights, bias, reset);
-  const ScalarType dtype = packed ? weights.scalar_type() : dtype_of(kernels, shape, input);
+  const ScalarType dtype = prepacked ? weights.scalar_type() : dtype_of(kernels, shape, input);
   const RecurrentArguments arguments = arguments_of(
       shape, dtype, input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
-  RecurrentOutputs outputs = run_forward(kernels, cell, shape, arguments, packed, save_for_backward);
+  RecurrentOutputs outputs = run_forward(kernels, cell, shape, arguments, prepacked, save_for_backward);
   return {outputs.output, outputs.h_n, outputs.c_n, outputs.kept, outputs.cells};
 }
 
 LltmOutputs lltm_backward(
     const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
-    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset, bool need_states) {
+    const OptionalTensor& bias, bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
+    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask) {
   const char* op = cell.backward_op;
   const RecurrentShape shape = check_sequence(op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(op, shape, input, h_0, c_0, weights, bias, reset);
   const ScalarType dtype = dtype_of(kernels, shape, input);
   const RecurrentArguments arguments =
       arguments_of(shape, dtype, input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, allow_tf32);
+  const RecurrentMask mask(cell, output_mask, 2);
   const Place place = place_of(input);
   const int64_t rows = cell.gates * shape.hidden_size;
-  Tensor grad_weights = nothing(place, dtype);
-  Tensor grad_bias = nothing(place, dtype);
+  OptionalTensor grad_weights;
   WeightGradients parts;
-  if (need_weights) {
+  if (mask.parameters()) {
     parts.wanted = true;
     grad_weights = empty(place, {rows, shape.hidden_size + shape.input_size}, dtype);
-    parts.weight_hh = narrow(grad_weights, 1, 0, shape.hidden_size);
-    parts.weight_ih = narrow(grad_weights, 1, shape.hidden_size, shape.input_size);
-    if (bias) parts.bias_ih = grad_bias = empty(place, {rows}, dtype);
+    parts.weight_hh = narrow(*grad_weights, 1, 0, shape.hidden_size);
+    parts.weight_ih = narrow(*grad_weights, 1, shape.hidden_size, shape.input_size);
+    if (bias) parts.bias_ih = empty(place, {rows}, dtype);
   }
   const RecurrentResults results = run_backward(
-      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells}, parts, need_input, need_states);
-  const ScalarType result = input.scalar_type();
-  grad_bias = convert(grad_bias, result);
-  return {results.grad_input, results.grad_h_0, results.grad_c_0, convert(grad_weights, result),
-          need_weights && bias ? like_bias(grad_bias, *bias) : grad_bias};
+      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells}, parts, mask);
+  return {results.grad_input, results.grad_h_0, results.grad_c_0, returned(mask.parameter(0), grad_weights, input),
+          returned(mask.parameter(1), parts.bias_ih, input, bias)};
 }
 
-Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias) {
-  const char* op = "lltm_pack";
+Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias) {
+  const char* op = "lltm_prepack";
   expect_floating(op, "weights", weights);
   expect_shape(op, "weights", weights, {{"3 * hidden_size", -1}, {"hidden_size + input_size", -1}});
   expect_countable(op, "weights", weights);
   const int64_t hidden_size = weights.size(0) / cell.gates;
   const int64_t input_size = weights.size(1) - hidden_size;
   check_lltm_parameters(op, weights.scalar_type(), input_size, hidden_size, weights, bias);
-  return pack_weights(kernels, cell, op, {narrow(weights, 1, hidden_size, input_size),
+  return prepack_weights(kernels, cell, op, {narrow(weights, 1, hidden_size, input_size),
                                           narrow(weights, 1, 0, hidden_size), bias, std::nullopt});
 }
 
@@ -123,19 +122,18 @@ constexpr RecurrentKernels cpu_kernels = lltm_on_cpu;
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "lltm(Tensor input, Tensor h_0, Tensor c_0, Tensor weights, Tensor? bias=None, bool reverse=False,"
-      " Tensor? batch_sizes=None, bool save_for_backward=True, bool allow_tf32=False, Tensor? reset=None,"
-      " Tensor? packed=None)"
-      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates, Tensor cells)");
+      " Tensor? batch_sizes=None, Tensor? reset=None, Tensor? prepacked=None, bool allow_tf32=False,"
+      " bool save_for_backward=True) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates, Tensor cells)");
   m.def(
       "lltm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input, Tensor h_0, Tensor c_0,"
-      " Tensor weights, Tensor? bias, bool reverse, Tensor? batch_sizes, Tensor output, Tensor gates, Tensor cells,"
-      " bool need_input=True, bool need_weights=True, bool allow_tf32=False, Tensor? reset=None, bool need_states=True)"
+      " Tensor weights, Tensor? bias, bool reverse, Tensor? batch_sizes, Tensor? reset, bool allow_tf32,"
+      " Tensor output, Tensor gates, Tensor cells, bool[] output_mask)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weights, Tensor grad_bias)");
-  m.def("lltm_pack(Tensor weights, Tensor? bias=None) -> Tensor packed");
+  m.def("lltm_prepack(Tensor weights, Tensor? bias=None) -> Tensor prepacked");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
   m.impl("lltm", FOURFOLD_BOX(lltm, cpu_kernels));
   m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, cpu_kernels));
-  m.impl("lltm_pack", FOURFOLD_BOX(lltm_pack, cpu_kernels));
+  m.impl("lltm_prepack", FOURFOLD_BOX(lltm_prepack, cpu_kernels));
 }

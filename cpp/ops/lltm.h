@@ -15,17 +15,18 @@ using LltmOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 LltmOutputs lltm(
     const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
-    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward,
-    bool allow_tf32, const OptionalTensor& reset, const OptionalTensor& packed);
+    const OptionalTensor& bias, bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, const OptionalTensor& prepacked, bool allow_tf32,
+    bool save_for_backward);
 
 LltmOutputs lltm_backward(
     const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
-    const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset, bool need_states);
+    const OptionalTensor& bias, bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
+    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask);
 
 // The weights as a CPU's kernels want them, for calls that share them.
-Tensor lltm_pack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);
+Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);
 
 }  // namespace fourfold

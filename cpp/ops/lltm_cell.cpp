@@ -52,7 +52,14 @@ Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
   return out;
 }
 
-// Shape (0) for each that is not needed.
+// weights: those of the parameters, which come of one sum.
+struct Wanted {
+  bool x;
+  bool h;
+  bool weights;
+};
+
+// Shape (0) for each that is not wanted.
 struct InputGradients {
   Tensor x;
   Tensor h;
@@ -62,23 +69,23 @@ struct InputGradients {
 
 // The job's with all that the kernel is to make beside the gates' gradients.
 InputGradients whole_backward(
-    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype, bool need_x,
-    bool need_h, bool need_weights) {
+    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype,
+    const Wanted& wanted) {
   const Place place = job.place;
   const int64_t input_size = in.x.size(1);
   const auto make = [&](bool needed, int64_t rows, int64_t columns) {
     return needed ? empty(place, {rows, columns}, dtype) : nothing(place, dtype);
   };
   InputGradients grads{
-      make(need_x, job.batch, input_size), make(need_h, job.batch, job.hidden_size),
-      make(need_weights, in.weights.size(0), in.weights.size(1)),
-      empty(place, {need_weights && in.bias ? in.weights.size(0) : 0}, dtype)};
+      make(wanted.x, job.batch, input_size), make(wanted.h, job.batch, job.hidden_size),
+      make(wanted.weights, in.weights.size(0), in.weights.size(1)),
+      empty(place, {wanted.weights && in.bias ? in.weights.size(0) : 0}, dtype)};
   if (job.hidden_size == 0 && grads.x.numel() == 0) return grads;
   job.multiply = true;
   job.factors = factors_of(in);
-  job.need_x = need_x;
-  job.need_h = need_h;
-  job.need_weights = need_weights;
+  job.need_x = wanted.x;
+  job.need_h = wanted.h;
+  job.need_weights = wanted.weights;
   job.grad_x = out_data(grads.x);
   job.grad_previous_h = out_data(grads.h);
   job.grad_weights = out_data(grads.weights);
@@ -88,8 +95,8 @@ InputGradients whole_backward(
 }
 
 InputGradients backward_and_products(
-    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype, bool need_x,
-    bool need_h, bool need_weights) {
+    const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype,
+    const Wanted& wanted) {
   const int64_t hidden_size = job.hidden_size;
   const int64_t input_size = in.x.size(1);
   const Place place = job.place;
@@ -97,9 +104,9 @@ InputGradients backward_and_products(
   job.grad_gates = out_data(grad_gates);
   kernels.backward(job);
   InputGradients grads{nothing(place, dtype), nothing(place, dtype), nothing(place, dtype), nothing(place, dtype)};
-  if (need_h) grads.h = mm(grad_gates, narrow(in.weights, 1, 0, hidden_size));
-  if (need_x) grads.x = mm(grad_gates, narrow(in.weights, 1, hidden_size, input_size));
-  if (!need_weights) return grads;
+  if (wanted.h) grads.h = mm(grad_gates, narrow(in.weights, 1, 0, hidden_size));
+  if (wanted.x) grads.x = mm(grad_gates, narrow(in.weights, 1, hidden_size, input_size));
+  if (!wanted.weights) return grads;
   if (kernels.concatenate != nullptr) {
     grads.weights = mm_transposed(grad_gates, kernels.concatenate(in.h, in.x));
   } else {
@@ -128,9 +135,10 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
     const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
-    const Tensor& next_c, const Tensor& gates, bool need_x, bool need_h, bool need_weights) {
+    const Tensor& next_c, const Tensor& gates, const std::vector<bool>& output_mask) {
   const char* op = "lltm_cell_backward";
   check_arguments(op, x, h, c, weights, bias);
+  expect_mask(op, output_mask, 5);
   const int64_t batch = h.size(0);
   const int64_t hidden_size = h.size(1);
   const ScalarType result = x.scalar_type();
@@ -166,10 +174,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
   const bool whole = kernels.multiplies != nullptr && kernels.multiplies(batch, x.size(1), hidden_size);
   const auto run = whole ? whole_backward : backward_and_products;
   const auto [grad_x, grad_previous_h, grad_weights, grad_bias] =
-      run(kernels, job, in, dtype, need_x, need_h, need_weights);
-  return {convert(grad_x, result), convert(grad_previous_h, result), convert(grad_state, result),
-          convert(grad_weights, result),
-          need_weights && bias ? like_bias(convert(grad_bias, result), *bias) : convert(grad_bias, result)};
+      run(kernels, job, in, dtype, {output_mask[0], output_mask[1], output_mask[3] || output_mask[4]});
+  return {returned(output_mask[0], grad_x, x), returned(output_mask[1], grad_previous_h, x),
+          returned(output_mask[2], grad_state, x), returned(output_mask[3], grad_weights, x),
+          returned(output_mask[4], grad_bias, x, bias)};
 }
 
 namespace {
@@ -227,8 +235,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " -> (Tensor next_h, Tensor next_c, Tensor gates)");
   m.def(
       "lltm_cell_backward(Tensor? grad_next_h, Tensor? grad_next_c, Tensor x, Tensor h, Tensor c, Tensor weights,"
-      " Tensor? bias, Tensor next_c, Tensor gates, bool need_x=True, bool need_h=True,"
-      " bool need_weights=True)"
+      " Tensor? bias, Tensor next_c, Tensor gates, bool[] output_mask)"
       " -> (Tensor grad_x, Tensor grad_h, Tensor grad_c, Tensor grad_weights, Tensor grad_bias)");
 }
 

@@ -42,6 +42,6 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
     const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
-    const Tensor& next_c, const Tensor& gates, bool need_x, bool need_h, bool need_weights);
+    const Tensor& next_c, const Tensor& gates, const std::vector<bool>& output_mask);
 
 }  // namespace fourfold

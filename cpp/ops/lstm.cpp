@@ -4,7 +4,7 @@
 
 #include "ops/backend.h"
 #include "ops/cpu_recurrent.h"
-#include "ops/packed.h"
+#include "ops/prepacked.h"
 
 namespace fourfold {
 namespace {
@@ -16,12 +16,13 @@ constexpr RecurrentCell cell{"lstm", "lstm_backward", 4, 4, true};
 LstmOutputs lstm(
     const RecurrentKernels& kernels, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
     const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
-    bool reverse, const OptionalTensor& batch_sizes, bool save_for_backward, bool allow_tf32,
-    const OptionalTensor& reset, const OptionalTensor& packed) {
+    bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, const OptionalTensor& prepacked, bool allow_tf32,
+    bool save_for_backward) {
   const RecurrentArguments arguments{input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes,
                                      reset, allow_tf32};
   const RecurrentShape shape = check_arguments(cell.op, cell, arguments);
-  const RecurrentOutputs out = run_forward(kernels, cell, shape, arguments, packed, save_for_backward);
+  const RecurrentOutputs out = run_forward(kernels, cell, shape, arguments, prepacked, save_for_backward);
   return {out.output, out.h_n, out.c_n, out.kept, out.cells};
 }
 
@@ -29,25 +30,26 @@ LstmGradients lstm_backward(
     const RecurrentKernels& kernels, const OptionalTensor& grad_output, const OptionalTensor& grad_h_n,
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
     const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
-    bool reverse, const OptionalTensor& batch_sizes, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, bool need_input, bool need_weights, bool allow_tf32,
-    const OptionalTensor& reset, bool need_states) {
+    bool reverse,
+    const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
+    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask) {
   const RecurrentArguments arguments{input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes,
                                      reset, allow_tf32};
   const RecurrentShape shape = check_arguments(cell.backward_op, cell, arguments);
-  const WeightGradients weights = weight_gradients(kernels, cell, shape, arguments, need_weights);
+  const RecurrentMask mask(cell, output_mask, 4);
+  const WeightGradients weights = weight_gradients(kernels, cell, shape, arguments, mask);
   const RecurrentResults grads = run_backward(
       kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells},
-      weights, need_input, need_states);
-  const auto result = [&](const OptionalTensor& gradient) { return returned(gradient, input); };
-  return {grads.grad_input, grads.grad_h_0, grads.grad_c_0, result(weights.weight_ih),
-          result(weights.weight_hh), result(weights.bias_ih), result(weights.bias_hh)};
+      weights, mask);
+  const auto result = [&](size_t k, const OptionalTensor& grad) { return returned(mask.parameter(k), grad, input); };
+  return {grads.grad_input, grads.grad_h_0, grads.grad_c_0, result(0, weights.weight_ih),
+          result(1, weights.weight_hh), result(2, weights.bias_ih), result(3, weights.bias_hh)};
 }
 
-Tensor lstm_pack(
+Tensor lstm_prepack(
     const RecurrentKernels& kernels, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
     const OptionalTensor& bias_hh) {
-  return pack_weights(kernels, cell, "lstm_pack", {weight_ih, weight_hh, bias_ih, bias_hh});
+  return prepack_weights(kernels, cell, "lstm_prepack", {weight_ih, weight_hh, bias_ih, bias_hh});
 }
 
 namespace {
@@ -60,21 +62,20 @@ constexpr RecurrentKernels cpu_kernels = lstm_on_cpu;
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "lstm(Tensor input, Tensor h_0, Tensor c_0, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None,"
-      " Tensor? bias_hh=None, bool reverse=False, Tensor? batch_sizes=None,"
-      " bool save_for_backward=True, bool allow_tf32=False, Tensor? reset=None, Tensor? packed=None)"
+      " Tensor? bias_hh=None, bool reverse=False, Tensor? batch_sizes=None, Tensor? reset=None,"
+      " Tensor? prepacked=None, bool allow_tf32=False, bool save_for_backward=True)"
       " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates, Tensor cells)");
   m.def(
       "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input, Tensor h_0, Tensor c_0,"
       " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, bool reverse, Tensor? batch_sizes,"
-      " Tensor output, Tensor gates, Tensor cells, bool need_input=True, bool need_weights=True,"
-      " bool allow_tf32=False, Tensor? reset=None, bool need_states=True)"
+      " Tensor? reset, bool allow_tf32, Tensor output, Tensor gates, Tensor cells, bool[] output_mask)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
-  m.def("lstm_pack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor packed");
+  m.def("lstm_prepack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor prepacked");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
   m.impl("lstm", FOURFOLD_BOX(lstm, cpu_kernels));
   m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, cpu_kernels));
-  m.impl("lstm_pack", FOURFOLD_BOX(lstm_pack, cpu_kernels));
+  m.impl("lstm_prepack", FOURFOLD_BOX(lstm_prepack, cpu_kernels));
 }

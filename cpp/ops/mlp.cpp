@@ -2,6 +2,8 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
+
 #include "cpu/mlp.h"
 #include "cpu/rows.h"
 #include "ops/backend.h"
@@ -199,9 +201,10 @@ Gradients vendor_backward(
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
     const MlpKernels& kernels, const Tensor& grad, const Tensor& x, const Tensor& hidden_weights,
     const OptionalTensor& hidden_bias, const Tensor& output_weights, const OptionalTensor& output_bias,
-    const Tensor& hidden, bool need_x, bool need_weights) {
+    const Tensor& hidden, const std::vector<bool>& output_mask) {
   const char* op = "mlp_backward";
   const MlpSizes sizes = check_arguments(op, x, hidden_weights, hidden_bias, output_weights, output_bias);
+  expect_mask(op, output_mask, 5);
   const Prepared net = prepare(kernels, sizes, x, hidden_weights, output_weights);
   expect_floating(op, "grad", grad);
   bool agrees = grad.dim() == x.dim() && grad.size(grad.dim() - 1) == sizes.output_size;
@@ -212,19 +215,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
   expect_saved(op, hidden, {{"batch", sizes.batch}, {"hidden_size", sizes.hidden_size}}, net.dtype);
   expect_place(op, {{"x", &x}, {"grad", &grad}, {"hidden", &hidden}});
 
+  const bool need_x = output_mask[0];
+  const bool need_weights = std::find(output_mask.begin() + 1, output_mask.end(), true) != output_mask.end();
   const Gradients grads = (kernels.fuses_backward(sizes) ? fused_backward : vendor_backward)(
       kernels, net, as_rows(grad, sizes.batch, sizes.output_size, net.dtype), contiguous(hidden), need_x,
       need_weights);
-  const ScalarType result = x.scalar_type();
-  const auto bias_gradient = [&](const Tensor& g, const OptionalTensor& bias) {
-    return bias && need_weights ? like_bias(convert(g, result), *bias) : nothing(net.place, result);
-  };
-  const Tensor grad_x = convert(grads.x, result);
+  const Tensor grad_x = returned(need_x, grads.x, x);
   return {need_x ? like_input(grad_x, x, sizes.input_size) : grad_x,
-          convert(grads.hidden_weights, result),
-          bias_gradient(grads.hidden_bias, hidden_bias),
-          convert(grads.output_weights, result),
-          bias_gradient(grads.output_bias, output_bias)};
+          returned(output_mask[1], grads.hidden_weights, x),
+          returned(output_mask[2], grads.hidden_bias, x, hidden_bias),
+          returned(output_mask[3], grads.output_weights, x),
+          returned(output_mask[4], grads.output_bias, x, output_bias)};
 }
 
 namespace {
@@ -277,7 +278,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " bool save_for_backward=True) -> (Tensor output, Tensor hidden)");
   m.def(
       "mlp_backward(Tensor grad, Tensor x, Tensor hidden_weights, Tensor? hidden_bias, Tensor output_weights,"
-      " Tensor? output_bias, Tensor hidden, bool need_x=True, bool need_weights=True)"
+      " Tensor? output_bias, Tensor hidden, bool[] output_mask)"
       " -> (Tensor grad_x, Tensor grad_hidden_weights, Tensor grad_hidden_bias, Tensor grad_output_weights,"
       " Tensor grad_output_bias)");
 }

@@ -36,6 +36,6 @@ std::tuple<Tensor, Tensor> mlp(
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
     const MlpKernels& kernels, const Tensor& grad, const Tensor& x, const Tensor& hidden_weights,
     const OptionalTensor& hidden_bias, const Tensor& output_weights, const OptionalTensor& output_bias,
-    const Tensor& hidden, bool need_x, bool need_weights);
+    const Tensor& hidden, const std::vector<bool>& output_mask);
 
 }  // namespace fourfold

@@ -214,31 +214,26 @@ Tensor backward_of(
 
 }  // namespace
 
-std::vector<Tensor> mlp_layers_backward(
+std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> mlp_layers_backward(
     const MlpLayersKernels& kernels, const Tensor& grad, const Tensor& x, const std::vector<Tensor>& weights,
     const std::vector<OptionalTensor>& biases, StringHandle activation, const Tensor& kept_memory,
-    const std::vector<bool>& needed) {
+    const std::vector<bool>& output_mask) {
   const char* op = "mlp_layers_backward";
   const Network net = network_of(op, x, weights, biases, activation, kernels.low_precision);
-  const Needs needs(op, net, needed);
+  const Needs needs(op, net, output_mask);
   check_backward(op, net, x, grad, kept_memory, needs, kernels.keeps_bits);
   const Tensor memory = contiguous(kept_memory);
   const Kept kept(net, memory.scalar_type() == ScalarType::Byte ? Keep::bits : Keep::values, memory);
   Gradients grads{std::vector<OptionalTensor>(weights.size()), std::vector<OptionalTensor>(weights.size())};
   const Tensor grad_x =
       backward_of(kernels, net, kept, as_rows(grad, net.rows, net.sizes.back(), net.dtype), needs, grads);
-  const ScalarType result = x.scalar_type();
-  std::vector<Tensor> all;
-  all.reserve(needed.size());
-  all.push_back(needs.x() ? like_input(convert(grad_x, result), x, net.sizes.front()) : nothing(net.place, result));
+  std::vector<Tensor> of_weights, of_biases;
   for (int64_t l = 0; l < net.count(); ++l) {
-    all.push_back(needs.weights(l) ? convert(*grads.weights[l], result) : nothing(net.place, result));
+    of_weights.push_back(returned(needs.weights(l), grads.weights[l], x));
+    of_biases.push_back(returned(needs.bias(l), grads.biases[l], x, biases[l]));
   }
-  for (int64_t l = 0; l < net.count(); ++l) {
-    all.push_back(
-        needs.bias(l) ? like_bias(convert(*grads.biases[l], result), *biases[l]) : nothing(net.place, result));
-  }
-  return all;
+  const Tensor of_x = returned(needs.x(), grad_x, x);
+  return {needs.x() ? like_input(of_x, x, net.sizes.front()) : of_x, of_weights, of_biases};
 }
 
 namespace {
@@ -285,7 +280,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " bool need_weights=True) -> (Tensor output, Tensor kept)");
   m.def(
       "mlp_layers_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor?[] biases, str activation, Tensor kept,"
-      " bool[] needs) -> Tensor[]");
+      " bool[] output_mask) -> (Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {

@@ -31,9 +31,9 @@ std::tuple<Tensor, Tensor> mlp_layers(
     const MlpLayersKernels& kernels, const Tensor& x, const std::vector<Tensor>& weights,
     const std::vector<OptionalTensor>& biases, StringHandle activation, bool save_for_backward, bool need_weights);
 
-std::vector<Tensor> mlp_layers_backward(
+std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> mlp_layers_backward(
     const MlpLayersKernels& kernels, const Tensor& grad, const Tensor& x, const std::vector<Tensor>& weights,
     const std::vector<OptionalTensor>& biases, StringHandle activation, const Tensor& kept,
-    const std::vector<bool>& needs);
+    const std::vector<bool>& output_mask);
 
 }  // namespace fourfold

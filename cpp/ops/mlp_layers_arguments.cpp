@@ -133,13 +133,9 @@ Tensor Kept::view(const Network& net, int64_t l) const {
   return matrix(net.place, at(l), net.rows, net.sizes[l + 1], step, net.kind);
 }
 
-Needs::Needs(const char* op, const Network& net, const std::vector<bool>& needed)
-    : count_(net.count()), needed_(needed), has_bias_(net.biases.size()) {
-  const size_t wanted = 1 + 2 * net.weights.size();
-  if (needed.size() != wanted) {
-    fail(op, ": expected needs to say it of x, each weight and each bias, ", wanted, " in all, but got ",
-         needed.size());
-  }
+Needs::Needs(const char* op, const Network& net, const std::vector<bool>& output_mask)
+    : count_(net.count()), needed_(output_mask), has_bias_(net.biases.size()) {
+  expect_mask(op, output_mask, 1 + 2 * net.weights.size());
   for (size_t l = 0; l < has_bias_.size(); ++l) has_bias_[l] = net.biases[l].has_value();
 }
 

@@ -48,10 +48,10 @@ struct Kept {
   std::vector<int64_t> offsets;  // of each hidden layer in a row
 };
 
-// Which gradients are wanted: `needed` has x, then each layer's weights, then each layer's bias.
+// Which gradients are wanted: the mask has x, then each layer's weights, then each layer's bias.
 class Needs {
  public:
-  Needs(const char* op, const Network& net, const std::vector<bool>& needed);
+  Needs(const char* op, const Network& net, const std::vector<bool>& output_mask);
 
   bool x() const { return needed_[0]; }
   bool weights(int64_t l) const { return needed_[static_cast<size_t>(1 + l)]; }

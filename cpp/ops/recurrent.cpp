@@ -1,13 +1,15 @@
 #include "ops/recurrent.h"
 
-#include "ops/packed.h"
+#include <algorithm>
+
+#include "ops/prepacked.h"
 
 namespace fourfold {
 namespace {
 
 using torch::headeronly::DeviceType;
 
-std::vector<int64_t> packed_offsets(const char* op, const Tensor& batch_sizes, int64_t rows, int64_t batch) {
+std::vector<int64_t> offsets_of(const char* op, const Tensor& batch_sizes, int64_t rows, int64_t batch) {
   expect_dtype(op, "batch_sizes", batch_sizes, ScalarType::Long);
   expect_shape(op, "batch_sizes", batch_sizes, {{"time", -1}});
   if (batch_sizes.device().type() != DeviceType::CPU) {
@@ -57,7 +59,7 @@ RecurrentShape check_sequence(
   expect_countable(op, "h_0", h_0);
   shape.time = input.size(0);
   if (batch_sizes) {
-    shape.offsets = packed_offsets(op, *batch_sizes, input.size(0), shape.batch);
+    shape.offsets = offsets_of(op, *batch_sizes, input.size(0), shape.batch);
     shape.time = batch_sizes->numel();
   }
   if (reset) {
@@ -132,7 +134,7 @@ struct Prepared {
   RecurrentLayer layer;
 };
 
-// A call with packed weights does not pay for converting the others.
+// A call with prepacked weights does not pay for converting the others.
 Prepared prepare(
     const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments,
     bool with_weights = true) {
@@ -181,20 +183,29 @@ Tensor allocate(bool wanted, Place place, Sizes sizes, ScalarType dtype) {
   return wanted ? empty(place, sizes, dtype) : nothing(place, dtype);
 }
 
-Tensor like_input(const RecurrentShape& shape, bool packed, Place place, int64_t size, ScalarType dtype) {
-  return packed ? empty(place, {shape.rows(), size}, dtype) : empty(place, {shape.time, shape.batch, size}, dtype);
+Tensor like_input(const RecurrentShape& shape, bool by_rows, Place place, int64_t size, ScalarType dtype) {
+  return by_rows ? empty(place, {shape.rows(), size}, dtype) : empty(place, {shape.time, shape.batch, size}, dtype);
 }
 
 }  // namespace
 
+RecurrentMask::RecurrentMask(const RecurrentCell& cell, const std::vector<bool>& output_mask, size_t parameters)
+    : mask_(output_mask), has_c_(cell.has_c) {
+  expect_mask(cell.backward_op, output_mask, (has_c_ ? 3 : 2) + parameters);
+}
+
+bool RecurrentMask::parameters() const {
+  return std::find(mask_.begin() + (has_c_ ? 3 : 2), mask_.end(), true) != mask_.end();
+}
+
 RecurrentOutputs run_forward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
-    const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward) {
-  const Prepared p = prepare(kernels, shape, arguments, !packed);
+    const RecurrentArguments& arguments, const OptionalTensor& prepacked, bool save_for_backward) {
+  const Prepared p = prepare(kernels, shape, arguments, !prepacked);
   const Place place = p.layer.place;
   const ScalarType dtype = p.input.scalar_type();
   const int64_t size = shape.hidden_size;
-  const void* packed_weights = packed ? weights_in(*packed, kernels, cell, shape, arguments) : nullptr;
+  const void* prepacked_weights = prepacked ? weights_in(*prepacked, kernels, cell, shape, arguments) : nullptr;
   const RecurrentOutputs outputs{
       like_input(shape, arguments.batch_sizes.has_value(), place, size, dtype),
       empty(place, {shape.batch, size}, dtype),
@@ -204,7 +215,7 @@ RecurrentOutputs run_forward(
   };
   const RecurrentForward job{
       .layer = p.layer,
-      .packed = packed_weights,
+      .prepacked = prepacked_weights,
       .input = data_of(p.input),
       .h_0 = data_of(p.h_0),
       .c_0 = data_of(p.c_0),
@@ -226,10 +237,10 @@ RecurrentOutputs run_forward(
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
-    bool need_input, bool need_states) {
+    const RecurrentMask& mask) {
   const char* op = cell.backward_op;
   const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
-  const bool is_packed = arguments.batch_sizes.has_value();
+  const bool by_rows = arguments.batch_sizes.has_value();
   const Dimension rows{"rows", shape.rows()};
   const Dimension batch{"batch", shape.batch};
   const Dimension hidden{"hidden_size", shape.hidden_size};
@@ -240,7 +251,7 @@ RecurrentResults run_backward(
   expect_gradient(op, "grad_h_n", gradients.grad_h_n, {batch, hidden});
   expect_gradient(op, "grad_c_n", gradients.grad_c_n, {batch, hidden});
   expect_floating(op, "output", gradients.output);
-  if (is_packed) {
+  if (by_rows) {
     expect_shape(op, "output", gradients.output, {rows, hidden});
     expect_gradient(op, "grad_output", gradients.grad_output, {rows, hidden});
   } else {
@@ -261,7 +272,9 @@ RecurrentResults run_backward(
   const OptionalTensor grad_h_n = prepared(gradients.grad_h_n, dtype);
   const OptionalTensor grad_c_n = prepared(gradients.grad_c_n, dtype);
   RecurrentResults results;
-  results.grad_input = need_input ? like_input(shape, is_packed, place, shape.input_size, dtype) : nothing(place, dtype);
+  const bool need_input = mask.input();
+  const bool need_states = mask.states();
+  results.grad_input = need_input ? like_input(shape, by_rows, place, shape.input_size, dtype) : nothing(place, dtype);
   results.grad_h_0 = allocate(need_states, place, {shape.batch, shape.hidden_size}, dtype);
   results.grad_c_0 = allocate(need_states && cell.has_c, place, {shape.batch, shape.hidden_size}, dtype);
   RecurrentBackward job{
@@ -291,17 +304,15 @@ RecurrentResults run_backward(
   if (shape.batch == 0) job.layer.time = 0;  // the weights' gradients are zero all the same
   const bool writes = shape.hidden_size > 0 || results.grad_input.numel() > 0;
   if (writes) kernels.backward(job);
-  const ScalarType result = arguments.input.scalar_type();
-  results.grad_input = convert(results.grad_input, result);
-  results.grad_h_0 = convert(results.grad_h_0, result);
-  results.grad_c_0 = convert(results.grad_c_0, result);
-  return results;
+  return {returned(need_input, results.grad_input, arguments.input),
+          returned(mask.h_0(), results.grad_h_0, arguments.input),
+          returned(mask.c_0(), results.grad_c_0, arguments.input)};
 }
 
 WeightGradients weight_gradients(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
-    const RecurrentArguments& arguments, bool need_weights) {
-  if (!need_weights) return {};
+    const RecurrentArguments& arguments, const RecurrentMask& mask) {
+  if (!mask.parameters()) return {};
   const Place place = place_of(arguments.input);
   const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
   const int64_t rows = cell.gates * shape.hidden_size;
@@ -310,11 +321,6 @@ WeightGradients weight_gradients(
   };
   return {true, empty(place, {rows, shape.input_size}, dtype), empty(place, {rows, shape.hidden_size}, dtype),
           like(arguments.bias_ih), like(arguments.bias_hh)};
-}
-
-Tensor returned(const OptionalTensor& gradient, const Tensor& input) {
-  if (!gradient) return nothing(place_of(input), input.scalar_type());
-  return convert(*gradient, input.scalar_type());
 }
 
 }  // namespace fourfold

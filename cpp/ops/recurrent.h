@@ -31,9 +31,9 @@ struct RecurrentKernels {
   void (*forward)(const RecurrentForward& job);
   void (*backward)(const RecurrentBackward& job);
   // The weights as `forward` wants them, for calls that share them; null where a backend keeps none.
-  int64_t (*packed_bytes)(const RecurrentLayer& layer);
-  void (*pack)(const RecurrentLayer& layer, void* packed);
-  const char* (*level)() = nullptr;  // at which they were packed: others read them otherwise
+  int64_t (*prepacked_bytes)(const RecurrentLayer& layer);
+  void (*prepack)(const RecurrentLayer& layer, void* prepacked);
+  const char* (*level)() = nullptr;  // at which they were: others read them otherwise
 };
 
 // One call's arguments, as the user gave them but for the weights, which may be parts of a wider matrix.
@@ -80,7 +80,7 @@ struct RecurrentOutputs {
 
 RecurrentOutputs run_forward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
-    const RecurrentArguments& arguments, const OptionalTensor& packed, bool save_for_backward);
+    const RecurrentArguments& arguments, const OptionalTensor& prepacked, bool save_for_backward);
 
 // A layer's weights, which may be parts of a wider matrix.
 struct RecurrentWeights {
@@ -116,6 +116,24 @@ struct RecurrentResults {
   Tensor grad_c_0;  // likewise where the cell has no c
 };
 
+// A backward's mask, whose gradients are those of the input, the states and the parameters, in this order. The states'
+// come of one sum, and so do the parameters'.
+class RecurrentMask {
+ public:
+  RecurrentMask(const RecurrentCell& cell, const std::vector<bool>& output_mask, size_t parameters);
+
+  bool input() const { return mask_[0]; }
+  bool states() const { return mask_[1] || (has_c_ && mask_[2]); }
+  bool h_0() const { return mask_[1]; }
+  bool c_0() const { return has_c_ && mask_[2]; }
+  bool parameter(size_t k) const { return mask_[(has_c_ ? 3 : 2) + k]; }
+  bool parameters() const;
+
+ private:
+  const std::vector<bool>& mask_;
+  bool has_c_;
+};
+
 // What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
 ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, ScalarType dtype);
 ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
@@ -129,13 +147,11 @@ int64_t leading_dim(const OptionalTensor& matrix);
 RecurrentResults run_backward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
-    bool need_input, bool need_states);
+    const RecurrentMask& mask);
 
-// Memory for the gradients of weights that lie as torch's; and what the operator returns of it, in input's dtype, with
-// shape (0) for what was left out.
+// Memory for the gradients of weights that lie as torch's.
 WeightGradients weight_gradients(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
-    const RecurrentArguments& arguments, bool need_weights);
-Tensor returned(const OptionalTensor& gradient, const Tensor& input);
+    const RecurrentArguments& arguments, const RecurrentMask& mask);
 
 }  // namespace fourfold

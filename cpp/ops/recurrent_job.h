@@ -31,7 +31,7 @@ struct RecurrentLayer {
 
 struct RecurrentForward {
   RecurrentLayer layer;
-  const void* packed;  // what the backend's pack made of the same weights, which the layer then lacks; or null
+  const void* prepacked;  // what the backend's prepack made of the same weights, which the layer then lacks; or null
   const void* input;   // (rows, input_size)
   const void* h_0;     // (batch, hidden_size)
   const void* c_0;     // (batch, hidden_size), or null where the cell has no c

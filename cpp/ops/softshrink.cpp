@@ -55,7 +55,7 @@ constexpr SoftshrinkKernels cpu_kernels{forward_on_cpu, backward_on_cpu};
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def("softshrink(Tensor x, float lambd=0.5) -> Tensor");
-  m.def("softshrink_backward(Tensor grad, Tensor x, float lambd) -> Tensor");
+  m.def("softshrink_backward(Tensor grad, Tensor x, float lambd) -> Tensor grad_x");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {

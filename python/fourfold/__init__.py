@@ -23,7 +23,10 @@ from fourfold import _health
 
 _health.check()
 
-from fourfold import functional, nn, reference
+from fourfold import _native, functional, nn, reference
+
+_native.enable_gradients()
+
 from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *

@@ -24,9 +24,9 @@ Model = TypeVar("Model", bound=nn.Module)
 
 class Freezable:
     """A module whose weights :func:`freeze` can pack. ``_parameter_names``: those of each layer and direction, as
-    ``_pack`` takes them."""
+    ``_prepack`` takes them."""
 
-    _pack: Callable[..., Tensor]
+    _prepack: Callable[..., Tensor]
     _parameter_names: Callable[[], list[tuple[str, ...]]]
 
 
@@ -37,7 +37,7 @@ class _Copy(NamedTuple):
     parameters: tuple[Tensor | None, ...]
     storages: tuple[Any, ...]  # alive with the copy, so that their addresses are nobody else's
     marks: list[Any]
-    packed: Tensor
+    prepacked: Tensor
 
 
 class _Frozen:
@@ -45,7 +45,7 @@ class _Frozen:
 
     def __init__(self, copies: list[_Copy]) -> None:
         self.copies = copies
-        self.packed = [copy.packed for copy in copies]
+        self.prepacked = [copy.prepacked for copy in copies]
         self.steps = _steps.made
 
 
@@ -81,9 +81,9 @@ _frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
 def freeze(model: Model) -> Model:
     """Declares the weights of a model's recurrent layers constant, and packs them, as they are now, for calls to come.
 
-    Calls without gradient then read the packed weights, which makes calls of few steps cheaper, until :func:`unfreeze`.
-    It costs the memory of a second copy. Calls with gradient, under autocast, compiled, exported or transformed by
-    torch.func read the weights themselves. Freezing once more packs anew.
+    Calls without gradient then read the prepacked weights, which makes calls of few steps cheaper, until
+    :func:`unfreeze`. It costs the memory of a second copy. Calls with gradient, under autocast, compiled, exported or
+    transformed by torch.func read the weights themselves. Freezing once more packs anew.
 
     Args:
         model: a module that holds some of :class:`fourfold.nn.LSTM`, ``GRU``, ``LLTM``, ``LSTMCell`` and ``GRUCell``,
@@ -111,7 +111,7 @@ def freeze(model: Model) -> Model:
     if not made:
         device = next(layers[0].parameters()).device
         raise ValueError(
-            f"freeze: expected weights on the CPU, whose kernels alone read packed ones, but these are on {device}; "
+            f"freeze: expected weights on the CPU, whose kernels alone read prepacked ones, but these are on {device}; "
             "leave a model on this device unfrozen"
         )
     _steps.watch()
@@ -121,7 +121,7 @@ def freeze(model: Model) -> Model:
 
 
 def unfreeze(model: Model) -> Model:
-    """Ends what :func:`freeze` began: the packed weights are forgotten, and calls read the weights as they are.
+    """Ends what :func:`freeze` began: the prepacked weights are forgotten, and calls read the weights as they are.
 
     Args:
         model: the model, or a part of it. What is not frozen stays so.
@@ -150,7 +150,9 @@ def frozen(model: Model) -> Iterator[Model]:
         _frozen.update(before)
 
 
-def packed_weights(module: nn.Module, parameters: Sequence[Sequence[Tensor | None]], x: Tensor) -> list[Tensor] | None:
+def prepacked_weights(
+    module: nn.Module, parameters: Sequence[Sequence[Tensor | None]], x: Tensor
+) -> list[Tensor] | None:
     """What is kept of a frozen module's layers, for a call that may use it.
 
     parameters: each layer's, as the call would otherwise read them.
@@ -172,10 +174,10 @@ def packed_weights(module: nn.Module, parameters: Sequence[Sequence[Tensor | Non
             _refuse(module, copy, given)
     if kept.steps != (steps := _steps.made):
         for copy in kept.copies:
-            if not torch.equal(copy.packed, _pack(module, copy.parameters)):
+            if not torch.equal(copy.prepacked, _prepack(module, copy.parameters)):
                 _refuse(module, copy, ())
         kept.steps = steps
-    return kept.packed
+    return kept.prepacked
 
 
 def _copies_of(module: Any) -> list[_Copy]:
@@ -195,13 +197,13 @@ def _copies_of(module: Any) -> list[_Copy]:
                 )
         marks = _marks(parameters)  # before the copy is made: a change meanwhile is found
         storages = tuple(p.untyped_storage() for p in tensors)
-        copies.append(_Copy(names, parameters, storages, marks, _pack(module, parameters)))
+        copies.append(_Copy(names, parameters, storages, marks, _prepack(module, parameters)))
     return copies
 
 
-def _pack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
+def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
     with torch.no_grad():
-        return module._pack(*parameters)
+        return module._prepack(*parameters)
 
 
 def _same(known: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> bool:

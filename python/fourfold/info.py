@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import fourfold
-from fourfold import _C
+from fourfold import _C, _native
 
 DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and dispatches HIP kernels under CUDA
 
@@ -22,6 +22,7 @@ def collect() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
         "cpu_level": fourfold.cpu_capability(),
+        "gradients": _native.road,
         "build": dict(_C.build_info()),
         "backends": {name: dict(state) for name, state in fourfold.backends().items()},
         "operators": {name: devices(name) for name in fourfold.operator_names()},
@@ -48,7 +49,7 @@ def as_text() -> str:
         "Backends",
         *block({name: backend_words(state) for name, state in facts["backends"].items()}, indent=2),
     ]
-    lines += ["", f"CPU level in use: {facts['cpu_level']}", ""]
+    lines += ["", f"CPU level in use: {facts['cpu_level']}", f"Gradients and calls: {facts['gradients']}", ""]
     width = max((len(name) for name in facts["operators"]), default=0)
     lines.append("Operators".ljust(width + 4) + "  ".join(DISPATCH_KEYS))
     for name, keys in facts["operators"].items():

@@ -139,7 +139,7 @@ class LLTM(Freezable, nn.Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}{direction}" for direction in ("", "_reverse")[: self.num_directions]]
 
-    _pack = staticmethod(torch.ops.fourfold.lltm_pack.default)
+    _prepack = staticmethod(torch.ops.fourfold.lltm_prepack.default)
 
     def _parameter_names(self) -> list[tuple[str, ...]]:
         suffixes = [suffix for layer in range(self.num_layers) for suffix in self._suffixes(layer)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fourfold.freezing import packed_weights
+from fourfold.freezing import prepacked_weights
 
 
 def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
@@ -107,7 +107,7 @@ def run_layers(
     resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
     single = len(parameters) == 1
     initial = [(s[0],) if single else s.unbind(0) for s in states]
-    packed = packed_weights(module, parameters, x)
+    prepacked = prepacked_weights(module, parameters, x)
     final: list[tuple[Tensor, ...]] = []
     for layer in range(module.num_layers):
         outputs = []
@@ -120,7 +120,7 @@ def run_layers(
                 reverse=direction == 1,
                 batch_sizes=batch_sizes,
                 reset=resets[direction],
-                packed=None if packed is None else packed[k],
+                prepacked=None if prepacked is None else prepacked[k],
             )
             outputs.append(output)
             final.append(state if isinstance(state, tuple) else (state,))

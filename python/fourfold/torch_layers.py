@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
-from fourfold.freezing import Freezable, packed_weights
+from fourfold.freezing import Freezable, prepacked_weights
 from fourfold.recurrent import expect_pair
 from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, tensors_of
 
@@ -171,7 +171,7 @@ class LSTM(_Layers, nn.LSTM):
     """
 
     _operator = staticmethod(F.lstm)
-    _pack = staticmethod(torch.ops.fourfold.lstm_pack.default)
+    _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -197,7 +197,7 @@ class GRU(_Layers, nn.GRU):
     """
 
     _operator = staticmethod(F.gru)
-    _pack = staticmethod(torch.ops.fourfold.gru_pack.default)
+    _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
 
 _CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -223,9 +223,9 @@ class _Cell(Freezable):
         parameters = tensors_of(self, _CELL_NAMES)
         if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):
             return self._step_under_autocast(x, states, parameters)
-        packed = packed_weights(self, [parameters], x)
-        packed = None if packed is None else packed[0]
-        return self._operator(x.unsqueeze(0), *states, *parameters, packed=packed)[1]
+        prepacked = prepacked_weights(self, [parameters], x)
+        prepacked = None if prepacked is None else prepacked[0]
+        return self._operator(x.unsqueeze(0), *states, *parameters, prepacked=prepacked)[1]
 
     def _step_under_autocast(self, x: Tensor, states: tuple[Tensor, ...], parameters: list[Tensor | None]) -> Any:
         """In the dtype of the state that torch's cell returns: rounded at each step, a state would soon stand still."""
@@ -250,7 +250,7 @@ class LSTMCell(_Cell, nn.LSTMCell):
     """
 
     _operator = staticmethod(F.lstm)
-    _pack = staticmethod(torch.ops.fourfold.lstm_pack.default)
+    _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         if input.dim() not in (1, 2):
@@ -284,7 +284,7 @@ class GRUCell(_Cell, nn.GRUCell):
     """
 
     _operator = staticmethod(F.gru)
-    _pack = staticmethod(torch.ops.fourfold.gru_pack.default)
+    _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         if input.dim() not in (1, 2):

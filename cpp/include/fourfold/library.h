@@ -1,5 +1,5 @@
-// What libfourfold exports besides its operators, which are reached through torch's dispatcher as fourfold::*. Gradients
-// are registered by the Python package: a program without Python calls the operators for inference, under NoGradGuard.
+// What libfourfold exports besides its operators, which are reached through torch's dispatcher as fourfold::*:
+// fourfold/fourfold.h calls them, fourfold/autograd.h gives them gradients.
 #pragma once
 
 #include <stdint.h>
@@ -10,6 +10,9 @@
 #define FOURFOLD_EXPORT __attribute__((visibility("default")))
 #endif
 
+// What this header was written for.
+#define FOURFOLD_ABI_VERSION 1
+
 extern "C" {
 
 // Rises when a program built against an older libfourfold can no longer run with this one. A program that takes no
@@ -19,13 +22,14 @@ FOURFOLD_EXPORT int fourfold_abi_version();
 // "key=value" lines: how the library was built. Static storage.
 FOURFOLD_EXPORT const char* fourfold_build_facts();
 
-// The CPU level whose kernels run: "default", "avx2", "avx512", "avx512_bf16" or "amx". Static storage. Null when FOURFOLD_CPU_CAPABILITY
-// asks for a level that this library or CPU does not have; fourfold_cpu_capability_error() then says so.
+// The CPU level whose kernels run: "default", "avx2", "avx512", "avx512_bf16" or "amx". Static storage. Null when
+// FOURFOLD_CPU_CAPABILITY asks for a level that this library or CPU does not have; fourfold_cpu_capability_error() then
+// says so.
 FOURFOLD_EXPORT const char* fourfold_cpu_capability();
 FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();
 
-// How many bytes fourfold::<op>_pack gives for weights of "float32" (float16, bfloat16, float64) and these sizes on this
+// How many bytes fourfold::<op>_prepack gives for weights of "float32" (float16, bfloat16, float64) and these sizes on this
 // CPU; -1 for an operator that packs nothing, or another dtype.
-FOURFOLD_EXPORT int64_t fourfold_packed_bytes(
+FOURFOLD_EXPORT int64_t fourfold_prepacked_bytes(
     const char* op, const char* dtype, int64_t input_size, int64_t hidden_size);
 }

@@ -80,11 +80,11 @@ def expect_dtype(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> None
         raise TypeError(f"{op}: expected {name} to have dtype {dtype}, but got {tensor.dtype}")
 
 
-def expect_shape(op: str, name: str, tensor: Tensor, **shape: Any) -> None:
-    """``shape`` gives each dimension's name and size, None for any; a product or sum has a name of its own below."""
+def expect_shape(op: str, name: str, tensor: Tensor, shape: dict[str, Any]) -> None:
+    """``shape`` gives each dimension's name and size, None for any."""
     sizes = list(shape.values())
     if tensor.dim() != len(sizes) or any(e is not None and s != e for s, e in zip(tensor.shape, sizes, strict=True)):
-        names = ", ".join(_spell(name) for name in shape)
+        names = ", ".join(shape)
         values = ", ".join("any" if size is None else str(size) for size in sizes)
         comma = "," if len(sizes) == 1 else ""
         raise ValueError(
@@ -110,21 +110,37 @@ def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -
         )
 
 
-def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, **shape: Any) -> None:
+def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, shape: dict[str, Any]) -> None:
     """What a backward is handed beside the forward's arguments: on their device, of any floating dtype, or None."""
     if tensor is not None:
         expect_tensors(op, like=like, **{name: tensor})
         expect_floating(op, name, tensor)
-        expect_shape(op, name, tensor, **shape)
+        expect_shape(op, name, tensor, shape)
 
 
-def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, **shape: Any) -> None:
+def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, shape: dict[str, Any]) -> None:
     """What the forward kept for its backward."""
     expect_tensors(op, like=like, kept=tensor)
     if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
         raise ValueError(f"{op}: the forward call kept nothing for its backward; call it with save_for_backward=True")
-    expect_shape(op, "what the forward kept", tensor, **shape)
+    expect_shape(op, "what the forward kept", tensor, shape)
     expect_dtype(op, "what the forward kept", tensor, dtype)
+
+
+def expect_mask(op: str, output_mask: Sequence[bool], count: int) -> None:
+    """What a backward is told of its results: which are wanted, of a list each element."""
+    if len(output_mask) != count:
+        raise ValueError(
+            f"{op}: expected output_mask to have one for each of the {count} gradients, but got {len(output_mask)}"
+        )
+
+
+def expect_gradient_of_output(op: str, grad: Tensor, x: Tensor, output_size: Any) -> None:
+    """The gradient of what has x's leading dimensions."""
+    expect_tensors(op, x=x, grad=grad)
+    expect_floating(op, "grad", grad)
+    if grad.shape != (*x.shape[:-1], output_size):
+        raise ValueError(f"{op}: expected grad to have output's shape (..., {output_size}), but got {shape_of(grad)}")
 
 
 def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> None:
@@ -144,54 +160,12 @@ def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> N
         )
 
 
-def expect_packed(op: str, packed: Tensor) -> None:
-    """What metadata tells of packed weights; whose they are, C++ reads in them."""
-    expect_dtype(op, "packed", packed, torch.uint8)
-    expect_shape(op, "packed", packed, bytes=None)
-    if not packed.is_contiguous():
-        raise ValueError(f"{op}: expected packed to be contiguous, but got stride {packed.stride(0)}")
-
-
-def expect_lltm_parameters(
-    op: str, dtype: torch.dtype, input_size: Any, hidden_size: Any, weights: Tensor, bias: Tensor | None
-) -> None:
-    expect_dtype(op, "weights", weights, dtype)
-    expect_countable(op, "weights", *weights.shape)
-    expect_shape(op, "weights", weights, three_hidden=3 * hidden_size, hidden_and_input=hidden_size + input_size)
-    if bias is not None:
-        expect_dtype(op, "bias", bias, dtype)
-        expect_bias(op, "bias", bias, "3 * hidden_size", 3 * hidden_size)
-
-
-def expect_gate_parameters(
-    op: str, x: Tensor, hidden_size: Any, gates: int, weights: dict[str, Tensor], biases: dict[str, Tensor | None]
-) -> None:
-    """Parameters that lie as torch.nn.LSTM and GRU have them: by x and by h apart, gate below gate."""
-    rows = {multiple_of_hidden(gates): gates * hidden_size}
-    for name, tensor in weights.items():
-        expect_dtype(op, name, tensor, x.dtype)
-    columns = ({"input_size": x.shape[-1]}, {"hidden_size": hidden_size})
-    for (name, tensor), size in zip(weights.items(), columns, strict=True):
-        expect_shape(op, name, tensor, **rows, **size)
-    for name, tensor in weights.items():
-        expect_countable(op, name, *tensor.shape)
-    for name, bias in biases.items():
-        if bias is not None:
-            expect_dtype(op, name, bias, x.dtype)
-            expect_shape(op, name, bias, **rows)
-
-
-def multiple_of_hidden(count: int) -> str:
-    """The name under which expect_shape knows so many times the hidden size."""
-    return {3: "three_hidden", 4: "four_hidden"}[count]
-
-
-def _spell(name: str) -> str:
-    return {
-        "three_hidden": "3 * hidden_size",
-        "four_hidden": "4 * hidden_size",
-        "hidden_and_input": "hidden_size + input_size",
-    }.get(name, name)
+def expect_prepacked(op: str, prepacked: Tensor) -> None:
+    """What metadata tells of prepacked weights; whose they are, C++ reads in them."""
+    expect_dtype(op, "prepacked", prepacked, torch.uint8)
+    expect_shape(op, "prepacked", prepacked, {"bytes": None})
+    if not prepacked.is_contiguous():
+        raise ValueError(f"{op}: expected prepacked to be contiguous, but got stride {prepacked.stride(0)}")
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:

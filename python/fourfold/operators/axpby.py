@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
 from fourfold.operators import _check
-from fourfold.operators._operator import Operator
+from fourfold.operators._declare import declare
 
 _REAL = (*_check.FLOATING, *_check.INTEGRAL)
 _LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
 
 
-def _check_arguments(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> None:
-    op = "axpby"
-    _check.expect_tensors(op, x=x, y=y)
-    for name, given in (("x", x.dtype), ("y", y.dtype), ("dtype", dtype)):
+def _check_arguments(op: str, a: SimpleNamespace) -> None:
+    _check.expect_tensors(op, x=a.x, y=a.y)
+    for name, given in (("x", a.x.dtype), ("y", a.y.dtype), ("dtype", a.dtype)):
         if given is not None and given not in _REAL:
             raise TypeError(f"{op}: expected {name} to be bool, an integer or floating point, but got {given}")
-    _check_factors(alpha, beta, dtype or torch.result_type(x, y))
-    shape = _broadcast_shape(x, y)
-    if shape not in (x.shape, y.shape):
+    _check_factors(a.alpha, a.beta, a.dtype or torch.result_type(a.x, a.y))
+    shape = _broadcast_shape(a.x, a.y)
+    if shape not in (a.x.shape, a.y.shape):
         _check.expect_countable(op, "the result", *shape)
 
 
@@ -46,60 +48,52 @@ def _broadcast_shape(x: Tensor, y: Tensor) -> tuple:
     return torch.broadcast_shapes(x.shape, y.shape)
 
 
-def _fake(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> Tensor:
-    shape = _broadcast_shape(x, y)
-    dtype = dtype or torch.result_type(x, y)
-    for like in (x, y):
+def _fake(a: SimpleNamespace) -> Tensor:
+    shape = _broadcast_shape(a.x, a.y)
+    dtype = a.dtype or torch.result_type(a.x, a.y)
+    for like in (a.x, a.y):
         if like.shape == shape:
             return torch.empty_like(like, dtype=dtype)
-    return x.new_empty(shape, dtype=dtype)
+    return a.x.new_empty(shape, dtype=dtype)
 
 
-def _reference(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1, dtype: torch.dtype | None = None) -> Tensor:
+def _definition(x: Tensor, y: Tensor, alpha: float, beta: float, dtype: torch.dtype | None) -> Tensor:
     dtype = dtype or torch.result_type(x, y)
     return reference.axpby(x.to(dtype), y.to(dtype), alpha, beta)
 
 
-def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    x, y, alpha, beta, _ = inputs
-    ctx.factors = (alpha, beta)
-    ctx.like = ((x.shape, x.dtype), (y.shape, y.dtype))
+def _facts(x: Tensor, y: Tensor, alpha: float, beta: float, dtype: torch.dtype | None) -> list[tuple]:
+    return [(alpha, x.shape, x.dtype), (beta, y.shape, y.dtype)]
 
 
-def _gradient(ctx: Any, grad: Tensor | None) -> tuple:
+def _gradients(facts: list[tuple], grad: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
     """A scaling each, which torch does in one pass; a factor of 1, the usual β, needs none."""
-    grads: list[Tensor | None] = [None] * 5
-    for k, (factor, (shape, dtype)) in enumerate(zip(ctx.factors, ctx.like, strict=True)):
-        if grad is not None and ctx.needs_input_grad[k]:
-            scaled = grad if factor == 1 else grad * factor
-            grads[k] = scaled.sum_to_size(shape).to(dtype)
-    return tuple(grads)
+    gradients: list[Tensor | None] = [None] * len(needed)
+    for k, (factor, shape, dtype) in enumerate(facts):
+        if needed[k]:
+            gradients[k] = (grad if factor == 1 else grad * factor).sum_to_size(shape).to(dtype)
+    return gradients
 
 
-def _vmap(operator: Operator, info: Any, in_dims: tuple, x: Tensor, y: Tensor, *rest: Any) -> tuple[Tensor, int]:
+def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple:
     """Broadcasting aligns the last dimensions, so the mapped one goes before the longer of the two shapes."""
-    dims = max(t.dim() - (d is not None) for t, d in zip((x, y), in_dims, strict=False))
-    alpha, beta, dtype = rest
+    operands = ((a.x, dims.x), (a.y, dims.y))
+    rank = max(t.dim() - (d is not None) for t, d in operands)
+    dtype = a.dtype
     if dtype is None:  # which the operator would promote anew, with ranks that count the mapped dimension
-        ranks = (min(t.dim() - (d is not None), 1) for t, d in zip((x, y), in_dims, strict=False))
-        dtype = torch.result_type(*(_PROBES[t.dtype, rank] for t, rank in zip((x, y), ranks, strict=True)))
+        dtype = torch.result_type(*(_PROBES[t.dtype, min(t.dim() - (d is not None), 1)] for t, d in operands))
     aligned = []
-    for t, d in zip((x, y), in_dims, strict=False):
+    for t, d in operands:
         if d is not None:
             t = t.movedim(d, 0)
-            t = t.reshape(t.shape[0], *(1,) * (dims + 1 - t.dim()), *t.shape[1:])
+            t = t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:])
         aligned.append(t)
-    return operator.op(*aligned, alpha, beta, dtype), 0
+    return (op(*aligned, a.alpha, a.beta, dtype),), (0,)
 
 
-FORWARD = Operator(
-    "axpby",
-    check=_check_arguments,
-    fake=_fake,
-    reference=_reference,
-    setup_context=_setup_context,
-    backward=_gradient,
-    vmap=_vmap,
+# Its gradient is torch's own scaling, so the library has no operator for it.
+FORWARD = declare(
+    "axpby", check=_check_arguments, fake=_fake, definition=_definition, vmap=_vmap, gradient=(_facts, _gradients)
 )
 
 
@@ -137,17 +131,18 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
         >>> fourfold.axpby(torch.ones(2), torch.ones(2))
         tensor([3., 3.])
     """
+    call = FORWARD.traced if is_compiling() else FORWARD.call
     tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
     numbers = type(alpha) in (int, float) and type(beta) in (int, float)
     if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
-        return FORWARD(x, y, alpha, beta)
+        return call(x, y, alpha, beta)
     _check.expect_number("axpby", "alpha", alpha)
     _check.expect_number("axpby", "beta", beta)
     if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
-        return FORWARD(x, y, alpha, beta)  # which refuses
+        return call(x, y, alpha, beta)  # which refuses
     dtype = _promoted(x, y, alpha, beta)
     if dtype.is_floating_point:
         alpha, beta = float(alpha), float(beta)
     else:
         _check_factors(alpha, beta, dtype)  # while a large int is still exact
-    return FORWARD(x, y, alpha, beta, dtype)
+    return call(x, y, alpha, beta, dtype)

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check, _pack
-from fourfold.operators._recurrent import Cell, declare, expect_gates
+from fourfold.operators import _check
+from fourfold.operators._recurrent import Cell, declare
 
-
-class Forward(NamedTuple):
-    """The operator's arguments, in order."""
-
-    input: Tensor
-    h_0: Tensor
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor | None = None
-    bias_hh: Tensor | None = None
-    reverse: bool = False
-    batch_sizes: Tensor | None = None
-    save_for_backward: bool = True
-    allow_tf32: bool = False
-    reset: Tensor | None = None
-    packed: Tensor | None = None
-
-
-class Backward(NamedTuple):
-    """Its backward's."""
-
-    grad_output: Tensor | None
-    grad_h_n: Tensor | None
-    input: Tensor
-    h_0: Tensor
-    weight_ih: Tensor
-    weight_hh: Tensor
-    bias_ih: Tensor | None
-    bias_hh: Tensor | None
-    reverse: bool
-    batch_sizes: Tensor | None
-    output: Tensor
-    gates: Tensor
-    need_input: bool = True
-    need_weights: bool = True
-    allow_tf32: bool = False
-    reset: Tensor | None = None
-    need_states: bool = True
-
-
-FORWARD, BACKWARD = declare(
+FORWARD = declare(
     Cell(
         "gru",
-        Forward,
-        Backward,
         states=("h",),
-        gates=3,
         kept=4,
-        parameters=("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
-        check_parameters=expect_gates(3),
+        parameters={
+            "weight_ih": "3*hidden_size input_size",
+            "weight_hh": "3*hidden_size hidden_size",
+            "bias_ih": "? 3*hidden_size",
+            "bias_hh": "? 3*hidden_size",
+        },
         definition=reference.gru,
     )
 )
-_pack.declare("gru", _pack.check_gates(3))
 
 
 def gru(
@@ -76,7 +35,7 @@ def gru(
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
     reset: Tensor | None = None,
-    packed: Tensor | None = None,
+    prepacked: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One layer of :class:`torch.nn.GRU` in one direction, a whole sequence in one call: h" = (1 - z) n + z h with
     r = σ(r_x + r_h), z = σ(z_x + z_h), n = tanh(n_x + r n_h), where [r_x, z_x, n_x] = W_ih x + b_ih and
@@ -94,8 +53,8 @@ def gru(
             :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
         reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
             gradient passes to earlier steps. (rows) when packed.
-        packed: what ``torch.ops.fourfold.gru_pack`` made of the same parameters on the same CPU: calls that share it
-            need not pack them each for itself.
+        prepacked: what ``torch.ops.fourfold.gru_prepack`` made of the same parameters on the same CPU: calls that
+            share it need not lay them out each for itself.
 
     Returns:
         output, h_n: output has input's shape with hidden_size last; h after the last step that each row takes part in,
@@ -105,8 +64,17 @@ def gru(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
-    settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else (False,)
-    outputs = FORWARD(
-        input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, True, *settings, reset, packed
+    call = FORWARD.traced if is_compiling() else FORWARD.call
+    return call(
+        input,
+        h_0,
+        weight_ih,
+        weight_hh,
+        bias_ih,
+        bias_hh,
+        reverse,
+        batch_sizes,
+        reset,
+        prepacked,
+        _check.allows_tf32(input),
     )
-    return outputs[0], outputs[1]

@@ -2,72 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check, _pack
+from fourfold.operators import _check
 from fourfold.operators._recurrent import Cell, declare
 
-
-class Forward(NamedTuple):
-    """The operator's arguments, in order."""
-
-    input: Tensor
-    h_0: Tensor
-    c_0: Tensor
-    weights: Tensor
-    bias: Tensor | None = None
-    reverse: bool = False
-    batch_sizes: Tensor | None = None
-    save_for_backward: bool = True
-    allow_tf32: bool = False
-    reset: Tensor | None = None
-    packed: Tensor | None = None
-
-
-class Backward(NamedTuple):
-    """Its backward's."""
-
-    grad_output: Tensor | None
-    grad_h_n: Tensor | None
-    grad_c_n: Tensor | None
-    input: Tensor
-    h_0: Tensor
-    c_0: Tensor
-    weights: Tensor
-    bias: Tensor | None
-    reverse: bool
-    batch_sizes: Tensor | None
-    output: Tensor
-    gates: Tensor
-    cells: Tensor
-    need_input: bool = True
-    need_weights: bool = True
-    allow_tf32: bool = False
-    reset: Tensor | None = None
-    need_states: bool = True
-
-
-def _check_parameters(op: str, a: Forward | Backward, hidden_size: Any) -> None:
-    _check.expect_lltm_parameters(op, a.input.dtype, a.input.shape[-1], hidden_size, a.weights, a.bias)
-
-
-FORWARD, BACKWARD = declare(
+FORWARD = declare(
     Cell(
         "lltm",
-        Forward,
-        Backward,
         states=("h", "c"),
-        gates=3,
         kept=3,
-        parameters=("weights", "bias"),
-        check_parameters=_check_parameters,
+        parameters={
+            "weights": "3*hidden_size hidden_size+input_size",
+            "bias": "? (1) 3*hidden_size",
+        },
         definition=reference.lltm,
     )
 )
-_pack.declare("lltm", _pack.check_lltm)
 
 
 def lltm(
@@ -79,7 +32,7 @@ def lltm(
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
     reset: Tensor | None = None,
-    packed: Tensor | None = None,
+    prepacked: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The LLTM over a whole sequence in one call; :func:`lltm_cell` gives the formula of a step.
 
@@ -94,8 +47,8 @@ def lltm(
             :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
         reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
             gradient passes to earlier steps. (rows) when packed.
-        packed: what ``torch.ops.fourfold.lltm_pack`` made of the same parameters on the same CPU: calls that share it
-            need not pack them each for itself.
+        prepacked: what ``torch.ops.fourfold.lltm_prepack`` made of the same parameters on the same CPU: calls that
+            share it need not lay them out each for itself.
 
     Returns:
         output, (h_n, c_n): output has input's shape with hidden_size last; the state after the last step that each row
@@ -105,6 +58,8 @@ def lltm(
         TypeError: an argument is no dense floating point tensor, or dtypes differ.
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
-    settings = (_check.allows_tf32(input),) if isinstance(input, Tensor) else (False,)
-    outputs = FORWARD(input, h_0, c_0, weights, bias, reverse, batch_sizes, True, *settings, reset, packed)
-    return outputs[0], (outputs[1], outputs[2])
+    call = FORWARD.traced if is_compiling() else FORWARD.call
+    output, h_n, c_n = call(
+        input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, prepacked, _check.allows_tf32(input)
+    )
+    return output, (h_n, c_n)

@@ -13,7 +13,7 @@ import fourfold
 from fourfold import _C
 from op_cases import SIMULATED
 
-pytestmark = pytest.mark.skipif(SIMULATED, reason="a GPU's kernels take no packed weights")
+pytestmark = pytest.mark.skipif(SIMULATED, reason="a GPU's kernels take no prepacked weights")
 GATES = {"lltm": 3, "lstm": 4, "gru": 3}
 
 
@@ -25,71 +25,73 @@ def parameters(op: str, input_size: int = 6, hidden_size: int = 16, dtype: torch
     return [torch.rand(shape, generator=generator, dtype=torch.float64).sub(0.5).to(dtype) for shape in shapes]
 
 
-def pack(op: str, *weights: Any) -> Tensor:
-    return getattr(torch.ops.fourfold, f"{op}_pack")(*weights)
+def prepack(op: str, *weights: Any) -> Tensor:
+    return getattr(torch.ops.fourfold, f"{op}_prepack")(*weights)
 
 
-def call(op: str, weights: list, packed: Tensor, input_size: int = 6, hidden_size: int = 16, time: int = 3) -> Tensor:
+def call(
+    op: str, weights: list, prepacked: Tensor, input_size: int = 6, hidden_size: int = 16, time: int = 3
+) -> Tensor:
     dtype, device = weights[0].dtype, weights[0].device
     states = [torch.zeros(2, hidden_size, dtype=dtype, device=device)] * (1 if op == "gru" else 2)
     x = torch.ones(time, 2, input_size, dtype=dtype, device=device)
-    return getattr(fourfold, op)(x, *states, *weights, packed=packed)[0]
+    return getattr(fourfold, op)(x, *states, *weights, prepacked=prepacked)[0]
 
 
 def described(op: str, biases: str, dtype: str = "float32", input_size: int = 6, hidden_size: int = 16) -> str:
-    size = _C.packed_bytes(op, dtype, input_size, hidden_size)
+    size = _C.prepacked_bytes(op, dtype, input_size, hidden_size)
     return (
         f"{size} bytes of {op} of input_size {input_size}, hidden_size {hidden_size} and {biases}, for products of "
         f"torch.{dtype} at CPU level {fourfold.cpu_capability()}, layout 1"
     )
 
 
-def expect_refused(op: str, weights: list, packed: Tensor, biases: str, found: str) -> None:
+def expect_refused(op: str, weights: list, prepacked: Tensor, biases: str, found: str) -> None:
     with pytest.raises(ValueError) as raised:
-        call(op, weights, packed)
+        call(op, weights, prepacked)
     assert str(raised.value) == (
-        f"{op}: expected packed to be what fourfold::{op}_pack gives for these weights, {described(op, biases)}, "
+        f"{op}: expected prepacked to be what fourfold::{op}_prepack gives for these weights, {described(op, biases)}, "
         f"but got {found}"
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("op", GATES)
-def test_packed_weights_give_the_same_bits(op: str, dtype: torch.dtype) -> None:
+def test_prepacked_weights_give_the_same_bits(op: str, dtype: torch.dtype) -> None:
     weights = parameters(op, dtype=dtype)
-    packed = pack(op, *weights)
+    prepacked = prepack(op, *weights)
     # So many rows that the call packs for itself. Few are multiplied with the weights where they lie, in another order.
-    assert torch.equal(call(op, weights, packed, time=40), call(op, weights, None, time=40))
+    assert torch.equal(call(op, weights, prepacked, time=40), call(op, weights, None, time=40))
     tolerance = {"rtol": 8 * torch.finfo(dtype).eps, "atol": 8 * torch.finfo(dtype).eps}
-    torch.testing.assert_close(call(op, weights, packed), call(op, weights, None), **tolerance)
-    assert packed.shape == (_C.packed_bytes(op, str(dtype).removeprefix("torch."), 6, 16),)
+    torch.testing.assert_close(call(op, weights, prepacked), call(op, weights, None), **tolerance)
+    assert prepacked.shape == (_C.prepacked_bytes(op, str(dtype).removeprefix("torch."), 6, 16),)
 
 
 def test_weights_of_another_operator_are_refused() -> None:
     """A gru's and an lltm's have equal sizes."""
     lltm, gru = parameters("lltm"), parameters("gru")
-    expect_refused("lltm", lltm, pack("gru", *gru), "a bias by x", described("gru", "both biases"))
-    expect_refused("gru", gru, pack("lltm", *lltm), "both biases", described("lltm", "a bias by x"))
+    expect_refused("lltm", lltm, prepack("gru", *gru), "a bias by x", described("gru", "both biases"))
+    expect_refused("gru", gru, prepack("lltm", *lltm), "both biases", described("lltm", "a bias by x"))
 
 
 def test_weights_of_other_sizes_biases_or_dtypes_are_refused() -> None:
     weights = parameters("lstm")
-    other = pack("lstm", *parameters("lstm", 16, 6))
+    other = prepack("lstm", *parameters("lstm", 16, 6))
     expect_refused("lstm", weights, other, "both biases", described("lstm", "both biases", "float32", 16, 6))
     for biases, found in ([None, weights[3]], "a bias by h"), ([weights[2], None], "a bias by x"), ([], "no bias"):
-        packed = pack("lstm", *weights[:2], *biases)
-        expect_refused("lstm", weights, packed, "both biases", described("lstm", found))
-    double = pack("lstm", *parameters("lstm", dtype=torch.float64))
+        prepacked = prepack("lstm", *weights[:2], *biases)
+        expect_refused("lstm", weights, prepacked, "both biases", described("lstm", found))
+    double = prepack("lstm", *parameters("lstm", dtype=torch.float64))
     expect_refused("lstm", weights, double, "both biases", described("lstm", "both biases", "float64"))
 
 
 def test_other_bytes_are_refused() -> None:
     weights = parameters("lstm")
-    packed = pack("lstm", *weights)
-    for bytes_ in (packed[:-1], torch.cat([packed, packed.new_zeros(1)])):
-        found = described("lstm", "both biases").replace(str(len(packed)), str(len(bytes_)), 1)
+    prepacked = prepack("lstm", *weights)
+    for bytes_ in (prepacked[:-1], torch.cat([prepacked, prepacked.new_zeros(1)])):
+        found = described("lstm", "both biases").replace(str(len(prepacked)), str(len(bytes_)), 1)
         expect_refused("lstm", weights, bytes_, "both biases", found)
-    for bytes_ in (packed[:63], torch.zeros_like(packed), packed.new_zeros(0)):
+    for bytes_ in (prepacked[:63], torch.zeros_like(prepacked), prepacked.new_zeros(0)):
         expect_refused("lstm", weights, bytes_, "both biases", f"shape ({len(bytes_)},) of something else")
 
 
@@ -97,41 +99,41 @@ def test_another_level_or_layout_is_refused() -> None:
     """As of a tensor that was saved, and loaded where other kernels read it."""
     weights = parameters("lstm")
     for place in (8, 24):  # the layout's number, and the level's name
-        packed = pack("lstm", *weights)
-        packed[place] += 1
-        with pytest.raises(ValueError, match="lstm: expected packed to be what fourfold::lstm_pack gives"):
-            call("lstm", weights, packed)
+        prepacked = prepack("lstm", *weights)
+        prepacked[place] += 1
+        with pytest.raises(ValueError, match="lstm: expected prepacked to be what fourfold::lstm_prepack gives"):
+            call("lstm", weights, prepacked)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("op", GATES)
 def test_what_metadata_tells_is_refused_everywhere(op: str, device: str) -> None:
     weights = [w.to(device) for w in parameters(op)]
-    size = _C.packed_bytes(op, "float32", 6, 16)
-    for packed, kind, sentence in (
-        (torch.zeros(size, device=device), TypeError, "packed to have dtype torch.uint8, but got torch.float32"),
+    size = _C.prepacked_bytes(op, "float32", 6, 16)
+    for prepacked, kind, sentence in (
+        (torch.zeros(size, device=device), TypeError, "prepacked to have dtype torch.uint8, but got torch.float32"),
         (
             torch.zeros(1, size, dtype=torch.uint8, device=device),
             ValueError,
-            f"packed to have shape (bytes,) = (any,), but got (1, {size})",
+            f"prepacked to have shape (bytes,) = (any,), but got (1, {size})",
         ),
         (
             torch.zeros(2 * size, dtype=torch.uint8, device=device)[::2],
             ValueError,
-            "packed to be contiguous, but got stride 2",
+            "prepacked to be contiguous, but got stride 2",
         ),
     ):
         with pytest.raises(kind) as raised:
-            call(op, weights, packed)
+            call(op, weights, prepacked)
         assert str(raised.value) == f"{op}: expected {sentence}"
     other = "cpu" if device == "meta" else "meta"
-    with pytest.raises(ValueError, match=f"{op}: expected packed to be on {device} like input, but got {other}"):
+    with pytest.raises(ValueError, match=f"{op}: expected prepacked to be on {device} like input, but got {other}"):
         call(op, weights, torch.zeros(size, dtype=torch.uint8, device=other))
 
 
 @pytest.mark.parametrize("op", GATES)
 def test_opcheck_of_what_packs(op: str) -> None:
-    packs = getattr(torch.ops.fourfold, f"{op}_pack").default
+    packs = getattr(torch.ops.fourfold, f"{op}_prepack").default
     weights = parameters(op)
     torch.library.opcheck(packs, tuple(weights))
     torch.library.opcheck(packs, tuple(w.double() for w in weights[: 1 if op == "lltm" else 2]))
@@ -144,8 +146,8 @@ def test_what_packs_refuses_alike_for_metadata(op: str) -> None:
         given = [*weights[:place], wrong[:-1], *weights[place + 1 :]]
         sentences = []
         for device in ("cpu", "meta"):
-            with pytest.raises((RuntimeError, ValueError), match=f"^{op}_pack: expected") as raised:
-                pack(op, *(w.to(device) for w in given))
+            with pytest.raises((RuntimeError, ValueError), match=f"^{op}_prepack: expected") as raised:
+                prepack(op, *(w.to(device) for w in given))
             sentences.append(str(raised.value))
         assert sentences[0] == sentences[1]
 
@@ -155,11 +157,11 @@ def test_vmap_packs_each_and_calls_with_each(op: str) -> None:
     stacked = [torch.stack([w, 2 * w, -w]) for w in parameters(op)]
 
     def results(*weights: Tensor) -> tuple[Tensor, Tensor]:
-        packed = pack(op, *weights)
-        return packed, call(op, list(weights), packed)
+        prepacked = prepack(op, *weights)
+        return prepacked, call(op, list(weights), prepacked)
 
-    packed, outputs = torch.vmap(results)(*stacked)
+    prepacked, outputs = torch.vmap(results)(*stacked)
     for k in range(3):
         one, output = results(*(w[k] for w in stacked))
-        assert torch.equal(packed[k], one)
+        assert torch.equal(prepacked[k], one)
         torch.testing.assert_close(outputs[k], output)

@@ -1,11 +1,11 @@
-#include "ops/packed.h"
+#include "ops/prepacked.h"
 
 #include <cstring>
 
 namespace fourfold {
 namespace {
 
-// What packed weights begin with. Its size keeps what follows at a multiple of a cache line.
+// What prepacked weights begin with. Its size keeps what follows at a multiple of a cache line.
 struct Header {
   char magic[8] = {'f', 'o', 'u', 'r', 'f', 'o', 'l', 'd'};
   int32_t layout = 1;  // rises when what follows the header is laid out otherwise
@@ -52,15 +52,15 @@ RecurrentShape layer_shape(int64_t input_size, int64_t hidden_size) {
 
 }  // namespace
 
-int64_t packed_size(const RecurrentKernels& kernels, ScalarType dtype, int64_t input_size, int64_t hidden_size) {
+int64_t prepacked_size(const RecurrentKernels& kernels, ScalarType dtype, int64_t input_size, int64_t hidden_size) {
   RecurrentLayer layer{};
   layer.kind = kind_of(dtype_of(kernels, layer_shape(input_size, hidden_size), dtype));
   layer.input_size = input_size;
   layer.hidden_size = hidden_size;
-  return static_cast<int64_t>(sizeof(Header)) + kernels.packed_bytes(layer);
+  return static_cast<int64_t>(sizeof(Header)) + kernels.prepacked_bytes(layer);
 }
 
-Tensor pack_weights(
+Tensor prepack_weights(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights) {
   const Tensor& hidden = weights.weight_hh;
   expect_floating(op, "weight_hh", hidden);
@@ -98,45 +98,45 @@ Tensor pack_weights(
   layer.weight_hh_leading_dim = leading_dim(weight_hh);
   layer.bias_ih = data_of(bias_ih);
   layer.bias_hh = data_of(bias_hh);
-  const int64_t bytes = packed_size(kernels, hidden.scalar_type(), layer.input_size, size);
-  const Tensor packed = empty(layer.place, {bytes}, ScalarType::Byte);
-  auto* to = static_cast<char*>(out_data(packed));
+  const int64_t bytes = prepacked_size(kernels, hidden.scalar_type(), layer.input_size, size);
+  const Tensor prepacked = empty(layer.place, {bytes}, ScalarType::Byte);
+  auto* to = static_cast<char*>(out_data(prepacked));
   const Header header(kernels, cell, layer.kind, shape, weights.bias_ih.has_value(), weights.bias_hh.has_value());
   std::memcpy(to, &header, sizeof header);
-  kernels.pack(layer, to + sizeof header);
-  return packed;
+  kernels.prepack(layer, to + sizeof header);
+  return prepacked;
 }
 
 const void* weights_in(
-    const Tensor& packed, const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const Tensor& prepacked, const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments) {
   const char* op = cell.op;
-  if (kernels.packed_bytes == nullptr) {
-    fail(op, ": expected no packed weights on this device, whose kernels read the weights as they are, but got shape ",
-         shape_of(packed), "; pass packed=None");
+  if (kernels.prepacked_bytes == nullptr) {
+    fail(op, ": expected no prepacked weights on this device, whose kernels read the weights as they are, but got shape ",
+         shape_of(prepacked), "; pass prepacked=None");
   }
-  expect_dtype(op, "packed", packed, ScalarType::Byte);
-  expect_shape(op, "packed", packed, {{"bytes", -1}});
-  if (!packed.is_contiguous()) fail(op, ": expected packed to be contiguous, but got stride ", packed.stride(0));
-  expect_place(op, {{"input", &arguments.input}, {"packed", &packed}});
+  expect_dtype(op, "prepacked", prepacked, ScalarType::Byte);
+  expect_shape(op, "prepacked", prepacked, {{"bytes", -1}});
+  if (!prepacked.is_contiguous()) fail(op, ": expected prepacked to be contiguous, but got stride ", prepacked.stride(0));
+  expect_place(op, {{"input", &arguments.input}, {"prepacked", &prepacked}});
 
   const ScalarType dtype = arguments.input.scalar_type();
   const Header wanted(
       kernels, cell, kind_of(dtype_of(kernels, shape, dtype)), shape, arguments.bias_ih.has_value(),
       arguments.bias_hh.has_value());
-  const int64_t bytes = packed_size(kernels, dtype, shape.input_size, shape.hidden_size);
-  const auto* data = static_cast<const char*>(data_of(packed));
+  const int64_t bytes = prepacked_size(kernels, dtype, shape.input_size, shape.hidden_size);
+  const auto* data = static_cast<const char*>(data_of(prepacked));
   const auto refuse = [&](const auto&... found) {
-    fail(op, ": expected packed to be what fourfold::", op, "_pack gives for these weights, ", bytes, " bytes of ",
+    fail(op, ": expected prepacked to be what fourfold::", op, "_prepack gives for these weights, ", bytes, " bytes of ",
          wanted.described(), ", but got ", found...);
   };
   Header header;
-  const bool has_header = packed.numel() >= static_cast<int64_t>(sizeof header) &&
+  const bool has_header = prepacked.numel() >= static_cast<int64_t>(sizeof header) &&
                           std::memcmp(data, header.magic, sizeof header.magic) == 0;
-  if (!has_header) refuse("shape ", shape_of(packed), " of something else");
+  if (!has_header) refuse("shape ", shape_of(prepacked), " of something else");
   std::memcpy(&header, data, sizeof header);
-  if (std::memcmp(&header, &wanted, sizeof header) != 0 || packed.numel() != bytes) {
-    refuse(packed.numel(), " bytes of ", header.described());
+  if (std::memcmp(&header, &wanted, sizeof header) != 0 || prepacked.numel() != bytes) {
+    refuse(prepacked.numel(), " bytes of ", header.described());
   }
   return data + sizeof header;
 }

@@ -1,0 +1,253 @@
+// What needs torch's own C++ API, and is therefore compiled for each minor version of torch: the operators' gradients, and
+// the shortest road from Python to an operator.
+#include <Python.h>
+#include <structmember.h>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <fourfold/autograd.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using torch::jit::Stack;
+
+struct Argument {
+  c10::TypePtr type;
+  IValue otherwise;
+};
+
+constexpr size_t nowhere = static_cast<size_t>(-1);
+
+// Call(name, kept, other, refuse): called with arguments by position, returns the operator's outputs without the last
+// `kept`, for which it asks only where a backward may follow. A call with what it does not know is other's: subclasses of
+// Tensor, function modes, transforms, tracing. What the operator throws goes to refuse(error, *arguments).
+struct Call {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  const c10::OperatorHandle* op;
+  const std::vector<Argument>* arguments;
+  size_t required;
+  size_t results;
+  size_t save_at;          // of save_for_backward among the arguments
+  size_t need_weights_at;  // of need_weights, and of the weights that it speaks of
+  size_t weights_at;
+  PyObject* other;
+  PyObject* refuse;
+};
+
+bool read(const c10::TypePtr& type, PyObject* given, Stack& stack);
+
+bool read_list(const c10::TypePtr& type, PyObject* given, Stack& stack) {
+  Stack elements;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(given);
+  elements.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    if (!read(type, PySequence_Fast_GET_ITEM(given, k), elements)) return false;
+  }
+  c10::impl::GenericList list(type);
+  list.reserve(elements.size());
+  for (IValue& element : elements) list.push_back(std::move(element));
+  stack.emplace_back(std::move(list));
+  return true;
+}
+
+// Whether `given` is of that type, and no subclass of it; if so, its value is on the stack.
+bool read(const c10::TypePtr& type, PyObject* given, Stack& stack) {
+  switch (type->kind()) {
+    case TypeKind::TensorType:
+      if (!THPVariable_CheckExact(given)) return false;
+      stack.emplace_back(THPVariable_Unpack(given));
+      return true;
+    case TypeKind::BoolType:
+      if (!PyBool_Check(given)) return false;
+      stack.emplace_back(given == Py_True);
+      return true;
+    case TypeKind::FloatType:
+      if (!PyFloat_CheckExact(given) && !PyLong_CheckExact(given)) return false;
+      stack.emplace_back(PyFloat_AsDouble(given));
+      return PyErr_Occurred() == nullptr;
+    case TypeKind::IntType:  // of our operators' arguments only dtypes are
+      if (!THPDtype_Check(given)) return false;
+      stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPDtype*>(given)->scalar_type));
+      return true;
+    case TypeKind::StringType: {
+      if (!PyUnicode_CheckExact(given)) return false;
+      const char* characters = PyUnicode_AsUTF8(given);
+      if (characters == nullptr) return false;
+      stack.emplace_back(std::string(characters));
+      return true;
+    }
+    case TypeKind::OptionalType:
+      if (given != Py_None) return read(type->expectRef<c10::OptionalType>().getElementType(), given, stack);
+      stack.emplace_back();
+      return true;
+    case TypeKind::ListType: {
+      if (!PyList_CheckExact(given) && !PyTuple_CheckExact(given)) return false;
+      bool known = false;
+#ifdef Py_GIL_DISABLED
+      Py_BEGIN_CRITICAL_SECTION(given);
+#endif
+      known = read_list(type->expectRef<c10::ListType>().getElementType(), given, stack);
+#ifdef Py_GIL_DISABLED
+      Py_END_CRITICAL_SECTION();
+#endif
+      return known;
+    }
+    default: return false;
+  }
+}
+
+// All arguments on the stack, or false.
+bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& stack) {
+  const std::vector<Argument>& arguments = *self.arguments;
+  if (count < self.required || count > arguments.size()) return false;
+  stack.reserve(arguments.size());
+  for (size_t k = 0; k < count; ++k) {
+    if (!read(arguments[k].type, given[k], stack)) return false;
+  }
+  for (size_t k = count; k < arguments.size(); ++k) stack.push_back(arguments[k].otherwise);
+  return true;
+}
+
+bool is_watched() {
+  return at::impl::torch_function_mode_enabled() || torch::jit::tracer::isTracing() ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+bool requires_grad(const IValue& value) {
+  if (value.isTensor()) return value.toTensor().requires_grad();
+  if (!value.isList()) return false;
+  const auto elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(), requires_grad);
+}
+
+PyObject* run(const Call& self, Stack& stack) {
+  HANDLE_TH_ERRORS
+  const bool recording = at::GradMode::is_enabled();
+  if (self.save_at != nowhere) {
+    stack[self.save_at] = recording && std::any_of(stack.begin(), stack.end(), requires_grad);
+  }
+  if (self.need_weights_at != nowhere) {
+    stack[self.need_weights_at] = recording && requires_grad(stack[self.weights_at]);
+  }
+  {
+    const pybind11::gil_scoped_release released;
+    self.op->callBoxed(stack);
+  }
+  if (self.results == 1) return THPVariable_Wrap(std::move(stack[0]).toTensor());
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(self.results));
+  for (size_t k = 0; results != nullptr && k < self.results; ++k) {
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(k), THPVariable_Wrap(std::move(stack[k]).toTensor()));
+  }
+  return results;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* refuse(const Call& self, PyObject* const* given, size_t count) {
+  HANDLE_TH_ERRORS
+  const pybind11::error_already_set error;  // takes it away
+  std::vector<PyObject*> arguments{error.value().ptr()};
+  arguments.insert(arguments.end(), given, given + count);
+  return PyObject_Vectorcall(self.refuse, arguments.data(), arguments.size(), nullptr);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
+  const Call& self = *reinterpret_cast<const Call*>(callable);
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  Stack stack;
+  if (names != nullptr || is_watched() || !read_all(self, given, count, stack)) {
+    PyErr_Clear();
+    return PyObject_Vectorcall(self.other, given, flags, names);
+  }
+  PyObject* results = run(self, stack);
+  if (results == nullptr && PyErr_ExceptionMatches(PyExc_Exception)) return refuse(self, given, count);
+  return results;
+}
+
+int make_call(PyObject* made, PyObject* given, PyObject*) try {
+  Call& self = *reinterpret_cast<Call*>(made);
+  const char* name = nullptr;
+  Py_ssize_t kept = 0;
+  PyObject *other = nullptr, *refuse = nullptr;
+  if (!PyArg_ParseTuple(given, "snOO", &name, &kept, &other, &refuse)) return -1;
+  self.vectorcall = call;
+  self.op = new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
+  const c10::FunctionSchema& schema = self.op->schema();
+  auto* arguments = new std::vector<Argument>;
+  self.results = schema.returns().size() - static_cast<size_t>(kept);
+  self.required = 0;
+  self.save_at = self.need_weights_at = self.weights_at = nowhere;
+  for (const c10::Argument& argument : schema.arguments()) {
+    const size_t place = arguments->size();
+    if (argument.name() == "save_for_backward") self.save_at = place;
+    if (argument.name() == "need_weights") self.need_weights_at = place;
+    if (argument.name() == "weights") self.weights_at = place;
+    if (!argument.default_value()) self.required = place + 1;
+    arguments->push_back({argument.type(), argument.default_value().value_or(IValue())});
+  }
+  self.arguments = arguments;
+  Py_INCREF(self.other = other);
+  Py_INCREF(self.refuse = refuse);
+  return 0;
+} catch (const std::exception& error) {
+  PyErr_SetString(PyExc_RuntimeError, error.what());
+  return -1;
+}
+
+PyObject* enable_gradients(PyObject*, PyObject*) try {
+  fourfold::enable_gradients();
+  Py_RETURN_NONE;
+} catch (const std::exception& error) {
+  PyErr_SetString(PyExc_ImportError, error.what());
+  return nullptr;
+}
+
+PyMemberDef call_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Call, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+// Made once for each operator, and for good: nothing is freed.
+PyType_Slot call_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_init, reinterpret_cast<void*>(make_call)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_members, call_members},
+    {0, nullptr}};
+PyType_Spec call_spec = {
+    "fourfold.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, call_slots};
+
+int fill(PyObject* module) {
+  PyObject* type = PyType_FromSpec(&call_spec);
+  return type == nullptr ? -1 : PyModule_AddObject(module, "Call", type);
+}
+
+PyMethodDef methods[] = {
+    {"enable_gradients", enable_gradients, METH_NOARGS,
+     "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, reinterpret_cast<void*>(fill)},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, nullptr}};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "fourfold's gradients and calls, for one minor version of torch", nullptr, 0, methods, slots,
+    nullptr, nullptr, nullptr};
+
+}  // namespace
+
+#define FOURFOLD_INIT_OF(name) PyInit_##name
+#define FOURFOLD_INIT(name) FOURFOLD_INIT_OF(name)
+
+PyMODINIT_FUNC FOURFOLD_INIT(FOURFOLD_MODULE)() { return PyModuleDef_Init(&module); }

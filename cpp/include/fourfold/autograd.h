@@ -1,0 +1,413 @@
+// Gradients of fourfold's operators, for a program on torch's C++ API: include this in one file, link libfourfold, and
+// call fourfold::enable_gradients() before the first forward call. `import fourfold` does so by itself.
+//
+// libfourfold keeps to torch's stable ABI, which has no autograd; this is compiled against the torch that it runs with.
+// One kernel serves all operators. It knows none of them: what NAME_backward takes and gives stands in the names of the
+// two schemas.
+//
+//   NAME_backward takes, in this order
+//     grad, or grad_OUTPUT             the gradient of the first output, or of OUTPUT
+//     any argument of NAME             as it was
+//     any output of NAME               as it was
+//     output_mask                      of each result, of a list each element, whether it is wanted
+//   NAME_backward returns
+//     grad_ARGUMENT                    the gradient of ARGUMENT, of each element where that is a list
+//   The outputs that have a gradient come first. The others are kept for the backward, and not differentiable.
+//
+// axpby is the exception: it has no backward operator, as torch scales its gradient, and nothing of it is kept.
+#pragma once
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <fourfold/library.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/headeronly/version.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace fourfold {
+namespace gradients {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using torch::jit::Stack;
+
+// What an argument of a backward operator is, and where it stands among the forward's outputs or arguments.
+struct Source {
+  enum Kind : uint8_t { gradient, tensor, constant, output, mask } kind;
+  size_t place;
+};
+
+struct Rule {
+  std::string name;
+  size_t arguments;
+  size_t outputs;
+  std::vector<size_t> differentiable;      // the arguments that have a gradient, in the order of the backward's results
+  size_t differentiable_outputs;           // the first
+  std::optional<OperatorHandle> backward;  // none: axpby
+  std::vector<Source> sources;             // of the backward's arguments
+};
+
+inline Rule rule_of(const std::string& name) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const OperatorHandle forward = dispatcher.findSchemaOrThrow(("fourfold::" + name).c_str(), "");
+  const auto& arguments = forward.schema().arguments();
+  const auto& outputs = forward.schema().returns();
+  Rule rule{name, arguments.size(), outputs.size(), {}, 0, std::nullopt, {}};
+  const auto find = [](const std::string& called, const std::vector<c10::Argument>& among) {
+    return static_cast<size_t>(
+        std::find_if(among.begin(), among.end(), [&](const auto& one) { return one.name() == called; }) - among.begin());
+  };
+  const auto place_of = [&](const std::string& called, const std::vector<c10::Argument>& among) {
+    const size_t place = find(called, among);
+    if (place == among.size()) throw std::logic_error(name + "_backward: nothing of " + name + " is called " + called);
+    return place;
+  };
+  rule.backward = dispatcher.findSchema({"fourfold::" + name + "_backward", ""});
+  if (!rule.backward) {
+    rule.differentiable = {place_of("x", arguments), place_of("y", arguments)};
+    rule.differentiable_outputs = 1;
+    return rule;
+  }
+  const std::string prefix = "grad_";
+  for (const auto& result : rule.backward->schema().returns()) {
+    rule.differentiable.push_back(place_of(result.name().substr(prefix.size()), arguments));
+  }
+  for (const auto& argument : rule.backward->schema().arguments()) {
+    const std::string& called = argument.name();
+    if (called == "output_mask") {
+      rule.sources.push_back({Source::mask, 0});
+    } else if (called == "grad" || called.rfind(prefix, 0) == 0) {
+      const size_t place = called == "grad" ? 0 : place_of(called.substr(prefix.size()), outputs);
+      rule.sources.push_back({Source::gradient, place});
+      rule.differentiable_outputs = std::max(rule.differentiable_outputs, place + 1);
+    } else if (const size_t output = find(called, outputs); output < outputs.size()) {
+      rule.sources.push_back({Source::output, output});
+    } else {
+      const size_t place = place_of(called, arguments);
+      if (!rule.sources.empty() && rule.sources.back().kind == Source::output) {
+        throw std::logic_error(name + "_backward: " + called + " should come before the outputs");
+      }
+      const bool tensors = arguments[place].type()->str().find("Tensor") != std::string::npos;
+      rule.sources.push_back({tensors ? Source::tensor : Source::constant, place});
+    }
+  }
+  return rule;
+}
+
+// f of each tensor of an argument, undefined for one that is left out.
+template <typename F>
+void for_each_tensor(const IValue& value, const F& f) {
+  if (value.isTensor()) return f(value.toTensor());
+  if (!value.isList()) return f(Tensor());
+  for (const IValue& element : value.toListRef()) f(element.isTensor() ? element.toTensor() : Tensor());
+}
+
+inline IValue optional(Tensor&& tensor) { return tensor.defined() ? IValue(std::move(tensor)) : IValue(); }
+
+inline bool has_tangent(const Tensor& tensor) { return tensor.defined() && tensor._fw_grad(/*level=*/0).defined(); }
+
+inline bool any_defined(const variable_list& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.defined(); });
+}
+
+inline void call_backward(const Rule& rule, Stack& stack) try {
+  bool differentiable = false;
+  for (const IValue& value : stack) {
+    for_each_tensor(value, [&](const Tensor& t) {
+      differentiable |= t.defined() && ((t.requires_grad() && at::GradMode::is_enabled()) || has_tangent(t));
+    });
+  }
+  // The backward operator's own kernel of this key knows its derivative.
+  if (differentiable) return rule.backward->callBoxed(stack);
+  const at::AutoDispatchBelowAutograd guard;
+  rule.backward->callBoxed(stack);
+} catch (const std::runtime_error& error) {
+  const std::string said = error.what();
+  if (said.rfind(rule.name + "_backward: ", 0) == 0) throw c10::ValueError(said);  // libfourfold refuses an argument
+  throw;
+}
+
+// αx + βy. kept: the factor, the sizes and the dtype of x, then of y.
+inline variable_list scale(const Tensor& grad, const Stack& kept, const std::vector<bool>& mask) {
+  variable_list results(mask.size());
+  for (size_t k = 0; k < mask.size(); ++k) {
+    if (!mask[k]) continue;
+    const double factor = kept[3 * k].toDouble();
+    const Tensor scaled = factor == 1 ? grad : grad.mul(factor);
+    results[k] = at::sum_to(scaled, kept[3 * k + 1].toSymIntVector()).to(kept[3 * k + 2].toScalarType());
+  }
+  return results;
+}
+
+// The gradients that the mask asks for. kept: the backward's arguments, but for what only this call knows.
+inline variable_list differentiate(const Rule& rule, variable_list&& grads, Stack kept, const std::vector<bool>& mask) {
+  variable_list results(mask.size());
+  if (!any_defined(grads)) return results;
+  if (!rule.backward) return scale(grads[0], kept, mask);
+  for (size_t k = 0; k < kept.size(); ++k) {
+    const Source& source = rule.sources[k];
+    if (source.kind == Source::gradient) kept[k] = optional(std::move(grads[source.place]));
+    if (source.kind == Source::mask) kept[k] = mask;
+  }
+  call_backward(rule, kept);
+  size_t k = 0;
+  for (const IValue& result : kept) {
+    for_each_tensor(result, [&](const Tensor& gradient) {
+      if (mask.at(k)) results[k] = gradient;
+      ++k;
+    });
+  }
+  return results;
+}
+
+struct Node final : torch::autograd::Node {
+  explicit Node(const Rule& rule) : rule(rule) {}
+
+  const Rule& rule;
+  std::vector<SavedVariable> tensors;  // among the backward's arguments, in its order
+  std::vector<int64_t> lengths;        // of each argument of tensors: that of a list, or -1
+  std::vector<IValue> constants;
+
+  std::string name() const override { return "fourfold_" + rule.name + "Backward"; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable& tensor : tensors) tensor.reset_data();
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    if (!any_defined(grads)) return variable_list(num_outputs());
+    return differentiate(rule, std::move(grads), unpack(), mask());
+  }
+
+  // Compiled autograd records a call of a function, and what it is given.
+  void compiled_args(torch::autograd::CompiledNodeArgs& args) const override {
+    args.collect(rule.name);
+    args.collect(tensors, /*is_output=*/false);
+    args.collect(lengths);
+    for (const IValue& constant : constants) args.collect(constant, /*nested=*/true);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, torch::autograd::SwapSavedVariables& saved) override {
+    saved.before(tensors);
+    Stack args = unpack();
+    args.emplace_back(mask());
+    std::vector<c10::TypePtr> types;
+    for (const IValue& arg : args) types.push_back(arg.isTensor() ? c10::TensorType::get() : arg.type());
+    const auto call = [&rule = rule](variable_list grads, Stack args) {
+      const std::vector<bool> mask = args.back().toBoolList().vec();
+      args.pop_back();
+      return differentiate(rule, std::move(grads), std::move(args), mask);
+    };
+    namespace compiled = torch::dynamo::autograd;
+    const auto& python = compiled::getPyCompilerInterface();
+    const std::string bound =
+        python->bind_function(saved.get_py_compiler(), name(), call, types, /*is_custom_function=*/true);
+    const auto metadata = compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+        compiled::get_input_metadata(next_edges()));
+    variable_list results =
+        python->call_function(saved.get_py_compiler(), "apply_functional", bound, grads, args, metadata);
+    saved.after(tensors);
+    return results;
+  }
+
+ private:
+  // What this call of the engine asks for.
+  std::vector<bool> mask() const {
+    std::vector<bool> result(num_outputs());
+    for (size_t k = 0; k < result.size(); ++k) result[k] = task_should_compute_output(k);
+    return result;
+  }
+
+  Stack unpack() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!rule.backward) return constants;
+    auto tensor = tensors.cbegin();
+    auto length = lengths.cbegin();
+    auto constant = constants.cbegin();
+    Stack stack(rule.sources.size());
+    for (size_t k = 0; k < stack.size(); ++k) {
+      const auto kind = rule.sources[k].kind;
+      if (kind == Source::constant) stack[k] = *constant++;
+      if (kind != Source::tensor && kind != Source::output) continue;
+      int64_t left = *length++;
+      if (left < 0) {
+        stack[k] = optional((tensor++)->unpack());
+        continue;
+      }
+      const auto& type = rule.backward->schema().arguments()[k].type();
+      c10::impl::GenericList list(type->expectRef<c10::ListType>().getElementType());
+      for (; left > 0; --left) list.push_back(optional((tensor++)->unpack()));
+      stack[k] = std::move(list);
+    }
+    return stack;
+  }
+};
+
+// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13 on.
+template <typename AnyNode>
+auto make_node(const Rule& rule) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, AnyNode>) {
+    return c10::make_intrusive<AnyNode>(rule);
+  } else {
+    return std::shared_ptr<AnyNode>(new AnyNode(rule), [](AnyNode* node) { deleteNode(node); });
+  }
+}
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(const Rule& rule) : rule_(rule) {}
+
+  void operator()(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const IValue* arguments = stack->data() + (stack->size() - rule_.arguments);
+    bool recorded = false, dual = false;
+    for (const size_t k : rule_.differentiable) {
+      for_each_tensor(arguments[k], [&](const Tensor& t) {
+        recorded |= t.defined() && t.requires_grad();
+        dual |= has_tangent(t);
+      });
+    }
+    if (dual) return carry_tangents(op, stack);
+    if (!recorded || !at::GradMode::is_enabled()) return below(op, keys, stack);
+
+    const auto node = make_node<Node>(rule_);
+    torch::autograd::edge_list edges;
+    edges.reserve(rule_.differentiable.size());
+    for (const size_t k : rule_.differentiable) {
+      for_each_tensor(arguments[k], [&](const Tensor& t) {
+        edges.push_back(t.defined() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+      });
+    }
+    node->set_next_edges(std::move(edges));
+    keep_arguments(*node, arguments);
+    below(op, keys, stack);
+    const IValue* outputs = stack->data() + (stack->size() - rule_.outputs);
+    keep_outputs(*node, outputs);
+    for (size_t k = 0; k < rule_.differentiable_outputs; ++k) {
+      const Tensor& output = outputs[k].toTensor();  // axpby's may hold integers
+      if (torch::autograd::isDifferentiableType(output.scalar_type())) torch::autograd::set_history(output, node);
+    }
+  }
+
+ private:
+  static void below(const OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const at::AutoDispatchBelowAutograd guard;
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+  }
+
+  // The Python package's kernel, which does, stands under the key of all devices.
+  void carry_tangents(const OperatorHandle& op, Stack* stack) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        op.hasKernelForDispatchKey(DispatchKey::Autograd), rule_.name,
+        ": forward-mode derivatives need fourfold's Python package");
+    op.callBoxedForDispatchKey(DispatchKey::Autograd, *stack);
+  }
+
+  void keep_arguments(Node& node, const IValue* arguments) const {
+    if (!rule_.backward) {
+      for (size_t k = 0; k < rule_.differentiable.size(); ++k) {
+        const Tensor& t = arguments[k].toTensor();
+        for (const IValue& fact : {arguments[2 + k], IValue(t.sym_sizes()), IValue(t.scalar_type())}) {
+          node.constants.push_back(fact);
+        }
+      }
+      return;
+    }
+    node.tensors.reserve(rule_.sources.size());
+    for (const Source& source : rule_.sources) {
+      if (source.kind == Source::constant) node.constants.push_back(arguments[source.place]);
+      if (source.kind != Source::tensor) continue;
+      const IValue& argument = arguments[source.place];
+      node.lengths.push_back(argument.isList() ? static_cast<int64_t>(argument.toListRef().size()) : -1);
+      for_each_tensor(argument, [&](const Tensor& t) { node.tensors.emplace_back(t, /*is_output=*/false); });
+    }
+  }
+
+  // Of a result a copy, so that a user may change it in place, as torch.nn's layers allow.
+  void keep_outputs(Node& node, const IValue* outputs) const {
+    for (const Source& source : rule_.sources) {
+      if (source.kind != Source::output) continue;
+      const Tensor& output = outputs[source.place].toTensor();
+      const at::AutoDispatchBelowAutograd guard;
+      const bool result = source.place < rule_.differentiable_outputs;
+      node.tensors.emplace_back(result ? output.clone() : output, /*is_output=*/false);
+      node.lengths.push_back(-1);
+    }
+  }
+
+  const Rule& rule_;
+};
+
+inline std::vector<std::string> operator_names() {
+  const std::string facts = fourfold_build_facts(), key = "\noperators=";
+  const size_t begin = facts.find(key) + key.size();
+  std::istringstream list(facts.substr(begin, facts.find('\n', begin) - begin));
+  std::vector<std::string> names;
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  return names;
+}
+
+inline std::string minor_version(uint64_t version) {
+  return std::to_string(version >> 56) + "." + std::to_string(version >> 48 & 255);
+}
+
+// Where every symbol of another torch is found, its classes may lie otherwise in memory.
+inline void expect_same_torch() {
+  const std::string built = minor_version(TORCH_ABI_VERSION), loaded = minor_version(aoti_torch_abi_version());
+  if (built == loaded) return;
+  throw std::runtime_error("fourfold's gradients were built for torch " + built + ", but this is torch " + loaded +
+                           "; compile the file that includes fourfold/autograd.h against this torch");
+}
+
+inline bool register_all() {
+  expect_same_torch();
+  const DispatchKey keys[] = {DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA};
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::vector<torch::Library>& libraries = *new std::vector<torch::Library>;  // for good, as what is registered is
+  for (const DispatchKey key : keys) {
+    libraries.emplace_back(torch::Library::IMPL, "fourfold", key, __FILE__, __LINE__);
+  }
+  libraries.emplace_back(torch::Library::IMPL, "fourfold", DispatchKey::Autograd, __FILE__, __LINE__);
+  for (const std::string& name : operator_names()) {
+    const OperatorHandle forward = dispatcher.findSchemaOrThrow(("fourfold::" + name).c_str(), "");
+    if (forward.hasKernelForDispatchKey(keys[0])) continue;  // by another library of this process
+    const Rule& rule = *new Rule(rule_of(name));             // for good: a graph may outlive any library
+    for (size_t k = 0; k < std::size(keys); ++k) {
+      libraries[k].impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(rule)));
+    }
+    if (rule.backward && !rule.backward->hasKernelForDispatchKey(DispatchKey::Autograd)) {
+      // Without Python nobody knows the second derivative: it is refused.
+      libraries.back().impl((name + "_backward").c_str(), torch::autograd::autogradNotImplementedFallback());
+    }
+  }
+  return true;
+}
+
+}  // namespace gradients
+
+// From here on the operators differentiate. To be called once libfourfold is loaded; more calls do nothing. Throws
+// std::runtime_error where the torch of this process is not the one that this file was compiled with.
+inline void enable_gradients() {
+  static const bool registered = gradients::register_all();
+  static_cast<void>(registered);
+}
+
+}  // namespace fourfold

@@ -1,0 +1,40 @@
+"""What is compiled for one minor version of torch: the operators' gradients, and the short road from Python to them.
+Where there is none for this torch, Python does the same by the same rule, slower."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+import torch
+
+VERSION = ".".join(torch.__version__.split(".")[:2])
+SWITCH = "FOURFOLD_GRADIENTS"
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    """The module, and which road that is, in words."""
+    switch = os.environ.get(SWITCH, "")
+    if switch not in ("", "python"):
+        raise ImportError(f"{SWITCH} is {switch}; set it to python, or unset it")
+    if switch == "python":
+        return None, f"Python ({SWITCH}=python)"
+    name = f"fourfold._torch_{VERSION.replace('.', '_')}"
+    try:
+        return importlib.import_module(name), f"C++, compiled for torch {VERSION}"
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None, f"Python (this build of fourfold has none compiled for torch {VERSION})"
+    except ImportError as error:
+        return None, f"Python ({error})"
+
+
+module, road = _load()
+
+
+def enable_gradients() -> None:
+    """To be called when the operators are declared in Python: what is not C++'s goes there."""
+    if module is not None:
+        module.enable_gradients()

@@ -1,0 +1,125 @@
+"""One declaration an operator, from which come it and the operator of its gradient."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fourfold.operators._derivative import in_compute_dtype, vjp_of
+from fourfold.operators._operator import Operator
+from fourfold.operators._schema import GRADIENT, Schema, rule_of, schema_of
+
+
+def declare(
+    name: str,
+    *,
+    check: Callable[..., None],
+    fake: Callable[..., Any],
+    definition: Callable[..., Any],
+    check_backward: Callable[..., None] | None = None,
+    fake_backward: Callable[..., Any] | None = None,
+    vmap: Callable[..., tuple | None] | None = None,
+    vmap_backward: Callable[..., tuple | None] | None = None,
+    casts: bool = False,
+    gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None,
+) -> Operator:
+    """An operator, and the one of its gradient where the library has one.
+
+    check(op, a): ``a`` has the arguments by their names, and ``op`` is the operator's name, or its backward's, whose
+        arguments are all of the operator's that it takes. check_backward(op, a): of the others.
+    fake(a), fake_backward(a): the outputs; by default a gradient is dense, in the shape of its argument.
+    definition: takes arguments by the schema's names, as many of them as it has.
+    vmap(op, size, dims, a), vmap_backward: the outputs and where they are mapped, ``dims`` being where ``a`` is; None
+        for one call per element.
+    """
+    if not hasattr(torch.ops.fourfold, name):
+        raise ImportError(f"fourfold's library was built without the operator {name}; build it again: make build")
+    schema = schema_of(name)
+    defined = _by_name(schema, definition)
+    defined = in_compute_dtype(defined) if casts else defined
+    backward = None
+    if check_backward is not None:
+        op = f"{name}_backward"
+        of_gradient = schema_of(op)
+
+        def check_gradient(*args: Any) -> None:
+            a = of_gradient.named(args)
+            check(op, a)
+            check_backward(op, a)
+
+        backward = Operator(
+            op,
+            check=check_gradient,
+            fake=lambda *args: (fake_backward or partial(_like_arguments, of_gradient))(of_gradient.named(args)),
+            definition=_gradient_of(defined, schema, of_gradient),
+            vmap=vmap_backward,
+        )
+    return Operator(
+        name,
+        check=lambda *args: check(name, schema.named(args)),
+        fake=lambda *args: fake(schema.named(args)),
+        definition=defined,
+        vmap=vmap,
+        casts=casts,
+        backward=backward,
+        gradient=gradient,
+    )
+
+
+def _by_name(schema: Schema, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of some of the arguments, by their names, as one of all in order; its outputs as one flat tuple."""
+    places = {name: schema.arguments.index(name) for name in inspect.signature(function).parameters}
+
+    def of_all(*args: Any) -> Any:
+        full = schema.full(args)
+        outputs = function(**{name: full[k] for name, k in places.items()})
+        return outputs if isinstance(outputs, Tensor) else _flat(outputs)
+
+    return of_all
+
+
+def _flat(outputs: Any) -> tuple:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(one for part in outputs for one in _flat(part))
+
+
+def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema) -> Callable[..., Any]:
+    """The definition of a backward operator: the definition's gradients, of shape (0) where they are not wanted. A
+    function of the forward's arguments alone: what it kept is computed from them once more."""
+    rule = rule_of(forward, backward)
+
+    def gradient(*args: Any) -> Any:
+        a = backward.named(args)
+        given = [getattr(a, name, default) for name, default in zip(forward.arguments, forward.defaults, strict=True)]
+        lengths, flat = forward.flatten(given)
+        spans = forward.spans(lengths)
+        grads = [args[k] for k, (kind, _) in enumerate(rule.sources) if kind == GRADIENT]
+        results = vjp_of(lambda *flat: defined(*forward.nest(lengths, flat)), flat, grads)
+        places = [i for place in rule.differentiable for i in spans[place]]
+        mask = getattr(a, "output_mask", [True] * len(places))
+        left_out = given[0].new_zeros(0)
+        wanted = (need and results[i] is not None for i, need in zip(places, mask, strict=True))
+        gradients = tuple(results[i] if w else left_out for i, w in zip(places, wanted, strict=True))
+        return gradients[0] if backward.single else gradients
+
+    return gradient
+
+
+def _like_arguments(backward: Schema, a: SimpleNamespace) -> tuple:
+    """Gradients in the shapes of their arguments, (0) where they are not wanted."""
+    arguments = [getattr(a, name.removeprefix("grad_")) for name in backward.results]
+    lengths = tuple(len(arguments[k]) for k in backward.result_lists)
+    flat = [one for p in arguments for one in (p if isinstance(p, (list, tuple)) else (p,))]
+    like = arguments[0]
+    return backward.nest_results(
+        lengths,
+        [
+            like.new_empty(p.shape if need and p is not None else (0,))
+            for p, need in zip(flat, a.output_mask, strict=True)
+        ],
+    )

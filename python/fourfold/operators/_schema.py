@@ -1,0 +1,127 @@
+"""What an operator's schema says: its arguments, and how it is differentiated.
+
+What ``NAME_backward`` takes and gives stands in the names of the two schemas, which is read here as
+``fourfold/autograd.h`` reads it; docs/design.md gives the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+GRADIENT, ARGUMENT, OUTPUT, MASK = "gradient", "argument", "output", "mask"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator is differentiated.
+
+    differentiable: the places of the arguments that have a gradient, in the order of the backward's results.
+    outputs: how many of the outputs, the first, have a gradient. The others are kept for the backward.
+    sources: what each argument of the backward is, and where it stands among the outputs or arguments.
+    """
+
+    differentiable: tuple[int, ...]
+    outputs: int
+    sources: tuple[tuple[str, int], ...]
+
+
+class Schema:
+    """An operator's arguments.
+
+    torch's Functions see tensors only among their own arguments, not in lists. To them the arguments are one flat
+    tuple, the lists' elements in their places, and ``lengths`` says how many elements each list has.
+    """
+
+    def __init__(self, schema: torch.FunctionSchema) -> None:
+        self.name = schema.name.removeprefix("fourfold::")
+        self.arguments = [argument.name for argument in schema.arguments]
+        self.results = [result.name for result in schema.returns]
+        self.defaults = tuple(argument.default_value for argument in schema.arguments)
+        self.lists = [k for k, a in enumerate(schema.arguments) if _holds_tensors_in_list(a.type)]
+        self.result_lists = [k for k, r in enumerate(schema.returns) if _holds_tensors_in_list(r.type)]
+        self.numbers = [k for k, a in enumerate(schema.arguments) if str(a.type) == "float"]
+        self.single = len(self.results) == 1
+
+    def full(self, args: Sequence[Any]) -> tuple:
+        """The dispatcher drops arguments that equal their default."""
+        return (*args, *self.defaults[len(args) :])
+
+    def named(self, args: Sequence[Any]) -> SimpleNamespace:
+        return SimpleNamespace(**dict(zip(self.arguments, self.full(args), strict=True)))
+
+    def flatten(self, args: Sequence[Any]) -> tuple[tuple[int, ...], tuple]:
+        """The lengths of the lists, and all arguments as one flat tuple."""
+        args = self.full(args)
+        if not self.lists:
+            return (), args
+        flat = [one for k, a in enumerate(args) for one in (a if k in self.lists else (a,))]
+        return tuple(len(args[k]) for k in self.lists), tuple(flat)
+
+    def spans(self, lengths: Sequence[int]) -> list[range]:
+        """Where each argument stands among the flat ones."""
+        sizes = [lengths[self.lists.index(k)] if k in self.lists else 1 for k in range(len(self.arguments))]
+        ends = list(accumulate(sizes))
+        return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+    def nest(self, lengths: Sequence[int], flat: Sequence[Any]) -> tuple:
+        """The arguments of flat ones."""
+        if not lengths:
+            return tuple(flat)
+        spans = self.spans(lengths)
+        return tuple([flat[i] for i in s] if k in self.lists else flat[s.start] for k, s in enumerate(spans))
+
+    def flatten_results(self, results: Any) -> tuple:
+        if self.single:
+            return (results,)
+        if not self.result_lists:
+            return tuple(results)
+        return tuple(one for k, r in enumerate(results) for one in (r if k in self.result_lists else (r,)))
+
+    def nest_results(self, lengths: Sequence[int], flat: Sequence[Any]) -> Any:
+        """A backward's lists of results are as long as the arguments' lists."""
+        if self.single:
+            return flat[0]
+        if not self.result_lists:
+            return tuple(flat)
+        rest, left = iter(flat), iter(lengths)
+        return tuple(
+            [next(rest) for _ in range(next(left))] if k in self.result_lists else next(rest)
+            for k in range(len(self.results))
+        )
+
+
+def schema_of(name: str) -> Schema:
+    return Schema(getattr(torch.ops.fourfold, name).default._schema)
+
+
+def _holds_tensors_in_list(kind: Any) -> bool:
+    return str(kind).startswith("List[") and "Tensor" in str(kind)
+
+
+def rule_of(forward: Schema, backward: Schema) -> Rule:
+    def place(name: str, among: list[str]) -> int:
+        if name not in among:
+            raise ImportError(f"{backward.name}: nothing of {forward.name} is called {name}")
+        return among.index(name)
+
+    differentiable = tuple(place(name.removeprefix("grad_"), forward.arguments) for name in backward.results)
+    sources = []
+    for name in backward.arguments:
+        if name == "output_mask":
+            sources.append((MASK, 0))
+        elif name == "grad":
+            sources.append((GRADIENT, 0))
+        elif name.startswith("grad_"):
+            sources.append((GRADIENT, place(name.removeprefix("grad_"), forward.results)))
+        elif name in forward.results:
+            sources.append((OUTPUT, forward.results.index(name)))
+        else:
+            sources.append((ARGUMENT, place(name, forward.arguments)))
+    outputs = 1 + max(at for kind, at in sources if kind == GRADIENT)
+    return Rule(differentiable, outputs, tuple(sources))
