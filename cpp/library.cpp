@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "cpu/level.h"
-#include "ops/cpu_recurrent.h"
+#include "cpu/recurrent.h"
 #include "ops/prepacked.h"
 
 int fourfold_abi_version() { return FOURFOLD_ABI_VERSION; }

@@ -79,7 +79,7 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
         *("-I", SIMULATORS / "gpusim", "-isystem", include),
     ]
     flags = [
-        *("-DTORCH_TARGET_VERSION=0x020a000000000000", "-DFOURFOLD_CPU_LEVEL_COUNT=1", "-DFOURFOLD_SIMULATION"),
+        *("-DTORCH_TARGET_VERSION=0x020a000000000000", "-DFOURFOLD_SIMULATION"),
         *('-DFOURFOLD_CUDA_ARCHITECTURES="the simulator"', "-include", SIMULATORS / "library" / "registration.h"),
         *("-I", ROOT / "cpp", "-I", ROOT / "cpp" / "include", *SANITIZERS[sanitizer]),
     ]

@@ -116,7 +116,8 @@ def test_a_sanitizer_watches_kernels_and_links_its_runtime(configure, tmp_path, 
     code, said = configure(f"-DFOURFOLD_SANITIZE={kind}", CXX=tool("g++", "g++"))
     assert code == 0, said
     rules = (tmp_path / "build" / "build.ninja").read_text()
-    for start in ("build cpp/CMakeFiles/fourfold_cpu_default.dir/cpu/lstm.cpp.o", "build cpp/libfourfold.so"):
+    kernel = "cpp/CMakeFiles/fourfold_cpu_default_lstm.dir/cpu/kernels/cell.cpp.o"
+    for start in (f"build {kernel}", "build cpp/libfourfold.so"):
         assert flags in rules[rules.index(start) :].split("\n\n")[0]
 
 
@@ -220,6 +221,7 @@ def test_missing_headers_of_python_are_named(configure):
     [
         ("cpp/ops/softshrink.cpp", [], "ops/softshrink.cpp"),
         ("cpp/cpu/softshrink.cpp", [], "cpu/softshrink.cpp"),
+        ("cpp/cpu/kernels/softshrink.cpp", [], "cpu/kernels/softshrink.cpp"),
         ("cuda/softshrink.cu", ["-DFOURFOLD_CUDA=ON"], "softshrink.cu"),
         ("cuda/softshrink.cu", ["-DFOURFOLD_HIP=ON"], "cuda/softshrink.cu, which hip/ translates"),
     ],

@@ -1,24 +1,23 @@
-#include "cpu/gru.h"
+#include "ops/gru.h"
 
-#include "cpu/recurrent_backward.h"
-#include "cpu/recurrent_forward.h"
+#include <torch/csrc/stable/library.h>
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+#include "cpu/recurrent.h"
+#include "ops/backend.h"
 
-void gru(const RecurrentForward& job) {
-  job.layer.kind == Kind::float64 ? run_forward<Gru, double>(job) : run_forward<Gru, float>(job);
+namespace fourfold {
+namespace cpu {
+
+FOURFOLD_CPU_CELL(gru)
+
+}  // namespace cpu
+
+constexpr RecurrentKernels gru_on_cpu = cpu::recurrent_kernels<cpu::gru_kernels, cpu::gru_bfloat16_kernels>;
+
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("gru", FOURFOLD_BOX(gru, gru_on_cpu));
+  m.impl("gru_backward", FOURFOLD_BOX(gru_backward, gru_on_cpu));
+  m.impl("gru_prepack", FOURFOLD_BOX(gru_prepack, gru_on_cpu));
 }
-
-void gru_backward(const RecurrentBackward& job) {
-  job.layer.kind == Kind::float64 ? run_backward<Gru, double>(job) : run_backward<Gru, float>(job);
-}
-
-int64_t gru_prepacked_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? prepacked_bytes<Gru, double>(layer) : prepacked_bytes<Gru, float>(layer);
-}
-
-void gru_prepack(const RecurrentLayer& layer, void* prepacked) {
-  layer.kind == Kind::float64 ? prepack_layer<Gru, double>(layer, prepacked) : prepack_layer<Gru, float>(layer, prepacked);
-}
-
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -40,7 +40,7 @@ struct Kernel {
   Signature* at[full_levels];
 
   template <typename... Arguments>
-  auto operator()(Arguments&&... arguments) const {
+  decltype(auto) operator()(Arguments&&... arguments) const {
     return at[level_index()](std::forward<Arguments>(arguments)...);
   }
 };
@@ -53,7 +53,7 @@ struct Bfloat16Kernel {
   static bool available() { return level_index() >= 0 && level_choice().bfloat16 >= 0; }
 
   template <typename... Arguments>
-  auto operator()(Arguments&&... arguments) const {
+  decltype(auto) operator()(Arguments&&... arguments) const {
     return at[level_choice().bfloat16](std::forward<Arguments>(arguments)...);
   }
 };

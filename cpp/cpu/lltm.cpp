@@ -1,24 +1,23 @@
-#include "cpu/lltm.h"
+#include "ops/lltm.h"
 
-#include "cpu/recurrent_backward.h"
-#include "cpu/recurrent_forward.h"
+#include <torch/csrc/stable/library.h>
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+#include "cpu/recurrent.h"
+#include "ops/backend.h"
 
-void lltm(const RecurrentForward& job) {
-  job.layer.kind == Kind::float64 ? run_forward<Lltm, double>(job) : run_forward<Lltm, float>(job);
+namespace fourfold {
+namespace cpu {
+
+FOURFOLD_CPU_CELL(lltm)
+
+}  // namespace cpu
+
+constexpr RecurrentKernels lltm_on_cpu = cpu::recurrent_kernels<cpu::lltm_kernels, cpu::lltm_bfloat16_kernels>;
+
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("lltm", FOURFOLD_BOX(lltm, lltm_on_cpu));
+  m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, lltm_on_cpu));
+  m.impl("lltm_prepack", FOURFOLD_BOX(lltm_prepack, lltm_on_cpu));
 }
-
-void lltm_backward(const RecurrentBackward& job) {
-  job.layer.kind == Kind::float64 ? run_backward<Lltm, double>(job) : run_backward<Lltm, float>(job);
-}
-
-int64_t lltm_prepacked_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? prepacked_bytes<Lltm, double>(layer) : prepacked_bytes<Lltm, float>(layer);
-}
-
-void lltm_prepack(const RecurrentLayer& layer, void* prepacked) {
-  layer.kind == Kind::float64 ? prepack_layer<Lltm, double>(layer, prepacked) : prepack_layer<Lltm, float>(layer, prepacked);
-}
-
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -1,24 +1,23 @@
-#include "cpu/lstm.h"
+#include "ops/lstm.h"
 
-#include "cpu/recurrent_backward.h"
-#include "cpu/recurrent_forward.h"
+#include <torch/csrc/stable/library.h>
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+#include "cpu/recurrent.h"
+#include "ops/backend.h"
 
-void lstm(const RecurrentForward& job) {
-  job.layer.kind == Kind::float64 ? run_forward<Lstm, double>(job) : run_forward<Lstm, float>(job);
+namespace fourfold {
+namespace cpu {
+
+FOURFOLD_CPU_CELL(lstm)
+
+}  // namespace cpu
+
+constexpr RecurrentKernels lstm_on_cpu = cpu::recurrent_kernels<cpu::lstm_kernels, cpu::lstm_bfloat16_kernels>;
+
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("lstm", FOURFOLD_BOX(lstm, lstm_on_cpu));
+  m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, lstm_on_cpu));
+  m.impl("lstm_prepack", FOURFOLD_BOX(lstm_prepack, lstm_on_cpu));
 }
-
-void lstm_backward(const RecurrentBackward& job) {
-  job.layer.kind == Kind::float64 ? run_backward<Lstm, double>(job) : run_backward<Lstm, float>(job);
-}
-
-int64_t lstm_prepacked_bytes(const RecurrentLayer& layer) {
-  return layer.kind == Kind::float64 ? prepacked_bytes<Lstm, double>(layer) : prepacked_bytes<Lstm, float>(layer);
-}
-
-void lstm_prepack(const RecurrentLayer& layer, void* prepacked) {
-  layer.kind == Kind::float64 ? prepack_layer<Lstm, double>(layer, prepacked) : prepack_layer<Lstm, float>(layer, prepacked);
-}
-
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

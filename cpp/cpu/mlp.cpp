@@ -1,77 +1,63 @@
-#include "cpu/mlp.h"
+#include "ops/mlp.h"
 
-#include "cpu/math.h"
-#include "cpu/mlp_layers.h"
+#include <torch/csrc/stable/library.h>
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+#include "cpu/dense.h"
+#include "cpu/kernels/mlp.h"
+#include "cpu/rows.h"
+#include "ops/backend.h"
 
-namespace formulas {
-#include "formulas/mlp.h"
+namespace fourfold::cpu {
+namespace {
+
+bool fuses_forward(const MlpSizes& sizes) {
+  return fuses_layer(sizes.batch, sizes.input_size, sizes.hidden_size) &&
+         fuses_layer(sizes.batch, sizes.hidden_size, sizes.output_size);
 }
 
-// One hidden layer of relu is a network of two layers.
-void mlp(const MlpForward& job) {
-  const DenseLayer layers[] = {
-      {job.input_size, job.hidden_size, job.hidden_weights, job.hidden_bias, true, job.hidden, false, false, nullptr,
-       nullptr},
-      {job.hidden_size, job.output_size, job.output_weights, job.output_bias, false, nullptr, false, false, nullptr,
-       nullptr},
-  };
-  mlp_layers({
-      .place = job.place,
-      .kind = job.kind,
-      .activation = Activation::relu,
-      .keep = job.keep ? Keep::values : Keep::nothing,
-      .rows = job.batch,
-      .count = 2,
-      .layers = layers,
-      .kept_step = job.hidden_size,
-      .x = job.x,
-      .x_step = job.input_size,
-      .output = job.output,
-      .output_step = job.output_size,
+bool fuses_backward(const MlpSizes& sizes) {
+  return fuses_forward(sizes) && fuses_backward_of(sizes.batch, sizes.weights());
+}
+
+template <typename T>
+T* at_element(T* data, int64_t k, Kind kind) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return data == nullptr ? nullptr : static_cast<Byte*>(data) + k * (kind == Kind::float64 ? 8 : 4);
+}
+
+Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
+  const Tensor hidden = linear(x, weights, bias);
+  const Kind kind = kind_of(hidden.scalar_type());
+  void* data = out_data(hidden);
+  parallel(hidden.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
+    relu(kind, end - begin, at_element(data, begin, kind));
+  });
+  return hidden;
+}
+
+void hidden_gradient(const Tensor& grad, const Tensor& activated) {
+  const Kind kind = kind_of(grad.scalar_type());
+  void* to = out_data(grad);
+  const void* from = data_of(activated);
+  parallel(grad.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
+    relu_backward(kind, end - begin, at_element(to, begin, kind), at_element(from, begin, kind));
   });
 }
 
-void mlp_backward(const MlpBackward& job) {
-  const bool need = job.need_weights;
-  const DenseLayer layers[] = {
-      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, const_cast<void*>(job.hidden), need, need,
-       job.grad_hidden_weights, job.grad_hidden_bias},
-      {job.hidden_size, job.output_size, job.output_weights, nullptr, false, nullptr, need, need,
-       job.grad_output_weights, job.grad_output_bias},
-  };
-  mlp_layers_backward({
-      .place = job.place,
-      .kind = job.kind,
-      .activation = Activation::relu,
-      .keep = Keep::values,
-      .rows = job.batch,
-      .count = 2,
-      .layers = layers,
-      .kept_step = job.hidden_size,
-      .grad = job.grad,
-      .x = job.x,
-      .x_step = job.input_size,
-      .need_x = job.need_x,
-      .grad_x = job.grad_x,
-  });
-}
+constexpr MlpKernels kernels{
+    .low_precision = false,
+    .fuses_forward = fuses_forward,
+    .fuses_backward = fuses_backward,
+    .forward = [](const MlpForward& job) { mlp(job); },
+    .backward = [](const MlpBackward& job) { mlp_backward(job); },
+    .hidden_layer = hidden_layer,
+    .relu_backward = hidden_gradient,
+};
 
-void relu(Kind kind, int64_t n, void* values) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    map<T>(n, values, [](const Vec<T>& v) { return formulas::relu(v); }, Strided{values, 1});
-  });
-}
+}  // namespace
+}  // namespace fourfold::cpu
 
-void relu_backward(Kind kind, int64_t n, void* grad, const void* activated) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    map<T>(
-        n, grad, [](const Vec<T>& g, const Vec<T>& a) { return formulas::relu_backward(g, a); }, Strided{grad, 1},
-        Strided{activated, 1});
-  });
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("mlp", FOURFOLD_BOX(mlp, cpu::kernels));
+  m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, cpu::kernels));
 }
-
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

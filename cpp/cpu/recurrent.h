@@ -1,120 +1,43 @@
-// What the forward and the backward of a recurrent layer share: how its work is cut up among threads, and where the
-// rows of a step and of the step before it lie.
-//
-// Threads own either rows of the batch, which they run through all steps without waiting for each other, or hidden
-// units of all rows, whose weights then stay in their caches; in the second case every step ends with a barrier.
+// The CPU's tables of recurrent layers' kernels.
 #pragma once
 
-#include "cpu/cells.h"
-#include "cpu/panels.h"
-#include "cpu/team.h"
-#include "ops/recurrent_job.h"
+#include "cpu/kernels/cell.h"
+#include "ops/recurrent.h"
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+namespace fourfold {
+namespace cpu {
 
-// Null stays null: that is how a job leaves a tensor out.
-template <typename T>
-T* at_row(T* data, int64_t row, int64_t size) {
-  return data == nullptr ? nullptr : data + row * size;
+// bfloat16 is multiplied by pairs.
+inline bool computes(ScalarType dtype, const RecurrentShape& shape) {
+  return dtype == ScalarType::BFloat16 && shape.input_size % 2 == 0 && shape.hidden_size % 2 == 0 &&
+         Bfloat16Kernel<CellKernelsOf>::available();
 }
 
-template <typename M>
-auto load_or_zero(const M* from, int64_t at, int64_t count) {
-  return from == nullptr ? decltype(load_lanes(from, count))(0) : load_lanes(from + at, count);
+// kernels, in_bfloat16: what FOURFOLD_CPU_CELL declares of a cell.
+template <const auto& kernels, const auto& in_bfloat16>
+const CellKernels& kernels_for(const RecurrentLayer& layer) {
+  return layer.kind == Kind::bfloat16 ? in_bfloat16() : kernels();
 }
 
-inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
-
-// How a layer's work is shared out. Blocks are vectors of hidden units.
-struct Plan {
-  int64_t shares;
-  bool by_rows;
-  int64_t chunk_steps;  // steps whose input projection, or gate gradients, are held at once
+template <const auto& kernels, const auto& in_bfloat16>
+inline constexpr RecurrentKernels recurrent_kernels{
+    .computes = computes,
+    .forward = [](const RecurrentForward& job) { kernels_for<kernels, in_bfloat16>(job.layer).forward(job); },
+    .backward = [](const RecurrentBackward& job) { kernels_for<kernels, in_bfloat16>(job.layer).backward(job); },
+    .prepacked_bytes =
+        [](const RecurrentLayer& layer) { return kernels_for<kernels, in_bfloat16>(layer).prepacked_bytes(layer); },
+    .prepack =
+        [](const RecurrentLayer& layer, void* prepacked) {
+          kernels_for<kernels, in_bfloat16>(layer).prepack(layer, prepacked);
+        },
+    .level = [] { return level_choice().name; },
 };
 
-// What a thread works on: rows [row_begin, row_end) of the batch, blocks [block_begin, block_end) of hidden units.
-struct Part {
-  int64_t row_begin;
-  int64_t row_end;
-  int64_t block_begin;
-  int64_t block_end;
+}  // namespace cpu
 
-  int64_t rows() const { return row_end - row_begin; }
-  int64_t blocks() const { return block_end - block_begin; }
-};
+// Each in its operator's file.
+extern const RecurrentKernels gru_on_cpu;
+extern const RecurrentKernels lltm_on_cpu;
+extern const RecurrentKernels lstm_on_cpu;
 
-// bytes: of the weights that each step reads. row_bytes: of what is held of a row of a step.
-inline Plan plan_of(const RecurrentLayer& layer, int64_t blocks, int64_t bytes, int64_t row_bytes, double work) {
-  constexpr double enough = 1 << 25;               // multiply-adds that are worth another thread: some 100 µs
-  constexpr int64_t near = 512 * 1024;             // of weights, which every thread then has in its own cache
-  constexpr int64_t held = 192 * 1024;             // of a thread's rows of some steps, beside its weights
-  const int64_t threads = work < 2 * enough ? 1 : usable_threads();
-  Plan plan{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
-  if (threads > 1) {
-    plan.by_rows = bytes <= near && layer.batch >= 4 * plan.shares;
-    if (!plan.by_rows) plan.shares = least(plan.shares, blocks);
-  }
-  const int64_t steps = held * greatest(plan.shares, 1) / (greatest(layer.batch, 1) * greatest(row_bytes, 1));
-  plan.chunk_steps = greatest(1, least(steps, layer.time));
-  return plan;
-}
-
-// Whether a call has so few rows that its weights are read where torch keeps them: packing them would take as long.
-inline bool few_rows(const RecurrentLayer& layer) { return first_row(layer, layer.time) <= 64; }
-
-// By hidden units, so that each thread reads its own part of the weights. What counts is to read them, which takes as
-// long as two rows' multiply-adds: `step` of them are worth a barrier, `call` of them waking a thread up.
-template <typename Cell>
-Plan plan_in_place(const RecurrentLayer& layer, int64_t blocks) {
-  constexpr double step = 1 << 16;
-  constexpr double call = 1 << 19;
-  const auto products = [&](int64_t rows, int64_t depth) {
-    return static_cast<double>(greatest(rows, 2)) * static_cast<double>(Cell::gates * layer.hidden_size * depth);
-  };
-  const double each = products(layer.batch, layer.hidden_size);
-  const double all = products(first_row(layer, layer.time), layer.input_size) + static_cast<double>(layer.time) * each;
-  int64_t shares = least(blocks, static_cast<int64_t>(each / step < all / call ? each / step : all / call));
-  if (shares > 1) shares = least(shares, usable_threads());
-  return {greatest(shares, 1), false, greatest(layer.time, 1)};
-}
-
-inline Part part_of(const Plan& plan, const RecurrentLayer& layer, int64_t blocks, int64_t begin, int64_t end) {
-  if (plan.by_rows) return {layer.batch * begin / plan.shares, layer.batch * end / plan.shares, 0, blocks};
-  return {0, layer.batch, blocks * begin / plan.shares, blocks * end / plan.shares};
-}
-
-// The rows of a part that take part in step t; they come first.
-inline int64_t rows_of_part(const RecurrentLayer& layer, const Part& part, int64_t t) {
-  const int64_t rows = least(part.row_end, active_rows(layer, t)) - part.row_begin;
-  return greatest(rows, 0);
-}
-
-// The step that came before step t in the layer's own direction, or -1.
-inline int64_t step_before(const RecurrentLayer& layer, int64_t t) {
-  const int64_t before = layer.reverse ? t + 1 : t - 1;
-  return before < layer.time ? before : -1;
-}
-
-// Row b's state before step t: that of the step before, or the initial one, or zeros where it was reset.
-template <typename S>
-const S* row_before(
-    const RecurrentLayer& layer, int64_t t, int64_t b, const S* states, const S* initial, const S* zeros) {
-  if (layer.reset != nullptr && layer.reset[first_row(layer, t) + b]) return zeros;
-  const int64_t before = step_before(layer, t);
-  if (before < 0 || b >= active_rows(layer, before)) return initial + b * layer.hidden_size;
-  return states + (first_row(layer, before) + b) * layer.hidden_size;
-}
-
-// Copies, and converts on the way; null is zeros.
-template <typename To, typename From>
-void copy_values(To* to, const From* from, int64_t count) {
-  constexpr int64_t step = decltype(load_lanes(from, count))::size();
-  for (int64_t k = 0; k < count; k += step) {
-    const int64_t n = least(step, count - k);
-    store_lanes(to + k, load_or_zero(from, k, n), n);
-  }
-}
-
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
+}  // namespace fourfold

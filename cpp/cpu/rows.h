@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/parallel.h"
-#include "cpu/strided.h"
+#include "cpu/kernels/strided.h"
 #include "ops/elementwise.h"
 
 namespace fourfold::cpu {

@@ -1,29 +1,30 @@
-#include "cpu/softshrink.h"
+#include "ops/softshrink.h"
 
-#include "cpu/math.h"
+#include <torch/csrc/stable/library.h>
 
-namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+#include "cpu/kernels/softshrink.h"
+#include "cpu/rows.h"
+#include "ops/backend.h"
 
-namespace formulas {
-#include "formulas/softshrink.h"
+namespace fourfold::cpu {
+namespace {
+
+void forward(const Elementwise<1>& x, double lambd) {
+  for_each_row(x, [&](int64_t n, void* to, Strided from) { softshrink(x.kind(), n, to, from, lambd); });
 }
 
-void softshrink(Kind kind, int64_t n, void* out, Strided x, double lambd) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    const Vec<T> threshold(static_cast<Compute<T>>(lambd));
-    map<T>(n, out, [&](const Vec<T>& v) { return formulas::softshrink(v, threshold); }, x);
+void backward(const Elementwise<2>& grad_and_x, double lambd) {
+  for_each_row(grad_and_x, [&](int64_t n, void* to, Strided grad, Strided x) {
+    softshrink_backward(grad_and_x.kind(), n, to, grad, x, lambd);
   });
 }
 
-void softshrink_backward(Kind kind, int64_t n, void* out, Strided grad, Strided x, double lambd) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    const Vec<T> threshold(static_cast<Compute<T>>(lambd));
-    map<T>(
-        n, out, [&](const Vec<T>& g, const Vec<T>& v) { return formulas::softshrink_backward(g, v, threshold); }, grad,
-        x);
-  });
-}
+constexpr SoftshrinkKernels kernels{forward, backward};
 
-}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
+}  // namespace
+}  // namespace fourfold::cpu
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  m.impl("softshrink", FOURFOLD_BOX(softshrink, cpu::kernels));
+  m.impl("softshrink_backward", FOURFOLD_BOX(softshrink_backward, cpu::kernels));
+}

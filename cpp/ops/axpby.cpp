@@ -6,9 +6,6 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/axpby.h"
-#include "cpu/rows.h"
-#include "ops/backend.h"
 
 namespace fourfold {
 namespace {
@@ -85,21 +82,8 @@ Tensor axpby(
   return out;
 }
 
-namespace {
-
-void forward_on_cpu(const Elementwise<2>& x_and_y, double alpha, double beta) {
-  cpu::for_each_row(x_and_y, [&](int64_t n, void* to, cpu::Strided x, cpu::Strided y) {
-    cpu::axpby(x_and_y.kind(), n, to, x, y, alpha, beta);
-  });
-}
-
-constexpr AxpbyKernels cpu_kernels{forward_on_cpu};
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def("axpby(Tensor x, Tensor y, float alpha=2, float beta=1, ScalarType? dtype=None) -> Tensor");
 }
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) { m.impl("axpby", FOURFOLD_BOX(axpby, cpu_kernels)); }

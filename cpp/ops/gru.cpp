@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "ops/backend.h"
-#include "ops/cpu_recurrent.h"
 #include "ops/prepacked.h"
 
 namespace fourfold {
@@ -50,11 +48,6 @@ Tensor gru_prepack(
   return prepack_weights(kernels, cell, "gru_prepack", {weight_ih, weight_hh, bias_ih, bias_hh});
 }
 
-namespace {
-
-constexpr RecurrentKernels cpu_kernels = gru_on_cpu;
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -69,10 +62,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_weight_ih, Tensor grad_weight_hh, Tensor grad_bias_ih,"
       " Tensor grad_bias_hh)");
   m.def("gru_prepack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor prepacked");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("gru", FOURFOLD_BOX(gru, cpu_kernels));
-  m.impl("gru_backward", FOURFOLD_BOX(gru_backward, cpu_kernels));
-  m.impl("gru_prepack", FOURFOLD_BOX(gru_prepack, cpu_kernels));
 }

@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "ops/backend.h"
-#include "ops/cpu_recurrent.h"
 #include "ops/prepacked.h"
 
 namespace fourfold {
@@ -112,11 +110,6 @@ Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, cons
                                           narrow(weights, 1, 0, hidden_size), bias, std::nullopt});
 }
 
-namespace {
-
-constexpr RecurrentKernels cpu_kernels = lltm_on_cpu;
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -130,10 +123,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " Tensor output, Tensor gates, Tensor cells, bool[] output_mask)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weights, Tensor grad_bias)");
   m.def("lltm_prepack(Tensor weights, Tensor? bias=None) -> Tensor prepacked");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("lltm", FOURFOLD_BOX(lltm, cpu_kernels));
-  m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, cpu_kernels));
-  m.impl("lltm_prepack", FOURFOLD_BOX(lltm_prepack, cpu_kernels));
 }

@@ -2,11 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <cstring>
-
-#include "cpu/lltm_cell.h"
-#include "cpu/parallel.h"
-#include "ops/backend.h"
 #include "ops/lltm.h"
 
 namespace fourfold {
@@ -25,31 +20,6 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
   expect_countable(op, "h", {x.size(0), hidden_size});
   check_lltm_parameters(op, x.scalar_type(), x.size(1), hidden_size, weights, bias);
   expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
-}
-
-LltmCellFactors factors_of(const LltmCellInputs& in) {
-  return {in.x.size(1), data_of(in.x), data_of(in.h), data_of(in.weights), data_of(in.bias)};
-}
-
-constexpr int64_t copy_grain = 32768;  // bytes, per part of a parallel copy
-
-Tensor concatenate_on_cpu(const Tensor& h, const Tensor& x) {
-  const int64_t rows = h.size(0);
-  const int64_t h_bytes = h.size(1) * static_cast<int64_t>(h.element_size());
-  const int64_t x_bytes = x.size(1) * static_cast<int64_t>(x.element_size());
-  Tensor out = empty(place_of(x), {rows, h.size(1) + x.size(1)}, h.scalar_type());
-  if (out.numel() == 0) return out;
-  char* to = static_cast<char*>(out_data(out));
-  const char* from_h = static_cast<const char*>(data_of(h));
-  const char* from_x = static_cast<const char*>(data_of(x));
-  cpu::parallel(rows, 1 + copy_grain / (h_bytes + x_bytes + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      char* at = to + row * (h_bytes + x_bytes);
-      if (h_bytes > 0) std::memcpy(at, from_h + row * h_bytes, static_cast<size_t>(h_bytes));
-      if (x_bytes > 0) std::memcpy(at + h_bytes, from_x + row * x_bytes, static_cast<size_t>(x_bytes));
-    }
-  });
-  return out;
 }
 
 // weights: those of the parameters, which come of one sum.
@@ -120,6 +90,10 @@ InputGradients backward_and_products(
 
 }  // namespace
 
+LltmCellFactors factors_of(const LltmCellInputs& in) {
+  return {in.x.size(1), data_of(in.x), data_of(in.h), data_of(in.weights), data_of(in.bias)};
+}
+
 std::tuple<Tensor, Tensor, Tensor> lltm_cell(
     const LltmCellKernels& kernels, const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights,
     const OptionalTensor& bias, bool save_for_backward) {
@@ -180,53 +154,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
           returned(output_mask[4], grad_bias, x, bias)};
 }
 
-namespace {
-
-// Whether the CPU's kernels make the products themselves: up to so many multiply-adds. Measured on one thread of a
-// Zen 5 against MKL, they take about half its time at batch 16 and 128 units, with AVX-512 and with AVX2; the backward of
-// one row and 512 units, which only memory bounds, takes a fifth more. They read the weights anew for each few rows,
-// which loses to a blocked product once nothing fits a cache. Without AVX2 the vendor's library is faster as soon as its
-// call is paid for.
-bool multiplies_on_cpu(int64_t batch, int64_t input_size, int64_t hidden_size) {
-  const double most = int64_t(1) << (cpu::level_index() == 0 ? 14 : 26);
-  return static_cast<double>(batch) * static_cast<double>(3 * hidden_size * (hidden_size + input_size)) <= most;
-}
-
-LltmCellOutputs forward_on_cpu(const LltmCellInputs& in, bool save_for_backward) {
-  const int64_t batch = in.h.size(0);
-  const int64_t hidden_size = in.h.size(1);
-  const Place place = place_of(in.x);
-  const ScalarType dtype = in.x.scalar_type();
-  const bool whole = multiplies_on_cpu(batch, in.x.size(1), hidden_size);
-  const Tensor gates = !whole              ? linear(concatenate_on_cpu(in.h, in.x), in.weights, in.bias)
-                       : save_for_backward ? empty(place, {batch, 3 * hidden_size}, dtype)
-                                           : nothing(place, dtype);
-  const Tensor next_h = empty(place, {batch, hidden_size}, dtype);
-  const Tensor next_c = empty(place, {batch, hidden_size}, dtype);
-  if (next_c.numel() == 0) return {next_h, next_c, gates};
-  cpu::lltm_cell(LltmCellForward{
-      .place = place,
-      .kind = kind_of(dtype),
-      .batch = batch,
-      .hidden_size = hidden_size,
-      .multiply = whole,
-      .projection = whole ? nullptr : data_of(gates),
-      .c = data_of(in.c),
-      .keep = save_for_backward,
-      .activated = save_for_backward ? out_data(gates) : nullptr,
-      .next_h = out_data(next_h),
-      .next_c = out_data(next_c),
-      .factors = factors_of(in),
-  });
-  return {next_h, next_c, save_for_backward || whole ? gates : nothing(place, dtype)};
-}
-
-void backward_on_cpu(const LltmCellBackward& job) { cpu::lltm_cell_backward(job); }
-
-constexpr LltmCellKernels cpu_kernels{
-    false, forward_on_cpu, backward_on_cpu, concatenate_on_cpu, multiplies_on_cpu};
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -237,9 +164,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       "lltm_cell_backward(Tensor? grad_next_h, Tensor? grad_next_c, Tensor x, Tensor h, Tensor c, Tensor weights,"
       " Tensor? bias, Tensor next_c, Tensor gates, bool[] output_mask)"
       " -> (Tensor grad_x, Tensor grad_h, Tensor grad_c, Tensor grad_weights, Tensor grad_bias)");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("lltm_cell", FOURFOLD_BOX(lltm_cell, cpu_kernels));
-  m.impl("lltm_cell_backward", FOURFOLD_BOX(lltm_cell_backward, cpu_kernels));
 }

@@ -16,6 +16,8 @@ struct LltmCellInputs {
   OptionalTensor bias;   // (3 * hidden_size)
 };
 
+LltmCellFactors factors_of(const LltmCellInputs& inputs);
+
 struct LltmCellOutputs {
   Tensor next_h;
   Tensor next_c;

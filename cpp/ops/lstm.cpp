@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "ops/backend.h"
-#include "ops/cpu_recurrent.h"
 #include "ops/prepacked.h"
 
 namespace fourfold {
@@ -52,11 +50,6 @@ Tensor lstm_prepack(
   return prepack_weights(kernels, cell, "lstm_prepack", {weight_ih, weight_hh, bias_ih, bias_hh});
 }
 
-namespace {
-
-constexpr RecurrentKernels cpu_kernels = lstm_on_cpu;
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -72,10 +65,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
   m.def("lstm_prepack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor prepacked");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("lstm", FOURFOLD_BOX(lstm, cpu_kernels));
-  m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, cpu_kernels));
-  m.impl("lstm_prepack", FOURFOLD_BOX(lstm_prepack, cpu_kernels));
 }

@@ -4,10 +4,6 @@
 
 #include <algorithm>
 
-#include "cpu/mlp.h"
-#include "cpu/rows.h"
-#include "ops/backend.h"
-#include "ops/cpu_dense.h"
 
 namespace fourfold {
 namespace {
@@ -228,48 +224,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
           returned(output_mask[4], grads.output_bias, x, output_bias)};
 }
 
-namespace {
-
-bool fuses_forward_on_cpu(const MlpSizes& sizes) {
-  return cpu_fuses_layer(sizes.batch, sizes.input_size, sizes.hidden_size) &&
-         cpu_fuses_layer(sizes.batch, sizes.hidden_size, sizes.output_size);
-}
-
-bool fuses_backward_on_cpu(const MlpSizes& sizes) {
-  return fuses_forward_on_cpu(sizes) && cpu_fuses_backward(sizes.batch, sizes.weights());
-}
-
-template <typename T>
-T* at_element(T* data, int64_t k, Kind kind) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return data == nullptr ? nullptr : static_cast<Byte*>(data) + k * (kind == Kind::float64 ? 8 : 4);
-}
-
-Tensor hidden_layer_on_cpu(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
-  const Tensor hidden = linear(x, weights, bias);
-  const Kind kind = kind_of(hidden.scalar_type());
-  void* data = out_data(hidden);
-  cpu::parallel(hidden.numel(), cpu::elementwise_grain, [&](int64_t begin, int64_t end) {
-    cpu::relu(kind, end - begin, at_element(data, begin, kind));
-  });
-  return hidden;
-}
-
-void relu_backward_on_cpu(const Tensor& grad, const Tensor& activated) {
-  const Kind kind = kind_of(grad.scalar_type());
-  void* to = out_data(grad);
-  const void* from = data_of(activated);
-  cpu::parallel(grad.numel(), cpu::elementwise_grain, [&](int64_t begin, int64_t end) {
-    cpu::relu_backward(kind, end - begin, at_element(to, begin, kind), at_element(from, begin, kind));
-  });
-}
-
-constexpr MlpKernels cpu_kernels{
-    false,          fuses_forward_on_cpu, fuses_backward_on_cpu,
-    [](const MlpForward& job) { cpu::mlp(job); }, [](const MlpBackward& job) { cpu::mlp_backward(job); },
-    hidden_layer_on_cpu, relu_backward_on_cpu};
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -281,9 +235,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       " Tensor? output_bias, Tensor hidden, bool[] output_mask)"
       " -> (Tensor grad_x, Tensor grad_hidden_weights, Tensor grad_hidden_bias, Tensor grad_output_weights,"
       " Tensor grad_output_bias)");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("mlp", FOURFOLD_BOX(mlp, cpu_kernels));
-  m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, cpu_kernels));
 }

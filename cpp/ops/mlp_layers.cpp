@@ -2,10 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "cpu/mlp_layers.h"
-#include "cpu/rows.h"
-#include "ops/backend.h"
-#include "ops/cpu_dense.h"
 #include "ops/mlp_layers_arguments.h"
 
 namespace fourfold {
@@ -236,42 +232,6 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> mlp_layers_backward
   return {needs.x() ? like_input(of_x, x, net.sizes.front()) : of_x, of_weights, of_biases};
 }
 
-namespace {
-
-void activate_on_cpu(Activation activation, const Elementwise<1>& z) {
-  cpu::for_each_row(z, [&](int64_t n, void* to, cpu::Strided from) {
-    cpu::activate(z.kind(), activation, n, to, from);
-  });
-}
-
-void activate_backward_on_cpu(Activation activation, const Elementwise<2>& operands) {
-  cpu::for_each_row(operands, [&](int64_t n, void* to, cpu::Strided grad, cpu::Strided kept) {
-    cpu::activate_backward(operands.kind(), activation, n, to, grad, kept);
-  });
-}
-
-void pack_bits_on_cpu(const Tensor& values, void* bits, int64_t step) {
-  cpu::pack_bits(kind_of(values.scalar_type()), values.size(0), values.size(1), data_of(values), bits, step);
-}
-
-void unpack_bits_on_cpu(const Tensor& values, const void* bits, int64_t step) {
-  cpu::unpack_bits(kind_of(values.scalar_type()), values.size(0), values.size(1), bits, step, out_data(values));
-}
-
-constexpr MlpLayersKernels cpu_kernels{
-    .low_precision = false,
-    .keeps_bits = true,
-    .fuses = cpu_fuses_layer,
-    .fuses_backward = cpu_fuses_backward,
-    .forward = [](const LayersForward& job) { cpu::mlp_layers(job); },
-    .backward = [](const LayersBackward& job) { cpu::mlp_layers_backward(job); },
-    .activate = activate_on_cpu,
-    .activate_backward = activate_backward_on_cpu,
-    .pack_bits = pack_bits_on_cpu,
-    .unpack_bits = unpack_bits_on_cpu,
-};
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
@@ -281,9 +241,4 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "mlp_layers_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor?[] biases, str activation, Tensor kept,"
       " bool[] output_mask) -> (Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases)");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, cpu_kernels));
-  m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, cpu_kernels));
 }

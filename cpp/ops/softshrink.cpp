@@ -2,9 +2,6 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "cpu/rows.h"
-#include "cpu/softshrink.h"
-#include "ops/backend.h"
 
 namespace fourfold {
 namespace {
@@ -36,29 +33,9 @@ Tensor softshrink_backward(const SoftshrinkKernels& kernels, const Tensor& grad,
   return out;
 }
 
-namespace {
-
-void forward_on_cpu(const Elementwise<1>& x, double lambd) {
-  cpu::for_each_row(x, [&](int64_t n, void* to, cpu::Strided from) { cpu::softshrink(x.kind(), n, to, from, lambd); });
-}
-
-void backward_on_cpu(const Elementwise<2>& grad_and_x, double lambd) {
-  cpu::for_each_row(grad_and_x, [&](int64_t n, void* to, cpu::Strided grad, cpu::Strided x) {
-    cpu::softshrink_backward(grad_and_x.kind(), n, to, grad, x, lambd);
-  });
-}
-
-constexpr SoftshrinkKernels cpu_kernels{forward_on_cpu, backward_on_cpu};
-
-}  // namespace
 }  // namespace fourfold
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def("softshrink(Tensor x, float lambd=0.5) -> Tensor");
   m.def("softshrink_backward(Tensor grad, Tensor x, float lambd) -> Tensor grad_x");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
-  m.impl("softshrink", FOURFOLD_BOX(softshrink, cpu_kernels));
-  m.impl("softshrink_backward", FOURFOLD_BOX(softshrink_backward, cpu_kernels));
 }

@@ -1,6 +1,6 @@
-// The products of cpp/cpu/amx.h, on amx_twin.h's instructions, against plain loops. The factors are small whole numbers,
+// The products of cpp/cpu/kernels/amx.h, on amx_twin.h's instructions, against plain loops. The factors are small whole numbers,
 // so that every sum is exact.
-#include "cpu/tile.h"
+#include "cpu/kernels/tile.h"
 
 #include <cstdio>
 #include <vector>

@@ -1,4 +1,4 @@
-// AMX's instructions in plain C++, as Intel's manual defines them, so that cpp/cpu/amx.h runs on a CPU without AMX.
+// AMX's instructions in plain C++, as Intel's manual defines them, so that cpp/cpu/kernels/amx.h runs on a CPU without AMX.
 // Included before anything else (-include), together with -D__AMX_BF16__.
 #pragma once
 

@@ -4,26 +4,28 @@
 
 #include <random>
 
-#include "cpu/gru.h"
-#include "cpu/lltm.h"
-#include "cpu/lstm.h"
-#include "cpu/recurrent_bf16.h"
+namespace fourfold {
+namespace cpu {
 
-namespace fourfold::races {
+FOURFOLD_CPU_CELL(lltm)
+FOURFOLD_CPU_CELL(lstm)
+FOURFOLD_CPU_CELL(gru)
 
-#define FOURFOLD_CALLS(cell)                                     \
-  [](const RecurrentForward& job) { cpu::cell(job); },           \
-  [](const RecurrentBackward& job) { cpu::cell##_backward(job); }, \
-  [](const RecurrentForward& job) { cpu::cell##_bf16(job); },    \
-  [](const RecurrentBackward& job) { cpu::cell##_bf16_backward(job); }
+}  // namespace cpu
+
+namespace races {
+
+template <const auto& kernels, const auto& in_bfloat16>
+const cpu::CellKernels& kernels_of(Kind kind) {
+  return kind == Kind::bfloat16 ? in_bfloat16() : kernels();
+}
 
 // Gates and what is kept of them: cpp/formulas.
 const Cell cells[3] = {
-    {"lltm", 3, 3, true, FOURFOLD_CALLS(lltm)},
-    {"lstm", 4, 4, true, FOURFOLD_CALLS(lstm)},
-    {"gru", 3, 4, false, FOURFOLD_CALLS(gru)},
+    {"lltm", 3, 3, true, kernels_of<cpu::lltm_kernels, cpu::lltm_bfloat16_kernels>},
+    {"lstm", 4, 4, true, kernels_of<cpu::lstm_kernels, cpu::lstm_bfloat16_kernels>},
+    {"gru", 3, 4, false, kernels_of<cpu::gru_kernels, cpu::gru_bfloat16_kernels>},
 };
-#undef FOURFOLD_CALLS
 
 template <typename S>
 Layer<S>::Layer(const Cell& cell, const Shape& shape) : cell_(cell), shape_(shape) {
@@ -96,7 +98,7 @@ Results<S> Layer<S>::run() const {
   forward.keep = true;
   forward.kept = out(rows * hidden * cell_.kept);
   forward.cells = has_c ? out(rows * hidden) : nullptr;
-  (shape_.kind == Kind::bfloat16 ? cell_.forward_bf16 : cell_.forward)(forward);
+  cell_.kernels(shape_.kind).forward(forward);
 
   RecurrentBackward backward{};
   backward.layer = forward.layer;
@@ -121,7 +123,7 @@ Results<S> Layer<S>::run() const {
   backward.grad_weight_hh_leading_dim = shape_.hidden_size;
   backward.grad_bias_ih = out(bias_ih_.size());
   backward.grad_bias_hh = out(bias_hh_.size());
-  (shape_.kind == Kind::bfloat16 ? cell_.backward_bf16 : cell_.backward)(backward);
+  cell_.kernels(shape_.kind).backward(backward);
   return results;
 }
 
@@ -129,4 +131,5 @@ template class Layer<float>;
 template class Layer<double>;
 template class Layer<c10::BFloat16>;
 
-}  // namespace fourfold::races
+}  // namespace races
+}  // namespace fourfold

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ops/recurrent_job.h"
+#include "cpu/kernels/cell.h"
 
 namespace fourfold::races {
 
@@ -14,10 +14,7 @@ struct Cell {
   int gates;
   int kept;
   bool has_c;
-  void (*forward)(const RecurrentForward&);
-  void (*backward)(const RecurrentBackward&);
-  void (*forward_bf16)(const RecurrentForward&);
-  void (*backward_bf16)(const RecurrentBackward&);
+  const cpu::CellKernels& (*kernels)(Kind kind);
 };
 
 extern const Cell cells[3];

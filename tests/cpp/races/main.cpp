@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "cpu/recurrent_bf16.h"
+#include "cpu/kernels/cell.h"
 #include "layer.h"
 #include "region.h"
 
@@ -103,7 +103,7 @@ int main(int count, char** words) {
         case Kind::float64: races::check<double>(cell, shape); break;
         case Kind::float32: races::check<float>(cell, shape); break;
         default:
-          if (!cpu::lltm_bf16.available()) {
+          if (!cpu::Bfloat16Kernel<cpu::CellKernelsOf>::available()) {
             std::printf("%s, %s: left out, for this level has no kernels of it\n", cell.name, shape.name);
             continue;
           }

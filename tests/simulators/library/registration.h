@@ -9,5 +9,3 @@
 #define STABLE_TORCH_LIBRARY_FRAGMENT(ns, m) _STABLE_TORCH_LIBRARY_FRAGMENT(fourfold_simulated, m, C10_UID)
 #define STABLE_TORCH_LIBRARY_IMPL(ns, key, m) FOURFOLD_SIMULATED_##key(m)
 #define FOURFOLD_SIMULATED_CUDA(m) _STABLE_TORCH_LIBRARY_IMPL(fourfold_simulated, CPU, m, C10_UID)
-// The CPU's registrations are compiled and left out, and with them the CPU's kernels.
-#define FOURFOLD_SIMULATED_CPU(m) [[maybe_unused]] static void not_registered(torch::stable::detail::StableLibrary& m)

@@ -2,7 +2,7 @@
 // than it saves.
 #pragma once
 
-#include "cpu/tile.h"
+#include "cpu/kernels/tile.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -5,8 +5,8 @@
 // the tile's shape, so that results do not depend on how rows and columns are shared out.
 #pragma once
 
-#include "cpu/amx.h"
-#include "cpu/factor.h"
+#include "cpu/kernels/amx.h"
+#include "cpu/kernels/factor.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -2,7 +2,7 @@
 // a weight's gradient is, of the rows of some steps.
 #pragma once
 
-#include "cpu/panels.h"
+#include "cpu/kernels/panels.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -6,7 +6,7 @@
 // the smallest normal number is zero.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/kernels/vec.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

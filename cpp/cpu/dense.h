@@ -3,19 +3,19 @@
 
 #include <cstdint>
 
-namespace fourfold {
+namespace fourfold::cpu {
 
 // Measured on one core with AVX-512. The kernels pack the weights in each call, so a few rows have to be worth that: with
 // one row they take as long as torch's product at 256 x 256 and twice as long at 512 x 512. From 16 rows on they are
 // ahead up to the largest that was measured, 784 x 512.
-inline bool cpu_fuses_layer(int64_t rows, int64_t input_size, int64_t output_size) {
+inline bool fuses_layer(int64_t rows, int64_t input_size, int64_t output_size) {
   return input_size * output_size <= (rows < 16 ? int64_t(1) << 16 : int64_t(1) << 19);
 }
 
 // The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up the batch in order,
 // so up to this many rows, beyond which the rounding of so long a sum would show. `weights` are those of all layers.
-inline bool cpu_fuses_backward(int64_t rows, int64_t weights) {
+inline bool fuses_backward_of(int64_t rows, int64_t weights) {
   return rows <= 1 << 12 && rows * weights <= 1 << 21;
 }
 
-}  // namespace fourfold
+}  // namespace fourfold::cpu

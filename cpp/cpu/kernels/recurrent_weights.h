@@ -4,8 +4,8 @@
 // the block's gates side by side.
 #pragma once
 
-#include "cpu/products.h"
-#include "cpu/recurrent.h"
+#include "cpu/kernels/products.h"
+#include "cpu/kernels/recurrent.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cpu/strided.h"
+#include "cpu/kernels/strided.h"
 
 // A call inside a loop over vectors would spill the registers that hold them.
 #define FOURFOLD_FN inline __attribute__((always_inline))

@@ -2,8 +2,8 @@
 // them. Both give the products of rows of gate gradients, slot by slot, with blocks of a vector of columns each.
 #pragma once
 
-#include "cpu/products.h"
-#include "cpu/recurrent.h"
+#include "cpu/kernels/products.h"
+#include "cpu/kernels/recurrent.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cpu/level.h"
-#include "cpu/strided.h"
+#include "cpu/kernels/strided.h"
 
 namespace fourfold::cpu {
 

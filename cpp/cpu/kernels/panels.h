@@ -5,8 +5,8 @@
 
 #include "cpu/memory.h"
 
-#include "cpu/tile.h"
-#include "cpu/transpose.h"
+#include "cpu/kernels/tile.h"
+#include "cpu/kernels/transpose.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

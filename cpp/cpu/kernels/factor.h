@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cpu/vec.h"
+#include "cpu/kernels/vec.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

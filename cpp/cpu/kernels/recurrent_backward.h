@@ -2,8 +2,8 @@
 // chunk of steps the products that give the gradients of the weights and of the input.
 #pragma once
 
-#include "cpu/outer.h"
-#include "cpu/recurrent_columns.h"
+#include "cpu/kernels/outer.h"
+#include "cpu/kernels/recurrent_columns.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

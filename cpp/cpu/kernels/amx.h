@@ -2,8 +2,8 @@
 // up to 16 pairs of each row with as many of each column. Not compiled where the level has no AMX.
 #pragma once
 
-#include "cpu/factor.h"
-#include "cpu/transpose.h"
+#include "cpu/kernels/factor.h"
+#include "cpu/kernels/transpose.h"
 
 #if defined(__AMX_BF16__)
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cpu/math.h"
+#include "cpu/kernels/math.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -1,7 +1,7 @@
-#include "cpu/products.h"
+#include "cpu/kernels/products.h"
 
-#include "cpu/recurrent.h"
-#include "cpu/unpacked.h"
+#include "cpu/kernels/recurrent.h"
+#include "cpu/kernels/unpacked.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -2,7 +2,7 @@
 // product and the cell, which is applied to the product's sums while they are in the nearest cache.
 #pragma once
 
-#include "cpu/recurrent_weights.h"
+#include "cpu/kernels/recurrent_weights.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

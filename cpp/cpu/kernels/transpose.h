@@ -1,7 +1,7 @@
 // Transposes 16 x 16 values of four bytes, in registers.
 #pragma once
 
-#include "cpu/vec.h"
+#include "cpu/kernels/vec.h"
 
 #if defined(CPU_CAPABILITY_AVX512)
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {

@@ -2,7 +2,7 @@
 // and panels there are is known when they run, and their sums are left in memory.
 #pragma once
 
-#include "cpu/outer.h"
+#include "cpu/kernels/outer.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -1,0 +1,77 @@
+#include "cpu/kernels/mlp.h"
+
+#include "cpu/kernels/math.h"
+#include "cpu/kernels/mlp_layers.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+namespace formulas {
+#include "formulas/mlp.h"
+}
+
+// One hidden layer of relu is a network of two layers.
+void mlp(const MlpForward& job) {
+  const DenseLayer layers[] = {
+      {job.input_size, job.hidden_size, job.hidden_weights, job.hidden_bias, true, job.hidden, false, false, nullptr,
+       nullptr},
+      {job.hidden_size, job.output_size, job.output_weights, job.output_bias, false, nullptr, false, false, nullptr,
+       nullptr},
+  };
+  mlp_layers({
+      .place = job.place,
+      .kind = job.kind,
+      .activation = Activation::relu,
+      .keep = job.keep ? Keep::values : Keep::nothing,
+      .rows = job.batch,
+      .count = 2,
+      .layers = layers,
+      .kept_step = job.hidden_size,
+      .x = job.x,
+      .x_step = job.input_size,
+      .output = job.output,
+      .output_step = job.output_size,
+  });
+}
+
+void mlp_backward(const MlpBackward& job) {
+  const bool need = job.need_weights;
+  const DenseLayer layers[] = {
+      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, const_cast<void*>(job.hidden), need, need,
+       job.grad_hidden_weights, job.grad_hidden_bias},
+      {job.hidden_size, job.output_size, job.output_weights, nullptr, false, nullptr, need, need,
+       job.grad_output_weights, job.grad_output_bias},
+  };
+  mlp_layers_backward({
+      .place = job.place,
+      .kind = job.kind,
+      .activation = Activation::relu,
+      .keep = Keep::values,
+      .rows = job.batch,
+      .count = 2,
+      .layers = layers,
+      .kept_step = job.hidden_size,
+      .grad = job.grad,
+      .x = job.x,
+      .x_step = job.input_size,
+      .need_x = job.need_x,
+      .grad_x = job.grad_x,
+  });
+}
+
+void relu(Kind kind, int64_t n, void* values) {
+  visit_floating(kind, [&](auto type) {
+    using T = decltype(type);
+    map<T>(n, values, [](const Vec<T>& v) { return formulas::relu(v); }, Strided{values, 1});
+  });
+}
+
+void relu_backward(Kind kind, int64_t n, void* grad, const void* activated) {
+  visit_floating(kind, [&](auto type) {
+    using T = decltype(type);
+    map<T>(
+        n, grad, [](const Vec<T>& g, const Vec<T>& a) { return formulas::relu_backward(g, a); }, Strided{grad, 1},
+        Strided{activated, 1});
+  });
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

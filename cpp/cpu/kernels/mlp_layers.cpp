@@ -1,0 +1,354 @@
+#include "cpu/kernels/mlp_layers.h"
+
+#include <cstring>
+
+#include "cpu/kernels/erf.h"
+#include "cpu/kernels/panels.h"
+#include "cpu/parallel.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+namespace formulas {
+#include "formulas/gates.h"
+#include "formulas/mlp.h"
+#include "formulas/mlp_layers.h"
+}
+
+namespace {
+
+template <typename F>
+void visit_activation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::relu: return f(formulas::Relu());
+    case Activation::tanh: return f(formulas::Tanh());
+    case Activation::gelu: return f(formulas::Gelu());
+    default: return f(formulas::Silu());
+  }
+}
+
+// A matrix's elements and the distance from one row to the next.
+template <typename S>
+struct Rows {
+  S* data;
+  int64_t step;
+};
+
+template <typename S>
+int64_t packed_size(int64_t depth, int64_t columns) {
+  return (columns + lanes<S> - 1) / lanes<S> * lanes<S> * depth;
+}
+
+// Wᵀ in panels one vector wide, from W (columns, depth).
+template <typename S>
+void pack_transposed(const S* from, int64_t depth, int64_t columns, S* to) {
+  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
+    const int64_t count = lanes_left<S>(columns, first);
+    if (count == lanes<S> || depth < lanes<S>) {
+      pack_rows(from + first * depth, depth, depth, count, to, lanes<S>);
+    } else {
+      // Whole squares are transposed in registers, so the missing rows are added as zeros.
+      const Scratch<S> padded(lanes<S> * depth);
+      std::memcpy(padded.get(), from + first * depth, static_cast<size_t>(count * depth) * sizeof(S));
+      std::memset(padded.get() + count * depth, 0, static_cast<size_t>((lanes<S> - count) * depth) * sizeof(S));
+      pack_rows(static_cast<const S*>(padded.get()), depth, depth, lanes<S>, to, lanes<S>);
+    }
+  }
+}
+
+// The same panels of a matrix (depth, columns) as it is.
+template <typename S>
+void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
+  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
+    pack_columns(from.data + first, from.step, depth, lanes_left<S>(columns, first), to, lanes<S>);
+  }
+}
+
+// out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start
+// is a row or null for zero.
+template <typename S>
+void product(
+    Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,
+    Rows<S> out) {
+  const int64_t panels = (columns + lanes<S> - 1) / lanes<S>;
+  for_row_tiles<1>(rows, [&](int64_t first, auto row_count) {
+    constexpr int height = decltype(row_count)::value;
+    const S* row[height];
+    for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
+    for_panels<panels_at_once(height, 1)>(0, panels, [&](int64_t panel, auto panel_count) {
+      constexpr int width = decltype(panel_count)::value;
+      Tile<S, height, width> tile;
+      for (int j = 0; j < width; ++j) {
+        const int64_t column = (panel + j) * lanes<S>;
+        Vectorized<S> first_value(S(0));
+        if (start != nullptr) first_value = load_lanes(start + column, lanes_left<S>(columns, column));
+        for (int r = 0; r < height; ++r) tile.at[r][j] = first_value;
+      }
+      multiply<height, width, 1>(tile, row, a_column, b + panel * depth * lanes<S>, depth * lanes<S>, depth);
+      for (int j = 0; j < width; ++j) {
+        const int64_t column = (panel + j) * lanes<S>;
+        for (int r = 0; r < height; ++r) {
+          store_lanes(out.data + (first + r) * out.step + column, tile.at[r][j], lanes_left<S>(columns, column));
+        }
+      }
+    });
+  });
+}
+
+template <typename S>
+void activate_rows(Activation activation, int64_t rows, int64_t columns, Rows<S> to, Rows<const S> from) {
+  visit_activation(activation, [&](auto f) {
+    for (int64_t row = 0; row < rows; ++row) {
+      map<S>(columns, to.data + row * to.step, [&](const Vec<S>& z) { return f.value(z); },
+             Strided{from.data + row * from.step, 1});
+    }
+  });
+}
+
+template <typename S>
+void activate_rows_backward(
+    Activation activation, int64_t rows, int64_t columns, Rows<S> to, Rows<const S> grad, Rows<const S> kept) {
+  visit_activation(activation, [&](auto f) {
+    for (int64_t row = 0; row < rows; ++row) {
+      map<S>(columns, to.data + row * to.step, [&](const Vec<S>& g, const Vec<S>& k) { return f.backward(g, k); },
+             Strided{grad.data + row * grad.step, 1}, Strided{kept.data + row * kept.step, 1});
+    }
+  });
+}
+
+template <typename S>
+void pack_row_bits(int64_t rows, int64_t columns, Rows<const S> values, Rows<uint8_t> bits) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const S* from = values.data + row * values.step;
+    uint8_t* to = bits.data + row * bits.step;
+    for (int64_t column = 0; column < columns; column += 8) {
+      unsigned byte = 0;
+      for (int64_t k = 0; k < 8 && column + k < columns; ++k) byte |= unsigned(!(from[column + k] <= S(0))) << k;
+      to[column / 8] = static_cast<uint8_t>(byte);
+    }
+  }
+}
+
+template <typename S>
+void unpack_row_bits(int64_t rows, int64_t columns, Rows<const uint8_t> bits, Rows<S> values) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint8_t* from = bits.data + row * bits.step;
+    S* to = values.data + row * values.step;
+    for (int64_t column = 0; column < columns; ++column) to[column] = S(from[column / 8] >> (column % 8) & 1);
+  }
+}
+
+template <typename S>
+class Forward {
+ public:
+  explicit Forward(const LayersForward& job) : job_(job), packed_(weights_size()) {
+    S* to = packed_.get();
+    for (int64_t l = 0; l < job.count; ++l) {
+      const DenseLayer& layer = job.layers[l];
+      pack_transposed(static_cast<const S*>(layer.weights), layer.input_size, layer.output_size, to);
+      to += packed_size<S>(layer.input_size, layer.output_size);
+    }
+  }
+
+  void run(int64_t begin, int64_t end) const {
+    constexpr int64_t block = 64;  // rows: their hidden layers stay in the cache from one product to the next
+    const int64_t most = end - begin < block ? end - begin : block;
+    const Scratch<S> room(2 * most * widest_);
+    for (int64_t first = begin; first < end; first += block) {
+      run_block(first, end - first < block ? end - first : block, room.get(), most * widest_);
+    }
+  }
+
+ private:
+  int64_t weights_size() {
+    int64_t size = 0;
+    for (int64_t l = 0; l < job_.count; ++l) {
+      const DenseLayer& layer = job_.layers[l];
+      size += packed_size<S>(layer.input_size, layer.output_size);
+      if (layer.output_size > widest_) widest_ = layer.output_size;
+    }
+    return size;
+  }
+
+  void run_block(int64_t first, int64_t rows, S* room, int64_t room_size) const {
+    Rows<const S> in{static_cast<const S*>(job_.x) + first * job_.x_step, job_.x_step};
+    const S* weights = packed_.get();
+    for (int64_t l = 0; l < job_.count; ++l) {
+      const DenseLayer& layer = job_.layers[l];
+      const bool values = layer.activated && job_.keep == Keep::values;
+      const bool inputs = keeps_input(job_.activation);
+      const Rows<S> kept{static_cast<S*>(layer.kept) + (values ? first * job_.kept_step : 0), job_.kept_step};
+      const Rows<S> out = l + 1 == job_.count
+                              ? Rows<S>{static_cast<S*>(job_.output) + first * job_.output_step, job_.output_step}
+                          : values && !inputs ? kept
+                                              : Rows<S>{room + l % 2 * room_size, layer.output_size};
+      const Rows<S> z = values && inputs ? kept : out;
+      product(in, 1, rows, weights, layer.input_size, layer.output_size, static_cast<const S*>(layer.bias), z);
+      if (layer.activated) {
+        activate_rows(job_.activation, rows, layer.output_size, out, Rows<const S>{z.data, z.step});
+        if (job_.keep == Keep::bits) {
+          pack_row_bits(rows, layer.output_size, Rows<const S>{out.data, out.step},
+                        {static_cast<uint8_t*>(layer.kept) + first * job_.kept_step, job_.kept_step});
+        }
+      }
+      weights += packed_size<S>(layer.input_size, layer.output_size);
+      in = {out.data, out.step};
+    }
+  }
+
+  const LayersForward& job_;
+  int64_t widest_ = 0;
+  const Scratch<S> packed_;
+};
+
+template <typename S>
+void forward(const LayersForward& job) {
+  const Forward<S> network(job);
+  int64_t work = 1;
+  for (int64_t l = 0; l < job.count; ++l) work += job.layers[l].input_size * job.layers[l].output_size;
+  parallel(job.rows, 1 + (int64_t(1) << 18) / work, [&](int64_t begin, int64_t end) { network.run(begin, end); });
+}
+
+template <typename S>
+void column_sums(Rows<const S> from, int64_t rows, int64_t columns, S* to) {
+  for (int64_t column = 0; column < columns; column += lanes<S>) {
+    const int64_t count = lanes_left<S>(columns, column);
+    Vectorized<S> sum(S(0));
+    for (int64_t row = 0; row < rows; ++row) sum = sum + load_lanes(from.data + row * from.step + column, count);
+    store_lanes(to + column, sum, count);
+  }
+}
+
+// On one thread, the sums over rows in order.
+template <typename S>
+class Backward {
+ public:
+  explicit Backward(const LayersBackward& job)
+      : job_(job), packed_size_(measure()), memory_(packed_size_ + 3 * job.rows * widest_) {}
+
+  void run() const {
+    const DenseLayer& last = job_.layers[job_.count - 1];
+    Rows<const S> grad{static_cast<const S*>(job_.grad), last.output_size};
+    if (last.activated) grad = through_activation(last, grad, {grads(0), last.output_size});
+    for (int64_t l = job_.count - 1; l >= 0; --l) {
+      const DenseLayer& layer = job_.layers[l];
+      parameters(l, grad);
+      if (l == 0 ? !job_.need_x : l <= lowest_) return;
+      const Rows<S> below{l == 0 ? static_cast<S*>(job_.grad_x) : grads((job_.count - l) % 2), layer.input_size};
+      const Rows<const S> weights{static_cast<const S*>(layer.weights), layer.input_size};
+      pack(weights, layer.output_size, layer.input_size, packed());
+      product<S>(grad, 1, job_.rows, packed(), layer.output_size, layer.input_size, nullptr, below);
+      grad = {below.data, below.step};
+      if (l > 0) grad = through_activation(job_.layers[l - 1], grad, below);
+    }
+  }
+
+ private:
+  int64_t measure() {
+    int64_t packed = 0;
+    lowest_ = job_.need_x ? -1 : job_.count;
+    for (int64_t l = job_.count - 1; l >= 0; --l) {
+      const DenseLayer& layer = job_.layers[l];
+      const int64_t depth = layer.output_size > job_.rows ? layer.output_size : job_.rows;
+      const int64_t size = packed_size<S>(depth, layer.input_size);
+      if (size > packed) packed = size;
+      if (layer.input_size > widest_) widest_ = layer.input_size;
+      if (layer.output_size > widest_) widest_ = layer.output_size;
+      if (!job_.need_x && (layer.need_weights || layer.need_bias)) lowest_ = l;
+    }
+    return packed;
+  }
+
+  S* packed() const { return memory_.get(); }
+  S* grads(int64_t which) const { return packed() + packed_size_ + which * job_.rows * widest_; }
+  S* values() const { return grads(2); }
+
+  Rows<const S> kept_of(const DenseLayer& layer) const {
+    if (job_.keep == Keep::values) return {static_cast<const S*>(layer.kept), job_.kept_step};
+    unpack_row_bits(job_.rows, layer.output_size, {static_cast<const uint8_t*>(layer.kept), job_.kept_step},
+                    Rows<S>{values(), layer.output_size});
+    return {values(), layer.output_size};
+  }
+
+  Rows<const S> through_activation(const DenseLayer& layer, Rows<const S> grad, Rows<S> to) const {
+    activate_rows_backward(job_.activation, job_.rows, layer.output_size, to, grad, kept_of(layer));
+    return {to.data, to.step};
+  }
+
+  Rows<const S> input_of(int64_t l) const {
+    if (l == 0) return {static_cast<const S*>(job_.x), job_.x_step};
+    const DenseLayer& before = job_.layers[l - 1];
+    const Rows<const S> kept{static_cast<const S*>(before.kept), job_.kept_step};
+    if (!keeps_input(job_.activation)) return kept;
+    const Rows<S> again{values(), before.output_size};
+    activate_rows(job_.activation, job_.rows, before.output_size, again, kept);
+    return {again.data, again.step};
+  }
+
+  void parameters(int64_t l, Rows<const S> grad) const {
+    const DenseLayer& layer = job_.layers[l];
+    if (layer.need_bias) {
+      column_sums(grad, job_.rows, layer.output_size, static_cast<S*>(layer.grad_bias));
+    }
+    if (!layer.need_weights) return;
+    pack(input_of(l), job_.rows, layer.input_size, packed());
+    product<S>({grad.data, 1}, grad.step, layer.output_size, packed(), job_.rows, layer.input_size, nullptr,
+               {static_cast<S*>(layer.grad_weights), layer.input_size});
+  }
+
+  const LayersBackward& job_;
+  int64_t widest_ = 0;
+  int64_t lowest_ = 0;  // the lowest layer with a gradient that is wanted; -1 for x
+  int64_t packed_size_;
+  const Scratch<S> memory_;  // a packed matrix, two gradients of a layer's rows, and such a layer's values
+};
+
+template <typename F>
+void visit_compute(Kind kind, const F& f) {
+  kind == Kind::float64 ? f(double()) : f(float());
+}
+
+}  // namespace
+
+void mlp_layers(const LayersForward& job) {
+  visit_compute(job.kind, [&](auto s) { forward<decltype(s)>(job); });
+}
+
+void mlp_layers_backward(const LayersBackward& job) {
+  visit_compute(job.kind, [&](auto s) { Backward<decltype(s)>(job).run(); });
+}
+
+void activate(Kind kind, Activation activation, int64_t n, void* out, Strided z) {
+  visit_compute(kind, [&](auto s) {
+    using S = decltype(s);
+    visit_activation(activation, [&](auto f) {
+      map<S>(n, out, [&](const Vec<S>& v) { return f.value(v); }, z);
+    });
+  });
+}
+
+void activate_backward(Kind kind, Activation activation, int64_t n, void* out, Strided grad, Strided kept) {
+  visit_compute(kind, [&](auto s) {
+    using S = decltype(s);
+    visit_activation(activation, [&](auto f) {
+      map<S>(n, out, [&](const Vec<S>& g, const Vec<S>& k) { return f.backward(g, k); }, grad, kept);
+    });
+  });
+}
+
+void pack_bits(Kind kind, int64_t rows, int64_t columns, const void* values, void* bits, int64_t step) {
+  visit_compute(kind, [&](auto s) {
+    using S = decltype(s);
+    pack_row_bits(rows, columns, Rows<const S>{static_cast<const S*>(values), columns},
+                  {static_cast<uint8_t*>(bits), step});
+  });
+}
+
+void unpack_bits(Kind kind, int64_t rows, int64_t columns, const void* bits, int64_t step, void* values) {
+  visit_compute(kind, [&](auto s) {
+    using S = decltype(s);
+    unpack_row_bits(rows, columns, {static_cast<const uint8_t*>(bits), step},
+                    Rows<S>{static_cast<S*>(values), columns});
+  });
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
