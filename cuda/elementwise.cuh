@@ -120,12 +120,13 @@ void map_strided(Place place, int64_t n, const Operands<sizeof...(k) + 1>& opera
 template <typename T, size_t inputs>
 bool is_packed(const Elementwise<inputs>& operands, unsigned* single) {
   if (operands.axes().size() > 1) return false;
+  const auto addresses = operands.addresses();
   *single = 0;  // also where there is one element, which out may overwrite: no other thread may read it
   for (size_t k = 0; k <= inputs; ++k) {
     const int64_t stride = operands.axes().empty() ? 1 : operands.axes()[0].stride[k];
     if (k > 0 && stride == 0) {
       *single |= 1u << (k - 1);
-    } else if (stride != 1 || reinterpret_cast<uintptr_t>(operands.data()[k]) % 16 != 0) {
+    } else if (stride != 1 || reinterpret_cast<uintptr_t>(addresses[k]) % 16 != 0) {
       return false;
     }
   }
@@ -157,7 +158,8 @@ template <typename T, size_t inputs, typename Function>
 void map(const Elementwise<inputs>& operands, const Function& f) {
   if (operands.numel() == 0) return;
   Operands<inputs + 1> data;
-  for (size_t k = 0; k <= inputs; ++k) data.data[k] = operands.data()[k];
+  const auto addresses = operands.addresses();
+  for (size_t k = 0; k <= inputs; ++k) data.data[k] = addresses[k];
   unsigned single = 0;
   if (is_packed<T>(operands, &single)) {
     map_packed<T>(operands.place(), operands.numel(), data, single, f, std::make_index_sequence<inputs>());

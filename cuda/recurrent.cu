@@ -17,7 +17,7 @@ std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
       .hidden_size = static_cast<int>(layer.hidden_size),
       .row_tiles = static_cast<int>((layer.batch + row_tile - 1) / row_tile),
       .reverse = layer.reverse,
-      .reset = layer.reset,
+      .reset = resets_of(layer),
       .rows = first_row(layer, layer.time),
       .lengths = {},
       .flags = nullptr,
@@ -45,12 +45,13 @@ void expect_choice(const RecurrentLayer& layer) {
 Aligned aligned_h_0(const RecurrentForward& job) {
   const RecurrentLayer& layer = job.layer;
   constexpr uintptr_t slot_bytes = 16;
-  if (reinterpret_cast<uintptr_t>(job.h_0) % slot_bytes == 0) return {job.h_0, std::nullopt};
+  const void* h_0 = job.h_0;
+  if (reinterpret_cast<uintptr_t>(h_0) % slot_bytes == 0) return {h_0, std::nullopt};
   const Tensor own = empty(layer.place, {layer.batch, layer.hidden_size}, dtype_of(layer.kind));
   visit_floating(layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
     const auto bytes = static_cast<size_t>(layer.batch * layer.hidden_size) * sizeof(T);
-    copy(layer.place, out_data(own), job.h_0, bytes);
+    copy(layer.place, out_data(own), h_0, bytes);
   });
   return {data_of(own), own};
 }
@@ -88,7 +89,7 @@ void previous_h(const RecurrentBackward& job, T* out) {
     const int64_t known = before.known * size;
     copy_rows(layer, to + known, before.initial + known, active_rows(layer, t) - before.known);
   }
-  if (layer.reset != nullptr) add(layer.place, SumJob<T, T>{rows_of(layer), size, out, nullptr, layer.reset, out});
+  if (layer.reset != nullptr) add(layer.place, SumJob<T, T>{rows_of(layer), size, out, nullptr, resets_of(layer), out});
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ Before<T> state_before(const RecurrentLayer& layer, int64_t t, const void* state
       .step = starts ? nullptr : static_cast<const T*>(states) + first_row(layer, before) * layer.hidden_size,
       .initial = static_cast<const T*>(initial),
       .known = starts ? 0 : std::min(active_rows(layer, t), active_rows(layer, before)),
-      .reset = at(layer.reset, first_row(layer, t)),
+      .reset = at(resets_of(layer), first_row(layer, t)),
   };
 }
 

@@ -18,7 +18,7 @@ template <size_t inputs, typename Row, size_t... k>
 void call_row(
     const Elementwise<inputs>& operands, const Row& row, int64_t n, const std::vector<int64_t>& index,
     std::index_sequence<k...>) {
-  std::array<char*, inputs + 1> data = operands.data();
+  std::array<char*, inputs + 1> data = operands.addresses();
   const auto& axes = operands.axes();
   for (size_t d = 0; d < axes.size(); ++d) {
     for (size_t operand = 0; operand <= inputs; ++operand) {

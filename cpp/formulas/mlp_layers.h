@@ -4,28 +4,28 @@
 struct Relu {
   static constexpr bool from_input = false;
   template <typename T>
-  FOURFOLD_FN static T value(const T& z) { return relu(z); }
+  FOURFOLD_FN static T value(T z) { return relu(z); }
   template <typename T>
-  FOURFOLD_FN static T backward(const T& grad, const T& kept) { return relu_backward(grad, kept); }
+  FOURFOLD_FN static T backward(T grad, T kept) { return relu_backward(grad, kept); }
 };
 
 struct Tanh {
   static constexpr bool from_input = false;
   template <typename T>
-  FOURFOLD_FN static T value(const T& z) { return tanh(z); }
+  FOURFOLD_FN static T value(T z) { return tanh(z); }
   template <typename T>
-  FOURFOLD_FN static T backward(const T& grad, const T& kept) { return grad * (T(1) - kept * kept); }
+  FOURFOLD_FN static T backward(T grad, T kept) { return grad * (T(1) - kept * kept); }
 };
 
 // z Φ(z), Φ the normal distribution's function: torch's gelu without approximation.
 struct Gelu {
   static constexpr bool from_input = true;
   template <typename T>
-  FOURFOLD_FN static T normal(const T& z) { return T(0.5) * (T(1) + erf(z * T(0.70710678118654752440))); }
+  FOURFOLD_FN static T normal(T z) { return T(0.5) * (T(1) + erf(z * T(0.70710678118654752440))); }
   template <typename T>
-  FOURFOLD_FN static T value(const T& z) { return z * normal(z); }
+  FOURFOLD_FN static T value(T z) { return z * normal(z); }
   template <typename T>
-  FOURFOLD_FN static T backward(const T& grad, const T& kept) {
+  FOURFOLD_FN static T backward(T grad, T kept) {
     const T density = T(0.39894228040143267794) * exp(T(-0.5) * kept * kept);
     return grad * (normal(kept) + kept * density);
   }
@@ -34,9 +34,9 @@ struct Gelu {
 struct Silu {
   static constexpr bool from_input = true;
   template <typename T>
-  FOURFOLD_FN static T value(const T& z) { return z * sigmoid(z); }
+  FOURFOLD_FN static T value(T z) { return z * sigmoid(z); }
   template <typename T>
-  FOURFOLD_FN static T backward(const T& grad, const T& kept) {
+  FOURFOLD_FN static T backward(T grad, T kept) {
     const T s = sigmoid(kept);
     return grad * (s * (T(1) + kept * (T(1) - s)));
   }

@@ -197,13 +197,27 @@ ScalarType dtype_of(Kind kind) {
   }
 }
 
-Tensor matrix(Place place, const void* data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind) {
+namespace {
+
+Output memory_of(const Tensor& x, void* data) {
+  if (data == nullptr) return {};
+  const int64_t offset = x.storage_offset() * static_cast<int64_t>(x.element_size());
+  return {static_cast<char*>(data) - offset, offset};
+}
+
+}  // namespace
+
+Input data_of(const Tensor& x) { return memory_of(x, const_cast<void*>(x.const_data_ptr())); }
+Input data_of(const OptionalTensor& x) { return x ? data_of(*x) : Input(); }
+Output out_data(const Tensor& x) { return memory_of(x, x.mutable_data_ptr()); }
+
+Tensor matrix(Place place, Input data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind) {
   const int64_t sizes[] = {rows, columns};
   const int64_t strides[] = {leading_dim, 1};
   AtenTensorHandle handle = nullptr;
   check_call(
       aoti_torch_create_tensor_from_blob(
-          const_cast<void*>(data), 2, sizes, strides, 0, to<int32_t>(from(dtype_of(kind))), place.type, place.index,
+          const_cast<void*>(static_cast<const void*>(data)), 2, sizes, strides, 0, to<int32_t>(from(dtype_of(kind))), place.type, place.index,
           &handle),
       "a view of memory");
   return Tensor(handle);

@@ -69,13 +69,13 @@ Kind kind_of(ScalarType dtype);
 ScalarType dtype_of(Kind kind);
 
 // Memory of a job's as a matrix, for torch's products. It does not own the memory.
-Tensor matrix(Place place, const void* data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind);
+Tensor matrix(Place place, Input data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind);
 // What `from` holds, converted, into `to`.
 void copy_into(const Tensor& to, const Tensor& from);
 
 // Null for a tensor that is left out, which is how kernels are told so.
-inline const void* data_of(const OptionalTensor& x) { return x ? x->const_data_ptr() : nullptr; }
-inline const void* data_of(const Tensor& x) { return x.const_data_ptr(); }
-inline void* out_data(const Tensor& x) { return x.mutable_data_ptr(); }
+Input data_of(const Tensor& x);
+Input data_of(const OptionalTensor& x);
+Output out_data(const Tensor& x);
 
 }  // namespace fourfold

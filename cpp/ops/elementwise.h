@@ -22,9 +22,9 @@ class Elementwise {
       : place_(place_of(out)),
         kind_(kind_of(out.scalar_type())),
         numel_(out.numel()),
-        element_size_(static_cast<int64_t>(out.element_size())) {
-    data_[0] = static_cast<char*>(out_data(out));
-    for (size_t k = 0; k < inputs; ++k) data_[k + 1] = static_cast<char*>(const_cast<void*>(data_of(*in[k])));
+        element_size_(static_cast<int64_t>(out.element_size())),
+        out_(out_data(out)) {
+    for (size_t k = 0; k < inputs; ++k) in_[k] = data_of(*in[k]);
     if (numel_ == 0) return;  // nothing of what follows is read, and its sizes may be of any product
     const auto sizes = out.sizes();
     const auto strides = out.strides();
@@ -45,8 +45,14 @@ class Elementwise {
   int64_t element_size() const { return element_size_; }
   // Outermost first. Two that every operand steps through as through one are one; none has size 1.
   const std::vector<Axis>& axes() const { return axes_; }
-  // out's first, then the inputs'.
-  const std::array<char*, inputs + 1>& data() const { return data_; }
+  Output out() const { return out_; }
+  const std::array<Input, inputs>& in() const { return in_; }
+  // All of them, out's first, in memory that has addresses. The inputs are only read.
+  std::array<char*, inputs + 1> addresses() const {
+    std::array<char*, inputs + 1> result{static_cast<char*>(out_)};
+    for (size_t k = 0; k < inputs; ++k) result[k + 1] = static_cast<char*>(const_cast<void*>(static_cast<const void*>(in_[k])));
+    return result;
+  }
 
  private:
   static int64_t broadcast_stride(const Tensor& x, int64_t from_last) {
@@ -74,7 +80,8 @@ class Elementwise {
   Kind kind_;
   int64_t numel_;
   int64_t element_size_;
-  std::array<char*, inputs + 1> data_;
+  Output out_;
+  std::array<Input, inputs> in_;
   std::vector<Axis> axes_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace fourfold {
 
@@ -13,5 +14,32 @@ struct Place {
   int32_t type;
   int32_t index;
 };
+
+// A tensor's elements as a job holds them: a device's allocation, and how many bytes into it. Null where a job leaves the
+// tensor out. Where a device's memory has addresses, the two are one pointer, to which this converts.
+template <typename Void>
+struct Memory {
+  Void* base = nullptr;
+  int64_t offset = 0;
+
+  constexpr Memory() = default;
+  constexpr Memory(Void* base, int64_t offset = 0) : base(base), offset(offset) {}
+  template <typename Other>
+  constexpr Memory(const Memory<Other>& other) : base(other.base), offset(other.offset) {}
+
+  constexpr operator Void*() const { return address(); }
+  template <typename T>
+  constexpr explicit operator T*() const {
+    return static_cast<T*>(address());
+  }
+
+ private:
+  using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+
+  constexpr Void* address() const { return base == nullptr ? nullptr : static_cast<Byte*>(base) + offset; }
+};
+
+using Input = Memory<const void>;
+using Output = Memory<void>;
 
 }  // namespace fourfold

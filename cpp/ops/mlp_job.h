@@ -13,14 +13,14 @@ struct MlpForward {
   int64_t input_size;
   int64_t hidden_size;
   int64_t output_size;
-  const void* x;               // (batch, input_size)
-  const void* hidden_weights;  // (hidden_size, input_size)
-  const void* hidden_bias;     // (hidden_size), or null for zero
-  const void* output_weights;  // (output_size, hidden_size)
-  const void* output_bias;     // (output_size), or null for zero
+  Input x;               // (batch, input_size)
+  Input hidden_weights;  // (hidden_size, input_size)
+  Input hidden_bias;     // (hidden_size), or null for zero
+  Input output_weights;  // (output_size, hidden_size)
+  Input output_bias;     // (output_size), or null for zero
   bool keep;                   // whether `hidden` is written; otherwise it never leaves the cache
-  void* hidden;                // out (batch, hidden_size): after relu
-  void* output;                // out (batch, output_size)
+  Output hidden;                // out (batch, hidden_size): after relu
+  Output output;                // out (batch, output_size)
 };
 
 struct MlpBackward {
@@ -30,19 +30,19 @@ struct MlpBackward {
   int64_t input_size;
   int64_t hidden_size;
   int64_t output_size;
-  const void* grad;  // (batch, output_size)
-  const void* x;
-  const void* hidden_weights;
-  const void* output_weights;
-  const void* hidden;
-  void* grad_hidden;          // out (batch, hidden_size): with respect to the hidden layer before relu
+  Input grad;  // (batch, output_size)
+  Input x;
+  Input hidden_weights;
+  Input output_weights;
+  Input hidden;
+  Output grad_hidden;          // out (batch, hidden_size): with respect to the hidden layer before relu
   bool need_x;
   bool need_weights;
-  void* grad_x;               // out, written if need_x; the others if need_weights
-  void* grad_hidden_weights;
-  void* grad_hidden_bias;
-  void* grad_output_weights;
-  void* grad_output_bias;
+  Output grad_x;               // out, written if need_x; the others if need_weights
+  Output grad_hidden_weights;
+  Output grad_hidden_bias;
+  Output grad_output_weights;
+  Output grad_output_bias;
 };
 
 }  // namespace fourfold

@@ -20,14 +20,14 @@ enum class Keep { nothing, values, bits };
 struct DenseLayer {
   int64_t input_size;
   int64_t output_size;
-  const void* weights;  // (output_size, input_size)
-  const void* bias;     // (output_size), or null for zero
+  Input weights;  // (output_size, input_size)
+  Input bias;     // (output_size), or null for zero
   bool activated;
-  void* kept;           // (rows, output_size) if activated; bits: eight columns to a byte; as the job's `keep` says
+  Output kept;           // (rows, output_size) if activated; bits: eight columns to a byte; as the job's `keep` says
   bool need_weights;    // of a backward, and so is what follows
   bool need_bias;
-  void* grad_weights;   // out, as weights, written if need_weights
-  void* grad_bias;      // out (output_size), if need_bias
+  Output grad_weights;   // out, as weights, written if need_weights
+  Output grad_bias;      // out (output_size), if need_bias
 };
 
 // A step is the distance from one row to the next: in elements, of kept's bits in bytes.
@@ -40,9 +40,9 @@ struct LayersForward {
   int64_t count;  // of layers, at least 1
   const DenseLayer* layers;
   int64_t kept_step;
-  const void* x;  // (rows, input_size of the first layer)
+  Input x;  // (rows, input_size of the first layer)
   int64_t x_step;
-  void* output;   // out (rows, output_size of the last); the last layer's `kept` itself where that is the same
+  Output output;   // out (rows, output_size of the last); the last layer's `kept` itself where that is the same
   int64_t output_step;
 };
 
@@ -55,11 +55,11 @@ struct LayersBackward {
   int64_t count;
   const DenseLayer* layers;
   int64_t kept_step;
-  const void* grad;  // (rows, output_size of the last layer), contiguous: of the output, after its activation
-  const void* x;
+  Input grad;  // (rows, output_size of the last layer), contiguous: of the output, after its activation
+  Input x;
   int64_t x_step;
   bool need_x;
-  void* grad_x;      // out (rows, input_size of the first layer), contiguous, written if need_x
+  Output grad_x;      // out (rows, input_size of the first layer), contiguous, written if need_x
 };
 
 }  // namespace fourfold

@@ -166,7 +166,7 @@ Prepared prepare(
       .reverse = arguments.reverse,
       .allow_tf32 = arguments.allow_tf32,
       .offsets = shape.offsets.empty() ? nullptr : shape.offsets.data(),
-      .reset = static_cast<const bool*>(data_of(p.reset)),
+      .reset = data_of(p.reset),
       .weight_ih = data_of(p.weight_ih),
       .weight_ih_leading_dim = leading_dim(p.weight_ih),
       .weight_hh = data_of(p.weight_hh),
@@ -177,7 +177,7 @@ Prepared prepare(
   return p;
 }
 
-void* data_or_null(const OptionalTensor& x) { return x ? out_data(*x) : nullptr; }
+Output data_or_null(const OptionalTensor& x) { return x ? out_data(*x) : Output(); }
 
 Tensor allocate(bool wanted, Place place, Sizes sizes, ScalarType dtype) {
   return wanted ? empty(place, sizes, dtype) : nothing(place, dtype);

@@ -35,8 +35,9 @@ void mlp(const MlpForward& job) {
 
 void mlp_backward(const MlpBackward& job) {
   const bool need = job.need_weights;
+  const Output hidden{const_cast<void*>(job.hidden.base), job.hidden.offset};  // which a backward only reads
   const DenseLayer layers[] = {
-      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, const_cast<void*>(job.hidden), need, need,
+      {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, hidden, need, need,
        job.grad_hidden_weights, job.grad_hidden_bias},
       {job.hidden_size, job.output_size, job.output_weights, nullptr, false, nullptr, need, need,
        job.grad_output_weights, job.grad_output_bias},

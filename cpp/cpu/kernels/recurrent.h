@@ -101,7 +101,8 @@ inline int64_t step_before(const RecurrentLayer& layer, int64_t t) {
 template <typename S>
 const S* row_before(
     const RecurrentLayer& layer, int64_t t, int64_t b, const S* states, const S* initial, const S* zeros) {
-  if (layer.reset != nullptr && layer.reset[first_row(layer, t) + b]) return zeros;
+  const bool* resets = resets_of(layer);
+  if (resets != nullptr && resets[first_row(layer, t) + b]) return zeros;
   const int64_t before = step_before(layer, t);
   if (before < 0 || b >= active_rows(layer, before)) return initial + b * layer.hidden_size;
   return states + (first_row(layer, before) + b) * layer.hidden_size;

@@ -29,6 +29,7 @@ class Backward {
   Backward(const RecurrentBackward& job, const Plan& plan)
       : job_(job),
         layer_(job.layer),
+        resets_(resets_of(job.layer)),
         plan_(plan),
         size_(layer_.hidden_size),
         hidden_({layer_.weight_hh, layer_.weight_hh_leading_dim, size_, size_, gates,
@@ -94,7 +95,7 @@ class Backward {
   S* grad_h(int64_t row) const { return states_.get() + row * size_; }
   S* grad_state(int64_t row) const { return states_.get() + (layer_.batch + row) * size_; }
   M* grad_gates(int64_t s, int64_t row) const { return grads_.get() + (s * layer_.batch + row) * grads * size_; }
-  bool is_reset(int64_t t, int64_t row) const { return layer_.reset != nullptr && layer_.reset[first_row(layer_, t) + row]; }
+  bool is_reset(int64_t t, int64_t row) const { return resets_ != nullptr && resets_[first_row(layer_, t) + row]; }
 
   void pack(const Member& member) const {
     const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
@@ -309,6 +310,7 @@ class Backward {
 
   const RecurrentBackward& job_;
   const RecurrentLayer& layer_;
+  const bool* resets_;
   const Plan plan_;
   int64_t size_;
   Columns hidden_;

@@ -73,6 +73,7 @@ class Forward {
   Forward(const RecurrentForward& job, const Plan& plan, const Weights& weights)
       : job_(job),
         layer_(job.layer),
+        resets_(resets_of(job.layer)),
         plan_(plan),
         weights_(weights),
         projected_(plan.chunk_steps * layer_.batch * weights.blocks() * width),
@@ -218,7 +219,7 @@ class Forward {
       to.kept = static_cast<M*>(job_.kept) + at * Cell::kept * layer_.hidden_size + unit;
       if (Cell::has_c) to.cells = static_cast<M*>(job_.cells) + at * layer_.hidden_size + unit;
     }
-    if (layer_.reset != nullptr) to.reset = layer_.reset + first_row(layer_, t) + row;
+    if (resets_ != nullptr) to.reset = resets_ + first_row(layer_, t) + row;
     to.run();
   }
 
@@ -266,6 +267,7 @@ class Forward {
 
   const RecurrentForward& job_;
   const RecurrentLayer& layer_;
+  const bool* resets_;
   const Plan plan_;
   const Weights& weights_;
   Scratch<S> projected_;
@@ -290,7 +292,7 @@ void run_forward(const RecurrentForward& job) {
   using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
   if (job.prepacked == nullptr && few_rows(layer)) return run_in_place<Cell, E>(job);
-  Packed weights(layer, const_cast<void*>(job.prepacked));
+  Packed weights(layer, const_cast<void*>(static_cast<const void*>(job.prepacked)));
   const auto bytes = static_cast<int64_t>(sizeof(E));
   const double work = static_cast<double>(first_row(layer, layer.time)) *
                       static_cast<double>(Cell::gates * layer.hidden_size) *
