@@ -1,0 +1,131 @@
+"""Fetches the headers of other minor versions of torch, which is all that compiling gradients for them takes.
+
+    python scripts/torch_headers.py [VERSION ...]
+
+Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. Prints
+FOURFOLD_TORCH_HEADERS' value for a build. A wheel of torch has hundreds of megabytes, of which its headers are a few:
+they are read out of it where it lies, piece by piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "torch-headers"
+FIRST = (2, 10)
+WANTED = "torch/include/"
+
+
+class Remote(io.RawIOBase):
+    """A file behind a URL that is read in pieces."""
+
+    PIECE = 1 << 22
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.at = 0
+        self.size = int(self.get(0, 0)[0].rsplit("/", 1)[1])
+        self.start, self.piece = 0, b""
+
+    def get(self, first: int, last: int) -> tuple[str, bytes]:
+        """The bytes from `first` to `last`, and what the server says of them."""
+        request = urllib.request.Request(self.url, headers={"Range": f"bytes={first}-{last}"})
+        for attempt in range(3):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    if answer.status != 206:
+                        sys.exit(
+                            f"torch_headers.py: the index sends {self.url} only whole; download torch's wheel and "
+                            "unpack its include folder instead"
+                        )
+                    return answer.headers["Content-Range"], answer.read()
+            except OSError:
+                if attempt == 2:
+                    raise
+                time.sleep(2**attempt)
+        raise AssertionError
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.size}[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: memoryview) -> int:
+        wanted = min(len(buffer), self.size - self.at)
+        if wanted <= 0:
+            return 0
+        if not self.start <= self.at < self.start + len(self.piece):
+            self.start = self.at
+            self.piece = self.get(self.at, min(self.at + self.PIECE, self.size) - 1)[1]
+        part = self.piece[self.at - self.start :][:wanted]
+        buffer[: len(part)] = part
+        self.at += len(part)
+        return len(part)
+
+
+def pip(*words: str) -> str:
+    command = [sys.executable, "-m", "pip", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"torch_headers.py: {' '.join(command)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def minor_versions() -> list[str]:
+    """From the first that fourfold runs with to the newest."""
+    listed = re.search(r"^Available versions: (.*)$", pip("index", "versions", "torch"), re.MULTILINE).group(1)
+    minors = {tuple(int(part) for part in version.split(".")[:2]) for version in listed.split(", ")}
+    return [".".join(map(str, minor)) for minor in sorted(minors) if minor >= FIRST]
+
+
+def fetch(version: str) -> Path:
+    """The include folder of torch's headers of that minor version; fetched once."""
+    folder = FOLDER / version
+    if (folder / "complete").exists():
+        return folder / WANTED
+    report = json.loads(
+        pip(
+            "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", f"torch=={version}.*"
+        )
+    )
+    (torch,) = report["install"]
+    print(f"headers of torch {torch['metadata']['version']}", file=sys.stderr, flush=True)
+    url = torch["download_info"]["url"]
+    if url.startswith("file:"):
+        wheel = zipfile.ZipFile(urllib.request.url2pathname(url.removeprefix("file://")))
+    else:
+        wheel = zipfile.ZipFile(io.BufferedReader(Remote(url), Remote.PIECE))
+    # In their order in the file, so that a piece serves many.
+    members = sorted((m for m in wheel.infolist() if m.filename.startswith(WANTED)), key=lambda m: m.header_offset)
+    wheel.extractall(folder, members)
+    (folder / "complete").touch()
+    return folder / WANTED
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="minor versions, such as 2.12")
+    arguments = parser.parse_args()
+    print(";".join(str(fetch(version)) for version in arguments.versions or minor_versions()))
+
+
+if __name__ == "__main__":
+    main()
