@@ -6,6 +6,7 @@ make wheel and cibuildwheel both call this.
 """
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -41,8 +42,12 @@ def assert_nothing_grafted(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     libraries = sorted(Path(name).name.split(".")[0] for name in names if ".so" in Path(name).name)
     folders = sorted({name.split("/")[0] for name in names if ".dist-info" not in name})
-    if libraries != ["_C", "libfourfold"] or folders != ["fourfold"]:
-        sys.exit(f"{wheel.name} should hold the libraries _C and libfourfold only, but has {libraries} in {folders}")
+    gradients = [name for name in libraries if re.fullmatch(r"_torch_\d+_\d+", name)]
+    if not gradients or libraries != sorted(["_C", *gradients, "libfourfold"]) or folders != ["fourfold"]:
+        sys.exit(
+            f"{wheel.name} should hold the libraries _C, libfourfold and _torch_<version> only, but has {libraries} in "
+            f"{folders}"
+        )
 
 
 if __name__ == "__main__":

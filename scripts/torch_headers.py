@@ -2,8 +2,9 @@
 
     python scripts/torch_headers.py [VERSION ...]
 
-Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. Prints
-FOURFOLD_TORCH_HEADERS' value for a build. A wheel of torch has hundreds of megabytes, of which its headers are a few:
+Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. A build with
+FOURFOLD_TORCH_HEADERS=FETCHED, as make wheel's is, compiles for all that have been fetched; what is printed names those
+of this call. A wheel of torch has hundreds of megabytes, of which its headers are a few:
 they are read out of it where it lies, piece by piece.
 """
 
@@ -101,12 +102,8 @@ def fetch(version: str) -> Path:
     folder = FOLDER / version
     if (folder / "complete").exists():
         return folder / WANTED
-    report = json.loads(
-        pip(
-            "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", f"torch=={version}.*"
-        )
-    )
-    (torch,) = report["install"]
+    resolve = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-")
+    (torch,) = json.loads(pip(*resolve, f"torch=={version}.*"))["install"]
     print(f"headers of torch {torch['metadata']['version']}", file=sys.stderr, flush=True)
     url = torch["download_info"]["url"]
     if url.startswith("file:"):

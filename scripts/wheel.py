@@ -3,7 +3,8 @@
     python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
 
 The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
-kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others.
+kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others. It has gradients in C++ for
+the torch that is installed, and for those whose headers scripts/torch_headers.py has fetched.
 """
 
 import argparse
@@ -30,6 +31,7 @@ def build() -> Path:
         old.unlink()
     # --fresh: what another build told CMake is not this one's.
     settings = {
+        "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "FETCHED",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
         "CMAKE_ARGS": f"--fresh {os.environ.get('CMAKE_ARGS', '')}",
     }
