@@ -44,6 +44,7 @@ def test_this_torch_has_its_own_gradients() -> None:
         assert type(declared["softshrink"].call).__name__ == "Call"
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch 2.10's own
 @EACH
 @ROADS
 def test_the_profiler_names_each_operator_once(case: Case, road: str) -> None:
