@@ -52,7 +52,7 @@ demo: $(STAMPS)/build
 	$(RUN) -m fourfold demo --out demo-output $(DEMO)
 
 bench: $(STAMPS)/build
-	$(RUN) -m fourfold bench all $(BENCH)
+	$(RUN) -m benchmarks all $(BENCH)
 
 check-backends: $(STAMPS)/tools $(STAMPS)/build
 	$(RUN) scripts/check_backends.py

@@ -248,7 +248,7 @@ def bench(context: Context) -> Iterator[Outcome]:
         options = ["--device", "cuda", *chosen, "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
         # Inductor takes minutes for an unrolled loop of a hundred steps, in each precision.
         options += ["--skip", "inductor"] if name == "sequence" and not context.arguments.compile_sequence else []
-        done = context.run(sys.executable, "-m", "fourfold", "bench", name, *options)
+        done = context.run(sys.executable, "-m", "benchmarks", name, *options)
         print("\n".join(f"  {line.strip()}" for line in done.lines if re.search(r"WRONG|target [≤≥]|: cuda:", line)))
         keep(file)
         if done.code is None:
@@ -263,7 +263,7 @@ def paths(context: Context) -> Iterator[Outcome]:
     file = (BUILD if context.arguments.quick else MEASURED) / f"paths-{context.device.slug}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     quick = ["--quick"] if context.arguments.quick else []
-    done = context.run(sys.executable, "scripts/gpu_paths.py", "--json", file, *quick)
+    done = context.run(sys.executable, "-m", "benchmarks.gpu_paths", "--json", file, *quick)
     print("\n".join(f"  {line}" for line in done.lines))
     keep(file)
     if done.code is None:

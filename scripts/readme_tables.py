@@ -1,7 +1,7 @@
 """Writes the benchmark tables of README and docs/benchmarks.md from the measurements in docs/benchmarks, so that no
 figure is typed by hand.
 
-    python -m fourfold bench all --json docs/benchmarks/zen3.json --plots docs/benchmarks
+    python -m benchmarks all --json docs/benchmarks/zen3.json --plots docs/benchmarks
     python scripts/readme_tables.py            # and with --check, only say whether they are there
 
 A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads

@@ -49,7 +49,7 @@ def fresh_environment(path: Path, home: str) -> Path:
 
 def test(python: Path, wheel: Path, constraints: Sequence[Path], index: list[str], pytest: list[str]) -> None:
     pins = [word for file in constraints for word in ("--constraint", file)]
-    run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test,bench]")
+    run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test,demo]")
     where = "import fourfold, sys, torch; print(fourfold.__file__, 'with torch', torch.__version__); "
     run(python, "-c", where + "sys.exit('site-packages' not in fourfold.__file__)")
     run(python, "-m", "pytest", *pytest, env=os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"})

@@ -40,9 +40,9 @@ def tool(name: str, package: str) -> str:
 
 
 def needs(package: str) -> None:
-    """A package of the extra ``bench``."""
+    """A package of the extra ``demo``."""
     if importlib.util.find_spec(package) is None:
-        missing(f"this test needs {package}: pip install 'fourfold[bench]'")
+        missing(f"this test needs {package}: pip install 'fourfold[demo]'")
 
 
 def missing(sentence: str) -> None:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import fourfold
-from fourfold.__main__ import main
-from fourfold.bench import (
+from benchmarks import (
     cell,
+    clocks,
     comparison,
     elementwise,
     environment,
@@ -24,10 +24,11 @@ from fourfold.bench import (
     request,
     sequence,
     tables,
-    timing,
 )
-from fourfold.bench.precision import FLOAT32
-from fourfold.bench.problem import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS, Contender
+from benchmarks.__main__ import main
+from benchmarks.precision import FLOAT32
+from benchmarks.problem import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS, Contender
+from fourfold.cli import timing
 from machine import devices
 
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
@@ -88,10 +89,10 @@ def cell_contenders(problem):
 
 def test_warm_calls_share_two_marks_and_cold_ones_have_their_own():
     clock, calls = FakeClock(), []
-    assert timing.seconds_per_call(clock, lambda: calls.append(clock.asked.append("call")), 4) == 1 / 4
+    assert clocks.seconds_per_call(clock, lambda: calls.append(clock.asked.append("call")), 4) == 1 / 4
     assert clock.asked == ["settle", "mark", *["call"] * 4, "mark"]
     clock = FakeClock()
-    assert timing.seconds_per_call(clock, lambda: clock.asked.append("call"), 3, cold=True) == 1
+    assert clocks.seconds_per_call(clock, lambda: clock.asked.append("call"), 3, cold=True) == 1
     assert clock.asked == ["settle", *["flush", "mark", "call", "mark"] * 3]
 
 
@@ -113,10 +114,10 @@ def test_the_gpus_clock_flushes_and_waits_outside_its_events(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("synchronize"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=100 * 2**20))
-    clock = timing.EventClock(torch.device("cpu"))
+    clock = clocks.EventClock(torch.device("cpu"))
     assert clock.scratch.numel() == 400 * 2**20
     clock.scratch = torch.ones(8)
-    assert timing.seconds_per_call(clock, lambda: done.append("call"), 2) == pytest.approx(1e-3 / 2)
+    assert clocks.seconds_per_call(clock, lambda: done.append("call"), 2) == pytest.approx(1e-3 / 2)
     assert done == ["synchronize", "record", "call", "call", "record", "synchronize"]
     assert not clock.scratch.any()
 
@@ -242,15 +243,15 @@ def test_one_rows_trouble_leaves_the_others_their_figures():
 
 
 def refusal(*arguments):
-    return main(["bench", *arguments])
+    return main(list(arguments))
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("cell --device abacus", "bench cell: expected --device to be cpu, cuda or cuda:1, but got 'abacus'"),
-        ("mlp --device mps", "bench mlp: expected --device to be cpu, cuda or cuda:1, but got 'mps'"),
-        ("sequence --dtype tf32", "bench sequence: expected --dtype tf32 only with --device cuda, but got cpu"),
+        ("cell --device abacus", "cell: expected --device to be cpu, cuda or cuda:1, but got 'abacus'"),
+        ("mlp --device mps", "mlp: expected --device to be cpu, cuda or cuda:1, but got 'mps'"),
+        ("sequence --dtype tf32", "sequence: expected --dtype tf32 only with --device cuda, but got cpu"),
         ("elementwise --dtype tf32", "argument --dtype: invalid choice: 'tf32'"),
         ("elementwise --elements 0", "argument --elements: expected a positive integer, but got '0'"),
     ],
@@ -348,7 +349,7 @@ on_a_gpu = pytest.mark.skipif(
 )
 def test_bench_on_a_gpu(arguments, capsys, tmp_path):
     file = tmp_path / "result.json"
-    code = main(["bench", *arguments.split(), "--device", "cuda", "--repeats", "2", "--json", str(file)])
+    code = main([*arguments.split(), "--device", "cuda", "--repeats", "2", "--json", str(file)])
     output, contents = capsys.readouterr().out, json.loads(file.read_text())
     assert code == 0, output
     assert contents["environment"]["gpu"]["name"] in output
@@ -361,10 +362,10 @@ def test_bench_on_a_gpu(arguments, capsys, tmp_path):
 
 @on_a_gpu
 def test_a_cold_call_of_a_gpu_takes_no_less_than_its_memory_does():
-    clock = timing.EventClock(torch.device("cuda"))
+    clock = clocks.EventClock(torch.device("cuda"))
     x = torch.ones(10**8, device="cuda")
     start = time.perf_counter()
-    seconds = timing.seconds_per_call(clock, lambda: x + 1, 20, cold=True)
+    seconds = clocks.seconds_per_call(clock, lambda: x + 1, 20, cold=True)
     wall = (time.perf_counter() - start) / 20
     assert 8e8 / 20e12 < seconds < wall  # no GPU's memory moves 20 TB/s
 

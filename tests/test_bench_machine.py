@@ -1,6 +1,5 @@
-"""The benchmarks of compile time and of a disturbed machine, and what a person gets to see: plots, and a bar."""
+"""The benchmarks of compile time and of a disturbed machine, and the plots."""
 
-import dataclasses
 import io
 import sys
 
@@ -8,13 +7,11 @@ import pytest
 import torch
 
 import fourfold
-from fourfold.__main__ import main
-from fourfold.bench import Request, compiling, disturbed, plots, progress, sequence, worker
-from fourfold.bench.precision import FLOAT32
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS
-from fourfold.bench.report import Report
+from benchmarks import compiling, disturbed, plots, sequence, worker
+from benchmarks.__main__ import main
+from benchmarks.problem import BOTH, NO_GRAD, OURS
+from benchmarks.request import Request
 from machine import needs
-from test_bench_suites import SIZES, table_of
 
 
 def test_a_compilation_that_fails_says_why(monkeypatch):
@@ -133,27 +130,6 @@ def test_plots_are_drawn_of_one_size_at_a_time(tmp_path):
 
 
 def test_plots_without_matplotlib_are_refused_before_anything_runs(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("fourfold.bench.request.importlib.util.find_spec", lambda name: None)
-    assert main(["bench", "sequence", "--plots", str(tmp_path)]) == 2
+    monkeypatch.setattr("benchmarks.request.importlib.util.find_spec", lambda name: None)
+    assert main(["sequence", "--plots", str(tmp_path)]) == 2
     assert "expected matplotlib for --plots, but it is missing: pip install" in capsys.readouterr().err
-
-
-def test_a_terminal_gets_a_bar_that_moves_between_tables():
-    needs("rich")
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=100)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    problem = dataclasses.replace(sequence.problem(SIZES, FLOAT32), targets=(), baseline="")
-    with Progress(*columns, console=console, auto_refresh=False) as bar:
-        screen = progress.RichScreen(bar, 2)
-        screen.begin("a title")
-        screen.table(table_of(problem, lstm=20, ours=10))
-        screen.table(Report("a report", ("work", "µs"), [("w", "1.0")], ()))
-    text = output.getvalue()
-    for words in ("a title", "0/2", "2/2", "2.00×", "a report", "nn.LSTM"):
-        assert words in text
-    with progress.screen(3) as plain:  # pytest's output is no terminal
-        assert type(plain) is progress.Screen

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import readme_tables
+from benchmarks import comparison, elementwise, records, sequence, tables
+from benchmarks.__main__ import main
+from benchmarks.precision import FLOAT32, ON_GPU, PRECISIONS
+from benchmarks.problem import BOTH, COLD, NO_GRAD, OURS, Candidate, Contender, Target, largest_norm
+from benchmarks.request import Request
 from fourfold import reference
-from fourfold.__main__ import main
-from fourfold.bench import Request, comparison, elementwise, records, sequence, tables
-from fourfold.bench.precision import FLOAT32, ON_GPU, PRECISIONS
-from fourfold.bench.problem import BOTH, COLD, NO_GRAD, OURS, Candidate, Contender, Target, largest_norm
 
 SEQUENCE_SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
 TARGET = {"phase": NO_GRAD, "limit": 2.5, "rival": "", "measured": 2.4}
@@ -194,7 +195,7 @@ def test_bench_from_end_to_end_on_the_cpu(benchmark, capsys, tmp_path):
     file = tmp_path / "result.json"
     small = ["--hidden-size", "8", "--time", "3", "--layer", "LSTM", "--dtype", "float32"]
     size = ["--elements", "1000"] if benchmark == "elementwise" else small
-    assert main(["bench", benchmark, *size, "--repeats", "2", "--threads", "1", "2", "--json", str(file)]) == 0
+    assert main([benchmark, *size, "--repeats", "2", "--threads", "1", "2", "--json", str(file)]) == 0
     output, contents = capsys.readouterr().out, json.loads(file.read_text())
     assert contents["complete"] and contents["environment"]["device"] == "cpu"
     assert [result["threads"] for result in contents["results"]] == [1, 2] * (1 + (benchmark == "elementwise"))
@@ -217,7 +218,7 @@ def test_readmes_tables_of_a_gpu_are_of_what_was_measured(monkeypatch, tmp_path,
     (folder / "proof-x.json").write_text("{}")
     file = folder / "x-sequence.json"
     small = ["--hidden-size", "8", "--time", "3", "--layer", "LLTM", "--dtype", "float32", "--threads", "1"]
-    assert main(["bench", "sequence", *small, "--repeats", "2", "--json", str(file)]) == 0
+    assert main(["sequence", *small, "--repeats", "2", "--json", str(file)]) == 0
     capsys.readouterr()
     measured = json.loads(file.read_text())
     card = {"name": "NVIDIA X", "driver": None, "cuda": "13.0", "cudnn": 91000}

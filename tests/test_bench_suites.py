@@ -9,10 +9,7 @@ import pytest
 import torch
 
 import readme_tables
-from fourfold import bench
-from fourfold.__main__ import main
-from fourfold.bench import (
-    Request,
+from benchmarks import (
     cell,
     comparison,
     compiling,
@@ -21,15 +18,18 @@ from fourfold.bench import (
     onnx_runtime,
     records,
     rl,
+    run,
     sequence,
     stream,
     tables,
     targets,
 )
-from fourfold.bench.aten import Unavailable
-from fourfold.bench.precision import FLOAT32, PRECISIONS
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS, SAVED, Target, bytes_kept
-from fourfold.bench.targets import Outcome
+from benchmarks.__main__ import main
+from benchmarks.aten import Unavailable
+from benchmarks.precision import FLOAT32, PRECISIONS
+from benchmarks.problem import BOTH, NO_GRAD, OURS, SAVED, Target, bytes_kept
+from benchmarks.request import Request
+from benchmarks.targets import Outcome
 
 SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
 SKIP = {"aten", "inductor"}
@@ -87,9 +87,8 @@ def test_packed_lengths_are_half_the_longest_in_the_mean(kind):
     assert check(sequence, problem) == [sequence.PLAIN, f"nn.{kind.name}", OURS]
 
 
-@pytest.mark.parametrize(
-    ("kind", "time"), [(kind, time) for kind in KINDS for time in ((1,) if kind is layers.LLTM else (1, 3))]
-)
+@pytest.mark.parametrize("time", [1, 3])
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
 def test_every_row_of_some_steps_is_right(kind, time):
     problem = stream.problem(kind, {"batch_size": 2, "input_size": 4, "hidden_size": 16, "time": time})
     names = check(stream, problem)
@@ -110,7 +109,7 @@ def test_a_frozen_row_is_frozen_with_the_problems_weights():
 def test_every_row_of_a_rollout_is_right(kind):
     problem = rl.problem(kind, {**SIZES, "time": 40})
     assert 0 < problem.reset.sum() < problem.reset.numel()
-    assert len(check(rl, problem)) == 3
+    assert len(check(rl, problem)) == 2
     forgetful = comparison.Contender(OURS, lambda: layers.ours(kind, 4, 16))
     row, candidate = comparison.prepare(problem, forgetful, problem.exact())
     assert candidate is None and row.wrong  # without restarts it is another result, and is not timed
@@ -234,14 +233,11 @@ def test_targets_of_another_row_and_of_memory():
     assert any(line.startswith("Kept for the backward") and "missed at 1.25×" in line for line in lines)
 
 
-def test_who_wins_and_who_loses_is_in_plain_sight():
+def test_who_loses_is_in_plain_sight():
     problem = dataclasses.replace(sequence.problem(SIZES, FLOAT32), targets=(), baseline="")
     text = tables.plain(table_of(problem, plain=90, lstm=20, ours=30))
-    assert f"Fastest, {NO_GRAD}: nn.LSTM, 1.50× (1.50 to 1.50) as fast as fourfold." in text
     assert f"fourfold loses, {NO_GRAD}: 0.67× of nn.LSTM." in text
-    text = tables.plain(table_of(problem, plain=90, functional=20, ours=10))
-    assert f"Fastest, {NO_GRAD}: fourfold, 9.00× (9.00 to 9.00) as fast as plain PyTorch." in text
-    assert "loses" not in text
+    assert "loses" not in tables.plain(table_of(problem, plain=90, functional=20, ours=10))
 
 
 def test_json_is_a_row_a_line_and_no_longer_than_a_measurement_is_exact():
@@ -257,10 +253,10 @@ def test_json_is_a_row_a_line_and_no_longer_than_a_measurement_is_exact():
 
 
 def test_all_ends_in_a_summary_of_targets(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(bench, "SUITES", ("cell", "compiling"))
+    monkeypatch.setattr(run, "SUITES", ("cell", "compiling"))
     monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
     file = tmp_path / "cpu.json"
-    assert main(["bench", "all", "--quick", "--repeats", "1", "--json", str(file)]) == 0
+    assert main(["all", "--quick", "--repeats", "1", "--json", str(file)]) == 0
     output, contents = capsys.readouterr().out, json.loads(file.read_text())
     assert contents["complete"] and contents["benchmark"] == "all"
     assert {"torch", "processor", "load_average", "commit", "noisy"} <= set(contents["environment"])
@@ -272,7 +268,7 @@ def test_all_ends_in_a_summary_of_targets(monkeypatch, capsys, tmp_path):
 
 
 def test_readmes_table_of_targets(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "SUITES", ("compiling",))
+    monkeypatch.setattr(run, "SUITES", ("compiling",))
     monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
     monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
     text = "before\n<!-- targets of docs/benchmarks/cpu.json -->\nold figures\n<!-- end -->\nafter\n"
@@ -280,7 +276,7 @@ def test_readmes_table_of_targets(monkeypatch, tmp_path, capsys):
     assert readme_tables.with_tables(text) == readme_tables.with_tables(empty) == empty
     (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
     file = tmp_path / "docs" / "benchmarks" / "cpu.json"
-    assert main(["bench", "all", "--quick", "--json", str(file)]) == 0
+    assert main(["all", "--quick", "--json", str(file)]) == 0
     capsys.readouterr()
     filled = readme_tables.with_tables(text)
     assert "| compile time, T=4096 over T=16 |  | 2.00× | ≤ 1.25× | **MISSED by 60 %** |" in filled

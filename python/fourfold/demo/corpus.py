@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fourfold.usage import UsageError
+from fourfold.cli.usage import UsageError
 
 LENGTH = 1_000_000
 

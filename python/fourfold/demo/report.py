@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import fourfold
-from fourfold.bench import timing
+from fourfold.cli import timing
 from fourfold.demo import corpus
 from fourfold.demo.training import Agreement, Run, Speedup, windowed
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fourfold
 from fourfold import reference
+from fourfold.cli.timing import synchronize
 from fourfold.demo.corpus import Corpus
 
 State = tuple[Tensor, Tensor]
@@ -62,11 +63,6 @@ class Run:
         synchronize(device)
         self.seconds.append((time.perf_counter() - start) / steps)
         self.losses += torch.stack(losses).tolist()
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def prepare(

@@ -1,4 +1,4 @@
-"""``bench compiling``: how long torch.compile takes over a model with nn.LLTM, against the length of the sequence.
+"""``compiling``: how long torch.compile takes over a model with nn.LLTM, against the length of the sequence.
 
 fourfold's sequence is one operator of the graph, so the time should not depend on its length; a loop is unrolled.
 """
@@ -14,18 +14,17 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from benchmarks.aten import first_sentence
+from benchmarks.report import Report
+from benchmarks.request import Request
+from benchmarks.targets import Outcome
 from fourfold import reference
-from fourfold.bench.aten import first_sentence
-from fourfold.bench.report import Report
-from fourfold.bench.request import Request
-from fourfold.bench.targets import Outcome
-from fourfold.bench.timing import pinned_threads, summarise
+from fourfold.cli.timing import pinned_threads, summarise
 
 LENGTHS = (16, 64, 256, 1024, 4096)
 QUICK_LENGTHS = (16, 4096)
 LONGEST_LOOP = 64
 REPEATS, QUICK_REPEATS, INDUCTOR_REPEATS = 5, 2, 2
-COUNT = 1  # of tables
 FLAT = 1.25  # what is still called flat: a compilation's own spread is about as much
 BATCH, INPUT, HIDDEN = 4, 16, 32
 

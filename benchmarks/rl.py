@@ -1,4 +1,4 @@
-"""``bench rl``: what a reinforcement-learning update does with a rollout, whose sequences start anew where an episode
+"""``rl``: what a reinforcement-learning update does with a rollout, whose sequences start anew where an episode
 is over: one call with a mask of restarts, against a loop of single steps with the state masked before each."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fourfold.bench import layers, sequence
-from fourfold.bench.layers import GRU, KINDS, LSTM, Kind
-from fourfold.bench.precision import FLOAT32
-from fourfold.bench.problem import OURS, Candidate, Contender, Problem, Target
-from fourfold.bench.request import Request
+from benchmarks import layers, sequence
+from benchmarks.layers import GRU, KINDS, LSTM, Kind
+from benchmarks.precision import FLOAT32
+from benchmarks.problem import OURS, Candidate, Contender, Problem, Target
+from benchmarks.request import Request
 
 SIZES = {"batch_size": 8, "input_size": 64, "hidden_size": 128, "time": 128}
 EPISODE = 32  # steps in the mean
@@ -45,11 +45,8 @@ def problem(kind: Kind, sizes: dict[str, int]) -> Problem:
 def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     kind = KINDS[problem.kind]
     shape = (problem.sizes["input_size"], problem.sizes["hidden_size"])
-    name = f"nn.{kind.name}"
-    without = dataclasses.replace(problem, definition=kind.definition())
     return [
-        Contender(STEPS.format(name), partial(step_by_step, kind, shape, problem.reset)),
-        Contender(f"{name}, one call, no restarts: another result", partial(layers.torchs, kind, *shape), without),
+        Contender(STEPS.format(f"nn.{kind.name}"), partial(step_by_step, kind, shape, problem.reset)),
         Contender(OURS, partial(layers.ours, kind, *shape, reset=problem.reset)),
     ]
 

@@ -1,18 +1,14 @@
-"""Comparisons as text and as rich tables on a terminal."""
+"""Comparisons as text, and what is judged of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fourfold.bench import timing
-from fourfold.bench.comparison import Row
-from fourfold.bench.problem import OURS, SAVED, Problem, Target
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from benchmarks.comparison import Row
+from benchmarks.problem import OURS, SAVED, Problem, Target
+from fourfold.cli import timing
 
 HEADINGS = ("µs", "median", "minimum", "spread", "ratio")
 
@@ -84,38 +80,8 @@ def plain(comparison: Comparison) -> str:
     return "\n".join(lines + [""] + list(remarks(comparison)))
 
 
-def print_rich(comparison: Comparison, console: Console) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    headings = comparison.headings
-    table = Table(title=comparison.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column(headings[0])
-    for word in headings[1:]:
-        table.add_column(word, justify="right")
-    table.add_column("")
-    reasons = {}
-    for phase in comparison.problem.phases:
-        table.add_row(Text(phase, style="bold"))
-        for row in comparison.rows:
-            name, *figures = cells(comparison, phase, row)
-            if phase not in row.samples:
-                if row.reason:
-                    reasons[name] = row.reason
-                table.add_row(f"  {name}", *("-" for _ in headings[1:]), style="dim")
-                continue
-            color = "red" if figures[-1].startswith("0") else "green" if row.own else ""
-            texts = [Text(f"  {name}", style="bold" if row.own else ""), *map(Text, figures[:-1])]
-            beside = verdicts(comparison, phase, row)
-            table.add_row(*texts, Text(figures[-1], style=color), "  ".join(beside))
-    console.print(table)
-    for line in [*(f"{name}: {reason}" for name, reason in reasons.items()), *remarks(comparison)]:
-        console.print(Text(line), highlight=False)
-
-
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """What else there is to know of a table: who wins, cold times, errors, every comparison that fourfold lost."""
-    yield from winners(comparison)
+    """What else there is to know of a table: cold times, errors, every comparison that fourfold lost."""
     if comparison.baseline is not comparison.rows[0]:
         yield f"Ratios are to {comparison.baseline.label}."
     built = [row for row in comparison.rows if not math.isnan(row.first_call) and not row.graphed]
@@ -129,20 +95,6 @@ def remarks(comparison: Comparison) -> Iterator[str]:
         beside = "".join(f"; {words}" for words in verdicts(comparison, SAVED, comparison.ours))
         yield f"Kept for the backward beside inputs and parameters: {', '.join(kept)}{beside}."
     yield from losses(comparison) or ["No row beats fourfold in any phase."]
-
-
-def winners(comparison: Comparison) -> Iterator[str]:
-    """One line a phase: the fastest row, and how much faster than the next; of fourfold's rows, against the others."""
-    for phase in comparison.problem.phases:
-        if phase not in comparison.baseline.samples:
-            continue
-        timed = [row for row in comparison.rows if phase in row.samples and not row.graphed]
-        timed.sort(key=lambda row: comparison.ratio(row, phase).median, reverse=True)
-        rivals = [row for row in timed[1:] if not (row.own and timed[0].own)]
-        if rivals:
-            ratio = comparison.ratio(timed[0], phase, to=rivals[0])
-            quartiles = f"{ratio.lower_quartile:.2f} to {ratio.upper_quartile:.2f}"
-            yield f"Fastest, {phase}: {timed[0].name}, {ratio.median:.2f}× ({quartiles}) as fast as {rivals[0].name}."
 
 
 def seconds_words(seconds: float) -> str:

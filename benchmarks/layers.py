@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import fourfold
+from benchmarks.problem import Candidate
 from fourfold import reference
-from fourfold.bench.problem import Candidate
 
 Layer = Callable[..., tuple[Tensor, ...]]  # of input and states (batch, hidden_size); gives the output, then the states
 

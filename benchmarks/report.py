@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fourfold.bench.targets import Outcome
+from benchmarks.targets import Outcome
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""The options of ``python -m fourfold bench``."""
+"""``python -m benchmarks``, from the root of the source tree."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from fourfold.usage import Parser, add_integer, output_file, positive_integer, thread_count
+from fourfold.cli import console
+from fourfold.cli.usage import Parser, add_integer, output_file, positive_integer, thread_count
 
 BENCH = """\
 Time fourfold against other ways to run the same mathematics, all in one process and in turns. Numbers are checked
@@ -13,10 +15,10 @@ against float64 before anything is timed. Where fourfold is slower, the table sh
 
 BENCH_EXAMPLES = """\
 examples:
-  python -m fourfold bench all --quick             under two minutes; a trial, not for quoting
-  python -m fourfold bench all --json zen3.json --plots .
-  python -m fourfold bench mlp --batch-size 256 --threads 2
-  python -m fourfold bench sequence --device cuda --dtype bfloat16"""
+  python -m benchmarks all --quick             under two minutes; a trial, not for quoting
+  python -m benchmarks all --json zen3.json --plots .
+  python -m benchmarks mlp --batch-size 256 --threads 2
+  python -m benchmarks sequence --device cuda --dtype bfloat16"""
 
 CELL = """\
 One step of the LLTM, forward and backward in microseconds, measured as the C++ extension tutorial measures it: batch
@@ -24,10 +26,10 @@ One step of the LLTM, forward and backward in microseconds, measured as the C++ 
 
 CELL_EXAMPLES = """\
 examples:
-  python -m fourfold bench cell
-  python -m fourfold bench cell --batch-size 1 --hidden-size 512 --threads 1 2 4
-  python -m fourfold bench cell --device cuda
-  python -m fourfold bench cell --repeats 100 --json cell.json"""
+  python -m benchmarks cell
+  python -m benchmarks cell --batch-size 1 --hidden-size 512 --threads 1 2 4
+  python -m benchmarks cell --device cuda
+  python -m benchmarks cell --repeats 100 --json cell.json"""
 
 MLP = """\
 Small perceptrons, forward and backward in microseconds, as modules and as functions, and what each keeps for the
@@ -36,9 +38,9 @@ backward. Without sizes a list of them, which begins with the ROCm extension tut
 
 MLP_EXAMPLES = """\
 examples:
-  python -m fourfold bench mlp
-  python -m fourfold bench mlp --batch-size 16 --input-size 64 --hidden-size 128 --output-size 10
-  python -m fourfold bench mlp --repeats 100 --json mlp.json"""
+  python -m benchmarks mlp
+  python -m benchmarks mlp --batch-size 16 --input-size 64 --hidden-size 128 --output-size 10
+  python -m benchmarks mlp --repeats 100 --json mlp.json"""
 
 
 SEQUENCE = """\
@@ -49,30 +51,29 @@ plots are drawn of."""
 
 SEQUENCE_EXAMPLES = """\
 examples:
-  python -m fourfold bench sequence --plots .
-  python -m fourfold bench sequence --layer GRU --dtype autocast
-  python -m fourfold bench sequence --batch-size 1 --hidden-size 512 --time 1000 --threads 2
-  python -m fourfold bench sequence --device cuda --dtype bfloat16 tf32 --json sequence.json"""
+  python -m benchmarks sequence --plots .
+  python -m benchmarks sequence --layer GRU --dtype autocast
+  python -m benchmarks sequence --batch-size 1 --hidden-size 512 --time 1000 --threads 2
+  python -m benchmarks sequence --device cuda --dtype bfloat16 tf32 --json sequence.json"""
 
 ELEMENTWISE = """\
 softshrink and axpby against torch's own one-pass operators and against copying as many bytes, in microseconds and
-gigabytes read and written a second. fourfold allocates its result; the row with preallocated output shows what that
-costs, which on a CPU is most of a large call."""
+gigabytes read and written a second. All but the copy allocate their result, which on a CPU is most of a large call."""
 
 ELEMENTWISE_EXAMPLES = """\
 examples:
-  python -m fourfold bench elementwise
-  python -m fourfold bench elementwise --elements 1000 1000000 --threads 1
-  python -m fourfold bench elementwise --device cuda --dtype bfloat16"""
+  python -m benchmarks elementwise
+  python -m benchmarks elementwise --elements 1000 1000000 --threads 1
+  python -m benchmarks elementwise --device cuda --dtype bfloat16"""
 
 STREAM = """\
 One step a call at batch 1, in eval mode without gradient, as a program calls that gets its input one piece at a time:
-fourfold's LLTM, LSTM and GRU beside torch.nn's layers and cells, in microseconds."""
+fourfold's LSTM and GRU beside torch.nn's layers and cells, in microseconds."""
 
 STREAM_EXAMPLES = """\
 examples:
-  python -m fourfold bench stream
-  python -m fourfold bench stream --layer LSTM --hidden-size 256 --threads 1"""
+  python -m benchmarks stream
+  python -m benchmarks stream --layer LSTM --hidden-size 256 --threads 1"""
 
 RL = """\
 A reinforcement-learning rollout whose sequences start anew where an episode is over: fourfold's one call with a mask of
@@ -80,16 +81,16 @@ restarts against torch.nn's layer called step by step with its state masked. For
 
 RL_EXAMPLES = """\
 examples:
-  python -m fourfold bench rl
-  python -m fourfold bench rl --batch-size 64 --time 256"""
+  python -m benchmarks rl
+  python -m benchmarks rl --batch-size 64 --time 256"""
 
 COMPILING = """\
 How long torch.compile takes over a model with nn.LLTM, against the length of its sequence: 16 to 4096 steps."""
 
 COMPILING_EXAMPLES = """\
 examples:
-  python -m fourfold bench compiling
-  python -m fourfold bench compiling --skip inductor"""
+  python -m benchmarks compiling
+  python -m benchmarks compiling --skip inductor"""
 
 DISTURBED = """\
 How much slower a sequence on two threads is beside a busy process on one core, and with eight threads asked for under a
@@ -97,8 +98,8 @@ quota of one CPU: a control group's, or, where none can be made, by running on o
 
 DISTURBED_EXAMPLES = """\
 examples:
-  python -m fourfold bench disturbed
-  python -m fourfold bench disturbed --quick"""
+  python -m benchmarks disturbed
+  python -m benchmarks disturbed --quick"""
 
 ALL = """\
 Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. 13 to
@@ -106,8 +107,8 @@ Every benchmark on the CPU, one after the other, then a summary of all targets: 
 
 ALL_EXAMPLES = """\
 examples:
-  python -m fourfold bench all --quick
-  python -m fourfold bench all --json docs/benchmarks/zen3.json --plots docs/benchmarks"""
+  python -m benchmarks all --quick
+  python -m benchmarks all --json docs/benchmarks/zen3.json --plots docs/benchmarks"""
 
 ONE_TABLE = "With one of them, one table; those left out as in the list's first."
 SIZE_WORDS = {
@@ -119,13 +120,12 @@ SIZE_WORDS = {
 }
 
 
-def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
-    bench = commands.add_parser(
-        "bench", help="time fourfold against other ways", description=BENCH, epilog=BENCH_EXAMPLES
-    )
-    benchmarks = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+def build_parser() -> Parser:
+    parser = Parser(prog="python -m benchmarks", description=BENCH, epilog=BENCH_EXAMPLES)
+    benchmarks = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_machine):
         add(benchmarks)
+    return parser
 
 
 def add_cell(benchmarks: argparse._SubParsersAction[Parser]) -> None:
@@ -152,7 +152,7 @@ def add_sequence(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     )
     sizes = sequence.add_argument_group("sizes", ONE_TABLE)
     add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--time")
-    add_layer(sequence)
+    add_layer(sequence, "LLTM LSTM GRU", "all; on a GPU LLTM")
     default = "float32 and autocast to bfloat16; on a GPU float32, tf32, bfloat16, float16"
     add_dtype(sequence, "float32 tf32 bfloat16 float16 autocast", default)
     add_measurement(sequence)
@@ -175,7 +175,7 @@ def add_elementwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
 def add_stream(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     stream = benchmarks.add_parser("stream", help="one step a call", description=STREAM, epilog=STREAM_EXAMPLES)
     add_sizes(stream.add_argument_group("sizes", ONE_TABLE), "--input-size", "--hidden-size")
-    add_layer(stream)
+    add_layer(stream, "LSTM GRU", "both")
     add_measurement(stream, gpu=False)
     set_benchmark(stream, "stream", "input_size", "hidden_size")
 
@@ -218,10 +218,9 @@ def add_sizes(group: argparse._ArgumentGroup, *flags: str) -> None:
         group.add_argument(flag, type=positive_integer, metavar="N", help=SIZE_WORDS[flag])
 
 
-def add_layer(parser: Parser) -> None:
-    names = ("LLTM", "LSTM", "GRU")
-    text = "LLTM, LSTM, GRU or some of them (all; on a GPU LLTM)"
-    parser.add_argument("--layer", nargs="+", choices=names, metavar="NAME", help=text)
+def add_layer(parser: Parser, names: str, default: str) -> None:
+    text = f"some of {names.replace(' ', ', ')} ({default})"
+    parser.add_argument("--layer", nargs="+", choices=names.split(), metavar="NAME", help=text)
 
 
 def add_plots(parser: Parser) -> None:
@@ -230,7 +229,7 @@ def add_plots(parser: Parser) -> None:
 
 
 def set_benchmark(parser: Parser, name: str, *size_names: str) -> None:
-    parser.set_defaults(run=run_bench, benchmark=name, size_names=size_names)
+    parser.set_defaults(run=run_benchmark, benchmark=name, size_names=size_names)
 
 
 def add_dtype(parser: Parser, choices: str, default: str = "") -> None:
@@ -275,7 +274,16 @@ def add_json(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", type=output_file, metavar="FILE", help=file)
 
 
-def run_bench(arguments: argparse.Namespace) -> int:
-    from fourfold import bench
+def run_benchmark(arguments: argparse.Namespace) -> int:
+    from benchmarks import run
+    from benchmarks.request import Request
 
-    return bench.run(bench.Request.of(vars(arguments)))
+    return run.run(Request.of(vars(arguments)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return console.run(build_parser(), arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fourfold.bench.tables import Comparison, judged
+from benchmarks.tables import Comparison, judged
 
 UNIT = "×"
 

@@ -11,9 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fourfold.bench import graphs, timing
-from fourfold.bench.aten import Unavailable, first_sentence
-from fourfold.bench.problem import (
+from benchmarks import clocks, graphs
+from benchmarks.aten import Unavailable, first_sentence
+from benchmarks.problem import (
     BACKWARD,
     BOTH,
     COLD,
@@ -25,6 +25,7 @@ from fourfold.bench.problem import (
     Problem,
     bytes_kept,
 )
+from fourfold.cli import timing
 
 
 @dataclass
@@ -55,10 +56,10 @@ class Row:
 
 
 def compare(
-    problem: Problem, contenders: Sequence[Contender], repeats: int, clock: timing.Clock | None = None
+    problem: Problem, contenders: Sequence[Contender], repeats: int, clock: clocks.Clock | None = None
 ) -> list[Row]:
     """Check every contender, then time those that are right; on a GPU each a second time, from a CUDA graph."""
-    clock = clock or timing.HostClock()
+    clock = clock or clocks.HostClock()
     rows, samples = [], {}
     exact = problem.exact()
     for contender in contenders:
@@ -142,7 +143,7 @@ def inductor(make: Callable[[Callable[[nn.Module], nn.Module]], Candidate], prob
     return candidate
 
 
-def sampler(problem: Problem, candidate: Candidate, clock: timing.Clock) -> timing.Sample:
+def sampler(problem: Problem, candidate: Candidate, clock: clocks.Clock) -> timing.Sample:
     """The tutorial's loop: forward and backward timed apart, gradients cleared in between; first, forward without."""
     call = partial(candidate.call, *problem.inputs)
 
@@ -151,7 +152,7 @@ def sampler(problem: Problem, candidate: Candidate, clock: timing.Clock) -> timi
         with torch.no_grad():
             for phase in (COLD, NO_GRAD):
                 if phase in problem.phases:
-                    seconds[phase] = timing.seconds_per_call(clock, call, iterations, cold=phase == COLD)
+                    seconds[phase] = clocks.seconds_per_call(clock, call, iterations, cold=phase == COLD)
         if problem.trains:
             seconds |= training_seconds(problem, candidate, clock, iterations)
         return {phase: seconds[phase] for phase in problem.phases}
@@ -159,7 +160,7 @@ def sampler(problem: Problem, candidate: Candidate, clock: timing.Clock) -> timi
     return sample
 
 
-def training_seconds(problem: Problem, candidate: Candidate, clock: timing.Clock, iterations: int) -> dict[str, float]:
+def training_seconds(problem: Problem, candidate: Candidate, clock: clocks.Clock, iterations: int) -> dict[str, float]:
     call, inputs, mark = candidate.call, problem.inputs, clock.mark
     forward, backward = [], []
     clock.settle()

@@ -1,4 +1,4 @@
-"""``bench mlp``: small perceptrons; the first is the ROCm extension tutorial's program."""
+"""``mlp``: small perceptrons; the first is the ROCm extension tutorial's program."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from benchmarks import aten, layers
+from benchmarks.comparison import inductor, left_out
+from benchmarks.problem import BOTH, NO_GRAD, OURS, SAVED, Candidate, Contender, Problem, Target
+from benchmarks.request import Request
 from fourfold import reference
-from fourfold.bench import aten, layers
-from fourfold.bench.comparison import inductor, left_out
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS, SAVED, Candidate, Contender, Problem, Target
-from fourfold.bench.request import Request
 
 NAMES = ("batch_size", "input_size", "hidden_size", "output_size")
 SIZES = ((32, 5, 15, 1), (16, 64, 128, 10), (256, 784, 512, 10))

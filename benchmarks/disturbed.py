@@ -1,4 +1,4 @@
-"""``bench disturbed``: how much slower two threads are beside a busy neighbour, and eight under a quota of one CPU.
+"""``disturbed``: how much slower two threads are beside a busy neighbour, and eight under a quota of one CPU.
 
 Both are measured in turns with the undisturbed machine: the neighbour is stopped and continued, and of two processes
 one is under the quota.
@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fourfold.bench import worker
-from fourfold.bench.problem import OURS
-from fourfold.bench.report import Report
-from fourfold.bench.request import Request
-from fourfold.bench.targets import Outcome
-from fourfold.bench.timing import Statistics, paired_ratios, summarise
+from benchmarks import worker
+from benchmarks.problem import OURS
+from benchmarks.report import Report
+from benchmarks.request import Request
+from benchmarks.targets import Outcome
+from fourfold.cli.timing import Statistics, paired_ratios, summarise
 
 LIMIT = 3.0
 NEIGHBOUR_SECONDS = 0.05  # of a sample: several of a scheduler's slices
@@ -27,7 +27,6 @@ QUOTA_SECONDS = 0.3  # of a sample: several of a quota's periods
 PERIOD = 100_000  # µs, the kernel's own choice
 ASKED = 8  # threads under the quota
 REPEATS = 30
-COUNT = 2  # of tables
 SPIN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -133,7 +132,7 @@ def cells(work: str, alone: Samples, disturbed: Samples, slower: Mapping[tuple[s
 def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     # In a session of its own Ctrl-C does not reach it: this process is told, and ends it.
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes, start_new_session=True)
+    process = subprocess.Popen(command, **pipes, start_new_session=True, cwd=Path(__file__).parent.parent)
     try:
         yield process
     finally:
@@ -144,14 +143,14 @@ def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 @contextlib.contextmanager
 def timer(launcher: Sequence[str], threads: int) -> Iterator[Callable[[str, str, float], float]]:
     """A worker, asked for one sample at a time."""
-    with child([*launcher, sys.executable, "-m", "fourfold.bench.worker", str(threads)]) as process:
+    with child([*launcher, sys.executable, "-m", "benchmarks.worker", str(threads)]) as process:
 
         def ask(work: str, row: str, seconds: float) -> float:
             process.stdin.write(f"{work}\t{row}\t{seconds}\n")
             process.stdin.flush()
             answer = process.stdout.readline()
             if not answer:
-                raise RuntimeError(f"bench disturbed: expected a time of {work}, but got the end of its process")
+                raise RuntimeError(f"disturbed: expected a time of {work}, but got the end of its process")
             return float(answer)
 
         yield ask
@@ -178,7 +177,7 @@ def new_group(quota: int | None) -> Path | None:
     """A control group below this process's own, which may run for so many µs in each PERIOD; None where no group can
     be made."""
     for parent in own_groups():
-        group = parent / f"fourfold-bench-{os.getpid()}-{'free' if quota is None else 'bound'}"
+        group = parent / f"fourfold-benchmark-{os.getpid()}-{'free' if quota is None else 'bound'}"
         try:
             group.mkdir()
         except OSError:

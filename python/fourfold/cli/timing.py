@@ -1,4 +1,4 @@
-"""How every benchmark here measures: contenders in turns in one process, medians with their spread, paired ratios."""
+"""How fourfold is measured: contenders in turns in one process, medians with their spread, paired ratios."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
@@ -20,90 +19,6 @@ SLOW_BUDGET = 2.0
 FEWEST_REPEATS = 3
 
 Sample = Callable[[int], Mapping[str, float]]  # runs so many iterations; gives each phase's mean seconds an iteration
-
-
-class Clock(Protocol):
-    """Takes marks before and after work, on the device that does it; what lies between them is read at the end."""
-
-    graphs: bool  # whether the device's work can be captured in CUDA graphs
-
-    def mark(self) -> Any: ...
-
-    def seconds(self, pairs: Sequence[tuple[Any, Any]]) -> float:
-        """The sum over all pairs of marks."""
-
-    def flush(self) -> None:
-        """Leave nothing of the contenders' data in the device's cache."""
-
-    def settle(self) -> None:
-        """Let every contender start alike: nothing in flight, nothing in the device's cache."""
-
-
-class HostClock:
-    """For the CPU, where a call returns when its work is done. Nothing is flushed: rows there are warm."""
-
-    graphs = False
-    mark = staticmethod(time.perf_counter)
-
-    def seconds(self, pairs: Sequence[tuple[float, float]]) -> float:
-        return sum(end - start for start, end in pairs)
-
-    def flush(self) -> None: ...
-
-    def settle(self) -> None: ...
-
-
-class EventClock:
-    """For a GPU, whose work goes on after a call has returned: events in the current stream."""
-
-    graphs = True
-
-    def __init__(self, device: torch.device):
-        # Large enough, too, that the host queues a whole call while the GPU still writes it.
-        size = max(4 * torch.cuda.get_device_properties(device).L2_cache_size, 2**28)
-        self.scratch = torch.empty(size, dtype=torch.uint8, device=device)
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, pairs: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
-        torch.cuda.synchronize()
-        return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
-
-    def flush(self) -> None:
-        self.scratch.zero_()
-
-    def settle(self) -> None:
-        self.flush()
-        torch.cuda.synchronize()
-
-
-def clock_for(device: torch.device) -> Clock:
-    return EventClock(device) if device.type == "cuda" else HostClock()
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, cold: bool = False) -> float:
-    """Calls one after the other between two marks, or, cold, each between its own two after a flush."""
-    clock.settle()
-    if not cold:
-        start = clock.mark()
-        for _ in range(iterations):
-            call()
-        return clock.seconds([(start, clock.mark())]) / iterations
-    pairs = []
-    for _ in range(iterations):
-        clock.flush()
-        start = clock.mark()
-        call()
-        pairs.append((start, clock.mark()))
-    return clock.seconds(pairs) / iterations
 
 
 @dataclass(frozen=True)
@@ -171,6 +86,12 @@ def wall_seconds(sample: Sample, iterations: int) -> float:
     start = time.perf_counter()
     sample(iterations)
     return time.perf_counter() - start
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what runs on a device; on the CPU a call returns when its work is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 MOST = 2**48  # of a count; no memory holds more
 MOST_OF_A_SEED = 2**63 - 1
 MOST_OF_A_NUMBER = 1e30  # computed with in float32
@@ -79,7 +81,7 @@ def output_file(text: str) -> Path:
     return Path(text)
 
 
-def output_directory(benchmark: str, flag: str, path: Path, file: str) -> None:
+def output_directory(command: str, flag: str, path: Path, file: str) -> None:
     """Makes a directory, and refuses one in which ``file`` can't be written later."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ def output_directory(benchmark: str, flag: str, path: Path, file: str) -> None:
     except OSError as error:
         reason = error.strerror
     if reason:
-        raise UsageError(f"{benchmark}: expected {flag} to be a directory to write to, but got {str(path)!r}: {reason}")
+        raise UsageError(f"{command}: expected {flag} to be a directory to write to, but got {str(path)!r}: {reason}")
 
 
 def why_unwritable(path: Path) -> str | None:
@@ -111,3 +113,23 @@ def why_unwritable(path: Path) -> str | None:
 
 def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: str) -> None:
     group.add_argument(flag, type=positive_integer, default=default, metavar="N", help=f"{text} (%(default)s)")
+
+
+def add_machine(group: argparse._ArgumentGroup) -> None:
+    """The options of :func:`usable_device` and of how many threads run."""
+    device = "where both run: cpu, cuda, cuda:1, mps (%(default)s)"
+    group.add_argument("--device", default="cpu", metavar="NAME", help=device)
+    group.add_argument("--threads", type=thread_count, metavar="N", help="CPU threads (torch's own choice)")
+
+
+def usable_device(command: str, name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"{command}: expected --device to be cpu, cuda, cuda:1 or mps, but got {name!r}") from error
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if device.type != "cpu" and (present is None or present.type != device.type):
+        raise UsageError(f"{command}: expected --device to be one that torch can use here, but got {name!r}")
+    if device.type != "cpu" and (device.index or 0) >= torch.accelerator.device_count():
+        raise UsageError(f"{command}: expected one of {torch.accelerator.device_count()} devices, but got {name!r}")
+    return device

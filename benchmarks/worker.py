@@ -1,4 +1,4 @@
-"""A process of its own that times recurrent sequences on request: ``python -m fourfold.bench.worker THREADS``.
+"""A process of its own that times recurrent sequences on request: ``python -m benchmarks.worker THREADS``.
 
 A line on its input names a subject and for how many seconds to repeat it; a line on its output answers with the mean
 seconds of a call.
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fourfold.bench import sequence
-from fourfold.bench.precision import FLOAT32
-from fourfold.bench.problem import OURS, Candidate, Problem
+from benchmarks import sequence
+from benchmarks.precision import FLOAT32
+from benchmarks.problem import OURS, Candidate, Problem
 
 FORWARD_WORK, TRAINING_WORK, LARGE_WORK = "B16 I32 H128, forward", "B16 I32 H128, training", "B1 I512 H512, forward"
 SIZES = {FORWARD_WORK: (16, 32, 128, 100), TRAINING_WORK: (16, 32, 128, 100), LARGE_WORK: (1, 512, 512, 100)}

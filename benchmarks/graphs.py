@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fourfold.bench.aten import Unavailable, first_sentence
-from fourfold.bench.problem import BOTH, COLD, NO_GRAD, Candidate, Problem, total
-from fourfold.bench.timing import Clock, Sample, seconds_per_call, synchronize
+from benchmarks.aten import Unavailable, first_sentence
+from benchmarks.clocks import Clock, seconds_per_call
+from benchmarks.problem import BOTH, COLD, NO_GRAD, Candidate, Problem, total
+from fourfold.cli.timing import Sample, synchronize
 
 WARM_CALLS = 3  # before a capture, on a stream of their own: libraries set themselves up in first calls
 

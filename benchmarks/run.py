@@ -1,4 +1,4 @@
-"""``python -m fourfold bench``: fourfold against other ways to run the same mathematics."""
+"""One benchmark, or all: tables as soon as they are measured, then the summary, the file and the pictures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from fourfold.bench import environment, records, tables, targets, timing
-from fourfold.bench.comparison import compare
-from fourfold.bench.problem import Problem
-from fourfold.bench.progress import Screen, screen
-from fourfold.bench.report import Report
-from fourfold.bench.request import Request
-from fourfold.bench.targets import Outcome
+from benchmarks import environment, records, tables, targets
+from benchmarks.clocks import clock_for
+from benchmarks.comparison import compare
+from benchmarks.problem import Problem
+from benchmarks.report import Report
+from benchmarks.request import Request
+from benchmarks.targets import Outcome
+from fourfold.cli import timing
 
 SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "compiling", "disturbed")
 LEGEND = (
@@ -57,11 +58,12 @@ def run(request: Request) -> int:
     """Run one benchmark, or all, at each number of threads; the exit code is 1 when a row's numbers were wrong."""
     done = Run(environment.collect(request.repeats, request.device))
     suites = SUITES if request.benchmark == "all" else (request.benchmark,)
-    modules = {name: importlib.import_module(f"fourfold.bench.{name}") for name in suites}
-    with on_device(request.device), screen(sum(count(module, request) for module in modules.values())) as shown:
-        shown.text(environment.opening(done.facts))
+    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in suites}
+    with on_device(request.device):
+        print(environment.opening(done.facts), flush=True)
         for name, module in modules.items():
-            for table in measured(module, request, shown):
+            for table in comparisons(module, request) if hasattr(module, "problems") else module.reports(request):
+                print(f"\n{table.plain() if isinstance(table, Report) else tables.plain(table)}", flush=True)
                 done.results.append({"suite": name, **as_dictionary(table)})
                 done.outcomes += table.outcomes if isinstance(table, Report) else targets.outcomes(table)
                 save(request, done, complete=False)  # so that a run cut short leaves what it measured
@@ -75,29 +77,14 @@ def run(request: Request) -> int:
     return int(done.wrong)
 
 
-def count(module: ModuleType, request: Request) -> int:
-    """How many tables there will be."""
-    if not hasattr(module, "problems"):
-        return module.COUNT
-    return sum(len(threads_of(problem, request)) for problem in module.problems(request))
-
-
 def threads_of(problem: Problem, request: Request) -> list[int]:
     return [count for count in request.threads if problem.threads is None or count in problem.threads]
 
 
-def measured(module: ModuleType, request: Request, shown: Screen) -> Iterator[tables.Comparison | Report]:
-    """A benchmark's tables, each shown as soon as it is there."""
-    for table in comparisons(module, request, shown) if hasattr(module, "problems") else module.reports(request):
-        shown.table(table)
-        yield table
-
-
-def comparisons(module: ModuleType, request: Request, shown: Screen) -> Iterator[tables.Comparison]:
-    clock = timing.clock_for(request.device)
+def comparisons(module: ModuleType, request: Request) -> Iterator[tables.Comparison]:
+    clock = clock_for(request.device)
     for problem in module.problems(request):
         for count in threads_of(problem, request):
-            shown.begin(problem.title)
             with timing.pinned_threads(count), problem.precision.allowed():
                 rows = compare(problem, module.contenders(problem, request.skip), request.repeats, clock)
             clocks = environment.clocks(request.device)
@@ -119,7 +106,7 @@ def save(request: Request, done: Run, complete: bool) -> None:
 
 def draw(request: Request, done: Run) -> None:
     if request.plots is not None:
-        from fourfold.bench import plots
+        from benchmarks import plots
 
         files = plots.draw(records.rounded(done.contents(request, True)), request.plots)
         print(

@@ -6,11 +6,45 @@ import codecs
 import io
 import os
 import sys
+from collections.abc import Sequence
+
+from fourfold.cli.usage import Parser, UsageError
 
 # What the output has beyond ASCII, in ASCII.
 _IN_ASCII = {"×": "x", "│": "|", "…": "...", "±": "+-", "µ": "u", "·": "*", "²": "^2", "→": "->"}
 # What torch says of sizes that no memory holds.
 _OUT_OF_MEMORY = ("allocate memory", "out of memory", "not enough memory", "size calculation", "numel: integer")
+
+
+def run(parser: Parser, arguments: Sequence[str] | None) -> int:
+    """Run one command and return its exit code: 0, 1 for a result that is wrong, 2 for a request that can't be met, and
+    a shell's own where Ctrl-C or a closed pipe ended it."""
+    show_every_character()
+
+    def fail(sentence: str, code: int) -> int:
+        print(f"{parser.prog}{sentence}", file=sys.stderr)
+        return code
+
+    try:
+        try:
+            parsed = parser.parse_args(arguments)
+            return parsed.run(parsed)
+        finally:
+            sys.stdout.flush()  # while what goes wrong can still be told
+    except UsageError as error:
+        return fail(f" {error}", 2)
+    except KeyboardInterrupt:
+        return fail(": interrupted", 130)
+    except BrokenPipeError:
+        give_up_output()
+        return 141
+    except OSError as error:
+        give_up_output()
+        return fail(f": expected to read and write its files, but the system says: {error}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return fail(f": expected sizes that fit into memory, but torch says: {first_line(error)}", 2)
 
 
 def show_every_character() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import fourfold
-from fourfold.bench.precision import FLOAT32, PRECISIONS, Precision
-from fourfold.usage import UsageError, output_directory
+from benchmarks.precision import FLOAT32, PRECISIONS, Precision
+from fourfold.cli.usage import UsageError, output_directory
 
 SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # what a quick look does without
 
@@ -39,16 +39,14 @@ class Request:
         benchmark, quick = options["benchmark"], options["quick"]
         device = usable_device(benchmark, options.get("device") or "cpu")
         if device.type == "cuda" and options.get("threads"):
-            raise UsageError(f"bench {benchmark}: expected --threads only with --device cpu, but got {device}")
+            raise UsageError(f"{benchmark}: expected --threads only with --device cpu, but got {device}")
         precisions = [PRECISIONS[name] for name in options.get("dtype") or ()]
         if device.type == "cpu" and any(precision.tf32 for precision in precisions):
-            raise UsageError(f"bench {benchmark}: expected --dtype tf32 only with --device cuda, but got cpu")
+            raise UsageError(f"{benchmark}: expected --dtype tf32 only with --device cuda, but got cpu")
         if options.get("plots") is not None and importlib.util.find_spec("matplotlib") is None:
-            raise UsageError(
-                f"bench {benchmark}: expected matplotlib for --plots, but it is missing: pip install 'fourfold[bench]'"
-            )
+            raise UsageError(f"{benchmark}: expected matplotlib for --plots, but it is missing: pip install matplotlib")
         if options.get("plots") is not None:
-            output_directory(f"bench {benchmark}", "--plots", options["plots"], "speedup.png")
+            output_directory(f"{benchmark}", "--plots", options["plots"], "speedup.png")
         sizes = {name: options[name] for name in options["size_names"] if options[name] is not None}
         return cls(
             benchmark,
@@ -76,18 +74,18 @@ def usable_device(benchmark: str, name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"bench {benchmark}: expected --device to be cpu, cuda or cuda:1, but got {name!r}")
+        raise UsageError(f"{benchmark}: expected --device to be cpu, cuda or cuda:1, but got {name!r}")
     if device.type == "cpu":
         return device
     if torch.version.cuda is None:
         built = f"torch {torch.__version__} is built without CUDA"
-        raise UsageError(f"bench {benchmark}: expected a device that torch can use, but got {name!r}: {built}")
+        raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: {built}")
     if not torch.cuda.is_available():
-        raise UsageError(f"bench {benchmark}: expected a device that torch can use, but got {name!r}: it sees no GPU")
+        raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: it sees no GPU")
     if (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise UsageError(f"bench {benchmark}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
+        raise UsageError(f"{benchmark}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
     state = fourfold.backends()["cuda"]
     if not state["usable"]:
-        raise UsageError(f"bench {benchmark}: expected a fourfold with CUDA kernels, but of them: {state['reason']}")
+        raise UsageError(f"{benchmark}: expected a fourfold with CUDA kernels, but of them: {state['reason']}")
     return torch.device("cuda", device.index or 0)

@@ -7,8 +7,8 @@ import json
 import math
 from typing import Any
 
-from fourfold.bench.comparison import Row
-from fourfold.bench.tables import Comparison, judged
+from benchmarks.comparison import Row
+from benchmarks.tables import Comparison, judged
 
 DIGITS = 4  # of a figure: more than a measurement has
 WIDTH = 120

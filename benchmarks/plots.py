@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS
-from fourfold.bench.sequence import COMPILED as CENTRE
-from fourfold.bench.sequence import LSTM, NAMES
+from benchmarks.problem import BOTH, NO_GRAD, OURS
+from benchmarks.sequence import COMPILED as CENTRE
+from benchmarks.sequence import LSTM, NAMES
 
 AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
 HELD = {"batch_size": "batch {}", "input_size": "input {}", "hidden_size": "hidden {}", "time": "{} steps"}

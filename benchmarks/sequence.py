@@ -1,4 +1,4 @@
-"""``bench sequence``: LLTM, LSTM and GRU over whole sequences, beside torch.nn's layers of the same sizes."""
+"""``sequence``: LLTM, LSTM and GRU over whole sequences, beside torch.nn's layers of the same sizes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from benchmarks import layers, onnx_runtime
+from benchmarks.comparison import inductor, left_out
+from benchmarks.layers import KINDS, LLTM, Kind
+from benchmarks.precision import FLOAT32, ON_GPU, Precision
+from benchmarks.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Rate, Target, largest_norm
+from benchmarks.request import Request
 from fourfold import reference
-from fourfold.bench import layers, onnx_runtime
-from fourfold.bench.comparison import inductor, left_out
-from fourfold.bench.layers import KINDS, LLTM, Kind
-from fourfold.bench.precision import FLOAT32, ON_GPU, Precision
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Rate, Target, largest_norm
-from fourfold.bench.request import Request
 
 NAMES = ("batch_size", "input_size", "hidden_size", "time")
 SIZES = {

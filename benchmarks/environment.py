@@ -15,7 +15,7 @@ import torch
 
 import fourfold
 from fourfold import _C
-from fourfold.bench import timing
+from fourfold.cli import timing
 
 GPU_FACTS = {
     "driver": "driver_version",
@@ -94,7 +94,7 @@ def commit() -> str | None:
     """The source tree's, from git or, where the sources were copied without it, from FOURFOLD_COMMIT."""
     if named := os.environ.get("FOURFOLD_COMMIT"):
         return named
-    command = ["git", "-C", str(Path(fourfold.__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fourfold.bench.precision import FLOAT32, Precision
+from benchmarks.precision import FLOAT32, Precision
 
 COLD, NO_GRAD, FORWARD, BACKWARD, BOTH = (
     "forward, cold cache",

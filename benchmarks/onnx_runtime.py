@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fourfold.bench.aten import Unavailable
-from fourfold.bench.problem import Candidate, Problem
+from benchmarks.aten import Unavailable
+from benchmarks.problem import Candidate, Problem
 
 # Where ONNX's gates stand among torch's: i, o, f, c of i, f, g, o; z, r, h of r, z, n.
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}

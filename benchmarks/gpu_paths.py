@@ -1,7 +1,7 @@
 """Times the kernels that an operator could take on a GPU, each forced by FOURFOLD_GPU_PATH, at sizes around those where
 it changes from one to another (cuda/launch.cuh, cuda/mlp.cu).
 
-    python scripts/gpu_paths.py [--json FILE] [--quick] [--device cuda]
+    python -m benchmarks.gpu_paths [--json FILE] [--quick] [--device cuda]
 
 A row is one size; a path that can't take it says so. Each is the median of samples taken in turns, in microseconds,
 with gradients and without, beside the clocks that the GPU had just afterwards.
@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 import fourfold
-from fourfold.bench import environment, timing
+from benchmarks import environment
+from benchmarks.clocks import Clock, clock_for, seconds_per_call
+from fourfold.cli import timing
 
 VARIABLE = "FOURFOLD_GPU_PATH"
 DTYPES = (torch.bfloat16, torch.float32)
@@ -76,7 +78,7 @@ def works(device: torch.device, quick: bool) -> Iterator[Work]:
             yield Work("mlp", sizes, dtype, ("fused", "vendor"), fourfold.mlp, drawn(dtype, *shapes))
 
 
-def measure(work: Work, clock: timing.Clock, repeats: int) -> list[dict[str, Any]]:
+def measure(work: Work, clock: Clock, repeats: int) -> list[dict[str, Any]]:
     """A row for each phase: the paths' medians in microseconds, or why one can't take this size."""
     rows = []
     for phase, call in work.calls().items():
@@ -93,7 +95,7 @@ def measure(work: Work, clock: timing.Clock, repeats: int) -> list[dict[str, Any
         for _ in range(repeats):
             for path, taken in samples.items():
                 os.environ[VARIABLE] = path
-                taken.append(1e6 * timing.seconds_per_call(clock, call, 5))
+                taken.append(1e6 * seconds_per_call(clock, call, 5))
         medians = {path: timing.summarise(taken).median for path, taken in samples.items()}
         rows.append({"phase": phase, "microseconds": medians, "refused": refused})
     return rows
@@ -107,7 +109,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     repeats = 5 if arguments.quick else 20
-    clock = timing.clock_for(device)
+    clock = clock_for(device)
     contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
     before = os.environ.get(VARIABLE)
     try:

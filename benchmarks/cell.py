@@ -1,4 +1,4 @@
-"""``bench cell``: one step of the LLTM, the C++ extension tutorial's own table."""
+"""``cell``: one step of the LLTM, the C++ extension tutorial's own table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from benchmarks import aten
+from benchmarks.comparison import inductor, left_out
+from benchmarks.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target
+from benchmarks.request import Request
 from fourfold import reference
-from fourfold.bench import aten
-from fourfold.bench.comparison import inductor, left_out
-from fourfold.bench.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target
-from fourfold.bench.request import Request
 
 PLAIN = "plain PyTorch"
 INDUCTOR = "torch.compile (Inductor)"

@@ -1,0 +1,159 @@
+"""The command line: ``python -m fourfold {info,demo,bench}``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import fourfold
+from fourfold.cli.console import run
+from fourfold.cli.usage import (
+    Parser,
+    UsageError,
+    add_integer,
+    add_machine,
+    natural_number,
+    output_file,
+    positive_integer,
+    positive_number,
+)
+
+DESCRIPTION = """\
+fourfold: fused PyTorch operators."""
+
+EXAMPLES = """\
+examples:
+  python -m fourfold info            what is installed, and what of it this machine can use
+  python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, in turns
+  python -m fourfold bench cell      the C++ extension tutorial's table: one step of the LLTM
+  python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron"""
+
+INFO = """\
+Print the versions of fourfold, torch and Python, how this fourfold was built, which backends it has and whether
+this machine can use them, and which operators have a kernel on which device. Paste it into a bug report."""
+
+INFO_EXAMPLES = """\
+examples:
+  python -m fourfold info
+  python -m fourfold info --json | jq .backends"""
+
+DEMO = """\
+Train a character-level language model on the sources of Python's standard library, twice and in turns: with the
+LLTM as the PyTorch tutorial writes it, and with fourfold.nn.LLTM. Both start from the same parameters and see the
+same text in the same order. Prints whether their losses agree, the speed of both, and a text that the trained model
+writes; saves a picture of both. The exit code is 1 when the losses don't agree."""
+
+DEMO_EXAMPLES = """\
+examples:
+  python -m fourfold demo                                   about a minute on two cores
+  python -m fourfold demo --steps 200                       a quick look: the text will be poor
+  python -m fourfold demo --hidden-size 512 --steps 4000    a better writer, in its own time
+  python -m fourfold demo --threads 1 --out results"""
+
+BENCH = """\
+Time fourfold against plain PyTorch, in one process and in turns: with cell one step of the LLTM, the C++ extension
+tutorial's table; with mlp the ROCm extension tutorial's perceptron. Both ways are checked against float64 before
+anything is timed, and the exit code is 1 when one is wrong. The other suites are in the source tree: python -m
+benchmarks --help, run there, lists them."""
+
+BENCH_EXAMPLES = """\
+examples:
+  python -m fourfold bench cell
+  python -m fourfold bench cell --batch-size 1 --hidden-size 512 --threads 1
+  python -m fourfold bench mlp --device cuda --dtype bfloat16
+  python -m fourfold bench mlp --repeats 100 --json mlp.json"""
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="python -m fourfold", description=DESCRIPTION, epilog=EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"fourfold {fourfold.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_info(commands)
+    add_demo(commands)
+    add_bench(commands)
+    return parser
+
+
+def add_info(commands: argparse._SubParsersAction[Parser]) -> None:
+    info = commands.add_parser("info", help="versions, backends and operators", description=INFO, epilog=INFO_EXAMPLES)
+    info.add_argument("--json", action="store_true", help="print JSON instead of text")
+    info.set_defaults(run=run_info)
+
+
+def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
+    demo = commands.add_parser("demo", help="train a language model twice", description=DEMO, epilog=DEMO_EXAMPLES)
+    model = demo.add_argument_group("model")
+    add_integer(model, "--hidden-size", 192, "hidden units of the LLTM")
+    add_integer(model, "--embedding-size", 32, "numbers that stand for one character")
+    training = demo.add_argument_group("training")
+    add_integer(training, "--steps", 2000, "optimizer steps of each model, at least 2")
+    add_integer(training, "--batch-size", 16, "pieces of text in one step")
+    add_integer(training, "--sequence-length", 64, "characters in one piece of text")
+    rate = "highest learning rate; it rises over the first tenth of the steps, then falls to 0 (%(default)s)"
+    training.add_argument("--lr", type=positive_number, default=1e-2, metavar="X", help=rate)
+    seed = "seed of parameters, data order and text sample (%(default)s)"
+    training.add_argument("--seed", type=natural_number, default=0, metavar="N", help=seed)
+    machine = demo.add_argument_group("machine")
+    add_machine(machine)
+    out = "where the picture fourfold-demo.png goes; made if missing (the current directory)"
+    machine.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=out)
+    demo.set_defaults(run=run_demo)
+
+
+def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+    bench = commands.add_parser("bench", help="time the cell and the MLP", description=BENCH, epilog=BENCH_EXAMPLES)
+    bench.add_argument("suite", type=suite, metavar="SUITE", help="cell or mlp")
+    sizes = bench.add_argument_group("sizes", "Those left out are the tutorial's.")
+    for name, text in {
+        "batch": "rows",
+        "input": "inputs",
+        "hidden": "hidden units",
+        "output": "outputs, of mlp",
+    }.items():
+        sizes.add_argument(f"--{name}-size", type=positive_integer, metavar="N", help=text)
+    machine = bench.add_argument_group("machine")
+    add_machine(machine)
+    dtypes = ("float32", "float64", "bfloat16", "float16")
+    machine.add_argument(
+        "--dtype", choices=dtypes, default="float32", metavar="NAME", help=f"{', '.join(dtypes)} (%(default)s)"
+    )
+    measurement = bench.add_argument_group("measurement")
+    add_integer(measurement, "--repeats", 40, "samples of each way, taken in turns")
+    file = "also write every figure, with the versions, to FILE"
+    measurement.add_argument("--json", type=output_file, metavar="FILE", help=file)
+    bench.set_defaults(run=run_bench)
+
+
+def suite(name: str) -> str:
+    if name not in ("cell", "mlp"):
+        raise argparse.ArgumentTypeError(
+            f"expected cell or mlp, but got {name!r}; the other suites are in fourfold's source tree: python -m "
+            "benchmarks --help, run there, lists them"
+        )
+    return name
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    from fourfold.cli import info
+
+    print(info.as_json() if arguments.json else info.as_text())
+    return 0
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    from fourfold import demo
+
+    if arguments.steps < 2:
+        raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
+    return demo.run(arguments)
+
+
+def run_bench(arguments: argparse.Namespace) -> int:
+    from fourfold.cli import bench
+
+    return bench.run(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run(build_parser(), arguments)
