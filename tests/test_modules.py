@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import pickletools
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,37 @@ def test_copies_and_pickles(name: str) -> None:
     module = MODULES[name]()
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(run(twin), run(module))
+
+
+PUBLIC = {
+    **MODULES,
+    "LSTM": lambda: fourfold.nn.LSTM(3, 4),
+    "GRU": lambda: fourfold.nn.GRU(3, 4),
+    "LSTMCell": lambda: fourfold.nn.LSTMCell(3, 4),
+    "GRUCell": lambda: fourfold.nn.GRUCell(3, 4),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_class_says_where_people_import_it_from(name: str) -> None:
+    module = PUBLIC[name]()
+    assert str(type(module)) == f"<class 'fourfold.nn.{name.split()[0]}'>"
+    written = [value for _, value, _ in pickletools.genops(pickle.dumps(module, protocol=2)) if isinstance(value, str)]
+    assert {word for word in written if word.startswith("fourfold")} == {f"fourfold.nn {name.split()[0]}"}
+    assert type(pickle.loads(pickle.dumps(module))) is type(module)
+
+
+def test_every_public_class_is_pickled_here() -> None:
+    assert {name.split()[0] for name in PUBLIC} == set(fourfold.nn.__all__)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LSTMCell", "GRUCell", "Sequential"])
+def test_an_optimized_layers_class_reads_well_too(name: str) -> None:
+    sizes = [nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)] if name == "Sequential" else (3, 4)
+    model = getattr(nn, name)(*sizes)
+    fourfold.optimize(model)
+    assert str(type(model)) == f"<class 'fourfold._optimize.Fused{name}'>"
+    assert f"cfourfold._optimize\nFused{name}\n".encode() in pickle.dumps(model, protocol=2)
 
 
 def test_extra_repr() -> None:

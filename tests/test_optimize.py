@@ -14,7 +14,8 @@ from torch.nn.utils import parametrize
 from torch.profiler import profile
 
 import fourfold
-from fourfold import replacement, stacks
+from fourfold import _optimize
+from fourfold._optimize import stacks
 
 
 class Model(nn.Module):
@@ -347,5 +348,5 @@ def test_with_distributed_data_parallel(first: str, tmp_path: Path) -> None:
 
 
 def test_every_replacement_is_a_subclass() -> None:
-    for former, (ours, op) in replacement._CLASSES.items():
+    for former, (ours, op) in _optimize._CLASSES.items():
         assert issubclass(ours, former) and op in fourfold.operator_names()

@@ -221,7 +221,7 @@ def test_weights_made_of_others(pair: tuple, rewrite: str) -> None:
     agree(layer, twin, x)
     assert any(word in why_left(layer) for word in ("parametrized", "made of others", "has hooks"))
     fourfold.restore(twin)
-    assert not any(isinstance(m, fourfold.fused.Fused) for m in twin.modules())
+    assert not any(isinstance(m, fourfold._optimize.Fused) for m in twin.modules())
     torch.testing.assert_close(twin(x), layer(x))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold.fused import Fused
+from fourfold._optimize import Fused
 from test_optimize import Model, operators_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "recurrent.md"

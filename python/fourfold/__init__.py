@@ -28,9 +28,9 @@ from fourfold import _native, functional, nn, reference
 _native.enable_gradients()
 
 from fourfold._backends import backends, cpu_capability, operator_names
+from fourfold._optimize import optimize, restore
 from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *
-from fourfold.replacement import optimize, restore
 
 __version__: str = _C.build_info()["version"]
 

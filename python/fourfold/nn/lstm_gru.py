@@ -4,7 +4,7 @@ written for torch.nn's keep working."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
 from fourfold.freezing import Freezable, prepacked_weights
-from fourfold.recurrent import expect_pair
-from fourfold.sequence import lay_out_packed_reset, lay_out_reset, run_layers, tensors_of
+from fourfold.nn.checks import expect_pair
+from fourfold.nn.recurrent import Layers, tensors_of
 
 _is_compiling = torch.compiler.is_compiling
 _dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
@@ -44,11 +44,8 @@ def _outside_dynamo() -> Callable[..., tuple]:
     return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
-class _Layers(Freezable):
-    """What LSTM and GRU share: torch's checks in torch's words, and the layout of input, states and reset."""
-
-    def _parameter_names(self) -> list[tuple[str, ...]]:
-        return [tuple(names) for names in self._all_weights]
+class _TorchLayers(Layers):
+    """What LSTM and GRU share: torch's checks in torch's words, and autocast's dtypes."""
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
@@ -57,64 +54,14 @@ class _Layers(Freezable):
             return _outside_dynamo()(self, input, hx, reset)
         return self._forward(input, hx, reset)
 
-    def _forward(self, input: Any, hx: Any, reset: Any) -> tuple:
-        parameters = [tensors_of(self, names) for names in self._all_weights]
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx, reset, parameters)
-        if not isinstance(input, Tensor):
-            raise TypeError(
-                f"{self.mode}: expected input to be a Tensor or a PackedSequence, but got {type(input).__name__}"
-            )
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{self.mode}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        batched = input.dim() == 3
-        x = input if batched else input.unsqueeze(1)
-        if batched and self.batch_first:
-            x = x.transpose(0, 1)
-        states = self._initial_states(x, x.shape[1], hx, batched)
-        self._check(x, states, parameters[0][0])
-        reset = lay_out_reset(self, self.mode, reset, input)
-        output, final = self._run_layers(parameters, x, states, None, reset)
-        if not batched:
-            return output.squeeze(1), self._as_hx([s.squeeze(1) for s in final])
-        return output.transpose(0, 1) if self.batch_first else output, self._as_hx(final)
+    def _wrong_dimensions(self, input: Tensor) -> str:
+        return f"Expected input to be 2D or 3D, got {input.dim()}D instead"
 
-    def _forward_packed(self, input: PackedSequence, hx: Any, reset: Any, parameters: list) -> tuple:
-        data, batch_sizes, sorted_indices, unsorted_indices = input
-        # In a captured graph a given state's batch is the batch, so that the graph need not read batch_sizes.
-        given = hx is not None and _is_compiling()
-        batch = (hx[0] if self.mode == "LSTM" else hx).shape[-2] if given else int(batch_sizes[0])
-        states = self._initial_states(data, batch, hx, True)
-        self._check(data, states, parameters[0][0], batch_sizes)
-        if hx is not None and sorted_indices is not None:
-            states = [s.index_select(1, sorted_indices) for s in states]
-        reset = lay_out_packed_reset(self.mode, reset, input)
-        output, final = self._run_layers(parameters, data, states, batch_sizes, reset)
-        if unsorted_indices is not None:
-            final = [s.index_select(1, unsorted_indices) for s in final]
-        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._as_hx(final)
-
-    def _run_layers(self, parameters: list, x: Tensor, states: Any, batch_sizes: Any, reset: Any) -> tuple:
-        output, final = run_layers(self, self._operator, parameters, x, states, batch_sizes, reset)
-        if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
-            return output, final
-        if self.mode == "LSTM" and batch_sizes is None and _torchs_lstm_is_onednns(x):
-            return output, final
-        dtype = _dtype_under_autocast(states[-1])
-        return output.to(dtype), tuple(s.to(dtype) for s in final)
-
-    def _initial_states(self, x: Tensor, batch: Any, hx: Any, batched: bool) -> list[Tensor]:
-        lstm = self.mode == "LSTM"
-        if hx is None:
-            directions = 2 if self.bidirectional else 1
-            zeros = x.new_zeros(self.num_layers * directions, batch, self.hidden_size)
-            return [zeros, zeros] if lstm else [zeros]
-        if lstm:
-            states = list(expect_pair("LSTM", hx, "(h_0, c_0)"))
-        elif isinstance(hx, Tensor):
-            states = [hx]
-        else:
+    def _given_states(self, hx: Any, batch: int | None, batched: bool) -> Sequence[Tensor]:
+        lstm = self._name == "LSTM"
+        if not lstm and not isinstance(hx, Tensor):
             raise TypeError(f"GRU: expected hx to be a torch.Tensor, but got {type(hx).__name__}")
+        states = expect_pair("LSTM", hx, "(h_0, c_0)") if lstm else (hx,)
         wanted = 3 if batched else 2
         if any(s.dim() != wanted for s in states):
             got = f"({states[0].dim()}-D, {states[-1].dim()}-D) tensors" if lstm else f"{hx.dim()}-D tensor"
@@ -122,13 +69,12 @@ class _Layers(Freezable):
                 f"For {'batched' if batched else 'unbatched'} {wanted}-D input, hx {'and cx ' * lstm}should also be "
                 f"{wanted}-D but got {got}"
             )
-        return states if batched else [s.unsqueeze(1) for s in states]
+        return states
 
-    def _check(self, x: Tensor, states: list[Tensor], weight: Tensor, batch_sizes: Tensor | None = None) -> None:
-        """x: time first. The fast path compares; only what looks wrong goes through torch's own checks."""
+    def _check(self, x: Tensor, states: Sequence[Tensor], weight: Tensor, batch_sizes: Tensor | None) -> None:
+        """The fast path compares; only what looks wrong goes through torch's own checks."""
         batch = states[0].shape[1] if batch_sizes is not None else x.shape[1]
-        directions = 2 if self.bidirectional else 1
-        shape = (self.num_layers * directions, batch, self.hidden_size)
+        shape = self._state_shape(batch)
         fits = x.shape[-1] == self.input_size and x.dtype == weight.dtype and all(s.shape == shape for s in states)
         if batch_sizes is not None and fits and not _is_compiling():
             fits = batch == int(batch_sizes[0])
@@ -139,11 +85,17 @@ class _Layers(Freezable):
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
 
-    def _as_hx(self, states: Any) -> Any:
-        return tuple(states) if self.mode == "LSTM" else states[0]
+    def _run_layers(self, parameters: Any, x: Tensor, states: Any, batch_sizes: Tensor | None, reset: Any) -> tuple:
+        output, final = super()._run_layers(parameters, x, states, batch_sizes, reset)
+        if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
+            return output, final
+        if self._name == "LSTM" and batch_sizes is None and _torchs_lstm_is_onednns(x):
+            return output, final
+        dtype = _dtype_under_autocast(states[-1])
+        return output.to(dtype), tuple(s.to(dtype) for s in final)
 
 
-class LSTM(_Layers, nn.LSTM):
+class LSTM(_TorchLayers, nn.LSTM):
     """:class:`torch.nn.LSTM`, each layer and direction in one call, with restarts within a sequence.
 
     Args:
@@ -170,6 +122,7 @@ class LSTM(_Layers, nn.LSTM):
         TypeError: dtypes that differ.
     """
 
+    _name = "LSTM"
     _operator = staticmethod(F.lstm)
     _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
@@ -181,7 +134,7 @@ class LSTM(_Layers, nn.LSTM):
             )
 
 
-class GRU(_Layers, nn.GRU):
+class GRU(_TorchLayers, nn.GRU):
     """:class:`torch.nn.GRU`, each layer and direction in one call, with restarts within a sequence.
 
     Args:
@@ -196,20 +149,42 @@ class GRU(_Layers, nn.GRU):
         TypeError: dtypes that differ.
     """
 
+    _name = "GRU"
+    _state_count = 1
     _operator = staticmethod(F.gru)
     _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
 
-_CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class _Cell(Freezable):
-    """One step of a layer: a sequence of length one."""
+    """One step of a layer: a sequence of length one. _states: what torch's errors call the parts of the state."""
+
+    _name: str
+    _states: tuple[str, ...]
 
     def _parameter_names(self) -> list[tuple[str, ...]]:
-        return [_CELL_NAMES]
+        return [CELL_NAMES]
 
-    def _step(self, x: Tensor, states: tuple[Tensor, ...]) -> Any:
+    def _forward(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{self._name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        batched = input.dim() == 2
+        x = input if batched else input.unsqueeze(0)
+        if states is None:
+            states = [x.new_zeros(x.shape[0], self.hidden_size)] * len(self._states)
+        else:
+            for name, state in zip(self._states, states, strict=True):
+                if state.dim() not in (1, 2):
+                    raise ValueError(f"{self._name}: Expected {name} to be 1D or 2D, got {state.dim()}D instead")
+            states = states if batched else [s.unsqueeze(0) for s in states]
+        final = self._step(x, states)
+        if batched:
+            return final
+        return tuple(s.squeeze(0) for s in final) if isinstance(final, tuple) else final.squeeze(0)
+
+    def _step(self, x: Tensor, states: Sequence[Tensor]) -> Any:
         """x: (batch, input_size). Returns the operator's final state."""
         if x.shape[-1] != self.input_size:
             raise RuntimeError(f"input has inconsistent input_size: got {x.shape[-1]} expected {self.input_size}")
@@ -220,7 +195,7 @@ class _Cell(Freezable):
                 raise RuntimeError(
                     f"hidden{k} has inconsistent hidden_size: got {state.shape[-1]}, expected {self.hidden_size}"
                 )
-        parameters = tensors_of(self, _CELL_NAMES)
+        parameters = tensors_of(self, CELL_NAMES)
         if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):
             return self._step_under_autocast(x, states, parameters)
         prepacked = prepacked_weights(self, [parameters], x)
@@ -249,24 +224,13 @@ class LSTMCell(_Cell, nn.LSTMCell):
         TypeError: dtypes that differ.
     """
 
+    _name = "LSTMCell"
+    _states = ("hx[0]", "hx[1]")
     _operator = staticmethod(F.lstm)
     _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if input.dim() not in (1, 2):
-            raise ValueError(f"LSTMCell: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        batched = input.dim() == 2
-        x = input if batched else input.unsqueeze(0)
-        if hx is None:
-            h = c = x.new_zeros(x.shape[0], self.hidden_size)
-        else:
-            h, c = expect_pair("LSTMCell", hx, "(h, c)")
-            for k, value in enumerate((h, c)):
-                if value.dim() not in (1, 2):
-                    raise ValueError(f"LSTMCell: Expected hx[{k}] to be 1D or 2D, got {value.dim()}D instead")
-            h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
-        h, c = self._step(x, (h, c))
-        return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
+        return self._forward(input, None if hx is None else expect_pair("LSTMCell", hx, "(h, c)"))
 
 
 class GRUCell(_Cell, nn.GRUCell):
@@ -283,18 +247,10 @@ class GRUCell(_Cell, nn.GRUCell):
         TypeError: dtypes that differ.
     """
 
+    _name = "GRUCell"
+    _states = ("hidden",)
     _operator = staticmethod(F.gru)
     _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        if input.dim() not in (1, 2):
-            raise ValueError(f"GRUCell: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        if hx is not None and hx.dim() not in (1, 2):
-            raise ValueError(f"GRUCell: Expected hidden to be 1D or 2D, got {hx.dim()}D instead")
-        batched = input.dim() == 2
-        x = input if batched else input.unsqueeze(0)
-        if hx is None:
-            hx = input.new_zeros(*input.shape[:-1], self.hidden_size)
-        h = hx if batched else hx.unsqueeze(0)
-        h = self._step(x, (h,))
-        return h if batched else h.squeeze(0)
+        return self._forward(input, None if hx is None else (hx,))

@@ -6,14 +6,14 @@ state_dicts, optimisers, hooks and every reference to it stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from fourfold.freezing import Freezable, unfreeze
-from fourfold.fused import (
+from fourfold._optimize.layers import (
     Fused,
     FusedGRU,
     FusedGRUCell,
@@ -22,12 +22,20 @@ from fourfold.fused import (
     is_torchs_class,
     names_of,
     sees_nodes,
+    why_not_plain,
 )
-from fourfold.limits import LIMITS
+from fourfold._optimize.limits import LIMITS
+from fourfold._optimize.stacks import (
+    FusedSequential,
+    Stack,
+    count_weights,
+    find_stacks,
+    find_unfused,
+    is_watched,
+    sizes_of,
+)
+from fourfold.freezing import Freezable, unfreeze
 from fourfold.operators._check import has_kernel
-from fourfold.plain import why_not_plain
-from fourfold.stacks import FusedSequential, Stack, count_weights, find_stacks, fits_limits, is_watched
-from fourfold.unfused import find_unfused
 
 # By torch's class, ours and the operator that it runs on.
 _CLASSES: dict[type[nn.Module], tuple[type[Fused], str]] = {
@@ -37,6 +45,8 @@ _CLASSES: dict[type[nn.Module], tuple[type[Fused], str]] = {
     nn.GRUCell: (FusedGRUCell, "gru"),
     nn.Sequential: (FusedSequential, "mlp_layers"),
 }
+for _ours, _ in _CLASSES.values():  # what a pickle says
+    _ours.__module__ = __name__
 _SEES_NODES = (
     "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
 )
@@ -81,7 +91,7 @@ def optimize(model: nn.Module) -> Report:
 
     Each changed module stays the same object with the same parameters, hooks and keys of state_dict; only its class is
     another, a subclass of the one that it had. A layer is left where fourfold would not be faster, as
-    ``fourfold.limits`` has it, and where its result could be another. :func:`restore` undoes it.
+    ``fourfold._optimize.limits`` has it, and where its result could be another. :func:`restore` undoes it.
 
     What stood at that time is looked at again in each call: while a parameter or the input is no plain tensor, or a
     mode follows torch's operations, a layer runs as torch.nn's.
@@ -119,12 +129,14 @@ def optimize(model: nn.Module) -> Report:
     _expect_model("optimize", model)
     report = Report()
     for name, module in model.named_modules():
-        if isinstance(module, (Freezable, Fused)):
-            continue
-        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-            _replace_layer(report, name or "(the model)", module)
-        elif isinstance(module, nn.Sequential):
-            _replace_stacks(report, name or "(the model)", module)
+        found = list(_look_at(name or "(the model)", module))
+        for *what, now, reason in found:
+            if reason is None:
+                report.changed.append(Entry(*what, now))
+            else:
+                report.left.append(Entry(*what, reason))
+        if any(reason is None for *_, reason in found):
+            module.__class__ = _CLASSES[type(module)][0]
     return report
 
 
@@ -165,14 +177,23 @@ def _expect_model(function: str, model: Any) -> None:
         )
 
 
-def _replace_layer(report: Report, name: str, module: nn.Module) -> None:
+def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str | None]]:
+    """What of a module could be changed: its name and kind, what it would be, and what stands against that."""
     kind = type(module).__name__
-    reason = _reason_to_leave(module)
-    if reason is not None:
-        report.left.append(Entry(name, kind, reason))
+    if isinstance(module, (Freezable, Fused)):
         return
-    _change_class(module)
-    report.changed.append(Entry(name, kind, f"fourfold.nn.{kind}"))
+    if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        yield name, kind, f"fourfold.nn.{kind}", _reason_to_leave(module)
+    if isinstance(module, nn.Sequential):
+        children, keys = list(module.children()), list(module._modules)
+        stacks = find_stacks(children)
+        for stack in stacks:
+            kind = f"Linear-{stack.activation} {sizes_of(stack.layers)}"
+            reason = _reason_to_leave_stack(module, stack, children)
+            yield f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", kind, "one operator", reason
+        for unfused in find_unfused(children, stacks):
+            place = f"{name}[{keys[unfused.begin]}:{keys[unfused.end - 1]}]"
+            yield place, unfused.kind, "", unfused.reason
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
@@ -191,50 +212,23 @@ def _reason_to_leave(module: nn.Module) -> str | None:
     weight = next(module.parameters(), None)
     if weight is None:
         return "it has no parameters of its own"
-    reason = why_not_plain(module, names_of(module)) or _reason_of_place(weight, _CLASSES[type(module)][1])
-    limits = LIMITS.get(weight.dtype)
-    if reason is None and module.hidden_size > limits.hidden_size:
-        reason = _too_large("hidden_size", module.hidden_size, limits.hidden_size, weight.dtype)
-    return reason
+    reason = why_not_plain(module, names_of(module))
+    return reason or _reason_of_weight(weight, _CLASSES[type(module)][1], "hidden_size", module.hidden_size)
 
 
-def _reason_of_place(weight: torch.Tensor, op: str) -> str | None:
+def _reason_of_weight(weight: torch.Tensor, op: str, what: str, size: int) -> str | None:
+    """By its dtype, its device, and the size that the limits are about."""
     if weight.dtype not in LIMITS:
         return f"its parameters are of dtype {weight.dtype}"
     if not has_kernel(op, weight.device):
         return f"this build of fourfold has no kernel for device {weight.device.type}"
-    return None
-
-
-def _too_large(what: str, size: int, most: int, dtype: torch.dtype) -> str:
+    limits = LIMITS[weight.dtype]
+    most = limits.hidden_size if what == "hidden_size" else limits.stack_weights
+    if size <= most:
+        return None
     if most == 0:
-        return f"fourfold is no faster in {dtype}"
-    return f"{what} {size} is above {most}, the largest that is faster in {dtype}"
-
-
-def _replace_stacks(report: Report, name: str, module: nn.Sequential) -> None:
-    children = list(module.children())
-    keys = list(module._modules)
-    changed = False
-    stacks = find_stacks(children)
-    for stack in stacks:
-        sizes = (stack.layers[0].in_features, *(layer.out_features for layer in stack.layers))
-        entry = (f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", f"Linear-{stack.activation} {_sizes(sizes)}")
-        reason = _reason_to_leave_stack(module, stack, children)
-        if reason is None:
-            changed = True
-            report.changed.append(Entry(*entry, "one operator"))
-        else:
-            report.left.append(Entry(*entry, reason))
-    for unfused in find_unfused(children, stacks):
-        place = f"{name}[{keys[unfused.begin]}:{keys[unfused.end - 1]}]"
-        report.left.append(Entry(place, unfused.kind, unfused.reason))
-    if changed:
-        _change_class(module)
-
-
-def _sizes(sizes: tuple[int, ...]) -> str:
-    return "-".join(str(size) for size in sizes)
+        return f"fourfold is no faster in {weight.dtype}"
+    return f"{what} {size} is above {most}, the largest that is faster in {weight.dtype}"
 
 
 def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[nn.Module]) -> str | None:
@@ -250,13 +244,4 @@ def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[n
         reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
         if reason is not None:
             return reason
-    weight = stack.layers[0].weight
-    reason = _reason_of_place(weight, "mlp_layers")
-    if reason is None and not fits_limits(stack):
-        most = LIMITS[weight.dtype].stack_weights
-        reason = _too_large("its count of weights", count_weights(stack), most, weight.dtype)
-    return reason
-
-
-def _change_class(module: nn.Module) -> None:
-    module.__class__ = _CLASSES[type(module)][0]
+    return _reason_of_weight(stack.layers[0].weight, "mlp_layers", "its count of weights", count_weights(stack))

@@ -1,22 +1,21 @@
-"""Linear layers with an activation between, recognised in an nn.Sequential and run as one operator."""
+"""Linear layers with an activation between, recognised in an nn.Sequential and run as one operator; and those that look
+like such a stack and are none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.modules.batchnorm import _NormBase
 
 from fourfold import functional as F
-from fourfold.fused import Fused, sees_nodes
-from fourfold.limits import LIMITS
-from fourfold.plain import is_followed, is_plain
+from fourfold._optimize.layers import Fused, is_followed, is_plain, is_torchs_class, sees_nodes
+from fourfold._optimize.limits import LIMITS
+from fourfold.nn.mlp import ACTIVATIONS, activation_of
 
-# mlp_layers' activations, by torch.nn's class.
-ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
-# What the operator computes is what these classes compute, unless a program exchanges it.
-_FORWARDS = {kind: kind.forward for kind in (nn.Linear, *ACTIVATIONS)}
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _linear = nn.functional.linear
 _ABSENT = object()
 
@@ -37,6 +36,10 @@ def run_stack(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor
 
 def count_weights(stack: Stack) -> int:
     return sum(layer.in_features * layer.out_features for layer in stack.layers)
+
+
+def sizes_of(layers: Sequence[nn.Linear]) -> str:
+    return "-".join(map(str, (layers[0].in_features, *(layer.out_features for layer in layers))))
 
 
 def fits_limits(stack: Stack) -> bool:
@@ -69,13 +72,6 @@ def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
     return None if activation is None else Stack(begin, end, tuple(layers), activation)
 
 
-def activation_of(child: nn.Module) -> str | None:
-    """mlp_layers' name for what the module computes, if it has one."""
-    if type(child) is nn.GELU and child.approximate != "none":
-        return None
-    return ACTIVATIONS.get(type(child))
-
-
 def is_watched(child: nn.Module) -> bool:
     """Whether a call of the module does more than its forward, or its forward is not its class's."""
     return bool(
@@ -84,7 +80,7 @@ def is_watched(child: nn.Module) -> bool:
         or child._backward_hooks
         or child._backward_pre_hooks
         or "forward" in child.__dict__
-        or type(child).forward is not _FORWARDS[type(child)]
+        or not is_torchs_class(type(child))
     )
 
 
@@ -124,3 +120,63 @@ class FusedSequential(Fused, nn.Sequential):
                 input = children[at](input)
                 at += 1
         return input
+
+
+class Unfused(NamedTuple):
+    """children[begin:end] of a Sequential, from a Linear layer to a later one."""
+
+    begin: int
+    end: int
+    kind: str
+    reason: str
+
+
+def find_unfused(children: Sequence[nn.Module], stacks: Sequence[Stack]) -> list[Unfused]:
+    """Pairs of Linear layers, not in one stack, with nothing but activations, dropout or norms between; those that
+    follow on one another for one reason are one entry."""
+    found: list[Unfused] = []
+    for begin, end in _pairs(children):
+        if any(stack.begin <= begin and end <= stack.end for stack in stacks):
+            continue
+        reason = _reason(children, begin, end)
+        if found and found[-1].end == begin + 1 and found[-1].reason == reason:
+            begin = found.pop().begin
+        found.append(Unfused(begin, end, _kind(children[begin:end]), reason))
+    return found
+
+
+def _pairs(children: Sequence[nn.Module]) -> Iterator[tuple[int, int]]:
+    layers = [k for k, child in enumerate(children) if isinstance(child, nn.Linear)]
+    for left, right in zip(layers, layers[1:], strict=False):
+        between = children[left + 1 : right]
+        if between and all(_may_stand_between(child) for child in between):
+            yield left, right + 1
+
+
+def _may_stand_between(child: nn.Module) -> bool:
+    return isinstance(child, _NORMS) or (not child._modules and next(child.parameters(), None) is None)
+
+
+def _kind(children: Sequence[nn.Module]) -> str:
+    """As a stack's, with all the classes that occur, in order."""
+    names = dict.fromkeys(type(child).__name__ for child in children)
+    return f"{'-'.join(names)} {sizes_of([child for child in children if isinstance(child, nn.Linear)])}"
+
+
+def _reason(children: Sequence[nn.Module], begin: int, end: int) -> str:
+    for layer in (children[begin], children[end - 1]):
+        if isinstance(layer, nn.LazyLinear):
+            return "a LazyLinear has no weights before its first call; optimize the model after it"
+        if nn.utils.parametrize.is_parametrized(layer):
+            return "a layer's parameters are parametrized"
+        if type(layer) is not nn.Linear:
+            return f"its {type(layer).__name__} is a subclass of Linear, whose forward may be another"
+    between = children[begin + 1 : end - 1]
+    for child in between:
+        if type(child) is nn.GELU and child.approximate != "none":
+            return f"its GELU is approximate={child.approximate!r}, and the operator's is exact"
+        if type(child) not in ACTIVATIONS:
+            return f"{type(child).__name__} stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
+    if len(between) > 1:
+        return "more than one activation stands between two of its layers"
+    return "its activation is another than that of the stack before, and an operator takes one"

@@ -9,12 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
-from fourfold.plain import PLAIN
-from fourfold.recurrent import expect_features, expect_size, reset_uniform
-from fourfold.stacks import activation_of
+from fourfold.nn.checks import PLAIN, expect_features, expect_size
+from fourfold.nn.recurrent import reset_uniform
 
-_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
+_CLASSES = {name: kind for kind, name in ACTIVATIONS.items()}
 _ABSENT = object()
+
+
+def activation_of(child: nn.Module) -> str | None:
+    """mlp_layers' name for what the module computes, if it has one."""
+    if type(child) is nn.GELU and child.approximate != "none":
+        return None
+    return ACTIVATIONS.get(type(child))
 
 
 def _parameter(layer: nn.Module, name: str) -> Tensor | None:
@@ -71,7 +78,7 @@ class MLP(nn.Module):
         input_size: int | None = None,
     ):
         super().__init__()
-        if activation not in _ACTIVATIONS:
+        if activation not in _CLASSES:
             raise ValueError(f"MLP: expected activation to be relu, tanh, gelu or silu, but got {activation}")
         self.activation = activation
         like = {"device": device, "dtype": dtype}
@@ -95,7 +102,7 @@ class MLP(nn.Module):
             raise ValueError(f"MLP: expected sizes to have those of the input and the output, but got {self.sizes}")
         for k, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
             if k > 0:
-                self.add_module(str(2 * k - 1), _ACTIVATIONS[self.activation]())
+                self.add_module(str(2 * k - 1), _CLASSES[self.activation]())
             self.add_module(str(2 * k), nn.Linear(inputs, outputs, bias, **like))
 
     def _add_tutorial_parameters(self, bias: bool, like: dict[str, Any]) -> None:

@@ -1,0 +1,12 @@
+"""fourfold's operators as modules. Parameters bear the names and shapes of the published tutorials, so their
+checkpoints load."""
+
+from fourfold.nn.elementwise import Axpby, Softshrink
+from fourfold.nn.lltm import LLTM, LLTMCell
+from fourfold.nn.lstm_gru import GRU, LSTM, GRUCell, LSTMCell
+from fourfold.nn.mlp import MLP
+
+__all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Softshrink"]
+
+for _name in __all__:  # where people import them from is what a pickle and a class's repr say
+    globals()[_name].__module__ = __name__

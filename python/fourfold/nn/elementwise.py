@@ -1,0 +1,44 @@
+"""The elementwise operators as modules."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fourfold import functional as F
+
+
+class Axpby(nn.Module):
+    """αx + βy; :func:`fourfold.axpby` says the rest.
+
+    Args:
+        alpha, beta: numbers.
+    """
+
+    def __init__(self, alpha: float = 2, beta: float = 1):
+        super().__init__()
+        self.alpha = alpha
+        self.beta = beta
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.axpby(x, y, self.alpha, self.beta)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}, beta={self.beta}"
+
+
+class Softshrink(nn.Module):
+    """Shrinks each element towards zero by λ, as :class:`torch.nn.Softshrink` does.
+
+    Args:
+        lambd: λ, at least 0.
+    """
+
+    def __init__(self, lambd: float = 0.5):
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return str(self.lambd)

@@ -1,0 +1,230 @@
+"""The LLTM, one step of it and over whole sequences."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from fourfold import functional as F
+from fourfold.nn.checks import expect_features, expect_pair, expect_size
+from fourfold.nn.recurrent import Layers, reset_uniform, tensors_of
+
+
+def _add_parameters(module: nn.Module, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
+    rows = 3 * module.hidden_size
+    weights = torch.empty(rows, module.hidden_size + input_size, **like)
+    module.register_parameter(names[0], nn.Parameter(weights))
+    module.register_parameter(names[1], nn.Parameter(torch.empty(rows, **like)) if bias else None)
+
+
+def _flatten_biases(state_dict: dict[str, Any], keys: Sequence[str], size: int) -> None:
+    """A tutorial's checkpoint has them as rows."""
+    for key in keys:
+        if getattr(state_dict.get(key), "shape", None) == (1, size):
+            state_dict[key] = state_dict[key].reshape(-1)
+
+
+class LLTMCell(nn.Module):
+    """One step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial; :func:`fourfold.lltm_cell` gives
+    its formula.
+
+    Args:
+        input_size: the size of x.
+        hidden_size: the size of h and c.
+        bias: whether the gates have a bias.
+        device, dtype: of the parameters.
+
+    Shapes:
+        ``h, c = cell(x, (h, c))`` with x (batch, input_size) and the state (batch, hidden_size) each; unbatched,
+        (input_size,) and (hidden_size,). A state left out is zero.
+
+    Attributes:
+        weights: (3 * hidden_size, hidden_size + input_size), h before x, gates in the order i, o, g.
+        bias: (3 * hidden_size,), or None. A checkpoint that holds (1, 3 * hidden_size) loads too.
+
+    Raises:
+        ValueError: a size below 1, or shapes that do not fit together.
+        TypeError: dtypes that differ, or are not floating point.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.input_size = expect_size("LLTMCell", "input_size", input_size)
+        self.hidden_size = expect_size("LLTMCell", "hidden_size", hidden_size)
+        _add_parameters(self, ("weights", "bias"), self.input_size, bias, {"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
+        reset_uniform(self, self.hidden_size)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        weights, bias = tensors_of(self, ("weights", "bias"))
+        try:
+            return self._step(x, state, weights, bias)
+        except (AttributeError, TypeError, ValueError):
+            expect_features("LLTMCell", x, self.input_size, weights)
+            raise
+
+    def _step(self, x: Tensor, state: Any, weights: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        batched = x.dim() != 1
+        rows = x if batched else x.unsqueeze(0)
+        if state is None:
+            h = c = rows.new_zeros(*rows.shape[:-1], self.hidden_size)
+        else:
+            h, c = expect_pair("LLTMCell", state, "(h, c)")
+            h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
+        h, c = F.lltm_cell(rows, h, c, weights, bias)
+        return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        _flatten_biases(state_dict, [f"{prefix}bias"], 3 * self.hidden_size)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is not None else ", bias=False")
+
+
+class LLTM(Layers, nn.Module):
+    """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
+
+    Args:
+        input_size: the size of each step of the input.
+        hidden_size: the size of h and c.
+        num_layers: how many layers, each on the one before.
+        bias: whether the gates have a bias.
+        batch_first: input and output are (batch, time, …) instead of (time, batch, …); states are not affected.
+        dropout: the probability of dropout on the output of each layer but the last, in training.
+        bidirectional: each layer runs in both directions; outputs are concatenated, forward first.
+        device, dtype: of the parameters.
+
+    Shapes:
+        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``, with D = 2 if bidirectional else 1:
+
+        - input: (time, batch, input_size), or unbatched (time, input_size), or a PackedSequence
+        - h_0, c_0, h_n, c_n: (D * num_layers, batch, hidden_size), unbatched without batch. Left out, zero.
+        - output: input's shape with D * hidden_size last, packed when input is.
+        - reset: input's shape without its last dimension, of bools: True where a new segment begins, as in
+          :class:`fourfold.nn.LSTM`. Packed when input is.
+
+        Zero time steps and zero batch give empty outputs, and the initial state back.
+
+    Attributes:
+        weights_l[k], weights_l[k]_reverse: (3 * hidden_size, hidden_size + the layer's input size), h before x, gates
+            in the order i, o, g.
+        bias_l[k], bias_l[k]_reverse: (3 * hidden_size,), or None.
+
+    Raises:
+        ValueError: a size below 1, a dropout outside [0, 1], shapes that do not fit together, the checkpoint of a cell.
+        TypeError: dtypes that differ, or are not floating point.
+    """
+
+    _name = "LLTM"
+    _operator = staticmethod(F.lltm)
+    _prepack = staticmethod(torch.ops.fourfold.lltm_prepack.default)
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.input_size = expect_size("LLTM", "input_size", input_size)
+        self.hidden_size = expect_size("LLTM", "hidden_size", hidden_size)
+        self.num_layers = expect_size("LLTM", "num_layers", num_layers)
+        if not isinstance(dropout, numbers.Real) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ValueError(f"LLTM: expected dropout to be a number in [0, 1], but got {dropout!r}")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                f"LLTM: dropout={dropout} has no effect with num_layers=1: it acts between layers", stacklevel=2
+            )
+        self.bias = bool(bias)
+        self.batch_first = bool(batch_first)
+        self.dropout = float(dropout)
+        self.bidirectional = bool(bidirectional)
+        self._all_weights = []
+        for layer in range(self.num_layers):
+            size = self.input_size if layer == 0 else self.hidden_size * self.num_directions
+            for direction in ("", "_reverse")[: self.num_directions]:
+                self._all_weights.append([f"weights_l{layer}{direction}", f"bias_l{layer}{direction}"])
+                _add_parameters(self, self._all_weights[-1], size, bias, {"device": device, "dtype": dtype})
+        self.reset_parameters()
+
+    @property
+    def num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def reset_parameters(self) -> None:
+        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
+        reset_uniform(self, self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: tuple[Tensor, Tensor] | None = None,
+        reset: Tensor | PackedSequence | None = None,
+    ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
+        return self._forward(input, hx, reset)
+
+    def _wrong_dimensions(self, input: Tensor) -> str:
+        return (
+            f"expected input to have 3 dimensions, or 2 when unbatched, but got shape {tuple(input.shape)}; for a "
+            "single step use fourfold.nn.LLTMCell"
+        )
+
+    def _given_states(self, hx: Any, batch: int | None, batched: bool) -> Sequence[Tensor]:
+        states = expect_pair("LLTM", hx, "(h_0, c_0)")
+        shape = self._state_shape(states[0].size(-2) if batch is None else batch)
+        expected = shape if batched else (shape[0], shape[2])
+        for name, state in zip(("h_0", "c_0"), states, strict=True):
+            if tuple(state.shape) != expected:
+                names = "num_layers * num_directions, batch, hidden_size"
+                names = names if batched else names.replace(" batch,", "")
+                hint = "; for a single step use fourfold.nn.LLTMCell" if batched and state.dim() == 2 else ""
+                raise ValueError(
+                    f"LLTM: expected {name} to have shape ({names}) = {expected}, but got {tuple(state.shape)}{hint}"
+                )
+        return states
+
+    def _check(self, x: Tensor, states: Sequence[Tensor], weight: Tensor, batch_sizes: Tensor | None) -> None:
+        expect_features("LLTM", x, self.input_size, weight)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if f"{prefix}weights" in state_dict:
+            raise ValueError(
+                f"LLTM: this checkpoint holds {prefix}weights, which is a cell's; load it into fourfold.nn.LLTMCell, "
+                f"or rename {prefix}weights to {prefix}weights_l0 and {prefix}bias to {prefix}bias_l0"
+            )
+        _flatten_biases(state_dict, [prefix + bias for _, bias in self._all_weights], 3 * self.hidden_size)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                text += f", {name}={getattr(self, name)}"
+        return text

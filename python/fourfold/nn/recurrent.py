@@ -1,0 +1,199 @@
+"""What LLTM, LSTM and GRU share. An operator computes one layer in one direction; here they are composed: layers,
+directions, dropout between, packed input, and the restarts that a mask gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from fourfold.freezing import Freezable, prepacked_weights
+
+
+def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
+    """Parameters by name. Most lie in the module's dictionary; a parametrized one is an attribute."""
+    found = module._parameters
+    return [p if (p := found.get(name)) is not None else getattr(module, name) for name in names]
+
+
+def reset_uniform(module: nn.Module, hidden_size: int) -> None:
+    """The tutorials' rule: all parameters uniform within ±1/√hidden_size."""
+    bound = 1 / math.sqrt(hidden_size)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
+
+
+class Layers(Freezable):
+    """A module that has torch.nn.LSTM's ``num_layers``, ``batch_first``, ``bidirectional`` and ``dropout``.
+
+    Such a class says its _name, as errors have it; its _operator, the function for one layer and direction; in
+    _all_weights the parameters' names of each, in the order of the states; and
+
+    - _wrong_dimensions(input): what is wrong of an input with neither 2 nor 3.
+    - _given_states(hx, batch, batched): the user's states, looked at. batch is None for packed input.
+    - _check(x, states, weight, batch_sizes): whatever else must fit before the operator runs; x is time first.
+    """
+
+    _name: str
+    _state_count = 2
+    _all_weights: list[list[str]]
+    _operator: Callable[..., tuple]
+
+    def _parameter_names(self) -> list[tuple[str, ...]]:
+        return [tuple(names) for names in self._all_weights]
+
+    def _state_shape(self, batch: Any) -> tuple[Any, ...]:
+        return self.num_layers * (2 if self.bidirectional else 1), batch, self.hidden_size
+
+    def _forward(self, input: Any, hx: Any, reset: Any) -> tuple:
+        parameters = [tensors_of(self, names) for names in self._all_weights]
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx, reset, parameters)
+        if not isinstance(input, Tensor):
+            raise TypeError(
+                f"{self._name}: expected input to be a Tensor or a PackedSequence, but got {type(input).__name__}"
+            )
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{self._name}: {self._wrong_dimensions(input)}")
+        batched = input.dim() == 3
+        x = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            x = x.transpose(0, 1)
+        states = self._initial_states(x, x.shape[1], hx, batched)
+        self._check(x, states, parameters[0][0], None)
+        reset = lay_out_reset(self._name, reset, input, self.batch_first)
+        output, final = self._run_layers(parameters, x, states, None, reset)
+        if not batched:
+            return output.squeeze(1), self._as_hx([s.squeeze(1) for s in final])
+        return output.transpose(0, 1) if self.batch_first else output, self._as_hx(final)
+
+    def _forward_packed(self, input: PackedSequence, hx: Any, reset: Any, parameters: list) -> tuple:
+        data, batch_sizes, sorted_indices, unsorted_indices = input
+        # With a state given its batch is the batch, so that a captured graph need not read batch_sizes.
+        states = self._initial_states(data, int(batch_sizes[0]) if hx is None else None, hx, True)
+        self._check(data, states, parameters[0][0], batch_sizes)
+        if hx is not None and sorted_indices is not None:
+            states = [s.index_select(1, sorted_indices) for s in states]
+        reset = lay_out_packed_reset(self._name, reset, input)
+        output, final = self._run_layers(parameters, data, states, batch_sizes, reset)
+        if unsorted_indices is not None:
+            final = [s.index_select(1, unsorted_indices) for s in final]
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._as_hx(final)
+
+    def _initial_states(self, x: Tensor, batch: Any, hx: Any, batched: bool) -> Sequence[Tensor]:
+        if hx is None:
+            return [x.new_zeros(self._state_shape(batch))] * self._state_count
+        states = self._given_states(hx, batch, batched)
+        return states if batched else [s.unsqueeze(1) for s in states]
+
+    def _as_hx(self, states: Sequence[Tensor]) -> Any:
+        return tuple(states) if self._state_count > 1 else states[0]
+
+    def _run_layers(
+        self,
+        parameters: Sequence[Sequence[Tensor | None]],
+        x: Tensor,
+        states: Sequence[Tensor],
+        batch_sizes: Tensor | None,
+        reset: Tensor | None,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The last layer's output and the final states, as ``states``.
+
+        x: (time, batch, input_size), or (rows, input_size) when packed. reset: (time, batch) or (rows), or None.
+        """
+        directions = 2 if self.bidirectional else 1
+        resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
+        single = len(parameters) == 1
+        initial = [(s[0],) if single else s.unbind(0) for s in states]
+        prepacked = prepacked_weights(self, parameters, x)
+        final: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(directions):
+                k = layer * directions + direction
+                output, state = self._operator(
+                    x,
+                    *(s[k] for s in initial),
+                    *parameters[k],
+                    reverse=direction == 1,
+                    batch_sizes=batch_sizes,
+                    reset=resets[direction],
+                    prepacked=None if prepacked is None else prepacked[k],
+                )
+                outputs.append(output)
+                final.append(state if isinstance(state, tuple) else (state,))
+            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
+            if self.dropout > 0 and layer < self.num_layers - 1:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        if single:
+            return x, tuple(s.unsqueeze(0) for s in final[0])
+        return x, tuple(torch.stack(column) for column in zip(*final, strict=True))
+
+
+def lay_out_reset(name: str, reset: Any, input: Tensor, batch_first: bool) -> Tensor | None:
+    """The mask as the operators take it, time first. ``input`` is the module's input as the user gave it."""
+    if reset is None:
+        return None
+    if not isinstance(reset, Tensor):
+        raise TypeError(f"{name}: expected reset to be a torch.Tensor of bools, but got {type(reset).__name__}")
+    if reset.dtype != torch.bool:
+        raise TypeError(
+            f"{name}: expected reset to have dtype torch.bool, but got {reset.dtype}; convert it with reset.bool()"
+        )
+    if reset.shape != input.shape[:-1]:
+        steps = {2: "(time,)", 3: "(batch, time)" if batch_first else "(time, batch)"}[input.dim()]
+        raise ValueError(
+            f"{name}: expected reset to have shape {steps} = {tuple(input.shape[:-1])}, but got {tuple(reset.shape)}"
+        )
+    if input.dim() == 2:
+        return reset.unsqueeze(1)
+    return reset.transpose(0, 1) if batch_first else reset
+
+
+def lay_out_packed_reset(name: str, reset: Any, input: PackedSequence) -> Tensor | None:
+    if reset is None:
+        return None
+    alike = isinstance(reset, PackedSequence) and reset.data.shape == input.data.shape[:1]
+    if not alike or reset.data.dtype != torch.bool:
+        raise ValueError(
+            f"{name}: expected reset to be a PackedSequence of bools with one for each step of the input, as the input "
+            "is packed; pack the mask with the input's lengths"
+        )
+    for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+        _expect_same_packing(name, field, getattr(reset, field), getattr(input, field))
+    return reset.data
+
+
+def _expect_same_packing(name: str, field: str, given: Tensor | None, wanted: Tensor | None) -> None:
+    if given is wanted:
+        return
+    sentence = (
+        f"{name}: expected reset to have the input's {field}, but they differ; pack the mask as the input is packed, "
+        "with the same lengths and the same enforce_sorted"
+    )
+    comparable = given is not None and wanted is not None and given.shape == wanted.shape
+    if comparable and torch.compiler.is_compiling():  # a captured graph knows no values: it compares when it runs
+        torch._assert_async((given == wanted.to(given.device)).all(), sentence)
+    elif not comparable or not torch.equal(given, wanted.to(given.device)):
+        raise ValueError(sentence)
+
+
+def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor | None:
+    """Where the reverse direction restarts: at the last step of each segment, which is the one before a reset."""
+    if reset is None:
+        return None
+    if batch_sizes is None:
+        moved = reset.roll(-1, 0)
+        moved[-1:] = False  # not concatenated from parts, whose sizes a captured graph would have to add up
+        return moved
+    # A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.
+    earlier = torch.repeat_interleave(batch_sizes[:-1], batch_sizes[1:])
+    first = reset.shape[0] - earlier.shape[0]
+    moved = torch.zeros_like(reset)
+    rows = torch.arange(first, reset.shape[0], dtype=earlier.dtype, device=earlier.device)
+    moved[(rows - earlier).to(reset.device)] = reset[first:]
+    return moved
