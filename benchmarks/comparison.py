@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchmarks import clocks, graphs
+from benchmarks import clocks, graphs, timing
 from benchmarks.aten import Unavailable, first_sentence
 from benchmarks.problem import (
     BACKWARD,
@@ -25,7 +25,7 @@ from benchmarks.problem import (
     Problem,
     bytes_kept,
 )
-from fourfold.cli import timing
+from fourfold.cli.timing import synchronize
 
 
 @dataclass
@@ -96,7 +96,7 @@ def prepare(problem: Problem, contender: Contender, exact: Sequence[Tensor]) -> 
     except RuntimeError as error:  # one row's trouble, such as too little memory, leaves the others their figures
         row.reason, row.wrong = f"failed: {first_sentence(error)}", row.own
         return row, None
-    timing.synchronize(problem.device)
+    synchronize(problem.device)
     row.first_call = time.perf_counter() - start
     row.kept = bytes_kept(problem, candidate) if problem.keeps else None
     return row, candidate if is_right(row, problem, results, exact) else None

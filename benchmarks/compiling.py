@@ -18,8 +18,9 @@ from benchmarks.aten import first_sentence
 from benchmarks.report import Report
 from benchmarks.request import Request
 from benchmarks.targets import Outcome
+from benchmarks.timing import summarise
 from fourfold import reference
-from fourfold.cli.timing import pinned_threads, summarise
+from fourfold.cli.timing import pinned_threads
 
 LENGTHS = (16, 64, 256, 1024, 4096)
 QUICK_LENGTHS = (16, 4096)

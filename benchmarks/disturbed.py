@@ -19,7 +19,7 @@ from benchmarks.problem import OURS
 from benchmarks.report import Report
 from benchmarks.request import Request
 from benchmarks.targets import Outcome
-from fourfold.cli.timing import Statistics, paired_ratios, summarise
+from benchmarks.timing import Statistics, paired_ratios, summarise
 
 LIMIT = 3.0
 NEIGHBOUR_SECONDS = 0.05  # of a sample: several of a scheduler's slices

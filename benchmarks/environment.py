@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import fourfold
+from benchmarks.timing import ENOUGH_REPEATS
 from fourfold import _C
 from fourfold.cli import timing
 
@@ -43,7 +44,7 @@ def collect(repeats: int, device: torch.device) -> dict[str, Any]:
         "load_average": load,
         "noisy": timing.is_noisy(load),
         "repeats": repeats,
-        "trial": repeats < timing.ENOUGH_REPEATS,
+        "trial": repeats < ENOUGH_REPEATS,
     }
     return facts if device.type == "cpu" else {**facts, "gpu": gpu(device)}
 
@@ -116,7 +117,7 @@ def opening(facts: Mapping[str, Any]) -> str:
     if facts["noisy"]:
         lines.append(f"NOISY: the load average was above {timing.NOISY_LOAD} at the start; don't quote these figures.")
     if facts["trial"]:
-        lines.append(f"TRIAL: fewer than {timing.ENOUGH_REPEATS} repeats; don't quote these figures.")
+        lines.append(f"TRIAL: fewer than {ENOUGH_REPEATS} repeats; don't quote these figures.")
     return "\n".join(lines)
 
 

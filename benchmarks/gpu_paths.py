@@ -23,7 +23,7 @@ from torch import Tensor
 import fourfold
 from benchmarks import environment
 from benchmarks.clocks import Clock, clock_for, seconds_per_call
-from fourfold.cli import timing
+from benchmarks.timing import summarise
 
 VARIABLE = "FOURFOLD_GPU_PATH"
 DTYPES = (torch.bfloat16, torch.float32)
@@ -96,7 +96,7 @@ def measure(work: Work, clock: Clock, repeats: int) -> list[dict[str, Any]]:
             for path, taken in samples.items():
                 os.environ[VARIABLE] = path
                 taken.append(1e6 * seconds_per_call(clock, call, 5))
-        medians = {path: timing.summarise(taken).median for path, taken in samples.items()}
+        medians = {path: summarise(taken).median for path, taken in samples.items()}
         rows.append({"phase": phase, "microseconds": medians, "refused": refused})
     return rows
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from benchmarks.aten import Unavailable, first_sentence
 from benchmarks.clocks import Clock, seconds_per_call
 from benchmarks.problem import BOTH, COLD, NO_GRAD, Candidate, Problem, total
-from fourfold.cli.timing import Sample, synchronize
+from benchmarks.timing import Sample
+from fourfold.cli.timing import synchronize
 
 WARM_CALLS = 3  # before a capture, on a stream of their own: libraries set themselves up in first calls
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from benchmarks import timing
 from benchmarks.comparison import Row
 from benchmarks.problem import OURS, SAVED, Problem, Target
-from fourfold.cli import timing
 
 HEADINGS = ("µs", "median", "minimum", "spread", "ratio")
 

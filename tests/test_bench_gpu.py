@@ -24,11 +24,11 @@ from benchmarks import (
     request,
     sequence,
     tables,
+    timing,
 )
 from benchmarks.__main__ import main
 from benchmarks.precision import FLOAT32
 from benchmarks.problem import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS, Contender
-from fourfold.cli import timing
 from machine import devices
 
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}

@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from benchmarks import aten, cell, comparison, environment, mlp, problem, tables
+from benchmarks import aten, cell, comparison, environment, mlp, problem, tables, timing
 from benchmarks import run as running
 from benchmarks.__main__ import main
-from fourfold.cli import timing
+from fourfold.cli.timing import is_noisy
 from machine import ROOT, missing
 
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
@@ -64,9 +64,29 @@ def test_what_cannot_be_met_is_one_sentence_and_exit_code_2(arguments, complaint
     assert not any(tmp_path.iterdir())
 
 
+def test_statistics_of_samples():
+    figures = timing.summarise([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert figures == timing.Statistics(3.0, 1.0, 2.0, 4.0, 5)
+    assert figures.spread == 2.0
+    assert timing.summarise([7.0]) == timing.Statistics(7.0, 7.0, 7.0, 7.0, 1)
+    assert timing.paired_ratios([6.0, 8.0], [3.0, 16.0]) == [2.0, 0.5]
+
+
+def test_contenders_run_in_turns_and_the_first_changes(monkeypatch):
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0)
+    order = []
+
+    def sample(name, seconds):
+        return lambda iterations: order.append(name) or {"forward": seconds * iterations}
+
+    measured = timing.interleave({"a": sample("a", 1.0), "b": sample("b", 2.0)}, repeats=3, warmup=1)
+    assert measured == {"a": {"forward": [1.0] * 3}, "b": {"forward": [2.0] * 3}}
+    assert order == list("aabb" + "abbaab")
+
+
 @pytest.mark.parametrize(("load", "noisy"), [(None, False), (0.3, False), (0.31, True)])
 def test_a_busy_machine_is_noisy(load, noisy):
-    assert timing.is_noisy(load) is noisy
+    assert is_noisy(load) is noisy
     facts = {**environment.collect(30, torch.device("cpu")), "load_average": load, "noisy": noisy}
     assert ("NOISY" in environment.opening(facts)) is noisy
     assert "TRIAL" not in environment.opening(facts)

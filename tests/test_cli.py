@@ -200,26 +200,6 @@ def test_the_speedup_leaves_out_the_first_block():
     assert ratios.median == 3.0
 
 
-def test_statistics_of_samples():
-    figures = timing.summarise([5.0, 1.0, 2.0, 4.0, 3.0])
-    assert figures == timing.Statistics(3.0, 1.0, 2.0, 4.0, 5)
-    assert figures.spread == 2.0
-    assert timing.summarise([7.0]) == timing.Statistics(7.0, 7.0, 7.0, 7.0, 1)
-    assert timing.paired_ratios([6.0, 8.0], [3.0, 16.0]) == [2.0, 0.5]
-
-
-def test_contenders_run_in_turns_and_the_first_changes(monkeypatch):
-    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0)
-    order = []
-
-    def sample(name, seconds):
-        return lambda iterations: order.append(name) or {"forward": seconds * iterations}
-
-    measured = timing.interleave({"a": sample("a", 1.0), "b": sample("b", 2.0)}, repeats=3, warmup=1)
-    assert measured == {"a": {"forward": [1.0] * 3}, "b": {"forward": [2.0] * 3}}
-    assert order == list("aabb" + "abbaab")
-
-
 def test_threads_are_pinned_and_given_back():
     before = torch.get_num_threads()
     with timing.pinned_threads(before + 1):
@@ -245,10 +225,23 @@ def test_bench_from_end_to_end(suite, plain, sizes, dtype, capsys, tmp_path):
     assert [line[0] for line in lines if line[0] in bench.PHASES] == list(bench.PHASES)
     contents = json.loads(file.read_text())
     assert list(contents["sizes"].values()) == sizes and contents["threads"] == 1 and contents["dtype"] == dtype
-    assert [row["name"] for row in contents["rows"]] == [plain, "fourfold"]
-    for row in contents["rows"]:
-        assert row["relative_error"] <= bench.tolerance(getattr(torch, dtype), 9)
-        assert all(phase["minimum"] > 0 and phase["repeats"] == 2 for phase in row["phases"].values())
+    assert list(contents["relative_errors"]) == [plain, "fourfold"]
+    assert contents["tolerance"] == bench.tolerance(getattr(torch, dtype), 9)
+    assert all(error <= contents["tolerance"] for error in contents["relative_errors"].values())
+    for figures in contents["phases"].values():
+        assert all(figures[name] > 0 for name in (plain, "fourfold", "ratio"))
+
+
+def test_benchs_ways_take_turns_and_ratios_are_of_neighbours():
+    order = []
+
+    def sampler(name, seconds):
+        return lambda iterations: order.append((name, iterations)) or [seconds, 4 * seconds]
+
+    assert bench.in_turns([sampler("a", 1e-3), sampler("b", 1e-4)], 2) == [[[1e-3, 4e-3]] * 2, [[1e-4, 4e-4]] * 2]
+    assert order == [("a", 5), ("a", 5), ("b", 5), ("b", 5), ("a", 1), ("b", 10), ("b", 10), ("a", 1)]
+    found = bench.figures(["a", "b"], [(4.0, 2.0), (9.0, 3.0), (8.0, 1.0)])
+    assert found == {"a": 8.0, "b": 2.0, "ratio": 3.0}
 
 
 def test_benchs_sizes_are_the_tutorials():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import dataclasses
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,8 +24,9 @@ SIZES = {
     "mlp": {"batch_size": 32, "input_size": 5, "hidden_size": 15, "output_size": 1},
 }
 PHASES = ("forward, no grad", "forward", "backward", "forward+backward")
+SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
 
-Samples = Mapping[str, Mapping[str, list[float]]]  # by way and phase, in seconds
+Sampler = Callable[[int], Sequence[float]]  # runs so many iterations; gives each phase's mean seconds
 
 
 class Way:
@@ -61,30 +62,48 @@ def run(options: argparse.Namespace) -> int:
     if options.suite == "cell" and options.output_size is not None:
         raise UsageError(f"bench cell: expected --output-size only with mlp, but got {options.output_size}")
     sizes = {name: getattr(options, name) or size for name, size in SIZES[options.suite].items()}
-    device, dtype = usable_device(f"bench {options.suite}", options.device), getattr(torch, options.dtype)
-    batch_size, input_size, hidden_size = list(sizes.values())[:3]
-    shapes = [(batch_size, input_size)] + [(batch_size, hidden_size)] * 2 * (options.suite == "cell")
+    device = usable_device(f"bench {options.suite}", options.device)
     with timing.pinned_threads(options.threads or torch.get_num_threads()), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = modules(options.suite, sizes)
-        ways = {name: Way(module.to(device, dtype)) for name, module in made.items()}
-        inputs = [torch.randn(shape).to(device, dtype) for shape in shapes]
-        plain, ours = ways.values()
-        with torch.no_grad():
-            for mine, theirs in zip(ours.parameters, plain.parameters, strict=True):
-                mine.copy_(theirs.view_as(mine))
-        exact = Way(copy.deepcopy(plain.module).double()).results([x.double() for x in inputs])
-        errors = {name: largest_error(way.results(inputs), exact) for name, way in ways.items()}
-        allowed = tolerance(dtype, max(input_size + hidden_size, batch_size))
-        print(opening(options, sizes, errors, allowed), flush=True)
-        if not all(error <= allowed for error in errors.values()):
-            print("WRONG, so nothing was timed.")
-            return 1
-        measured = timing.interleave({n: sampler(way, inputs, device) for n, way in ways.items()}, options.repeats)
-        print(table(measured))
-        if options.json is not None:
-            options.json.write_text(json.dumps(contents(options, sizes, errors, measured), indent=1) + "\n")
-    return 0
+        load = timing.load_average()  # before anything runs
+        measured = measure(options.suite, sizes, device, getattr(torch, options.dtype), options.repeats)
+        record = {
+            **{name: getattr(options, name) for name in ("suite", "device", "dtype", "repeats")},
+            "sizes": sizes,
+            "threads": torch.get_num_threads(),
+            "load_average": load,
+            "fourfold": fourfold.__version__,
+            "torch": torch.__version__,
+            "cpu_level": fourfold.cpu_capability(),
+            **measured,
+        }
+    print(text(record))
+    if options.json is not None:
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return int("phases" not in record)
+
+
+def measure(
+    suite: str, sizes: Mapping[str, int], device: torch.device, dtype: torch.dtype, repeats: int
+) -> dict[str, Any]:
+    """Each way's error, and where none is too large each phase's times, in seconds."""
+    ways = {name: Way(module.to(device, dtype)) for name, module in modules(suite, sizes).items()}
+    batch_size, input_size, hidden_size = list(sizes.values())[:3]
+    shapes = [(batch_size, input_size)] + [(batch_size, hidden_size)] * 2 * (suite == "cell")
+    inputs = [torch.randn(shape).to(device, dtype) for shape in shapes]
+    plain, ours = ways.values()
+    with torch.no_grad():
+        for mine, theirs in zip(ours.parameters, plain.parameters, strict=True):
+            mine.copy_(theirs.view_as(mine))
+    exact = Way(copy.deepcopy(plain.module).double()).results([x.double() for x in inputs])
+    errors = {name: largest_error(way.results(inputs), exact) for name, way in ways.items()}
+    allowed = tolerance(dtype, max(input_size + hidden_size, batch_size))
+    checked = {"tolerance": allowed, "relative_errors": errors}
+    if not all(error <= allowed for error in errors.values()):
+        return checked
+    pairs = list(zip(*in_turns([sampler(way, inputs, device) for way in ways.values()], repeats), strict=True))
+    by_phase = {phase: [(one[k], other[k]) for one, other in pairs] for k, phase in enumerate(PHASES)}
+    return {**checked, "phases": {phase: figures(list(ways), found) for phase, found in by_phase.items()}}
 
 
 def tolerance(dtype: torch.dtype, longest_sum: int) -> float:
@@ -101,14 +120,28 @@ def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return torch.stack(errors).max().item()
 
 
-def sampler(way: Way, inputs: Sequence[Tensor], device: torch.device) -> timing.Sample:
+def in_turns(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[float]]]:
+    """Each sampler's samples, of as many iterations as fit SAMPLE_SECONDS; who is first changes."""
+    iterations = []
+    for sample in samplers:
+        sample(5)  # warms up
+        iterations.append(max(1, round(SAMPLE_SECONDS / sum(sample(5)))))
+    samples: list[list[Sequence[float]]] = [[] for _ in samplers]
+    for repeat in range(repeats):
+        for k in range(len(samplers)):
+            k = (k + repeat) % len(samplers)
+            samples[k].append(samplers[k](iterations[k]))
+    return samples
+
+
+def sampler(way: Way, inputs: Sequence[Tensor], device: torch.device) -> Sampler:
     """The tutorial's loop: forward and backward timed apart, gradients cleared between; first, forward without."""
 
     def now() -> float:
         timing.synchronize(device)
         return time.perf_counter()
 
-    def sample(iterations: int) -> dict[str, float]:
+    def sample(iterations: int) -> Sequence[float]:
         start, forward, backward = now(), 0.0, 0.0
         with torch.no_grad():
             for _ in range(iterations):
@@ -122,53 +155,31 @@ def sampler(way: Way, inputs: Sequence[Tensor], device: torch.device) -> timing.
             middle = now()
             total(outputs).backward()
             forward, backward = forward + middle - start, backward + now() - middle
-        seconds = (without, forward, backward, forward + backward)
-        return {phase: value / iterations for phase, value in zip(PHASES, seconds, strict=True)}
+        return [seconds / iterations for seconds in (without, forward, backward, forward + backward)]
 
     return sample
 
 
-def opening(options: argparse.Namespace, sizes: Mapping[str, int], errors: Mapping[str, float], allowed: float) -> str:
-    what = {"cell": "LLTM cell", "mlp": "MLP"}[options.suite]
-    shape = ", ".join(f"{name.removesuffix('_size')} {size}" for name, size in sizes.items())
-    where = f"CPU threads {torch.get_num_threads()}" if options.device == "cpu" else options.device
-    found = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
-    load = timing.load_average()
-    busy = f"\nThe load average is {load:.2f}: expect the times to vary." if timing.is_noisy(load) else ""
-    return (
-        f"{what}, {shape}, {options.dtype}; {where}; fourfold {fourfold.__version__}, torch {torch.__version__}\n"
-        f"Relative error against float64: {found} (tolerance {allowed:.1e}).{busy}\n"
-    )
+def figures(names: Sequence[str], pairs: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Medians, and of the pairs of samples taken side by side how many times as fast the second is."""
+    medians = dict(zip(names, map(median, zip(*pairs, strict=True)), strict=True))
+    return {**medians, "ratio": median(plain / ours for plain, ours in pairs)}
 
 
-def table(measured: Samples) -> str:
-    """Medians, and how many times as fast fourfold is: the median over pairs of samples taken side by side."""
-    plain, ours = measured
-    lines = [f"{'median µs':18}{plain:>16}{ours:>12}{'times as fast':>16}"]
-    for phase in PHASES:
-        times = [1e6 * timing.summarise(measured[name][phase]).median for name in (plain, ours)]
-        ratio = timing.summarise(timing.paired_ratios(measured[plain][phase], measured[ours][phase]))
-        lines.append(f"{phase:18}{times[0]:>16.1f}{times[1]:>12.1f}{ratio.median:>15.2f}×")
+def text(record: Mapping[str, Any]) -> str:
+    shape = ", ".join(f"{name.removesuffix('_size')} {size}" for name, size in record["sizes"].items())
+    where = f"{record['threads']} CPU threads" if record["device"] == "cpu" else record["device"]
+    errors = ", ".join(f"{name} {error:.1e}" for name, error in record["relative_errors"].items())
+    lines = [
+        f"{record['suite']}, {shape}, {record['dtype']}; {where}; fourfold on torch {record['torch']}",
+        f"Relative error against float64: {errors} (tolerance {record['tolerance']:.1e}).",
+    ]
+    if "phases" not in record:
+        return "\n".join([*lines, "WRONG, so nothing was timed."])
+    if timing.is_noisy(record["load_average"]):
+        lines.append(f"The load average is {record['load_average']:.2f}: expect the times to vary.")
+    plain, ours = record["relative_errors"]
+    lines += ["", f"{'median µs':18}{plain:>16}{ours:>12}{'times as fast':>16}"]
+    for phase, found in record["phases"].items():
+        lines.append(f"{phase:18}{1e6 * found[plain]:>16.1f}{1e6 * found[ours]:>12.1f}{found['ratio']:>15.2f}×")
     return "\n".join(lines)
-
-
-def contents(
-    options: argparse.Namespace, sizes: Mapping[str, int], errors: Mapping[str, float], measured: Samples
-) -> dict[str, Any]:
-    """Seconds, for JSON, with what a figure needs beside it."""
-    return {
-        **{name: getattr(options, name) for name in ("suite", "device", "dtype")},
-        "sizes": dict(sizes),
-        "threads": torch.get_num_threads(),
-        "fourfold": fourfold.__version__,
-        "torch": torch.__version__,
-        "cpu_level": fourfold.cpu_capability(),
-        "rows": [
-            {
-                "name": name,
-                "relative_error": errors[name],
-                "phases": {phase: dataclasses.asdict(timing.summarise(taken)) for phase, taken in phases.items()},
-            }
-            for name, phases in measured.items()
-        ],
-    }

@@ -6,6 +6,7 @@ import argparse
 import errno
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,18 +40,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.rstrip('.')} (--help shows the options).\n")
 
 
-def positive_integer(text: str) -> int:
-    return _integer(text, "a positive integer", 1, MOST)
-
-
-def thread_count(text: str) -> int:
-    return _integer(text, "a positive integer", 1, MOST_THREADS)
-
-
-def natural_number(text: str) -> int:
-    return _integer(text, "an integer from 0 on", 0, MOST_OF_A_SEED)
-
-
 def _integer(text: str, words: str, least: int, most: int) -> int:
     if not text.isdecimal() or not text.strip("0") and least > 0:
         raise argparse.ArgumentTypeError(f"expected {words}, but got {text!r}")
@@ -58,6 +47,11 @@ def _integer(text: str, words: str, least: int, most: int) -> int:
         shown = text if len(text) <= DIGITS else f"one of {len(text)} digits"
         raise argparse.ArgumentTypeError(f"expected {words}, at most {most}, but got {shown}")
     return int(text)
+
+
+positive_integer = partial(_integer, words="a positive integer", least=1, most=MOST)
+thread_count = partial(_integer, words="a positive integer", least=1, most=MOST_THREADS)
+natural_number = partial(_integer, words="an integer from 0 on", least=0, most=MOST_OF_A_SEED)
 
 
 def positive_number(text: str) -> float:
