@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fourfold import reference
@@ -96,6 +97,22 @@ class LLTMCell(reference.LLTMCell):
         return LLTMFunction.apply(self.kernels, x, *state, self.weights, self.bias)
 
 
-class MLP(reference.MLP):
+class PlainMLP(nn.Module):
+    """One hidden layer of relu, with the ROCm tutorial's parameters and their shapes: biases are rows."""
+
+    def __init__(self, input_size: int, hidden_size: int, output_size: int):
+        super().__init__()
+        self.hidden_weights = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.hidden_bias = nn.Parameter(torch.empty(1, hidden_size))
+        self.output_weights = nn.Parameter(torch.empty(output_size, hidden_size))
+        self.output_bias = nn.Parameter(torch.empty(1, output_size))
+        for p, fan_in in zip(self.parameters(), (input_size, input_size, hidden_size, hidden_size), strict=True):
+            nn.init.uniform_(p, -1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return reference.mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)
+
+
+class MLP(PlainMLP):
     def forward(self, x: Tensor) -> Tensor:
         return MLPFunction.apply(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)

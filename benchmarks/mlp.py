@@ -89,7 +89,7 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
         return module(aten.MLP(*shape), problem)
 
     def compiled() -> Candidate:
-        return inductor(lambda compile: module(reference.MLP(*shape), problem, compile), problem)
+        return inductor(lambda compile: module(aten.PlainMLP(*shape), problem, compile), problem)
 
     return [
         *rows,

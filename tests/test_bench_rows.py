@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+import fourfold
 from benchmarks import aten, cell, comparison, environment, mlp, problem, tables, timing
 from benchmarks import run as running
 from benchmarks.__main__ import main
@@ -204,3 +205,15 @@ def test_the_extension_computes_the_definition(benchmark, sizes):
     (contender,) = (c for c in benchmark.contenders(task, {"inductor"}) if c.name.startswith("C++"))
     row, candidate = comparison.prepare(task, contender, task.exact())
     assert candidate is not None, row.reason
+
+
+def test_plain_mlp_has_the_tutorials_parameters():
+    module = aten.PlainMLP(5, 15, 1)
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    assert shapes == {
+        "hidden_weights": (15, 5),
+        "hidden_bias": (1, 15),
+        "output_weights": (1, 15),
+        "output_bias": (1, 1),
+    }
+    assert {name: tuple(value.shape) for name, value in fourfold.nn.MLP(5, 15, 1).state_dict().items()} == shapes

@@ -134,9 +134,7 @@ def mlp(
     output_bias: Tensor | None,
 ) -> Tensor:
     """relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ over the last dimension of x."""
-    flat = [None if b is None else b.reshape(-1) for b in (hidden_bias, output_bias)]
-    hidden = torch.relu(nn.functional.linear(x, hidden_weights, flat[0]))
-    return nn.functional.linear(hidden, output_weights, flat[1])
+    return mlp_layers(x, [hidden_weights, output_weights], [hidden_bias, output_bias])
 
 
 def mlp_layers(
@@ -196,19 +194,3 @@ class LLTM(LLTMCell):
             h, c = super().forward(x, (h, c))
             outputs.append(h)
         return torch.stack(outputs), (h.unsqueeze(0), c.unsqueeze(0))
-
-
-class MLP(nn.Module):
-    """One hidden layer of relu, with the ROCm tutorial's parameters and their shapes: biases are rows."""
-
-    def __init__(self, input_size: int, hidden_size: int, output_size: int):
-        super().__init__()
-        self.hidden_weights = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.hidden_bias = nn.Parameter(torch.empty(1, hidden_size))
-        self.output_weights = nn.Parameter(torch.empty(output_size, hidden_size))
-        self.output_bias = nn.Parameter(torch.empty(1, output_size))
-        for p, fan_in in zip(self.parameters(), (input_size, input_size, hidden_size, hidden_size), strict=True):
-            nn.init.uniform_(p, -1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return mlp(x, self.hidden_weights, self.hidden_bias, self.output_weights, self.output_bias)

@@ -12,7 +12,7 @@ from fourfold.cli.timing import pinned_threads
 from fourfold.cli.usage import UsageError, output_directory, usable_device
 from fourfold.demo import corpus as corpora
 from fourfold.demo import report
-from fourfold.demo.training import Run, agreement, in_turns, prepare, speedup, write
+from fourfold.demo.training import Run, agreement, in_turns, prepare, speedups, write
 
 PROMPTS = (b"def ", b"class ", b"    for ")
 SAMPLE_LENGTH = 200
@@ -38,9 +38,10 @@ def run(options: argparse.Namespace) -> int:
             write(fused.model, corpus, prompt, SAMPLE_LENGTH, options.seed + number)
             for number, prompt in enumerate(PROMPTS)
         ]
-    faster = speedup(plain.seconds, fused.seconds)
     characters = options.batch_size * options.sequence_length
-    result = report.Result(plain, fused, agreement(plain.losses, fused.losses), faster, characters)
+    result = report.Result(
+        plain, fused, agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds), characters
+    )
     print(report.verdict(result))
     print(report.written(samples))
     print(save_picture(result, options.out))
@@ -62,17 +63,13 @@ def importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def block_steps(steps: int) -> int:
-    """Steps of one turn: a fortieth of the training, an equal number in each so that their times can be compared."""
-    return max(1, steps // 40)
-
-
 def train(plain: Run, fused: Run, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device) -> None:
     def block(run: Run, steps: int) -> None:
         run.train(corpus, steps, options.batch_size, options.sequence_length, device)
 
     eighths = 0
-    for done in in_turns((plain, fused), options.steps, block_steps(options.steps), block):
+    # A turn is a fortieth of the training, an equal number of steps in each so that their times can be compared.
+    for done in in_turns((plain, fused), options.steps, max(1, options.steps // 40), block):
         if done * 8 // options.steps > eighths:
             eighths = done * 8 // options.steps
             losses = report.losses(plain.losses[-1], fused.losses[-1])

@@ -27,7 +27,7 @@ def save(result: Result, path: Path) -> None:
     figure.text(
         0.06,
         0.93,
-        f"{same.capitalize()}, {result.speedup.median:.1f}× the speed",
+        f"{same.capitalize()}, {statistics.median(result.speedups):.1f}× the speed",
         fontsize=20,
         weight="bold",
         color=INK,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,20 +131,9 @@ def windowed(losses: list[float]) -> list[float]:
     return [part.mean().item() for part in parts]
 
 
-@dataclass(frozen=True)
-class Speedup:
-    """Ratios of the two runs' block times."""
-
-    ratios: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.ratios)
-
-
-def speedup(plain: list[float], fused: list[float]) -> Speedup:
-    """Block by block; the first block is warm-up and left out."""
-    return Speedup(tuple(a / b for a, b in zip(plain[1:], fused[1:], strict=True)))
+def speedups(plain: list[float], fused: list[float]) -> list[float]:
+    """Ratios of the two runs' block times; the first block is warm-up and left out."""
+    return [a / b for a, b in zip(plain[1:], fused[1:], strict=True)]
 
 
 @torch.no_grad()
