@@ -207,7 +207,7 @@ class LLTM(Layers, nn.Module):
                 raise ValueError(
                     f"LLTM: expected {name} to have shape ({names}) = {expected}, but got {tuple(state.shape)}{hint}"
                 )
-        return states
+        return states if batched else [s.unsqueeze(1) for s in states]
 
     def _check(self, x: Tensor, states: Sequence[Tensor], weight: Tensor, batch_sizes: Tensor | None) -> None:
         expect_features("LLTM", x, self.input_size, weight)

@@ -69,7 +69,7 @@ class _TorchLayers(Layers):
                 f"For {'batched' if batched else 'unbatched'} {wanted}-D input, hx {'and cx ' * lstm}should also be "
                 f"{wanted}-D but got {got}"
             )
-        return states
+        return states if batched else [s.unsqueeze(1) for s in states]
 
     def _check(self, x: Tensor, states: Sequence[Tensor], weight: Tensor, batch_sizes: Tensor | None) -> None:
         """The fast path compares; only what looks wrong goes through torch's own checks."""
@@ -168,41 +168,45 @@ class _Cell(Freezable):
         return [CELL_NAMES]
 
     def _forward(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{self._name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        batched = input.dim() == 2
-        x = input if batched else input.unsqueeze(0)
+        dim = input.dim()
+        if dim not in (1, 2):
+            raise ValueError(f"{self._name}: Expected input to be 1D or 2D, got {dim}D instead")
+        x = input if dim == 2 else input.unsqueeze(0)
         if states is None:
             states = [x.new_zeros(x.shape[0], self.hidden_size)] * len(self._states)
         else:
-            for name, state in zip(self._states, states, strict=True):
+            for k, state in enumerate(states):
                 if state.dim() not in (1, 2):
-                    raise ValueError(f"{self._name}: Expected {name} to be 1D or 2D, got {state.dim()}D instead")
-            states = states if batched else [s.unsqueeze(0) for s in states]
-        final = self._step(x, states)
-        if batched:
+                    raise ValueError(
+                        f"{self._name}: Expected {self._states[k]} to be 1D or 2D, got {state.dim()}D instead"
+                    )
+            states = states if dim == 2 else [s.unsqueeze(0) for s in states]
+        self._check(x, states)
+        parameters = tensors_of(self, CELL_NAMES)
+        if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):
+            final = self._step_under_autocast(x, states, parameters)
+        else:
+            prepacked = prepacked_weights(self, [parameters], x)
+            prepacked = None if prepacked is None else prepacked[0]
+            final = self._operator(x.unsqueeze(0), *states, *parameters, prepacked=prepacked)[1]
+        if dim == 2:
             return final
         return tuple(s.squeeze(0) for s in final) if isinstance(final, tuple) else final.squeeze(0)
 
-    def _step(self, x: Tensor, states: Sequence[Tensor]) -> Any:
-        """x: (batch, input_size). Returns the operator's final state."""
-        if x.shape[-1] != self.input_size:
-            raise RuntimeError(f"input has inconsistent input_size: got {x.shape[-1]} expected {self.input_size}")
+    def _check(self, x: Tensor, states: Sequence[Tensor]) -> None:
+        batch, size = x.shape
+        if size != self.input_size:
+            raise RuntimeError(f"input has inconsistent input_size: got {size} expected {self.input_size}")
         for k, state in enumerate(states):
-            if state.shape[0] != x.shape[0]:
-                raise RuntimeError(f"Input batch size {x.shape[0]} doesn't match hidden{k} batch size {state.shape[0]}")
-            if state.shape[-1] != self.hidden_size:
+            shape = state.shape
+            if shape[0] != batch:
+                raise RuntimeError(f"Input batch size {batch} doesn't match hidden{k} batch size {shape[0]}")
+            if shape[-1] != self.hidden_size:
                 raise RuntimeError(
-                    f"hidden{k} has inconsistent hidden_size: got {state.shape[-1]}, expected {self.hidden_size}"
+                    f"hidden{k} has inconsistent hidden_size: got {shape[-1]}, expected {self.hidden_size}"
                 )
-        parameters = tensors_of(self, CELL_NAMES)
-        if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):
-            return self._step_under_autocast(x, states, parameters)
-        prepacked = prepacked_weights(self, [parameters], x)
-        prepacked = None if prepacked is None else prepacked[0]
-        return self._operator(x.unsqueeze(0), *states, *parameters, prepacked=prepacked)[1]
 
-    def _step_under_autocast(self, x: Tensor, states: tuple[Tensor, ...], parameters: list[Tensor | None]) -> Any:
+    def _step_under_autocast(self, x: Tensor, states: Sequence[Tensor], parameters: list[Tensor | None]) -> Any:
         """In the dtype of the state that torch's cell returns: rounded at each step, a state would soon stand still."""
         dtype = _dtype_under_autocast(states[-1])
         given = (x.unsqueeze(0), *states, *parameters)

@@ -34,7 +34,7 @@ class Layers(Freezable):
     _all_weights the parameters' names of each, in the order of the states; and
 
     - _wrong_dimensions(input): what is wrong of an input with neither 2 nor 3.
-    - _given_states(hx, batch, batched): the user's states, looked at. batch is None for packed input.
+    - _given_states(hx, batch, batched): the user's states, looked at, with a batch. batch is None for packed input.
     - _check(x, states, weight, batch_sizes): whatever else must fit before the operator runs; x is time first.
     """
 
@@ -63,7 +63,8 @@ class Layers(Freezable):
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
             x = x.transpose(0, 1)
-        states = self._initial_states(x, x.shape[1], hx, batched)
+        batch = x.shape[1]
+        states = self._zero_states(x, batch) if hx is None else self._given_states(hx, batch, batched)
         self._check(x, states, parameters[0][0], None)
         reset = lay_out_reset(self._name, reset, input, self.batch_first)
         output, final = self._run_layers(parameters, x, states, None, reset)
@@ -74,7 +75,7 @@ class Layers(Freezable):
     def _forward_packed(self, input: PackedSequence, hx: Any, reset: Any, parameters: list) -> tuple:
         data, batch_sizes, sorted_indices, unsorted_indices = input
         # With a state given its batch is the batch, so that a captured graph need not read batch_sizes.
-        states = self._initial_states(data, int(batch_sizes[0]) if hx is None else None, hx, True)
+        states = self._zero_states(data, int(batch_sizes[0])) if hx is None else self._given_states(hx, None, True)
         self._check(data, states, parameters[0][0], batch_sizes)
         if hx is not None and sorted_indices is not None:
             states = [s.index_select(1, sorted_indices) for s in states]
@@ -84,11 +85,8 @@ class Layers(Freezable):
             final = [s.index_select(1, unsorted_indices) for s in final]
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), self._as_hx(final)
 
-    def _initial_states(self, x: Tensor, batch: Any, hx: Any, batched: bool) -> Sequence[Tensor]:
-        if hx is None:
-            return [x.new_zeros(self._state_shape(batch))] * self._state_count
-        states = self._given_states(hx, batch, batched)
-        return states if batched else [s.unsqueeze(1) for s in states]
+    def _zero_states(self, x: Tensor, batch: int) -> list[Tensor]:
+        return [x.new_zeros(self._state_shape(batch))] * self._state_count
 
     def _as_hx(self, states: Sequence[Tensor]) -> Any:
         return tuple(states) if self._state_count > 1 else states[0]
