@@ -39,7 +39,10 @@ function(fourfold_find_in_python package module subdirectory)
   endif()
 endfunction()
 
-fourfold_find_in_python(Torch torch share/cmake/Torch)
+# A project that adds these sources has its own find_package(Torch), which asks no Python.
+if(PROJECT_IS_TOP_LEVEL OR FOURFOLD_PYTHON)
+  fourfold_find_in_python(Torch torch share/cmake/Torch)
+endif()
 
 # A CUDA build of torch makes find_package(Torch) fail where no CUDA toolkit is. libfourfold links nothing of CUDA that
 # torch would bring, so torch's own search is skipped: it looks for this target first.
@@ -68,6 +71,10 @@ if(NOT Torch_FOUND)
     message(FATAL_ERROR
       "torch is there, but its CMake files are refused: ${Torch_CONSIDERED_CONFIGS}. ${Torch_NOT_FOUND_MESSAGE} "
       "Reinstall torch ${FOURFOLD_TORCH_MINIMUM} or newer, or point Torch_ROOT at another one.")
+  endif()
+  if(NOT PROJECT_IS_TOP_LEVEL AND NOT FOURFOLD_PYTHON)
+    message(FATAL_ERROR "fourfold is built against torch, and found none. Set Torch_ROOT to a libtorch, or add what "
+      "`python -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints to CMAKE_PREFIX_PATH.")
   endif()
   message(FATAL_ERROR
     "fourfold is built against torch, and found none for Python ${Python_EXECUTABLE}. Install torch "

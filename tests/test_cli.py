@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,19 @@ def test_version(capsys):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"fourfold {fourfold.__version__}\n"
+
+
+def test_the_cmake_package_is_found_without_torch(tmp_path, capsys):
+    """A configure asks for it; on a build machine a CUDA build of torch may not even load."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = (sys.executable, "-m", "fourfold", "--cmake-dir")
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings).stdout
+    assert (Path(said.rstrip("\n")) / "fourfoldConfig.cmake").exists()
+    with pytest.raises(SystemExit) as ended:
+        main(["--cmake-dir"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,10 @@
 """fourfold: fused PyTorch operators whose mathematics is written once for every backend."""
 
+from fourfold import _cmake
+
+if _cmake.asked_for_alone():
+    raise SystemExit(_cmake.print_folder())
+
 import torch as _torch
 
 _TORCH_MINIMUM = (2, 10)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import fourfold
+from fourfold import _cmake
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
@@ -27,7 +29,8 @@ examples:
   python -m fourfold info            what is installed, and what of it this machine can use
   python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, in turns
   python -m fourfold bench cell      the C++ extension tutorial's table: one step of the LLTM
-  python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron"""
+  python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron
+  python -m fourfold --cmake-dir     what a C++ program's CMake takes as fourfold_DIR"""
 
 INFO = """\
 Print the versions of fourfold, torch and Python, how this fourfold was built, which backends it has and whether
@@ -65,9 +68,17 @@ examples:
   python -m fourfold bench mlp --repeats 100 --json mlp.json"""
 
 
+class PrintCMakeFolder(argparse.Action):
+    """`python -m fourfold --cmake-dir` alone is answered before torch is imported, and does not come here."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise SystemExit(_cmake.print_folder())
+
+
 def build_parser() -> Parser:
     parser = Parser(prog="python -m fourfold", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"fourfold {fourfold.__version__}")
+    parser.add_argument("--cmake-dir", action=PrintCMakeFolder, nargs=0, help="print where CMake finds fourfold")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_info(commands)
     add_demo(commands)

@@ -1,0 +1,37 @@
+# What programs link: the target fourfold::fourfold, here and as an installed package.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+include(package/fourfoldTorch)
+
+# Not libfourfold itself: the Python modules link that, and find torch loaded.
+add_library(fourfold_program INTERFACE)
+add_library(fourfold::fourfold ALIAS fourfold_program)
+target_include_directories(fourfold_program INTERFACE "${PROJECT_SOURCE_DIR}/cpp/include")
+target_link_libraries(fourfold_program INTERFACE fourfold)
+fourfold_serve_programs(fourfold_program "$<TARGET_FILE:fourfold>" "${TORCH_INSTALL_PREFIX}")
+
+# The library, its headers and the package that find_package(fourfold) finds. Where they lie from one another differs: in a
+# wheel all are inside the Python package.
+function(fourfold_install component library_dir include_dir cmake_dir)
+  set(files "${PROJECT_BINARY_DIR}/package/${component}")
+  cmake_path(SET FOURFOLD_LIBRARY NORMALIZE "${library_dir}/${CMAKE_SHARED_LIBRARY_PREFIX}fourfold${CMAKE_SHARED_LIBRARY_SUFFIX}")
+  set(FOURFOLD_INCLUDE_DIR "${include_dir}")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/package/fourfoldConfig.cmake.in"
+    "${files}/fourfoldConfig.cmake" INSTALL_DESTINATION "${cmake_dir}"
+    PATH_VARS FOURFOLD_LIBRARY FOURFOLD_INCLUDE_DIR NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  write_basic_package_version_file("${files}/fourfoldConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+  set(rules COMPONENT ${component} ${ARGN})
+  install(TARGETS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
+  install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
+endfunction()
+
+if(FOURFOLD_INSTALL)
+  fourfold_install(fourfold
+    "${CMAKE_INSTALL_LIBDIR}" "${CMAKE_INSTALL_INCLUDEDIR}" "${CMAKE_INSTALL_LIBDIR}/cmake/fourfold")
+endif()
+if(FOURFOLD_PYTHON)
+  # Into the Python package's folder, which a plain `cmake --install` knows nothing of.
+  fourfold_install(python . include share/cmake/fourfold EXCLUDE_FROM_ALL)
+endif()

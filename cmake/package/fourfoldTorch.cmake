@@ -1,0 +1,46 @@
+# What a C++ program with fourfold takes from torch: of the installed package, and of a project that adds the sources.
+
+# Looks for torch where find_package(Torch) would, and gives its folder, or what is wrong. TorchConfig.cmake itself is not
+# run: a CUDA build's looks for a toolkit and fails where there is none, though a program needs none. A program may run it,
+# before or after, and finds the same torch.
+function(fourfold_find_torch minimum prefix wrong)
+  set(${wrong} "" PARENT_SCOPE)
+  find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake)
+  if(NOT Torch_FOUND)
+    set(${wrong} "fourfold needs torch ${minimum} or newer, and find_package(Torch) finds none. Set Torch_ROOT to a \
+libtorch, or add what `python -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints to CMAKE_PREFIX_PATH."
+      PARENT_SCOPE)
+    return()
+  endif()
+  get_filename_component(found "${Torch_DIR}/../../.." ABSOLUTE)
+  if(PACKAGE_VERSION VERSION_LESS minimum)
+    set(${wrong} "fourfold needs torch ${minimum} or newer, but ${found} is torch ${PACKAGE_VERSION}. Set Torch_ROOT to a \
+newer libtorch." PARENT_SCOPE)
+  elseif(NOT EXISTS "${found}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}torch_cpu${CMAKE_SHARED_LIBRARY_SUFFIX}")
+    set(${wrong} "fourfold needs torch's shared libraries, but ${found}/lib has no torch_cpu among them. Set Torch_ROOT \
+to a libtorch with shared libraries." PARENT_SCOPE)
+  endif()
+  set(${prefix} "${found}" PARENT_SCOPE)
+endfunction()
+
+# Gives a target that stands for libfourfold what a program takes from the torch at `torch`. By paths: torch's own targets
+# name libraries of CUDA's toolkit, and are not seen outside of the folder that found them.
+function(fourfold_serve_programs target library torch)
+  target_compile_features(${target} INTERFACE cxx_std_20)
+  target_include_directories(${target} SYSTEM INTERFACE
+    "${torch}/include" "${torch}/include/torch/csrc/api/include")
+  set(libraries)
+  foreach(name IN ITEMS torch torch_cpu c10)
+    list(APPEND libraries "${torch}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}${name}${CMAKE_SHARED_LIBRARY_SUFFIX}")
+  endforeach()
+  if(NOT APPLE)
+    # Ubuntu's compilers drop a library from which a program takes no symbol: operators that only an AOTInductor package
+    # calls, or, with libtorch.so, the GPU's half of torch.
+    set(kept)
+    foreach(path IN ITEMS "${library}" LISTS libraries)
+      string(APPEND kept ",\"${path}\"")
+    endforeach()
+    target_link_libraries(${target} INTERFACE "-Wl,--push-state,--no-as-needed${kept},--pop-state")
+  endif()
+  target_link_libraries(${target} INTERFACE ${libraries})
+endfunction()
