@@ -1,0 +1,444 @@
+"""C++ programs of somebody who has installed fourfold and a libtorch: they link by find_package, and compute and train
+as Python does.
+
+Their libtorch is a copy of this Python's in another folder, or the one that FOURFOLD_OTHER_LIBTORCH names, a folder
+with lib/, include/ and share/, of any version from 2.10 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import fourfold
+from machine import INSTALLED, ROOT, linux_only, output_of, tool
+
+pytestmark = linux_only
+
+SOURCES = ROOT / "tests" / "consumer"
+PAGE = ROOT / "docs" / "cpp.md"
+TORCH = Path(torch.__file__).parent
+PROGRAMS = ("links_fourfold", "links_fourfold_first", "links_torch_first")
+# What may name a torch or a fourfold behind the tests' back.
+CHOICES = ("Torch_ROOT", "Torch_DIR", "fourfold_ROOT", "fourfold_DIR", "CMAKE_PREFIX_PATH", "LD_LIBRARY_PATH")
+SURROUNDINGS = {name: value for name, value in os.environ.items() if name not in CHOICES}
+
+
+def cmake(*arguments: object, **keywords: Any) -> str:
+    path = os.pathsep.join([str(Path(tool("ninja", "ninja")).parent), SURROUNDINGS["PATH"]])
+    return output_of(tool("cmake", "cmake"), *arguments, env=SURROUNDINGS | {"PATH": path}, **keywords)
+
+
+def cmake_dir() -> Path:
+    return Path(output_of(sys.executable, "-m", "fourfold", "--cmake-dir").strip())
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def libtorch(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The libraries are copies: of a link, /proc/self/maps shows the place that it leads to."""
+    if named := os.environ.get("FOURFOLD_OTHER_LIBTORCH"):
+        yield Path(named)
+        return
+    beside = tmp_path_factory.mktemp("libtorch")
+    for library in TORCH.parent.glob("nvidia*"):  # which a CUDA build looks for beside itself
+        (beside / library.name).symlink_to(library)
+    copy = beside / "torch"
+    shutil.copytree(TORCH / "lib", copy / "lib", ignore=shutil.ignore_patterns("libtorch_python*", "*.a"))
+    for name in ("include", "share"):
+        (copy / name).symlink_to(TORCH / name)
+    yield copy
+    shutil.rmtree(beside)  # half a gigabyte
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory, libtorch: Path) -> Path:
+    folder = tmp_path_factory.mktemp("consumer")
+    (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
+    options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", f"-DPAGE={folder / 'page.cpp'}")
+    cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
+    cmake("--build", folder, "--parallel", "2")
+    return folder
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(build: Path, request: pytest.FixtureRequest) -> Path:
+    return build / request.param
+
+
+def run(program: Path, *arguments: object) -> str:
+    return output_of(program, *arguments, env=SURROUNDINGS)
+
+
+def torches(said: str) -> list[str]:
+    return re.findall(r"^torch: (.*)$", said, re.MULTILINE)
+
+
+class Model(nn.Module):
+    """main.cpp has the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lltm = fourfold.nn.LLTM(5, 8)
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.lltm(x)[0])
+
+
+def save_state(module: nn.Module, path: Path) -> Path:
+    torch.save(dict(module.state_dict()), path)
+    return path
+
+
+def save(value: Any, path: Path) -> Path:
+    torch.save(value, path)
+    return path
+
+
+def close(mine: Tensor, theirs: Tensor) -> None:
+    """The kernels and their order are the same; another libtorch may multiply and sum the rest in another order."""
+    torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=1e-6)
+
+
+def test_a_program_computes_what_python_does(program: Path, libtorch: Path, tmp_path: Path) -> None:
+    model, x = Model().eval(), torch.randn(6, 2, 5)
+    state = save_state(model, tmp_path / "model.pt")
+    said = run(program, "infer", state, save(x, tmp_path / "x.pt"), tmp_path / "y.pt")
+    with torch.no_grad():
+        close(torch.load(tmp_path / "y.pt"), model(x))
+    assert torches(said) == [str(libtorch / "lib")]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_program_trains_to_pythons_losses(build: Path, tmp_path: Path, name: str) -> None:
+    model, data = Model(), {"x": torch.randn(10, 4, 5), "y": torch.randn(10, 4, 3)}
+    state = save_state(model, tmp_path / "model.pt")
+    run(build / PROGRAMS[0], "train", state, save(data, tmp_path / "data.pt"), name, tmp_path / "losses.pt")
+    parameters = model.parameters()
+    optimizer = torch.optim.SGD(parameters, lr=0.5) if name == "sgd" else torch.optim.Adam(parameters, lr=1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(data["x"]), data["y"])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    # Adam divides by the gradients' size: the last place of a small one moves a parameter as far as a large one.
+    torch.testing.assert_close(torch.load(tmp_path / "losses.pt"), torch.stack(losses), rtol=1e-5, atol=1e-6)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own packaging uses what torch deprecates
+def test_a_program_runs_what_aotinductor_made(build: Path, libtorch: Path, tmp_path: Path) -> None:
+    model, x = Model().eval(), torch.randn(6, 2, 5)
+    with torch.no_grad():
+        exported = torch.export.export(model, (x,))
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        said = run(build / PROGRAMS[0], "package", package, save(x, tmp_path / "x.pt"), tmp_path / "y.pt")
+        close(torch.load(tmp_path / "y.pt"), model(x))
+    assert torches(said) == [str(libtorch / "lib")]
+
+
+def layer_cases() -> list[dict[str, Any]]:
+    """For each recurrent layer: directions, layers, layouts, states, restarts, lengths, dropout, dtypes."""
+    usual = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+    deep = {"num_layers": 2, "bidirectional": True}
+    varied: list[dict[str, Any]] = [
+        {},
+        {"bias": False, "unbatched": True, "state": True, "reset": True},
+        {**deep, "batch_first": True, "state": True, "reset": True},
+        {**deep, "packed": True, "state": True, "reset": True},
+        {"packed": True, "dtype": torch.float64},
+        {**deep, "dropout": 0.5, "train": True, "dtype": torch.float64},
+        {"num_layers": 2, "dropout": 0.5, "unbatched": True, "batch_first": True},
+    ]
+    kinds = ("LLTM", "LSTM", "GRU")
+    return [{"kind": kind, **usual, **one} for kind, one in itertools.product(kinds, varied)]
+
+
+def cell_cases() -> list[dict[str, Any]]:
+    varied = [{"bias": True, "state": True}, {"bias": False, "unbatched": True, "state": True}, {"bias": True}]
+    return [{"kind": kind, **one} for kind, one in itertools.product(("LLTMCell", "LSTMCell", "GRUCell"), varied)]
+
+
+def mlp_cases() -> list[dict[str, Any]]:
+    return [
+        {"kind": "MLP", "sizes": [5, 8, 7, 3], "tutorial": False, "bias": True, "activation": "tanh"},
+        {"kind": "MLP", "sizes": [5, 8, 3], "tutorial": False, "bias": False, "activation": "gelu"},
+        {"kind": "MLP", "sizes": [5, 8, 3], "tutorial": True, "bias": True, "activation": "relu"},
+        {"kind": "MLP", "sizes": [5, 8, 3], "tutorial": True, "bias": False, "activation": "silu"},
+    ]
+
+
+def make(case: dict[str, Any]) -> nn.Module:
+    kind = getattr(fourfold.nn, case["kind"])
+    if case["kind"] == "MLP":
+        sizes = case["sizes"] if case["tutorial"] else [case["sizes"]]
+        return kind(*sizes, bias=case["bias"], activation=case["activation"])
+    options = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")
+    return kind(5, 8, **{name: case[name] for name in options if name in case})
+
+
+def arguments(case: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of one call, as the C++ program reads them."""
+    like = {"dtype": case.get("dtype", torch.float32)}
+    if "Cell" in case["kind"] or case["kind"] == "MLP":
+        batch = () if case.get("unbatched") else (3,)
+        states = {name: torch.randn(*batch, 8, **like) for name in ("h_0", "c_0")} if case.get("state") else {}
+        return {"input": torch.randn(*batch, 5, **like), **states}
+    lengths = torch.tensor([2, 6, 4])
+    shape = (6,) if case.get("unbatched") else (3, 6) if case["batch_first"] else (6, 3)
+    given = {"input": torch.randn(*shape, 5, **like)}
+    if case.get("reset"):
+        given["reset"] = torch.rand(shape) < 0.4
+    if case.get("packed"):
+        packed = {name: pack_padded_sequence(t, lengths, enforce_sorted=False) for name, t in given.items()}
+        given = {name: sequence.data for name, sequence in packed.items()}
+        for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
+            given[field] = getattr(packed["input"], field)
+    if case.get("state"):
+        rows = case["num_layers"] * (2 if case["bidirectional"] else 1)
+        batch = () if case.get("unbatched") else (3,)
+        given |= {name: torch.randn(rows, *batch, 8, **like) for name in ("h_0", "c_0")}
+    return given
+
+
+def results(case: dict[str, Any], module: nn.Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What Python gives, under the C++ program's names."""
+    state = (given["h_0"], given["c_0"]) if "h_0" in given else None
+    if "GRU" in case["kind"] and state:
+        state = state[0]
+    x, reset = given["input"], given.get("reset")
+    if case.get("packed"):
+        fields = [given[name] for name in ("batch_sizes", "sorted_indices", "unsorted_indices")]
+        x = PackedSequence(x, *fields)
+        reset = None if reset is None else PackedSequence(reset, *fields)
+    torch.manual_seed(1)
+    if case["kind"] == "MLP":
+        found = {"output": module(x)}
+    elif "Cell" in case["kind"]:
+        found = {"state": module(x, state)}
+    else:
+        output, last = module(x, state, reset)
+        found = {"output": getattr(output, "data", output) if case.get("packed") else output, "state": last}
+    if "state" in found:
+        last = found.pop("state")
+        found |= dict(zip(("h_n", "c_n"), last if isinstance(last, tuple) else (last,), strict=False))
+    sum(value.square().sum() for value in found.values()).backward()
+    found = {name: value.detach() for name, value in found.items()}
+    return found | {f"grad.{name}": p.grad for name, p in module.named_parameters()}
+
+
+def test_modules_compute_what_pythons_do(build: Path, tmp_path: Path) -> None:
+    """Names, initial values, results and gradients."""
+    written, wanted = [], []
+    for k, case in enumerate(layer_cases() + cell_cases() + mlp_cases()):
+        torch.manual_seed(0)
+        module = make(case)
+        initial = {f"initial.{name}": p.detach().clone() for name, p in module.named_parameters()}
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.normal_(std=0.5)
+        module.to(case.get("dtype", torch.float32)).train(case.get("train", False))
+        given = arguments(case)
+        fields = {name: value for name, value in case.items() if not isinstance(value, torch.dtype)}
+        fields |= {"input_size": 5, "hidden_size": 8, "train": case.get("train", False)}
+        written.append({**fields, **given, "state_dict": str(save_state(module, tmp_path / f"state{k}.pt"))})
+        wanted.append((case, initial, results(case, module, given)))
+    run(build / PROGRAMS[0], "layers", save(written, tmp_path / "cases.pt"), tmp_path / "results.pt")
+    found = torch.load(tmp_path / "results.pt", weights_only=False)  # libtorch marks lists with their types
+    for mine, (case, initial, theirs) in zip(found, wanted, strict=True):
+        assert set(mine) == {*initial, *theirs}, case
+        for name, value in initial.items():
+            assert torch.equal(mine[name], value), (case, name)
+        for name, value in theirs.items():
+            torch.testing.assert_close(
+                mine[name], value, rtol=1e-5, atol=1e-6, msg=lambda m, n=name, c=case: f"{c}, {n}: {m}"
+            )
+
+
+REFUSALS = [
+    "LSTM: expected proj_size to be 0, but got 4; a projected LSTM is torch::nn::LSTM's alone",
+    "LLTM: expected hidden_size to be at least 1, but got 0",
+    "GRU: expected dropout to be a number in [0, 1], but got 2",
+    "MLP: expected activation to be relu, tanh, gelu or silu, but got relu6",
+    "MLP: expected sizes to have those of the input and the output, but got [5]",
+    "LSTM: expected the last dimension of the input to be input_size = 5, but got shape [6, 2, 4]",
+    "LSTM: expected input to have 3 dimensions, or 2 when unbatched, but got shape [5]",
+    "LSTM: expected at least one time step, but got none",
+    "LSTM: expected c_0 to have shape (num_layers * num_directions, batch, hidden_size) = [1, 2, 8], but got [1, 3, 8]",
+    "LSTM: expected h_0 to have shape (num_layers * num_directions, hidden_size) = [1, 8], but got [8]",
+    "LSTM: expected reset to have dtype bool, but got Float",
+    "LSTM: expected reset to have the input's shape without its last dimension, [6, 2], but got [2, 6]",
+    "LSTM: expected reset to be a PackedSequence of bools with one for each step of the input, packed as the input is "
+    "packed, with the same lengths and the same enforce_sorted",
+    "GRUCell: expected each state to have shape (batch, hidden_size) = [2, 8], but got [3, 8]",
+    "LLTMCell: expected input to have 2 dimensions, or 1 when unbatched, but got shape [6, 2, 5]",
+]
+
+
+def test_checkpoints_and_calls_that_do_not_fit_are_refused(build: Path, tmp_path: Path) -> None:
+    state = dict(Model().state_dict())
+    checkpoints = {
+        "missing": {name: value for name, value in state.items() if name != "linear.bias"},
+        "unexpected": {**state, "linear.scale": torch.ones(1)},
+        "misshaped": {**state, "linear.weight": torch.ones(8, 3)},
+        "row": {**state, "lltm.bias_l0": state["lltm.bias_l0"].unsqueeze(0), "linear.weight": torch.ones(1, 3, 8)},
+        "tensor": torch.ones(3),
+        "list": {**state, "linear.bias": [1.0]},
+        "ordered": Model().state_dict(),
+    }
+    paths = {name: save(value, tmp_path / name) for name, value in checkpoints.items()}
+    paths["absent"] = tmp_path / "absent"
+    *lines, torch_line = run(build / PROGRAMS[0], "refuse", *paths.values()).splitlines()
+    assert torch_line.startswith("torch: ")
+
+    def entries(name: str, what: str) -> str:
+        return f"load_state_dict: expected the entries of {paths[name]} to be the module's, but {what}"
+
+    def file(name: str, what: str) -> str:
+        return (
+            f"load_state_dict: expected {paths[name]} to hold a dict of tensors, as torch.save("
+            f"dict(model.state_dict()), path) writes it, but {what}"
+        )
+
+    torch_says = (
+        "torch can't read it. model.state_dict() itself, without dict(), is of a type that libtorch does not know."
+    )
+    assert lines.pop(6).startswith(file("ordered", torch_says))
+    assert lines == [
+        entries("missing", "linear.bias is missing"),
+        entries("unexpected", "linear.scale is none of the module's"),
+        entries("misshaped", "linear.weight should have shape [3, 8] and has [8, 3]"),
+        entries("row", "linear.weight should have shape [3, 8] and has [1, 3, 8]"),
+        file("tensor", "it holds a Tensor"),
+        file("list", "linear.bias is a GenericList"),
+        f"load_state_dict: expected to read {paths['absent']}, but it can't be opened or read",
+        *REFUSALS,
+    ]
+
+
+def test_modules_print_themselves_and_stand_in_a_sequential(build: Path) -> None:
+    assert run(build / PROGRAMS[0], "print").splitlines()[:-1] == [
+        "fourfold::nn::LSTM(input_size=3, hidden_size=4, num_layers=2, bias=true, batch_first=false, dropout=0.5, "
+        "bidirectional=true)",
+        "fourfold::nn::LLTMCell(3, 4, bias=false)",
+        "fourfold::nn::MLP(5, 15, 1, bias=true, activation=relu)",
+        "fourfold::nn::MLP(",
+        "  (0): torch::nn::Linear(in_features=3, out_features=4, bias=true)",
+        "  (1): torch::nn::Tanh()",
+        "  (2): torch::nn::Linear(in_features=4, out_features=2, bias=true)",
+        ")",
+        "[7, 2, 6]",
+    ]
+
+
+def test_what_the_page_shows_runs(build: Path, tmp_path: Path) -> None:
+    (python,) = blocks("python")
+    namespace: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path):
+        exec(compile(python, str(PAGE), "exec"), namespace)
+    said = output_of(build / PROGRAMS[0], "page", env=SURROUNDINGS, cwd=tmp_path).split()
+    model = namespace["model"]
+    with torch.no_grad():
+        first = model["out"](model["memory"](torch.ones(10, 1, 16))[0]).square().mean()
+    losses = [float(word) for word in said[:3]]
+    assert losses[0] == pytest.approx(float(first), rel=1e-4)  # printed with six places
+    assert losses[0] > losses[1] > losses[2]
+    assert said[3:6] == ["1", "0", "1"]
+
+
+def test_the_pages_project_is_configured_by_its_command_and_links(libtorch: Path, tmp_path: Path) -> None:
+    """With a main that compiles at once: that of the page is compiled in the tests' program."""
+    (project,), (command,) = blocks("cmake"), blocks("sh")
+    (tmp_path / "CMakeLists.txt").write_text(project)
+    (tmp_path / "main.cpp").write_text("int main() {}\n")
+    path = os.pathsep.join([str(Path(sys.executable).parent), SURROUNDINGS["PATH"]])
+    output_of("bash", "-c", command, cwd=tmp_path, env=SURROUNDINGS | {"PATH": path})
+    output_of(tool("cmake", "cmake"), "--build", "build", cwd=tmp_path, env=SURROUNDINGS)
+    loaded = output_of("ldd", tmp_path / "build" / "app", env=SURROUNDINGS)
+    assert f"=> {TORCH}/lib/libtorch_cpu.so" in loaded
+    assert f"=> {INSTALLED}/libfourfold.so" in loaded
+
+
+def test_a_library_that_no_symbol_is_taken_from_stays(build: Path, libtorch: Path) -> None:
+    loaded = output_of("ldd", build / "takes_nothing", env=SURROUNDINGS)
+    assert f"=> {libtorch}/lib/libtorch_cpu.so" in loaded
+    assert f"=> {INSTALLED}/libfourfold.so" in loaded
+
+
+def test_torch_may_be_looked_for_first(build: Path, libtorch: Path, tmp_path: Path) -> None:
+    """The same commands come of it, so that nothing is compiled again."""
+    assert "TORCH_FIRST:BOOL=OFF" in (build / "CMakeCache.txt").read_text()
+    cmake("-S", SOURCES, "-B", build, "-DTORCH_FIRST=ON")
+    assert "no work to do" in cmake("--build", build)
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Any:
+    """Configures the page's project, which looks for fourfold alone."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(blocks("cmake")[0])
+    (source / "main.cpp").write_text("int main() {}\n")
+
+    def run(*options: object, code: int = 0) -> str:
+        command = (tool("cmake", "cmake"), "-S", source, "-B", tmp_path / "build", f"-Dfourfold_DIR={cmake_dir()}")
+        done = subprocess.run([*command, *options], capture_output=True, text=True, env=SURROUNDINGS)
+        assert done.returncode == code, done.stdout + done.stderr
+        return " ".join((done.stdout + done.stderr).split())
+
+    return run
+
+
+def test_a_missing_torch_names_what_to_set(configure: Any) -> None:
+    said = configure(code=1)
+    assert (
+        "fourfold needs torch 2.10 or newer, and find_package(Torch) finds none. Set Torch_ROOT to a libtorch" in said
+    )
+    assert "CMAKE_PREFIX_PATH" in said
+
+
+def fake_torch(folder: Path, version: str) -> Path:
+    """What is looked at when a program is configured. Its package fails as a CUDA build's where there is no toolkit."""
+    package = folder / "share" / "cmake" / "Torch"
+    package.mkdir(parents=True)
+    (package / "TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
+    (package / "TorchConfig.cmake").write_text('message(FATAL_ERROR "I cannot find the CUDA libraries")\n')
+    return folder
+
+
+def test_an_old_torch_is_refused(configure: Any, tmp_path: Path) -> None:
+    torch_of_old = fake_torch(tmp_path / "torch", "2.9.1")
+    said = configure(f"-DTorch_ROOT={torch_of_old}", code=1)
+    assert f"fourfold needs torch 2.10 or newer, but {torch_of_old} is torch 2.9.1. Set Torch_ROOT to a newer" in said
+
+
+def test_a_torch_without_shared_libraries_is_refused(configure: Any, tmp_path: Path) -> None:
+    static = fake_torch(tmp_path / "torch", "2.13.0")
+    said = configure(f"-DTorch_ROOT={static}", code=1)
+    assert f"{static}/lib has no torch_cpu among them" in said
+
+
+def test_a_cuda_build_of_torch_needs_no_toolkit(configure: Any, tmp_path: Path) -> None:
+    cuda = fake_torch(tmp_path / "torch", "2.13.0")
+    for name in ("lib", "include"):
+        (cuda / name).symlink_to(TORCH / name)
+    configure(f"-DTorch_ROOT={cuda}")
+    cmake("--build", tmp_path / "build")
