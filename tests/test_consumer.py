@@ -8,12 +8,14 @@ with lib/, include/ and share/, of any version from 2.10 on.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +51,63 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="module")
-def libtorch(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all processes that run these tests: what takes a minute to compile is compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="module")
+def libtorch(shared: Path) -> Iterator[Path]:
     """The libraries are copies: of a link, /proc/self/maps shows the place that it leads to."""
     if named := os.environ.get("FOURFOLD_OTHER_LIBTORCH"):
         yield Path(named)
         return
-    beside = tmp_path_factory.mktemp("libtorch")
-    for library in TORCH.parent.glob("nvidia*"):  # which a CUDA build looks for beside itself
-        (beside / library.name).symlink_to(library)
-    copy = beside / "torch"
+    copy, users = shared / "libtorch" / "torch", shared / "libtorch-users"
+    users.mkdir(exist_ok=True)
+    (me := users / str(os.getpid())).touch()
+    with locked(shared / "libtorch.lock"):
+        if not copy.exists():
+            copy_torch(copy)
+    yield copy
+    with locked(shared / "libtorch.lock"):
+        me.unlink()
+        if not list(users.iterdir()):
+            shutil.rmtree(copy.parent)  # half a gigabyte
+
+
+def copy_torch(copy: Path) -> None:
     shutil.copytree(TORCH / "lib", copy / "lib", ignore=shutil.ignore_patterns("libtorch_python*", "*.a"))
     for name in ("include", "share"):
         (copy / name).symlink_to(TORCH / name)
-    yield copy
-    shutil.rmtree(beside)  # half a gigabyte
+    for library in TORCH.parent.glob("nvidia*"):  # which a CUDA build looks for beside itself
+        (copy.parent / library.name).symlink_to(library)
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory, libtorch: Path) -> Path:
-    folder = tmp_path_factory.mktemp("consumer")
+def build(shared: Path, libtorch: Path) -> Path:
+    folder = shared / "consumer"
+    with locked(shared / "consumer.lock"):
+        if not (folder / "built").exists():
+            compile_programs(folder, libtorch)
+    return folder
+
+
+def compile_programs(folder: Path, libtorch: Path) -> None:
+    folder.mkdir(exist_ok=True)
     (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
     options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", f"-DPAGE={folder / 'page.cpp'}")
     cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
     cmake("--build", folder, "--parallel", "2")
-    return folder
+    (folder / "built").touch()
 
 
 @pytest.fixture(params=PROGRAMS)
