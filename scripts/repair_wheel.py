@@ -6,7 +6,6 @@ make wheel and cibuildwheel both call this.
 """
 
 import os
-import re
 import subprocess
 import sys
 import zipfile
