@@ -383,11 +383,11 @@ def test_modules_print_themselves_and_stand_in_a_sequential(build: Path) -> None
     ]
 
 
-def test_what_the_page_shows_runs(build: Path, tmp_path: Path) -> None:
+def test_what_the_page_shows_runs(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (python,) = blocks("python")
     namespace: dict[str, Any] = {}
-    with contextlib.chdir(tmp_path):
-        exec(compile(python, str(PAGE), "exec"), namespace)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(python, str(PAGE), "exec"), namespace)
     said = output_of(build / PROGRAMS[0], "page", env=SURROUNDINGS, cwd=tmp_path).split()
     model = namespace["model"]
     with torch.no_grad():
