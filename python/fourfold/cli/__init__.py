@@ -78,7 +78,8 @@ class PrintCMakeFolder(argparse.Action):
 def build_parser() -> Parser:
     parser = Parser(prog="python -m fourfold", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"fourfold {fourfold.__version__}")
-    parser.add_argument("--cmake-dir", action=PrintCMakeFolder, nargs=0, help="print where CMake finds fourfold")
+    folder = {"action": PrintCMakeFolder, "nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    parser.add_argument("--cmake-dir", help="print where CMake finds fourfold", **folder)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_info(commands)
     add_demo(commands)
