@@ -43,7 +43,8 @@ RUNS = [
     # of a call knows nothing of what runs below it.
     Run(
         "every test",
-        "not 64_bit and not error_bounds and not threads_do_not and not wide_layers and not captured_graph",
+        "not 64_bit and not error_bounds and not threads_do_not and not wide_layers and not captured_graph"
+        " and not (raw_backward and (float64 or float16))",
     ),
     # As many multiprocessors as it takes to hold the blocks of hundreds of units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
