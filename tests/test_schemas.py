@@ -10,6 +10,7 @@ import torch
 
 import fourfold
 from fourfold.operators._operator import declared
+from fourfold.operators._schema import ARGUMENT, GRADIENT, MASK, OUTPUT
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "operators.md"
 
@@ -56,3 +57,22 @@ def test_every_operator_of_the_build_is_registered() -> None:
     assert {n.removesuffix("_prepack") for n in packs} <= set(fourfold.operator_names())
     # Each is declared in Python, which is what makes it differentiable.
     assert set(registered()) - packs == set(declared)
+
+
+def test_schemas_follow_the_rule_of_gradients() -> None:
+    """docs/design.md gives it; what reads the schemas is told nothing else."""
+    order = [GRADIENT, ARGUMENT, OUTPUT, MASK]
+    for name in fourfold.operator_names():
+        operator = declared[name]
+        if operator.backward is None:
+            assert name == "axpby", "the one operator whose gradient is torch's own scaling"
+            continue
+        schema, kinds = operator.backward.schema, [kind for kind, _ in operator.rule.sources]
+        assert kinds == sorted(kinds, key=order.index)
+        assert kinds.count(MASK) == (len(schema.results) > 1)
+        assert all(result.startswith("grad_") for result in schema.results)
+        # What is kept is asked for by one flag, and returned after what has a gradient.
+        assert ("save_for_backward" in operator.schema.arguments) == bool(operator.kept)
+        wanted = [schema.arguments[k] for k, kind in enumerate(kinds) if kind == GRADIENT]
+        named = [f"grad_{result}" for result in operator.schema.results[: operator.rule.outputs]]
+        assert wanted in (named, ["grad"])
