@@ -65,7 +65,8 @@ int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t
 
 }  // namespace
 
-PYBIND11_MODULE(_C, m) {
+// What they ask the library never changes, so that threads of a Python without a GIL may ask at once.
+PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");
