@@ -252,6 +252,14 @@ REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
         "expected biases[0] to be on cpu like x, but got meta; move it with .to('cpu')",
     ),
     ("lltm_cell", (T(16, 32), None, None, None), TypeError, "expected h to be a torch.Tensor, but got NoneType"),
+    ("lltm", ("text", None, None, None), TypeError, "expected input to be a torch.Tensor, but got str"),
+    (
+        "lstm",
+        (None, T(2, 5), T(2, 5), T(20, 4), T(20, 5)),
+        TypeError,
+        "expected input to be a torch.Tensor, but got NoneType",
+    ),
+    ("gru", (None, T(2, 5), T(15, 4), T(15, 5)), TypeError, "expected input to be a torch.Tensor, but got NoneType"),
     (
         "lltm",
         arguments(SEQUENCE, _3=T(48, 22, device="meta")),
@@ -329,6 +337,15 @@ def test_a_refusal_comes_alone_and_keeps_nothing_alive() -> None:
         assert alive() is None
     finally:
         gc.enable()
+
+
+def test_a_network_that_is_no_network_is_refused_in_its_operators_names() -> None:
+    """The operator of two layers is tried first, which takes no lists and has other names for them."""
+    x = T(2, 4).requires_grad_()
+    for weights in ([None, T(3, 4)], [T(3, 4), T(2, 4)], ["text", T(3, 4)]):
+        with pytest.raises((TypeError, ValueError), match=r"^mlp_layers: expected weights\[\d\] to") as raised:
+            fourfold.mlp_layers(x, weights, [None, None])
+        assert raised.value.__context__ is None
 
 
 def test_batch_sizes_on_another_device() -> None:

@@ -152,6 +152,19 @@ def test_what_packs_refuses_alike_for_metadata(op: str) -> None:
         assert sentences[0] == sentences[1]
 
 
+def test_a_row_is_no_bias_of_torchs_layers() -> None:
+    """The same from C++ and for metadata; the LLTM takes its tutorial's rows."""
+    *weights, bias_ih, bias_hh = parameters("lstm")
+    given = (*weights, bias_ih.unsqueeze(0), bias_hh)
+    for tensors in (given, tuple(t.to("meta") for t in given)):
+        with pytest.raises(
+            (RuntimeError, ValueError), match=r"bias_ih to have shape \(4 \* hidden_size,\) = \(64,\), but"
+        ):
+            prepack("lstm", *tensors)
+    weights, bias = parameters("lltm")
+    assert torch.equal(prepack("lltm", weights, bias.unsqueeze(0)), prepack("lltm", weights, bias))
+
+
 @pytest.mark.parametrize("op", GATES)
 def test_vmap_packs_each_and_calls_with_each(op: str) -> None:
     stacked = [torch.stack([w, 2 * w, -w]) for w in parameters(op)]

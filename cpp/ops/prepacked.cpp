@@ -76,7 +76,7 @@ Tensor prepack_weights(
   for (const auto& [bias_name, bias] : {std::pair{"bias_ih", &weights.bias_ih}, {"bias_hh", &weights.bias_hh}}) {
     if (!*bias) continue;
     expect_dtype(op, bias_name, **bias, hidden.scalar_type());
-    if ((*bias)->numel() != rows.size) expect_shape(op, bias_name, **bias, {rows});
+    expect_shape(op, bias_name, **bias, {rows});
   }
   expect_place(
       op, {{"weight_hh", &hidden}, {"weight_ih", &weights.weight_ih}, {"bias_ih", address(weights.bias_ih)},

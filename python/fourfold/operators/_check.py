@@ -176,7 +176,7 @@ def kept_dtype(like: Tensor) -> torch.dtype:
 
 def allows_tf32(like: Tensor) -> bool:
     """Whether products of float32 may round their factors to TF32, by torch's own setting; only GPUs have it."""
-    if not like.is_cuda:
+    if not isinstance(like, Tensor) or not like.is_cuda:  # what else it is, the operator refuses or a tracer records
         return False
     if torch.compiler.is_compiling():  # the getter that Dynamo knows, and guards
         return torch._C._get_cublas_allow_tf32()

@@ -121,16 +121,13 @@ def mlp_layers(
     if is_compiling():
         return FORWARD.traced(x, weights, biases, activation)
     # The operator of such a network takes no lists, which cost more than its products may.
-    if (
-        activation == "relu"
-        and len(weights) == len(biases) == 2
-        and isinstance(x, Tensor)
-        and _keeps_values(x, *weights)
-    ):
+    small = activation == "relu" and len(weights) == len(biases) == 2
+    if small and isinstance(x, Tensor):
         try:
-            return mlp.FORWARD.call(x, weights[0], biases[0], weights[1], biases[1])
-        except (RuntimeError, TypeError, ValueError):
-            return FORWARD.call(x, weights, biases, activation)  # which says what is wrong in its own names
+            if _keeps_values(x, *weights):
+                return mlp.FORWARD.call(x, weights[0], biases[0], weights[1], biases[1])
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            small = False  # what is wrong is said below, in this operator's own names
     return FORWARD.call(x, weights, biases, activation)
 
 
