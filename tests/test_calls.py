@@ -162,8 +162,11 @@ def test_functorch_transforms_the_call(case: Case, road: str) -> None:
     leaf = args[0].clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss(leaf), leaf)
     expect_same([torch.func.grad(loss)(args[0])], [expected])
-    stacked = torch.stack([args[0], 2 * args[0]])
-    expect_same([torch.vmap(loss)(stacked)], [torch.stack([loss(x) for x in stacked])])
+    stacked = torch.stack([args[0], 2 * args[0]]).requires_grad_()
+    mapped, alone = torch.vmap(loss)(stacked), torch.stack([loss(x) for x in stacked])
+    expect_same([mapped], [alone])
+    # A mapped tensor does not say that it requires a gradient, and its call has to keep what the backward reads.
+    expect_same(list(torch.autograd.grad(mapped.sum(), stacked)), list(torch.autograd.grad(alone.sum(), stacked)))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
