@@ -8,6 +8,7 @@
 #include "device.cuh"
 #include "launch.cuh"
 #include "ops/elementwise.h"
+#include "ops/formula.h"
 
 namespace fourfold::gpu {
 
@@ -29,9 +30,10 @@ struct Axes {
   int64_t stride[most_axes][operands];  // in elements; out's first
 };
 
-// All operands contiguous and on 16-byte boundaries, or one value for all (its bit in `single`).
+// All operands contiguous and on 16-byte boundaries, or one value for all (its bit in `single`). Where the compiler is not
+// told that two blocks at a time are enough, it saves registers for more, and spills.
 template <typename T, typename Function, size_t... k>
-__global__ void __launch_bounds__(elementwise_threads)
+__global__ void __launch_bounds__(elementwise_threads, 2)
     packed_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, unsigned single, Function f,
                        std::index_sequence<k...>) {
   using Value = typename Function::Value;
@@ -117,16 +119,16 @@ void map_strided(Place place, int64_t n, const Operands<sizeof...(k) + 1>& opera
   }
 }
 
-template <typename T, size_t inputs>
-bool is_packed(const Elementwise<inputs>& operands, unsigned* single) {
-  if (operands.axes().size() > 1) return false;
-  const auto addresses = operands.addresses();
+template <typename T>
+bool is_packed(const Elementwise& job, unsigned* single) {
+  if (job.axes > 1) return false;
   *single = 0;  // also where there is one element, which out may overwrite: no other thread may read it
-  for (size_t k = 0; k <= inputs; ++k) {
-    const int64_t stride = operands.axes().empty() ? 1 : operands.axes()[0].stride[k];
+  for (int k = 0; k <= job.inputs; ++k) {
+    const int64_t stride = job.axes == 0 ? 1 : job.axis[0].stride[k];
+    const void* address = k == 0 ? job.out : static_cast<const void*>(job.in[k - 1]);
     if (k > 0 && stride == 0) {
       *single |= 1u << (k - 1);
-    } else if (stride != 1 || reinterpret_cast<uintptr_t>(addresses[k]) % 16 != 0) {
+    } else if (stride != 1 || reinterpret_cast<uintptr_t>(address) % 16 != 0) {
       return false;
     }
   }
@@ -134,37 +136,89 @@ bool is_packed(const Elementwise<inputs>& operands, unsigned* single) {
 }
 
 // The axes from `outer` on by one launch for each index of those before it.
-template <typename T, size_t inputs, typename Function>
-void map_slices(const Elementwise<inputs>& operands, size_t outer, Operands<inputs + 1> at, int64_t n,
-                const Function& f) {
-  const auto& axes = operands.axes();
-  if (axes.size() - outer > most_axes) {
-    for (int64_t index = 0; index < axes[outer].size; ++index) {
-      map_slices<T>(operands, outer + 1, at, n / axes[outer].size, f);
-      for (size_t k = 0; k <= inputs; ++k) at.data[k] += axes[outer].stride[k] * operands.element_size();
+template <typename T, typename Function, size_t... k>
+void map_slices(const Elementwise& job, int outer, Operands<sizeof...(k) + 1> at, int64_t n, const Function& f,
+                std::index_sequence<k...> inputs) {
+  const int count = job.axes - outer;
+  if (count > most_axes) {
+    const Elementwise::Axis& axis = job.axis[outer];
+    for (int64_t index = 0; index < axis.size; ++index) {
+      map_slices<T>(job, outer + 1, at, n / axis.size, f, inputs);
+      for (int operand = 0; operand <= job.inputs; ++operand) {
+        at.data[operand] += axis.stride[operand] * job.element_size;
+      }
     }
     return;
   }
-  Axes<inputs + 1> inner{};
-  inner.count = static_cast<int>(axes.size() - outer);
-  for (size_t d = outer; d < axes.size(); ++d) {
-    inner.size[d - outer] = axes[d].size;
-    for (size_t k = 0; k <= inputs; ++k) inner.stride[d - outer][k] = axes[d].stride[k];
+  Axes<sizeof...(k) + 1> inner{};
+  inner.count = count;
+  for (int d = 0; d < count; ++d) {
+    inner.size[d] = job.axis[outer + d].size;
+    for (int operand = 0; operand <= job.inputs; ++operand) {
+      inner.stride[d][operand] = job.axis[outer + d].stride[operand];
+    }
   }
-  map_strided<T>(operands.place(), n, at, inner, f, std::make_index_sequence<inputs>());
+  map_strided<T>(job.place, n, at, inner, f, inputs);
 }
 
-template <typename T, size_t inputs, typename Function>
-void map(const Elementwise<inputs>& operands, const Function& f) {
-  if (operands.numel() == 0) return;
-  Operands<inputs + 1> data;
-  const auto addresses = operands.addresses();
-  for (size_t k = 0; k <= inputs; ++k) data.data[k] = addresses[k];
+// The inputs are only read.
+template <size_t... k>
+Operands<sizeof...(k) + 1> operands_of(const Elementwise& job, std::index_sequence<k...>) {
+  return {{static_cast<char*>(job.out), static_cast<char*>(const_cast<void*>(static_cast<const void*>(job.in[k])))...}};
+}
+
+template <typename T, typename Function, size_t... k>
+void map(const Elementwise& job, const Function& f, std::index_sequence<k...> inputs) {
+  if (job.numel == 0) return;
+  const auto operands = operands_of(job, inputs);
   unsigned single = 0;
-  if (is_packed<T>(operands, &single)) {
-    map_packed<T>(operands.place(), operands.numel(), data, single, f, std::make_index_sequence<inputs>());
+  if (is_packed<T>(job, &single)) {
+    map_packed<T>(job.place, job.numel, operands, single, f, inputs);
   } else {
-    map_slices<T>(operands, 0, data, operands.numel(), f);
+    map_slices<T>(job, 0, operands, job.numel, f, inputs);
+  }
+}
+
+// A formula's function, of ops/formula.h, as a Function.
+template <typename Call, typename Formula, typename V>
+struct Applied {
+  using Value = V;
+  Formula formula;
+  template <typename... Inputs>
+  FOURFOLD_FN Value operator()(Inputs... in) const {
+    return Call::call(formula, in...);
+  }
+};
+
+template <template <typename> typename Formula, typename Call>
+void apply(const Elementwise& job) {
+  const typename Call::Indices inputs;
+  if constexpr (Formula<float>::of_integers) {
+    const Applied<Call, Formula<uint64_t>, uint64_t> f{formula_of_integers<Formula>(job)};
+    switch (job.kind) {
+      case Kind::boolean: return map<bool>(job, f, inputs);
+      case Kind::uint8: return map<uint8_t>(job, f, inputs);
+      case Kind::int8: return map<int8_t>(job, f, inputs);
+      case Kind::int16: return map<int16_t>(job, f, inputs);
+      case Kind::int32: return map<int32_t>(job, f, inputs);
+      case Kind::int64: return map<int64_t>(job, f, inputs);
+      default: break;
+    }
+  }
+  visit_floating(job.kind, [&](auto type) {
+    using T = typename decltype(type)::type;
+    using V = Compute<T>;
+    const auto value = [](double scalar) { return static_cast<V>(scalar); };
+    map<T>(job, Applied<Call, Formula<V>, V>{formula_of<Formula, V>(job, value)}, inputs);
+  });
+}
+
+template <template <typename> typename Formula>
+constexpr ElementwiseKernels kernels_of() {
+  if constexpr (has_backward<Formula>) {
+    return {apply<Formula, Forward<Formula>>, apply<Formula, Backward<Formula>>};
+  } else {
+    return {apply<Formula, Forward<Formula>>, nullptr};
   }
 }
 

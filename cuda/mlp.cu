@@ -84,18 +84,6 @@ void backward(const MlpBackward& job) {
   });
 }
 
-template <typename V>
-struct Relu {
-  using Value = V;
-  FOURFOLD_FN Value operator()(Value x) const { return formulas::relu(x); }
-};
-
-template <typename V>
-struct ReluBackward {
-  using Value = V;
-  FOURFOLD_FN Value operator()(Value grad, Value activated) const { return formulas::relu_backward(grad, activated); }
-};
-
 Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
   // relu(bias + x Wᵀ) by the vendor's product with its epilogue.
   using AddmmActivation = AOTITorchError(
@@ -110,19 +98,12 @@ Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor
     return Tensor(handle);
   }
   const Tensor hidden = linear(x, weights, bias);
-  visit_floating(kind_of(hidden.scalar_type()), [&](auto type) {
-    using T = typename decltype(type)::type;
-    const Operands<2> in_place{{static_cast<char*>(out_data(hidden)), static_cast<char*>(out_data(hidden))}};
-    map_packed<T>(place_of(hidden), hidden.numel(), in_place, 0, Relu<Compute<T>>{}, std::make_index_sequence<1>());
-  });
+  activate(Activation::relu, elementwise(hidden, {&hidden}));
   return hidden;
 }
 
 void relu_backward(const Tensor& grad, const Tensor& activated) {
-  visit_floating(kind_of(grad.scalar_type()), [&](auto type) {
-    using T = typename decltype(type)::type;
-    map<T>(Elementwise<2>(grad, {&grad, &activated}), ReluBackward<Compute<T>>{});
-  });
+  activate_backward(Activation::relu, elementwise(grad, {&grad, &activated}));
 }
 
 constexpr MlpKernels mlp_kernels{true,    fuses_forward, fuses_backward, forward,

@@ -1,15 +1,12 @@
 // The fused network: a block takes some rows through both layers, and the hidden layer never leaves its shared memory.
 #pragma once
 
+#include "activate.cuh"
 #include "dense.cuh"
 #include "launch.cuh"
 #include "ops/mlp.h"
 
 namespace fourfold::gpu {
-
-namespace formulas {
-#include "formulas/mlp.h"
-}
 
 constexpr int rows_across = dense_threads / dense_lanes;
 
@@ -57,7 +54,7 @@ __global__ void __launch_bounds__(dense_threads) mlp_kernel(MlpForward job) {
       [&](int column, int k) { return static_cast<V>(w1[column * inputs + k]); });
   T* kept = static_cast<T*>(job.hidden);
   for_each_sum(sum, tile, hidden_size, [&](int row, int column, V value) {
-    const V activated = formulas::relu(value + (b1 == nullptr ? V(0) : static_cast<V>(b1[column])));
+    const V activated = formulas::Relu::value(value + (b1 == nullptr ? V(0) : static_cast<V>(b1[column])));
     hidden[row * hidden_size + column] = activated;
     if (job.keep && row < rows) kept[(first + row) * hidden_size + column] = static_cast<T>(activated);
   });
@@ -99,7 +96,7 @@ __global__ void __launch_bounds__(dense_threads) mlp_rows_backward_kernel(MlpBac
     V result = V(0);
     if (row < rows) {
       const int64_t at = (first + row) * hidden_size + column;
-      result = formulas::relu_backward(value, static_cast<V>(activated[at]));
+      result = formulas::Relu::backward(value, static_cast<V>(activated[at]));
       kept[at] = static_cast<T>(result);
     }
     grad_hidden[row * hidden_size + column] = result;

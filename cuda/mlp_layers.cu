@@ -3,33 +3,20 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include <cmath>
-
-#include "elementwise.cuh"
-#include "math.cuh"
+#include "activate.cuh"
 #include "ops/backend.h"
 
 namespace fourfold::gpu {
-namespace formulas {
-
-FOURFOLD_FN float erf(float x) { return ::erff(x); }
-FOURFOLD_FN double erf(double x) { return ::erf(x); }
-
-#include "formulas/gates.h"
-#include "formulas/mlp.h"
-#include "formulas/mlp_layers.h"
-}  // namespace formulas
-
 namespace {
 
 template <typename V, typename F>
-struct Forward {
+struct Activate {
   using Value = V;
   FOURFOLD_FN Value operator()(Value z) const { return F::value(z); }
 };
 
 template <typename V, typename F>
-struct Backward {
+struct ActivateBackward {
   using Value = V;
   FOURFOLD_FN Value operator()(Value grad, Value kept) const { return F::backward(grad, kept); }
 };
@@ -44,19 +31,27 @@ void visit_activation(Activation activation, const F& f) {
   }
 }
 
-void activate(Activation activation, const Elementwise<1>& z) {
-  visit_floating(z.kind(), [&](auto type) {
+}  // namespace
+
+void activate(Activation activation, const Elementwise& z) {
+  visit_floating(z.kind, [&](auto type) {
     using T = typename decltype(type)::type;
-    visit_activation(activation, [&](auto f) { map<T>(z, Forward<Compute<T>, decltype(f)>{}); });
+    visit_activation(activation, [&](auto f) {
+      map<T>(z, Activate<Compute<T>, decltype(f)>{}, std::make_index_sequence<1>());
+    });
   });
 }
 
-void activate_backward(Activation activation, const Elementwise<2>& grad_and_kept) {
-  visit_floating(grad_and_kept.kind(), [&](auto type) {
+void activate_backward(Activation activation, const Elementwise& grad_and_kept) {
+  visit_floating(grad_and_kept.kind, [&](auto type) {
     using T = typename decltype(type)::type;
-    visit_activation(activation, [&](auto f) { map<T>(grad_and_kept, Backward<Compute<T>, decltype(f)>{}); });
+    visit_activation(activation, [&](auto f) {
+      map<T>(grad_and_kept, ActivateBackward<Compute<T>, decltype(f)>{}, std::make_index_sequence<2>());
+    });
   });
 }
+
+namespace {
 
 constexpr MlpLayersKernels mlp_layers_kernels{
     .low_precision = true,

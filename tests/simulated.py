@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import importlib
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -39,7 +40,7 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     """The library of the hipified kernels for a device of that warp; built once for given sources."""
     import torch
 
-    folders = (ROOT / "cuda", ROOT / "cpp", ROOT / "hip", SIMULATORS / "gpusim", SIMULATORS / "library")
+    folders = (ROOT / "cuda", ROOT / "cpp", ROOT / "hip", ROOT / "cmake", SIMULATORS / "gpusim", SIMULATORS / "library")
     return built(
         f"warp{warp}-{sanitizer}",
         "libfourfold_simulated.so",
@@ -108,9 +109,16 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
 
 
 def translate(folder: Path) -> None:
-    """cuda/ as HIP. AMD's compiler knows CUDA's declaration of dynamic shared memory; the simulator takes HIP's older
-    macro."""
+    """cuda/ as HIP, and for each elementwise operator a source of its own, as CMake has. AMD's compiler knows CUDA's
+    declaration of dynamic shared memory; the simulator takes HIP's older macro."""
     run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", folder)
+    shared = (folder / "elementwise.hip").rename(folder / "elementwise.cuh")
+    listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    for operator in listed[1].split():
+        text = (ROOT / "cmake" / "elementwise.in").read_text()
+        for name, value in (("operator", operator), ("type", operator.title().replace("_", "")), ("source", shared)):
+            text = text.replace(f"@{name}@", str(value))
+        (folder / f"{operator}.hip").write_text(text)
     from torch.utils.hipify import hipify_python
 
     for path in folder.iterdir():

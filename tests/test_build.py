@@ -220,10 +220,11 @@ def test_missing_headers_of_python_are_named(configure):
     ("file", "options", "named"),
     [
         ("cpp/ops/softshrink.cpp", [], "ops/softshrink.cpp"),
-        ("cpp/cpu/softshrink.cpp", [], "cpu/softshrink.cpp"),
-        ("cpp/cpu/kernels/softshrink.cpp", [], "cpu/kernels/softshrink.cpp"),
-        ("cuda/softshrink.cu", ["-DFOURFOLD_CUDA=ON"], "softshrink.cu"),
-        ("cuda/softshrink.cu", ["-DFOURFOLD_HIP=ON"], "cuda/softshrink.cu, which hip/ translates"),
+        ("cpp/formulas/softshrink.h", [], "cpp/formulas/softshrink.h, the formula of softshrink"),
+        ("cpp/cpu/mlp.cpp", [], "cpu/mlp.cpp"),
+        ("cpp/cpu/kernels/mlp.cpp", [], "cpu/kernels/mlp.cpp"),
+        ("cuda/mlp.cu", ["-DFOURFOLD_CUDA=ON"], "mlp.cu"),
+        ("cuda/mlp.cu", ["-DFOURFOLD_HIP=ON"], "cuda/mlp.cu, which hip/ translates"),
     ],
 )
 def test_an_operator_without_its_file_is_named(configure, tmp_path, file, options, named):

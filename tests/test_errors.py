@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fourfold
+from fourfold.operators._elementwise import ELEMENTWISE
 from op_cases import CASES, case_id
 from refusals import T, refusal_id, sentence_of
 from test_gradients import backward_arguments
@@ -29,12 +30,6 @@ LSTM, GRU, RESTARTS = "lstm-short", "gru-short", "lltm-reset"
 
 # operator, arguments, type, sentence without its operator
 REFUSED: list[tuple[str, tuple, type, str]] = [
-    (
-        "softshrink",
-        (T(3, dtype=torch.int64),),
-        TypeError,
-        "expected x to be floating point (float16, bfloat16, float32 or float64), but got torch.int64",
-    ),
     (
         "softshrink",
         (T(3, dtype=torch.complex64),),
@@ -267,6 +262,11 @@ REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
         "expected weights to be on cpu like input, but got meta; move it with .to('cpu')",
     ),
 ]
+
+
+# Of every elementwise operator, whose other arguments have defaults.
+INTEGERS = "expected x to be floating point (float16, bfloat16, float32 or float64), but got torch.int64"
+REFUSED += [(op, (T(3).long(),), TypeError, INTEGERS) for op in ELEMENTWISE]
 
 
 def test_every_operator_refuses_something() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import fourfold
+from fourfold.operators._elementwise import ELEMENTWISE
 from fourfold.operators._operator import declared
 from fourfold.operators._schema import ARGUMENT, GRADIENT, MASK, OUTPUT
 
@@ -27,7 +28,11 @@ def registered() -> dict[str, str]:
 
 def documented() -> dict[str, str]:
     schemas = re.findall(r"^fourfold::(\w+)(\(.*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    return {name: f"fourfold::{name}{rest}" for name, rest in schemas}
+    found = {name: f"fourfold::{name}{rest}" for name, rest in schemas}
+    for name in ELEMENTWISE:  # whose gradients the page gives by one sentence
+        numbers = re.sub(r"=[^,)]+", "", found[name].partition("(")[2].removesuffix(" -> Tensor"))
+        found[f"{name}_backward"] = f"fourfold::{name}_backward(Tensor grad, {numbers} -> Tensor grad_x"
+    return found
 
 
 SHIPPED = Path(__file__).parent / "schemas"  # one file a release, never changed

@@ -2,10 +2,11 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "cpu/activate.h"
 #include "cpu/dense.h"
 #include "cpu/kernels/mlp.h"
-#include "cpu/rows.h"
 #include "ops/backend.h"
+#include "ops/elementwise.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -19,29 +20,14 @@ bool fuses_backward(const MlpSizes& sizes) {
   return fuses_forward(sizes) && fuses_backward_of(sizes.batch, sizes.weights());
 }
 
-template <typename T>
-T* at_element(T* data, int64_t k, Kind kind) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return data == nullptr ? nullptr : static_cast<Byte*>(data) + k * (kind == Kind::float64 ? 8 : 4);
-}
-
 Tensor hidden_layer(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
   const Tensor hidden = linear(x, weights, bias);
-  const Kind kind = kind_of(hidden.scalar_type());
-  void* data = out_data(hidden);
-  parallel(hidden.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
-    relu(kind, end - begin, at_element(data, begin, kind));
-  });
+  activate_all(Activation::relu, elementwise(hidden, {&hidden}));
   return hidden;
 }
 
 void hidden_gradient(const Tensor& grad, const Tensor& activated) {
-  const Kind kind = kind_of(grad.scalar_type());
-  void* to = out_data(grad);
-  const void* from = data_of(activated);
-  parallel(grad.numel(), elementwise_grain, [&](int64_t begin, int64_t end) {
-    relu_backward(kind, end - begin, at_element(to, begin, kind), at_element(from, begin, kind));
-  });
+  differentiate_all(Activation::relu, elementwise(grad, {&grad, &activated}));
 }
 
 constexpr MlpKernels kernels{

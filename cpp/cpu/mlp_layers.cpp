@@ -2,25 +2,13 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "cpu/activate.h"
 #include "cpu/dense.h"
 #include "cpu/kernels/mlp_layers.h"
-#include "cpu/rows.h"
 #include "ops/backend.h"
 
 namespace fourfold::cpu {
 namespace {
-
-void activate_all(Activation activation, const Elementwise<1>& z) {
-  for_each_row(z, [&](int64_t n, void* to, Strided from) {
-    activate(z.kind(), activation, n, to, from);
-  });
-}
-
-void differentiate_all(Activation activation, const Elementwise<2>& operands) {
-  for_each_row(operands, [&](int64_t n, void* to, Strided grad, Strided kept) {
-    activate_backward(operands.kind(), activation, n, to, grad, kept);
-  });
-}
 
 void store_bits(const Tensor& values, void* bits, int64_t step) {
   pack_bits(kind_of(values.scalar_type()), values.size(0), values.size(1), data_of(values), bits, step);

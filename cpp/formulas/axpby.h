@@ -1,5 +1,9 @@
-// z = αx + βy. The gradients are α and β times z's, scalings that need no formula of their own.
+// z = αx + βy.
 template <typename T>
-FOURFOLD_FN T axpby(T x, T y, T alpha, T beta) {
-  return alpha * x + beta * y;
-}
+struct Axpby {
+  static constexpr bool of_integers = true;
+  T alpha;
+  T beta;
+
+  FOURFOLD_FN T forward(T x, T y) const { return alpha * x + beta * y; }
+};

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <vector>
 
-
 namespace fourfold {
 namespace {
 
@@ -62,8 +61,8 @@ Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
 
 }  // namespace
 
-Tensor axpby(
-    const AxpbyKernels& kernels, const Tensor& x, const Tensor& y, double alpha, double beta,
+Tensor AxpbyBodies::forward(
+    const ElementwiseKernels& kernels, const Tensor& x, const Tensor& y, double alpha, double beta,
     std::optional<ScalarType> wanted) {
   expect_real("x", x.scalar_type());
   expect_real("y", y.scalar_type());
@@ -78,7 +77,7 @@ Tensor axpby(
   Tensor out = empty_result(x, y, dtype);
   const Tensor a = convert(x, dtype);
   const Tensor b = convert(y, dtype);
-  kernels.forward(Elementwise<2>(out, {&a, &b}), alpha, beta);
+  kernels.forward(elementwise(out, {&a, &b}, {alpha, beta}));
   return out;
 }
 

@@ -82,7 +82,7 @@ Tensor activated(const MlpLayersKernels& kernels, const Network& net, const Kept
   // The CPU writes runs of elements, and a single column has none.
   const bool in_kept = values && !keeps_input(net.activation) && net.sizes[l + 1] > 1;
   const Tensor out = in_kept ? kept.view(net, l) : z;
-  kernels.activate(net.activation, Elementwise<1>(out, {&z}));
+  kernels.activate(net.activation, elementwise(out, {&z}));
   if (values && !keeps_input(net.activation) && !in_kept) copy_into(kept.view(net, l), out);
   if (kept.keep == Keep::bits) kernels.pack_bits(out, kept.at(l), kept.step);
   return out;
@@ -166,7 +166,7 @@ Tensor input_of(const MlpLayersKernels& kernels, const Network& net, const Kept&
   const Tensor below = kept.view(net, l - 1);
   if (!keeps_input(net.activation)) return below;
   const Tensor values = empty(net.place, {net.rows, net.sizes[l]}, net.dtype);
-  kernels.activate(net.activation, Elementwise<1>(values, {&below}));
+  kernels.activate(net.activation, elementwise(values, {&below}));
   return values;
 }
 
@@ -177,7 +177,7 @@ Tensor vendor_backward(
     const bool bits = kept.keep == Keep::bits;
     const Tensor values = bits ? empty(net.place, {net.rows, net.sizes[l + 1]}, net.dtype) : kept.view(net, l);
     if (bits) kernels.unpack_bits(values, kept.at(l), kept.step);
-    kernels.activate_backward(net.activation, Elementwise<2>(grad, {&grad, &values}));
+    kernels.activate_backward(net.activation, elementwise(grad, {&grad, &values}));
   }
   if (needs.weights(l)) grads.weights[l] = mm_transposed(grad, input_of(kernels, net, kept, l));
   if (needs.bias(l)) grads.biases[l] = sum_rows(grad);

@@ -20,8 +20,8 @@ struct MlpLayersKernels {
   bool (*fuses_backward)(int64_t rows, int64_t weights);
   void (*forward)(const LayersForward& job);
   void (*backward)(const LayersBackward& job);
-  void (*activate)(Activation activation, const Elementwise<1>& z);
-  void (*activate_backward)(Activation activation, const Elementwise<2>& grad_and_kept);
+  void (*activate)(Activation activation, const Elementwise& z);
+  void (*activate_backward)(Activation activation, const Elementwise& grad_and_kept);
   // relu's values (rows, columns), contiguous, as bits at `step` bytes from row to row, and these as 0 and 1.
   void (*pack_bits)(const Tensor& values, void* bits, int64_t step);
   void (*unpack_bits)(const Tensor& values, const void* bits, int64_t step);

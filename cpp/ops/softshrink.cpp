@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 
 namespace fourfold {
 namespace {
@@ -13,14 +14,15 @@ void check_softshrink(const char* op, const Tensor& x, double lambd) {
 
 }  // namespace
 
-Tensor softshrink(const SoftshrinkKernels& kernels, const Tensor& x, double lambd) {
+Tensor SoftshrinkBodies::forward(const ElementwiseKernels& kernels, const Tensor& x, double lambd) {
   check_softshrink("softshrink", x, lambd);
   Tensor out = empty_like(x, x.scalar_type());
-  kernels.forward(Elementwise<1>(out, {&x}), lambd);
+  kernels.forward(elementwise(out, {&x}, {lambd}));
   return out;
 }
 
-Tensor softshrink_backward(const SoftshrinkKernels& kernels, const Tensor& grad, const Tensor& x, double lambd) {
+Tensor SoftshrinkBodies::backward(
+    const ElementwiseKernels& kernels, const Tensor& grad, const Tensor& x, double lambd) {
   const char* op = "softshrink_backward";
   check_softshrink(op, x, lambd);
   expect_dtype(op, "grad", grad, x.scalar_type());
@@ -29,7 +31,7 @@ Tensor softshrink_backward(const SoftshrinkKernels& kernels, const Tensor& grad,
   }
   expect_place(op, {{"x", &x}, {"grad", &grad}});
   Tensor out = empty_like(x, x.scalar_type());
-  kernels.backward(Elementwise<2>(out, {&grad, &x}), lambd);
+  kernels.backward(elementwise(out, {&grad, &x}, {lambd}));
   return out;
 }
 

@@ -1,13 +1,8 @@
 #include "cpu/kernels/mlp.h"
 
-#include "cpu/kernels/math.h"
 #include "cpu/kernels/mlp_layers.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
-
-namespace formulas {
-#include "formulas/mlp.h"
-}
 
 // One hidden layer of relu is a network of two layers.
 void mlp(const MlpForward& job) {
@@ -56,22 +51,6 @@ void mlp_backward(const MlpBackward& job) {
       .x_step = job.input_size,
       .need_x = job.need_x,
       .grad_x = job.grad_x,
-  });
-}
-
-void relu(Kind kind, int64_t n, void* values) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    map<T>(n, values, [](const Vec<T>& v) { return formulas::relu(v); }, Strided{values, 1});
-  });
-}
-
-void relu_backward(Kind kind, int64_t n, void* grad, const void* activated) {
-  visit_floating(kind, [&](auto type) {
-    using T = decltype(type);
-    map<T>(
-        n, grad, [](const Vec<T>& g, const Vec<T>& a) { return formulas::relu_backward(g, a); }, Strided{grad, 1},
-        Strided{activated, 1});
   });
 }
 

@@ -2,29 +2,13 @@
 
 #include <cstring>
 
-#include "cpu/kernels/erf.h"
+#include "cpu/kernels/activations.h"
 #include "cpu/kernels/panels.h"
 #include "cpu/parallel.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-namespace formulas {
-#include "formulas/gates.h"
-#include "formulas/mlp.h"
-#include "formulas/mlp_layers.h"
-}
-
 namespace {
-
-template <typename F>
-void visit_activation(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::relu: return f(formulas::Relu());
-    case Activation::tanh: return f(formulas::Tanh());
-    case Activation::gelu: return f(formulas::Gelu());
-    default: return f(formulas::Silu());
-  }
-}
 
 // A matrix's elements and the distance from one row to the next.
 template <typename S>
@@ -99,7 +83,7 @@ void activate_rows(Activation activation, int64_t rows, int64_t columns, Rows<S>
   visit_activation(activation, [&](auto f) {
     for (int64_t row = 0; row < rows; ++row) {
       map<S>(columns, to.data + row * to.step, [&](const Vec<S>& z) { return f.value(z); },
-             Strided{from.data + row * from.step, 1});
+             Elements<S>{from.data + row * from.step, 1});
     }
   });
 }
@@ -110,7 +94,7 @@ void activate_rows_backward(
   visit_activation(activation, [&](auto f) {
     for (int64_t row = 0; row < rows; ++row) {
       map<S>(columns, to.data + row * to.step, [&](const Vec<S>& g, const Vec<S>& k) { return f.backward(g, k); },
-             Strided{grad.data + row * grad.step, 1}, Strided{kept.data + row * kept.step, 1});
+             Elements<S>{grad.data + row * grad.step, 1}, Elements<S>{kept.data + row * kept.step, 1});
     }
   });
 }
@@ -302,11 +286,6 @@ class Backward {
   const Scratch<S> memory_;  // a packed matrix, two gradients of a layer's rows, and such a layer's values
 };
 
-template <typename F>
-void visit_compute(Kind kind, const F& f) {
-  kind == Kind::float64 ? f(double()) : f(float());
-}
-
 }  // namespace
 
 void mlp_layers(const LayersForward& job) {
@@ -315,24 +294,6 @@ void mlp_layers(const LayersForward& job) {
 
 void mlp_layers_backward(const LayersBackward& job) {
   visit_compute(job.kind, [&](auto s) { Backward<decltype(s)>(job).run(); });
-}
-
-void activate(Kind kind, Activation activation, int64_t n, void* out, Strided z) {
-  visit_compute(kind, [&](auto s) {
-    using S = decltype(s);
-    visit_activation(activation, [&](auto f) {
-      map<S>(n, out, [&](const Vec<S>& v) { return f.value(v); }, z);
-    });
-  });
-}
-
-void activate_backward(Kind kind, Activation activation, int64_t n, void* out, Strided grad, Strided kept) {
-  visit_compute(kind, [&](auto s) {
-    using S = decltype(s);
-    visit_activation(activation, [&](auto f) {
-      map<S>(n, out, [&](const Vec<S>& g, const Vec<S>& k) { return f.backward(g, k); }, grad, kept);
-    });
-  });
 }
 
 void pack_bits(Kind kind, int64_t rows, int64_t columns, const void* values, void* bits, int64_t step) {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cpu/kernels/strided.h"
+#include "ops/kind.h"
 
 // A call inside a loop over vectors would spill the registers that hold them.
 #define FOURFOLD_FN inline __attribute__((always_inline))
@@ -59,14 +59,8 @@ Vectorized<T> pack(const Step<T>& step) {
 
 // `count` elements, at most a step; what lies beyond is zero in the vector.
 template <typename T>
-Step<T> load(const T* from, int64_t stride, int64_t count) {
-  if (stride == 1) {
-    return unpack(count == step_size<T> ? Vectorized<T>::loadu(from) : Vectorized<T>::loadu(from, count));
-  }
-  if (stride == 0) return unpack(Vectorized<T>(*from));
-  alignas(64) T gathered[step_size<T>] = {};
-  for (int64_t k = 0; k < count; ++k) gathered[k] = from[k * stride];
-  return unpack(Vectorized<T>::loadu(gathered));
+Step<T> load(const T* from, int64_t count) {
+  return unpack(count == step_size<T> ? Vectorized<T>::loadu(from) : Vectorized<T>::loadu(from, count));
 }
 
 template <typename T>
@@ -78,26 +72,41 @@ void store(T* to, const Step<T>& step, int64_t count) {
   }
 }
 
-// out[k] = f(in_0[k], in_1[k], …) over n elements; `out` is contiguous, each input has its own stride.
+// Elements side by side, or with a stride of 0 one that stands for all.
+template <typename T>
+struct Elements {
+  const T* data;
+  int64_t stride;
+};
+
+// to[k] = f(in_0[k], in_1[k], …) over n elements. Inlined, so that what f holds stays in registers.
 template <typename T, typename F, typename... Inputs>
-void map(int64_t n, void* out, const F& f, const Inputs&... inputs) {
-  T* to = static_cast<T*>(out);
+FOURFOLD_FN void map(int64_t n, T* to, const F& f, const Inputs&... in) {
   const auto apply = [&](const auto&... steps) {
     Step<T> result;
     for (int p = 0; p < parts<T>; ++p) result.part[p] = f(steps.part[p]...);
     return result;
   };
   int64_t k = 0;
-  if ((... && (inputs.stride == 1))) {  // then no step need ask how its inputs lie, or how much of it there is
+  if ((... && (in.stride == 1))) {
 #pragma GCC unroll 4
     for (; k + step_size<T> <= n; k += step_size<T>) {
-      pack(apply(unpack(Vectorized<T>::loadu(static_cast<const T*>(inputs.data) + k))...)).store(to + k);
+      pack(apply(unpack(Vectorized<T>::loadu(in.data + k))...)).store(to + k);
     }
+    if (k < n) store(to + k, apply(load(in.data + k, n - k)...), n - k);
+    return;
   }
-  for (; k < n; k += step_size<T>) {
-    const int64_t count = n - k < step_size<T> ? n - k : step_size<T>;
-    store(to + k, apply(load(static_cast<const T*>(inputs.data) + k * inputs.stride, inputs.stride, count)...), count);
-  }
+  const auto at = [&k](const Elements<T>& one, const Vectorized<T>& all) {
+    return unpack(one.stride == 0 ? all : Vectorized<T>::loadu(one.data + k));
+  };
+  const auto map_steps = [&](const auto&... all) {
+    for (; k + step_size<T> <= n; k += step_size<T>) pack(apply(at(in, all)...)).store(to + k);
+    const auto rest = [&](const Elements<T>& one, const Vectorized<T>& all) {
+      return one.stride == 0 ? unpack(all) : load(one.data + k, n - k);
+    };
+    if (k < n) store(to + k, apply(rest(in, all)...), n - k);
+  };
+  map_steps(Vectorized<T>(*in.data)...);
 }
 
 // Calls f(T()) with the floating point type that `kind` names.
@@ -109,6 +118,12 @@ void visit_floating(Kind kind, const F& f) {
     case Kind::bfloat16: return f(c10::BFloat16());
     default: return f(c10::Half());
   }
+}
+
+// The same of a kind that is computed in as it is: float64 or float32.
+template <typename F>
+void visit_compute(Kind kind, const F& f) {
+  kind == Kind::float64 ? f(double()) : f(float());
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
-import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check
-from fourfold.operators._declare import declare
+from fourfold.operators._elementwise import declare_elementwise
 
 
-def _check_arguments(op: str, a: SimpleNamespace) -> None:
-    _check.expect_tensors(op, **({"grad": a.grad} if hasattr(a, "grad") else {}), x=a.x)
-    _check.expect_floating(op, "x", a.x)
-    _check.expect_number(op, "lambd", a.lambd)
+def _check(op: str, a: SimpleNamespace) -> None:
     if not a.lambd >= 0:
         raise ValueError(f"{op}: expected lambd to be at least 0, but got {a.lambd:g}")
 
 
-def _check_backward(op: str, a: SimpleNamespace) -> None:
-    _check.expect_dtype(op, "grad", a.grad, a.x.dtype)
-    if a.grad.shape != a.x.shape:
-        raise ValueError(
-            f"{op}: expected grad to have x's shape {_check.shape_of(a.x)}, but got {_check.shape_of(a.grad)}"
-        )
-
-
-def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple:
-    """Elementwise: the mapped dimension is one more."""
-    whole = dict(vars(a))
-    for name, d in vars(dims).items():
-        if isinstance(whole[name], Tensor):
-            x = whole[name]
-            whole[name] = x.movedim(d, 0) if d is not None else x.expand(size, *x.shape)
-    return (op(*whole.values()),), (0,)
-
-
-FORWARD = declare(
-    "softshrink",
-    check=_check_arguments,
-    check_backward=_check_backward,
-    fake=lambda a: torch.empty_like(a.x),
-    fake_backward=lambda a: torch.empty_like(a.x),
-    definition=reference.softshrink,
-    vmap=_vmap,
-    vmap_backward=_vmap,
-)
+FORWARD = declare_elementwise("softshrink", reference.softshrink, _check)
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:

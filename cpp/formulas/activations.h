@@ -1,12 +1,13 @@
 // Activations of hidden layers. A struct of each: value(z); backward(grad, kept), the gradient with respect to z; and
-// from_input, whether `kept` is z or value(z). Needs exp, tanh, erf and select for T, and gates.h and mlp.h before it.
+// from_input, whether `kept` is z or value(z). Needs exp, tanh, erf, sigmoid and select for T.
 
+// NaN passes, as in torch's. The gradient stops where the value is zero.
 struct Relu {
   static constexpr bool from_input = false;
   template <typename T>
-  FOURFOLD_FN static T value(T z) { return relu(z); }
+  FOURFOLD_FN static T value(T z) { return select(z <= T(0), T(0), z); }
   template <typename T>
-  FOURFOLD_FN static T backward(T grad, T kept) { return relu_backward(grad, kept); }
+  FOURFOLD_FN static T backward(T grad, T kept) { return select(kept <= T(0), T(0), grad); }
 };
 
 struct Tanh {

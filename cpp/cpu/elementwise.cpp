@@ -1,0 +1,29 @@
+// The CPU's table and registration of an elementwise operator: compiled for each of CMake's list, which defines
+// FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_PARTS, which its kernels are called.
+#include FOURFOLD_BODIES_FILE
+
+#include <torch/csrc/stable/library.h>
+
+#include "cpu/elementwise.h"
+#include "cpu/kernels/elementwise.h"
+#include "ops/register_elementwise.h"
+
+namespace fourfold {
+namespace cpu {
+
+FOURFOLD_CPU_KERNEL(FOURFOLD_PARTS, ElementwisePartsOf)
+
+namespace {
+
+constexpr ElementwiseKernels kernels{
+    .forward = [](const Elementwise& job) { in_parts(job, FOURFOLD_PARTS().forward); },
+    .backward = [](const Elementwise& job) { in_parts(job, FOURFOLD_PARTS().backward); },
+};
+
+}  // namespace
+}  // namespace cpu
+}  // namespace fourfold
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+  fourfold::register_elementwise<fourfold::FOURFOLD_BODIES, fourfold::cpu::kernels>(m, FOURFOLD_OPERATOR);
+}

@@ -1,0 +1,54 @@
+// What an elementwise formula's type says of itself (ops/elementwise_job.h). Included where FOURFOLD_FN is defined.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "ops/elementwise_job.h"
+
+namespace fourfold {
+
+// One index for each input of a formula's function.
+template <typename Result, typename Formula, typename... Inputs>
+std::index_sequence_for<Inputs...> indices_of(Result (Formula::*)(Inputs...) const);
+
+// A formula's functions, to be called with as many values as Indices has.
+template <template <typename> typename Formula>
+struct Forward {
+  using Indices = decltype(indices_of(&Formula<float>::forward));
+  template <typename V, typename... Inputs>
+  static FOURFOLD_FN V call(const Formula<V>& formula, const Inputs&... in) {
+    return formula.forward(in...);
+  }
+};
+
+template <template <typename> typename Formula>
+struct Backward {
+  using Indices = decltype(indices_of(&Formula<float>::backward));
+  template <typename V, typename... Inputs>
+  static FOURFOLD_FN V call(const Formula<V>& formula, const Inputs&... in) {
+    return formula.backward(in...);
+  }
+};
+
+template <template <typename> typename Formula>
+inline constexpr bool has_backward = requires { &Formula<float>::backward; };
+
+// With the job's scalars as values of its number type.
+template <template <typename> typename Formula, typename V, typename Convert>
+Formula<V> formula_of(const Elementwise& job, const Convert& convert) {
+  constexpr size_t count = std::is_empty_v<Formula<float>> ? 0 : sizeof(Formula<float>) / sizeof(float);
+  return [&]<size_t... k>(std::index_sequence<k...>) {
+    return Formula<V>{convert(job.scalar[k])...};
+  }(std::make_index_sequence<count>());
+}
+
+// Integers are computed in unsigned arithmetic, in which wrapping around, as torch's do, is defined.
+template <template <typename> typename Formula>
+Formula<uint64_t> formula_of_integers(const Elementwise& job) {
+  return formula_of<Formula, uint64_t>(
+      job, [](double scalar) { return static_cast<uint64_t>(static_cast<int64_t>(scalar)); });
+}
+
+}  // namespace fourfold

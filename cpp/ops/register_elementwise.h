@@ -1,0 +1,22 @@
+// How a backend registers an elementwise operator: its bodies with the backend's kernels.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+
+#include "ops/backend.h"
+#include "ops/elementwise.h"
+
+namespace fourfold {
+
+// Bodies: a struct of `forward` and, for an operator that has one, `backward`.
+template <typename Bodies, const ElementwiseKernels& kernels, typename Library>
+void register_elementwise(Library& library, const std::string& name) {
+  library.impl(name.c_str(), TORCH_BOX((&Bound<&Bodies::forward, &kernels>::call)));
+  if constexpr (requires { &Bodies::backward; }) {
+    library.impl((name + "_backward").c_str(), TORCH_BOX((&Bound<&Bodies::backward, &kernels>::call)));
+  }
+}
+
+}  // namespace fourfold
