@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 Function = Callable[..., Any]
 
@@ -67,13 +68,7 @@ def in_compute_dtype(f: Function) -> Function:
         dtype = next(a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point())
         if dtype not in (torch.float16, torch.bfloat16):
             return f(*args)
-        out = f(*map(_widened, args))
-        return tuple(o.to(dtype) for o in out) if isinstance(out, tuple) else out.to(dtype)
+        out = f(*tree_map_only(Tensor, lambda a: a.float() if a.is_floating_point() else a, args))
+        return tree_map_only(Tensor, lambda o: o.to(dtype), out)
 
     return computed
-
-
-def _widened(a: Any) -> Any:
-    if isinstance(a, (list, tuple)):
-        return [_widened(one) for one in a]
-    return a.float() if isinstance(a, Tensor) and a.is_floating_point() else a

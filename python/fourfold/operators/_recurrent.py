@@ -4,76 +4,53 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fourfold.operators import _check, _declare, _prepack, _shapes
-from fourfold.operators._operator import Operator
+from fourfold import _C
+from fourfold.operators import _check, _declare, _shapes, _vmap
+from fourfold.operators._operator import Operator, library
+from fourfold.operators._schema import schema_of
+
+KEPT = ("gates", "cells")  # the results that are kept for the backward
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """A recurrent operator's description.
+def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Callable[..., tuple]) -> Operator:
+    """The operator, its backward's and the one that prepacks its weights.
 
-    states: the names of what a step hands to the next.
     kept: how many values of a hidden unit the forward keeps of its gates.
     parameters: the shapes of the arguments that hold the weights, in order.
     definition: the operator in plain torch; returns the output and the final state.
     """
+    schema = schema_of(name)
+    states = {argument: "batch hidden_size" for argument in schema.arguments if argument.endswith("_0")}
 
-    name: str
-    states: tuple[str, ...]
-    kept: int
-    parameters: dict[str, str]
-    definition: Callable[..., tuple]
-
-    def shapes(self, packed: bool) -> dict[str, str]:
-        """Of all tensors, with a dimension of rows in the place of time and batch where the input is packed."""
+    def shapes(packed: bool) -> tuple[dict[str, str], dict[str, str]]:
+        """Of arguments and results, with a dimension of rows in the place of time and batch where input is packed."""
         steps, rows = ("rows", "rows") if packed else ("time batch", "time*batch")
-        return {
-            "input": f"{steps} input_size",
-            **{f"{state}_0": "batch hidden_size" for state in self.states},
-            "reset": f"? {steps}",
-            **self.parameters,
-            "output": f"{steps} hidden_size",
-            **{f"{state}_n": "batch hidden_size" for state in self.states},
-            "gates": f"{rows} {self.kept}*hidden_size",
-            **({"cells": f"{rows} hidden_size"} if len(self.states) > 1 else {}),
-        }
+        given = {"input": f"{steps} input_size", **states, "reset": f"? {steps}", **parameters}
+        made = {"output": f"{steps} hidden_size", "gates": f"{rows} {kept}*hidden_size", "cells": f"{rows} hidden_size"}
+        return given, {result: made.get(result, "batch hidden_size") for result in schema.results}
 
+    layouts = {packed: shapes(packed) for packed in (False, True)}
 
-def kept_dtype(like: Tensor) -> torch.dtype:
-    """bfloat16 is kept as it is, whatever it is computed in; float16 is computed in float32 on a CPU, and kept so."""
-    return like.dtype if like.dtype == torch.bfloat16 else _check.kept_dtype(like)
-
-
-def declare(cell: Cell) -> Operator:
-    """The operator, its backward's and the one that prepacks its weights."""
-    layouts = {packed: cell.shapes(packed) for packed in (False, True)}
-    arguments = [name for name in layouts[False] if name not in ("output", "gates", "cells") and name[-2:] != "_n"]
-    results = ["output", *(f"{state}_n" for state in cell.states)]
-    kept = ["gates", "cells"][: len(cell.states)]
-
-    def layout(a: SimpleNamespace) -> dict[str, str]:
-        return layouts[a.batch_sizes is not None]
-
-    def sizes_of(op: str, a: SimpleNamespace) -> _shapes.Sizes:
-        shapes = layout(a)
-        sizes = _shapes.check(op, {name: shapes[name] for name in arguments}, a, dtypes={"reset": torch.bool})
+    def results_of(op: str, a: SimpleNamespace) -> dict[str, dict[str, Any]]:
+        """The results' shapes, of arguments whose tensors fit each other."""
+        given, made = layouts[a.batch_sizes is not None]
+        sizes = _shapes.check(op, given, a, dtypes={"reset": torch.bool})
         rows = sizes["rows"] if a.batch_sizes is not None else sizes["time"] * sizes["batch"]
-        _check.expect_countable(op, "what is kept of each step", rows, cell.kept * sizes["hidden_size"])
-        return sizes
+        _check.expect_countable(op, "what is kept of each step", rows, kept * sizes["hidden_size"])
+        return {result: _shapes.expected(shape, sizes) for result, shape in made.items()}
 
     def check(op: str, a: SimpleNamespace) -> None:
         if a.batch_sizes is not None:
             _check.expect_tensor(op, "batch_sizes", a.batch_sizes)
             if a.batch_sizes.device.type != "cpu" and not (a.batch_sizes.is_meta and a.input.is_meta):
                 raise ValueError(f"{op}: expected batch_sizes to be on the CPU, but got {a.batch_sizes.device}")
-        sizes_of(op, a)
+        results_of(op, a)
         if a.batch_sizes is not None:
             _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
             _check.expect_shape(op, "batch_sizes", a.batch_sizes, {"time": None})
@@ -82,69 +59,88 @@ def declare(cell: Cell) -> Operator:
             _check.expect_prepacked(op, a.prepacked)
 
     def check_backward(op: str, a: SimpleNamespace) -> None:
-        sizes, shapes = sizes_of(op, a), layout(a)
-        _check.expect_gradient(op, "output", a.output, a.input, _shapes.expected(shapes["output"], sizes))
-        for name in results:
-            grad = getattr(a, f"grad_{name}")
-            _check.expect_gradient(op, f"grad_{name}", grad, a.input, _shapes.expected(shapes[name], sizes))
-        for name in kept:
-            wanted = _shapes.expected(shapes[name], sizes)
-            wanted = {"rows" if "time" in dimension else dimension: size for dimension, size in wanted.items()}
-            _check.expect_kept(op, getattr(a, name), a.input, kept_dtype(a.input), wanted)
-        _check.expect_mask(op, a.output_mask, 1 + len(cell.states) + len(cell.parameters))
+        results = results_of(op, a)
+        _check.expect_gradient(op, "output", a.output, a.input, results["output"])
+        for result, shape in results.items():
+            if result in KEPT:
+                wanted = {"rows" if "time" in dimension else dimension: size for dimension, size in shape.items()}
+                _check.expect_kept(op, getattr(a, result), a.input, kept_dtype(a.input), wanted)
+            else:
+                _check.expect_gradient(op, f"grad_{result}", getattr(a, f"grad_{result}"), a.input, shape)
+        _check.expect_mask(op, a.output_mask, 1 + len(states) + len(parameters))
 
     def fake(a: SimpleNamespace) -> tuple[Tensor, ...]:
-        sizes, shapes = sizes_of(cell.name, a), layout(a)
+        def empty(result: str, shape: dict[str, Any]) -> Tensor:
+            if result not in KEPT:
+                return a.input.new_empty(list(shape.values()))
+            return a.input.new_empty(list(shape.values()) if a.save_for_backward else 0, dtype=kept_dtype(a.input))
 
-        def empty(name: str, dtype: torch.dtype) -> Tensor:
-            left_out = name in kept and not a.save_for_backward
-            return a.input.new_empty(
-                (0,) if left_out else list(_shapes.expected(shapes[name], sizes).values()), dtype=dtype
-            )
-
-        outputs = (empty(name, a.input.dtype) for name in results)
-        return (*outputs, *(empty(name, kept_dtype(a.input)) for name in kept))
+        return tuple(empty(*result) for result in results_of(name, a).items())
 
     def vmap(operator: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple | None:
         if a.batch_sizes is not None:  # packed input has no batch dimension to fold
             return None
-        shapes = layouts[False]
-        given = {name: shapes[name] for name in arguments}
-        return _shapes.folded(operator, given, size, dims, a, [shapes[name] for name in (*results, *kept)])
+        given, made = layouts[False]
+        return _shapes.folded(operator, given, size, dims, a, list(made.values()))
 
-    forward = _declare.declare(
-        cell.name,
-        check=check,
-        check_backward=check_backward,
-        fake=fake,
-        definition=_with_known_batch_sizes(cell),
-        vmap=vmap,
-        casts=True,
-    )
-    # By weight_hh the hidden size is known, so weight_ih comes last.
-    _prepack.declare(cell.name, dict(sorted(cell.parameters.items(), key=lambda item: item[0] == "weight_ih")))
-    return forward
+    _declare_prepack(name, parameters)
+    defined = _with_known_batch_sizes(name, definition)
+    checks = {"check": check, "check_backward": check_backward}
+    return _declare.declare(name, **checks, fake=fake, definition=defined, vmap=vmap, casts=True)
 
 
-def _with_known_batch_sizes(cell: Cell) -> Callable[..., tuple]:
+def kept_dtype(like: Tensor) -> torch.dtype:
+    """bfloat16 is kept as it is, whatever it is computed in; float16 is computed in float32 on a CPU, and kept so."""
+    return like.dtype if like.dtype == torch.bfloat16 else _check.kept_dtype(like)
+
+
+def _declare_prepack(op: str, parameters: dict[str, str]) -> None:
+    """The operator that lays a layer's weights out ahead of calls, for fake tensors and vmap. There is no gradient."""
+    name = f"{op}_prepack"
+    prepack, schema = getattr(torch.ops.fourfold, name).default, schema_of(name)
+    # The first of these says the hidden size.
+    shapes = dict(sorted(parameters.items(), key=lambda item: item[0] == "weight_ih"))
+    (first, shape), *_ = shapes.items()
+    rows, columns = map(_shapes.spelled, shape.split())
+    both_inputs = "input_size" in columns
+
+    def fake(*args: Any) -> Tensor:
+        a = schema.named(args)
+        weights = getattr(a, first)
+        _check.expect_floating(name, first, weights)
+        _check.expect_shape(name, first, weights, {rows if both_inputs else "rows": None, columns: None})
+        _check.expect_countable(name, first, *weights.shape)
+        hidden_size = weights.shape[0] // 3 if both_inputs else weights.shape[1]
+        sizes = {"hidden_size": hidden_size, **({"input_size": weights.shape[1] - hidden_size} if both_inputs else {})}
+        sizes = _shapes.check(name, shapes, a, sizes)
+        dtype = str(weights.dtype).removeprefix("torch.")
+        # C++ alone knows how it lays weights out, so their sizes are no symbols here.
+        size = _C.prepacked_bytes(op, dtype, int(sizes["input_size"]), int(sizes["hidden_size"]))
+        return weights.new_empty(size, dtype=torch.uint8)
+
+    def each(info: Any, in_dims: tuple, *args: Tensor | None) -> tuple[Tensor, int]:
+        (packed,), _ = _vmap.map_each(name, lambda *one: (prepack(*one),), info, in_dims, *args)
+        return packed, 0
+
+    torch.library.register_fake(f"fourfold::{name}", fake, lib=library)
+    torch.library.register_vmap(f"fourfold::{name}", each, lib=library)
+
+
+def _with_known_batch_sizes(name: str, definition: Callable[..., tuple]) -> Callable[..., tuple]:
     """The definition, which reads batch_sizes."""
 
-    @functools.wraps(cell.definition)
-    def definition(**given: Any) -> tuple:
-        batch_sizes = given["batch_sizes"]
+    @functools.wraps(definition)
+    def known(**given: Any) -> tuple:
+        batch_sizes = plain = given["batch_sizes"]
         if batch_sizes is not None:
-            if _is_fake(batch_sizes):
+            while torch._C._functorch.is_functorch_wrapped_tensor(plain):
+                plain = torch._C._functorch.get_unwrapped(plain)
+            if isinstance(plain, torch._subclasses.FakeTensor):
                 raise NotImplementedError(
-                    f"{cell.name}: forward-mode and second derivatives of packed input read batch_sizes, which a "
+                    f"{name}: forward-mode and second derivatives of packed input read batch_sizes, which a "
                     "captured graph does not know; compute them outside torch.compile"
                 )
-            _check.expect_batch_sizes(cell.name, batch_sizes, given["input"].shape[0], given["h_0"].shape[0])
-        return cell.definition(**given)
+            _check.expect_batch_sizes(name, batch_sizes, given["input"].shape[0], given["h_0"].shape[0])
+        return definition(**given)
 
-    return definition
-
-
-def _is_fake(tensor: Tensor) -> bool:
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return isinstance(tensor, torch._subclasses.FakeTensor)
+    return known

@@ -6,22 +6,19 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check
-from fourfold.operators._recurrent import Cell, declare
+from fourfold.operators._check import allows_tf32
+from fourfold.operators._recurrent import declare
 
 FORWARD = declare(
-    Cell(
-        "gru",
-        states=("h",),
-        kept=4,
-        parameters={
-            "weight_ih": "3*hidden_size input_size",
-            "weight_hh": "3*hidden_size hidden_size",
-            "bias_ih": "? 3*hidden_size",
-            "bias_hh": "? 3*hidden_size",
-        },
-        definition=reference.gru,
-    )
+    "gru",
+    kept=4,
+    parameters={
+        "weight_ih": "3*hidden_size input_size",
+        "weight_hh": "3*hidden_size hidden_size",
+        "bias_ih": "? 3*hidden_size",
+        "bias_hh": "? 3*hidden_size",
+    },
+    definition=reference.gru,
 )
 
 
@@ -42,19 +39,12 @@ def gru(
     [r_h, z_h, n_h] = W_hh h + b_hh.
 
     Args:
-        input: (time, batch, input_size), or (rows, input_size) when packed; float16, bfloat16, float32 or float64.
-            On a CPU the two low precisions accumulate, and carry the state from step to step, in float32.
+        input, reverse, batch_sizes, reset: as in :func:`lstm`.
         h_0: (batch, hidden_size), input's dtype.
         weight_ih: (3 * hidden_size, input_size), gates in the order r, z, n.
         weight_hh: (3 * hidden_size, hidden_size).
         bias_ih, bias_hh: (3 * hidden_size,) each, or None.
-        reverse: run from the last step to the first.
-        batch_sizes: (time), int64, on the CPU: of packed input, how many rows each step has, as in
-            :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
-        reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
-            gradient passes to earlier steps. (rows) when packed.
-        prepacked: what ``torch.ops.fourfold.gru_prepack`` made of the same parameters on the same CPU: calls that
-            share it need not lay them out each for itself.
+        prepacked: as in :func:`lstm`, by ``torch.ops.fourfold.gru_prepack``.
 
     Returns:
         output, h_n: output has input's shape with hidden_size last; h after the last step that each row takes part in,
@@ -65,16 +55,5 @@ def gru(
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
-    return call(
-        input,
-        h_0,
-        weight_ih,
-        weight_hh,
-        bias_ih,
-        bias_hh,
-        reverse,
-        batch_sizes,
-        reset,
-        prepacked,
-        _check.allows_tf32(input),
-    )
+    tf32 = allows_tf32(input)
+    return call(input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked, tf32)

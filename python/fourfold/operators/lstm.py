@@ -6,22 +6,19 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check
-from fourfold.operators._recurrent import Cell, declare
+from fourfold.operators._check import allows_tf32
+from fourfold.operators._recurrent import declare
 
 FORWARD = declare(
-    Cell(
-        "lstm",
-        states=("h", "c"),
-        kept=4,
-        parameters={
-            "weight_ih": "4*hidden_size input_size",
-            "weight_hh": "4*hidden_size hidden_size",
-            "bias_ih": "? 4*hidden_size",
-            "bias_hh": "? 4*hidden_size",
-        },
-        definition=reference.lstm,
-    )
+    "lstm",
+    kept=4,
+    parameters={
+        "weight_ih": "4*hidden_size input_size",
+        "weight_hh": "4*hidden_size hidden_size",
+        "bias_ih": "? 4*hidden_size",
+        "bias_hh": "? 4*hidden_size",
+    },
+    definition=reference.lstm,
 )
 
 
@@ -65,18 +62,8 @@ def lstm(
         ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
+    tf32 = allows_tf32(input)
     output, h_n, c_n = call(
-        input,
-        h_0,
-        c_0,
-        weight_ih,
-        weight_hh,
-        bias_ih,
-        bias_hh,
-        reverse,
-        batch_sizes,
-        reset,
-        prepacked,
-        _check.allows_tf32(input),
+        input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked, tf32
     )
     return output, (h_n, c_n)
