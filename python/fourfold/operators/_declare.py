@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from fourfold.operators._derivative import in_compute_dtype, vjp_of
 from fourfold.operators._operator import Operator
@@ -45,31 +46,16 @@ def declare(
     defined = in_compute_dtype(defined) if casts else defined
     backward = None
     if check_backward is not None:
-        op = f"{name}_backward"
-        of_gradient = schema_of(op)
+        of_gradient = schema_of(f"{name}_backward")
 
-        def check_gradient(*args: Any) -> None:
-            a = of_gradient.named(args)
+        def check_both(op: str, a: SimpleNamespace) -> None:
             check(op, a)
             check_backward(op, a)
 
-        backward = Operator(
-            op,
-            check=check_gradient,
-            fake=lambda *args: (fake_backward or partial(_like_arguments, of_gradient))(of_gradient.named(args)),
-            definition=_gradient_of(defined, schema, of_gradient),
-            vmap=vmap_backward,
-        )
-    return Operator(
-        name,
-        check=lambda *args: check(name, schema.named(args)),
-        fake=lambda *args: fake(schema.named(args)),
-        definition=defined,
-        vmap=vmap,
-        casts=casts,
-        backward=backward,
-        gradient=gradient,
-    )
+        fake_backward = fake_backward or partial(_like_arguments, of_gradient)
+        gradient_defined = _gradient_of(defined, schema, of_gradient)
+        backward = Operator(of_gradient.name, check_both, fake_backward, gradient_defined, vmap_backward)
+    return Operator(name, check, fake, defined, vmap, casts, backward, gradient)
 
 
 def _by_name(schema: Schema, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,13 +65,9 @@ def _by_name(schema: Schema, function: Callable[..., Any]) -> Callable[..., Any]
     def of_all(*args: Any) -> Any:
         full = schema.full(args)
         outputs = function(**{name: full[k] for name, k in places.items()})
-        return outputs if isinstance(outputs, Tensor) else _flat(outputs)
+        return outputs if isinstance(outputs, Tensor) else tuple(tree_leaves(outputs))
 
     return of_all
-
-
-def _flat(outputs: Any) -> tuple:
-    return (outputs,) if isinstance(outputs, Tensor) else tuple(one for part in outputs for one in _flat(part))
 
 
 def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema) -> Callable[..., Any]:
@@ -113,13 +95,6 @@ def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema)
 def _like_arguments(backward: Schema, a: SimpleNamespace) -> tuple:
     """Gradients in the shapes of their arguments, (0) where they are not wanted."""
     arguments = [getattr(a, name.removeprefix("grad_")) for name in backward.results]
-    lengths = tuple(len(arguments[k]) for k in backward.result_lists)
-    flat = [one for p in arguments for one in (p if isinstance(p, (list, tuple)) else (p,))]
-    like = arguments[0]
-    return backward.nest_results(
-        lengths,
-        [
-            like.new_empty(p.shape if need and p is not None else (0,))
-            for p, need in zip(flat, a.output_mask, strict=True)
-        ],
-    )
+    flat, structure = tree_flatten(arguments)
+    wanted = [p.shape if need and p is not None else (0,) for p, need in zip(flat, a.output_mask, strict=True)]
+    return tuple(tree_unflatten([arguments[0].new_empty(shape) for shape in wanted], structure))

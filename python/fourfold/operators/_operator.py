@@ -15,6 +15,7 @@ autocast                                  inputs cast where the operator has pro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -46,8 +47,9 @@ Args = Sequence[Any]
 class Operator:
     """One operator of the library ``fourfold``.
 
-    check: raises ValueError or TypeError for arguments that the kernel would refuse; reads metadata only.
-    fake: the outputs' shapes, dtypes and strides, for arguments that passed ``check``.
+    check(op, a): raises ValueError or TypeError for arguments ``a``, by name, that the kernel would refuse; reads
+        metadata only. ``op`` is the operator's name.
+    fake(a): the outputs' shapes, dtypes and strides, for arguments that passed ``check``.
     definition: the outputs that have a gradient, in plain torch, from the same arguments. It defines forward-mode
         derivatives, and the gradient of what has no backward operator.
     vmap: the rule of torch.autograd.Function.vmap, over arguments as the schema has them; without it, or where it
@@ -68,13 +70,14 @@ class Operator:
         backward: Operator | None = None,
         gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None,
     ) -> None:
-        self.name, self.check, self.fake, self.definition = name, check, fake, definition
+        self.name, self._check_named, self._fake_named, self.definition = name, check, fake, definition
         self.vmap, self.casts, self.backward, self.gradient = vmap, casts, backward, gradient
         self.op = getattr(torch.ops.fourfold, name).default
         self.schema = schema = Schema(self.op._schema)
         self.rule = rule_of(schema, backward.schema) if backward else None
         self.kept = len(schema.results) - self.rule.outputs if self.rule else 0
-        self._functions: dict[tuple[int, ...], type[torch.autograd.Function]] = {}
+        # The operator on flat arguments, as a Function that every transform accepts, by the lengths of the lists.
+        self.function = functools.cache(functools.partial(function_of, self))
         self.call = self.call_by_python
         if _native.module is not None and not name.endswith("_backward"):
             self.call = _native.module.Call(f"fourfold::{name}", self.kept, self.call_by_python, self.refuse)
@@ -91,8 +94,9 @@ class Operator:
         if self.schema.lists:
             library.impl(name, self._older_map, "Batched")
         if self.casts or name.endswith("_backward"):
-            for device in ("cpu", "cuda"):
-                library.impl(name, _autocast(self, device), f"Autocast{device.upper()}")
+            for key in ("AutocastCPU", "AutocastCUDA"):
+                keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+                library.impl(name, functools.partial(self._below_autocast, keys), key)
 
     def call_by_python(self, *args: Any) -> Any:
         """The operator's outputs without those kept for the backward."""
@@ -159,10 +163,6 @@ class Operator:
         finally:
             del refusal, error  # whose traceback holds this frame, and with it the arguments
 
-    def call_below_autograd(self, *args: Any) -> Any:
-        with _below_autograd():
-            return self.op(*args)
-
     def call_flat(self, lengths: tuple[int, ...], flat: Args) -> tuple:
         return self.schema.flatten_results(self.op(*self.schema.nest(lengths, flat)))
 
@@ -171,7 +171,8 @@ class Operator:
         if _is_grad_enabled() and _any_requires_grad(*flat):
             return self.schema.nest_results(lengths, self.function(lengths).apply(*flat))
         if not _any_tangent(flat):
-            return self.call_below_autograd(*args)
+            with _below_autograd():
+                return self.op(*args)
         # Dual tensors outside functorch: the definition carries their tangents, and keeps nothing for a backward.
         self.check(*args)
         outputs = self.definition(*args)
@@ -190,7 +191,7 @@ class Operator:
         results = _vmap.older_map_each(self.name, lambda *flat: self.call_flat(lengths, flat), *flat)
         return self.schema.nest_results(lengths, results)
 
-    def below_autocast(self, keys: torch._C.DispatchKeySet, *args: Any) -> Any:
+    def _below_autocast(self, keys: torch._C.DispatchKeySet, *args: Any) -> Any:
         if self.casts:
             lengths, flat = self.schema.flatten(args)
             args = self.schema.nest(lengths, _cast(flat))
@@ -198,15 +199,12 @@ class Operator:
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return self.op(*args)
 
+    def check(self, *args: Any) -> None:
+        self._check_named(self.name, self.schema.named(args))
+
     def _fake(self, *args: Any) -> Any:
         self.check(*args)
-        return self.fake(*args)
-
-    def function(self, lengths: tuple[int, ...]) -> type[torch.autograd.Function]:
-        """The operator on flat arguments, as a Function that every transform accepts."""
-        if lengths not in self._functions:
-            self._functions[lengths] = function_of(self, lengths)
-        return self._functions[lengths]
+        return self._fake_named(self.schema.named(args))
 
 
 def _any_tangent(args: Args) -> bool:
@@ -221,18 +219,6 @@ def _cast(args: tuple) -> tuple:
     if not torch.is_autocast_enabled(device):
         return args
     dtype = torch.get_autocast_dtype(device)
-
-    def eligible(a: Any) -> bool:
-        return isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64
-
-    return tuple(a.to(dtype) if eligible(a) else a for a in args)
-
-
-def _autocast(operator: Operator, device: str) -> Callable[..., Any]:
-    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-    keys = torch._C.DispatchKeySet(key)
-
-    def kernel(*args: Any) -> Any:
-        return operator.below_autocast(keys, *args)
-
-    return kernel
+    return tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64 else a for a in args
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fourfold.operators import _check, _vmap
+from fourfold.operators import _check
 
 Sizes = dict[str, Any]
 
@@ -87,8 +87,10 @@ def folded(
     whole, sizes = dict(vars(a)), {}
     for name in with_batch:
         tensor, d, shape = whole[name], getattr(dims, name), shapes[name].removeprefix("? ").split()
-        sizes |= dict(zip(shape, _vmap.unmapped_shape(tensor, d), strict=True))
-        whole[name] = _vmap.fold(tensor, d, size, shape.index("batch"))
+        tensor = tensor.expand(size, *tensor.shape) if d is None else tensor.movedim(d, 0)
+        sizes |= dict(zip(shape, tensor.shape[1:], strict=True))
+        dim = shape.index("batch")
+        whole[name] = tensor.movedim(0, dim).flatten(dim, dim + 1)
     outputs = op(*whole.values())
     pairs = [_unfolded(o, shape, size, sizes) for o, shape in zip(outputs, results, strict=True)]
     return tuple(o for o, _ in pairs), tuple(d for _, d in pairs)

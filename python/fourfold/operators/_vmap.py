@@ -28,23 +28,6 @@ def map_each(name: str, op: Callable[..., tuple], info: Any, in_dims: tuple, *ar
     return tuple(torch.stack(column) for column in zip(*results, strict=True)), (0,) * len(results[0])
 
 
-def unmapped_shape(tensor: Tensor, mapped: int | None) -> tuple:
-    """The shape of one element of a mapped tensor."""
-    sizes = list(tensor.shape)
-    if mapped is not None:
-        del sizes[mapped]
-    return tuple(sizes)
-
-
-def fold(tensor: Tensor, mapped: int | None, size: int, dim: int) -> Tensor:
-    """Puts a mapped dimension of that size into dimension ``dim``: (…, batch, …) becomes (…, size * batch, …)."""
-    if mapped is None:
-        tensor = tensor.unsqueeze(dim).expand(*tensor.shape[:dim], size, *tensor.shape[dim:])
-    else:
-        tensor = tensor.movedim(mapped, dim)
-    return tensor.flatten(dim, dim + 1)
-
-
 def older_map_each(name: str, op: Callable[..., tuple], *args: Any) -> tuple:
     """torch's older vmap maps an operator by a loop of its own, but none that takes lists."""
     # The last level first: torch wants a tensor's levels to be added in their order.

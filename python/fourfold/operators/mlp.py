@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
@@ -14,31 +15,50 @@ from fourfold.operators import _check
 from fourfold.operators._declare import declare
 
 
-def _check_arguments(op: str, a: SimpleNamespace) -> None:
-    biases = {"hidden": a.hidden_bias, "output": a.output_bias}
-    named = {f"{layer}_bias": bias for layer, bias in biases.items() if bias is not None}
-    _check.expect_tensors(op, x=a.x, hidden_weights=a.hidden_weights, output_weights=a.output_weights, **named)
-    _check.expect_floating(op, "x", a.x)
-    _check.expect_dtype(op, "hidden_weights", a.hidden_weights, a.x.dtype)
-    _check.expect_dtype(op, "output_weights", a.output_weights, a.x.dtype)
-    if a.x.dim() == 0:
+class Names(NamedTuple):
+    """What errors call the parts of a layer."""
+
+    weights: str
+    bias: str
+    output_size: str
+    input_size: str
+    output: str
+
+
+_NAMES = (
+    Names("hidden_weights", "hidden_bias", "hidden_size", "input_size", "the hidden layer"),
+    Names("output_weights", "output_bias", "output_size", "hidden_size", "the output"),
+)
+
+
+def check_layers(
+    op: str, x: Tensor, names: Sequence[Names], weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> tuple[Any, list]:
+    """That each layer takes what the one before gives. Returns the rows, and the sizes of the input and all outputs."""
+    _check.expect_tensors(op, x=x)
+    _check.expect_floating(op, "x", x)
+    if x.dim() == 0:
         raise ValueError(f"{op}: expected x to have shape (..., input_size), but got ()")
-    shape = {"hidden_size": None, "input_size": a.x.shape[-1]}
-    _check.expect_shape(op, "hidden_weights", a.hidden_weights, shape)
-    sizes = {"hidden": a.hidden_weights.shape[0]}
-    shape = {"output_size": None, "hidden_size": sizes["hidden"]}
-    _check.expect_shape(op, "output_weights", a.output_weights, shape)
-    sizes["output"] = a.output_weights.shape[0]
-    for layer, bias in biases.items():
-        if bias is not None:
-            _check.expect_dtype(op, f"{layer}_bias", bias, a.x.dtype)
-            _check.expect_bias(op, f"{layer}_bias", bias, f"{layer}_size", sizes[layer])
-    _check.expect_countable(op, "x", *a.x.shape)
-    _check.expect_countable(op, "hidden_weights", *a.hidden_weights.shape)
-    _check.expect_countable(op, "output_weights", *a.output_weights.shape)
-    batch = math.prod(a.x.shape[:-1])
-    _check.expect_countable(op, "the hidden layer", batch, sizes["hidden"])
-    _check.expect_countable(op, "the output", batch, sizes["output"])
+    sizes = [x.shape[-1]]
+    for name, w, b in zip(names, weights, biases, strict=True):
+        _check.expect_tensors(op, **{"x": x, name.weights: w})
+        _check.expect_dtype(op, name.weights, w, x.dtype)
+        _check.expect_shape(op, name.weights, w, {name.output_size: None, name.input_size: sizes[-1]})
+        _check.expect_countable(op, name.weights, *w.shape)
+        sizes.append(w.shape[0])
+        if b is not None:
+            _check.expect_tensors(op, **{"x": x, name.bias: b})
+            _check.expect_dtype(op, name.bias, b, x.dtype)
+            _check.expect_bias(op, name.bias, b, name.output_size, sizes[-1])
+    _check.expect_countable(op, "x", *x.shape)
+    rows = math.prod(x.shape[:-1])
+    for name, size in zip(names, sizes[1:], strict=True):
+        _check.expect_countable(op, name.output, rows, size)
+    return rows, sizes
+
+
+def _check_arguments(op: str, a: SimpleNamespace) -> None:
+    check_layers(op, a.x, _NAMES, (a.hidden_weights, a.output_weights), (a.hidden_bias, a.output_bias))
 
 
 def _check_backward(op: str, a: SimpleNamespace) -> None:

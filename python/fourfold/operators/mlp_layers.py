@@ -19,37 +19,20 @@ ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 
 
 def _check_arguments(op: str, a: SimpleNamespace) -> None:
-    _check.expect_tensors(op, x=a.x)
     if a.activation not in ACTIVATIONS:
         raise ValueError(f"{op}: expected activation to be relu, tanh, gelu or silu, but got {a.activation}")
-    _check.expect_floating(op, "x", a.x)
-    if a.x.dim() == 0:
-        raise ValueError(f"{op}: expected x to have shape (..., input_size), but got ()")
     if not a.weights:
         raise ValueError(f"{op}: expected weights to have a matrix for each layer, but got none")
-    if len(a.weights) != len(a.biases):
+    count = len(a.weights)
+    if len(a.biases) != count:
         raise ValueError(
-            f"{op}: expected biases to have one for each of the {len(a.weights)} weights, None for a layer without, "
+            f"{op}: expected biases to have one for each of the {count} weights, None for a layer without, "
             f"but got {len(a.biases)}"
         )
-    size, widths = a.x.shape[-1], [a.x.shape[-1]]
-    for k, (w, b) in enumerate(zip(a.weights, a.biases, strict=True)):
-        weights, bias = f"weights[{k}]", f"biases[{k}]"
-        _check.expect_tensors(op, x=a.x, **{weights: w})
-        _check.expect_dtype(op, weights, w, a.x.dtype)
-        _check.expect_shape(op, weights, w, {"output_size": None, "input_size": size})
-        _check.expect_countable(op, weights, *w.shape)
-        size = w.shape[0]
-        widths.append(size)
-        if b is not None:
-            _check.expect_tensors(op, x=a.x, **{bias: b})
-            _check.expect_dtype(op, bias, b, a.x.dtype)
-            _check.expect_bias(op, bias, b, "output_size", size)
-    _check.expect_countable(op, "x", *a.x.shape)
-    rows = math.prod(a.x.shape[:-1])
-    for width in widths:
-        _check.expect_countable(op, "each layer's output", rows, width)
-    _check.expect_countable(op, "all layers' outputs", rows, sum(widths))
+    sizes_and_output = ("output_size", "input_size", "each layer's output")
+    names = [mlp.Names(f"weights[{k}]", f"biases[{k}]", *sizes_and_output) for k in range(count)]
+    rows, sizes = mlp.check_layers(op, a.x, names, a.weights, a.biases)
+    _check.expect_countable(op, "all layers' outputs", rows, sum(sizes))
 
 
 def _keeps_bits(x: Tensor, activation: str) -> bool:
@@ -121,16 +104,11 @@ def mlp_layers(
     if is_compiling():
         return FORWARD.traced(x, weights, biases, activation)
     # The operator of such a network takes no lists, which cost more than its products may.
-    small = activation == "relu" and len(weights) == len(biases) == 2
-    if small and isinstance(x, Tensor):
+    if activation == "relu" and len(weights) == len(biases) == 2 and isinstance(x, Tensor):
         try:
-            if _keeps_values(x, *weights):
+            # Unless a backward will ask for no more than a relu's bits.
+            if not x.requires_grad or weights[0].requires_grad or weights[1].requires_grad:
                 return mlp.FORWARD.call(x, weights[0], biases[0], weights[1], biases[1])
         except (AttributeError, RuntimeError, TypeError, ValueError):
-            small = False  # what is wrong is said below, in this operator's own names
+            pass  # what is wrong is said below, in this operator's own names
     return FORWARD.call(x, weights, biases, activation)
-
-
-def _keeps_values(x: Tensor, *weights: Tensor) -> bool:
-    """Whether a backward will ask for what a relu's bits do not tell."""
-    return not x.requires_grad or any(w.requires_grad for w in weights)
