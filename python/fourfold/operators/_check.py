@@ -17,8 +17,6 @@ from torch import Tensor
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
 MOST_ELEMENTS = 2**48
 
 
@@ -158,14 +156,6 @@ def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> N
         raise ValueError(
             f"{op}: expected batch_sizes to add up to input's {rows} rows, but they add up to {spelled_total}"
         )
-
-
-def expect_prepacked(op: str, prepacked: Tensor) -> None:
-    """What metadata tells of prepacked weights; whose they are, C++ reads in them."""
-    expect_dtype(op, "prepacked", prepacked, torch.uint8)
-    expect_shape(op, "prepacked", prepacked, {"bytes": None})
-    if not prepacked.is_contiguous():
-        raise ValueError(f"{op}: expected prepacked to be contiguous, but got stride {prepacked.stride(0)}")
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from fourfold.operators._derivative import in_compute_dtype, vjp_of
+from fourfold.operators._function import vjp_of
 from fourfold.operators._operator import Operator
 from fourfold.operators._schema import GRADIENT, Schema, rule_of, schema_of
 
@@ -32,18 +32,22 @@ def declare(
 ) -> Operator:
     """An operator, and the one of its gradient where the library has one.
 
-    check(op, a): ``a`` has the arguments by their names, and ``op`` is the operator's name, or its backward's, whose
-        arguments are all of the operator's that it takes. check_backward(op, a): of the others.
-    fake(a), fake_backward(a): the outputs; by default a gradient is dense, in the shape of its argument.
-    definition: takes arguments by the schema's names, as many of them as it has.
-    vmap(op, size, dims, a), vmap_backward: the outputs and where they are mapped, ``dims`` being where ``a`` is; None
-        for one call per element.
+    check(op, a): raises ValueError or TypeError for arguments that the kernel would refuse; reads metadata only. ``a``
+        has the arguments by their names, and ``op`` is the operator's name, or its backward's, whose arguments are all
+        of the operator's that it takes. check_backward(op, a): of the others.
+    fake(a), fake_backward(a): the outputs' shapes, dtypes and strides, for arguments that passed the check; by default
+        a gradient is dense, in the shape of its argument.
+    definition: the outputs that have a gradient, in plain torch, from arguments by the schema's names, as many of them
+        as it has. It defines forward-mode derivatives, and the gradient of what has no backward operator.
+    vmap(op, size, dims, a), vmap_backward: the outputs and where they are mapped, ``dims`` being where ``a`` is.
+        Without it, or where it returns None, one call per element.
+    casts: whether autocast casts the inputs, as it does for torch's own products.
+    gradient: of the one operator that is differentiated by torch's own operations: what it keeps, and its gradients.
     """
     if not hasattr(torch.ops.fourfold, name):
         raise ImportError(f"fourfold's library was built without the operator {name}; build it again: make build")
     schema = schema_of(name)
-    defined = _by_name(schema, definition)
-    defined = in_compute_dtype(defined) if casts else defined
+    defined = _in_order(schema, definition, casts)
     backward = None
     if check_backward is not None:
         of_gradient = schema_of(f"{name}_backward")
@@ -58,16 +62,24 @@ def declare(
     return Operator(name, check, fake, defined, vmap, casts, backward, gradient)
 
 
-def _by_name(schema: Schema, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of some of the arguments, by their names, as one of all in order; its outputs as one flat tuple."""
-    places = {name: schema.arguments.index(name) for name in inspect.signature(function).parameters}
+def _in_order(schema: Schema, definition: Callable[..., Any], casts: bool) -> Callable[..., Any]:
+    """The definition as a function of all arguments in order; its outputs as one flat tuple. What casts is computed in
+    float32 where it is float16 or bfloat16, as the kernels do, and its outputs are rounded once."""
+    places = {name: schema.arguments.index(name) for name in inspect.signature(definition).parameters}
 
-    def of_all(*args: Any) -> Any:
+    def defined(*args: Any) -> Any:
         full = schema.full(args)
-        outputs = function(**{name: full[k] for name, k in places.items()})
+        given = {name: full[k] for name, k in places.items()}
+        dtype = next(a.dtype for a in full if isinstance(a, Tensor) and a.is_floating_point()) if casts else None
+        widened = dtype in (torch.float16, torch.bfloat16)
+        if widened:
+            given = tree_map_only(Tensor, lambda a: a.float() if a.is_floating_point() else a, given)
+        outputs = definition(**given)
+        if widened:
+            outputs = tree_map_only(Tensor, lambda o: o.to(dtype), outputs)
         return outputs if isinstance(outputs, Tensor) else tuple(tree_leaves(outputs))
 
-    return of_all
+    return defined
 
 
 def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema) -> Callable[..., Any]:

@@ -1,15 +1,23 @@
 """An operator as a Function that every transform accepts: for functorch, and for torch's Autograd key where C++ does
-not serve it."""
+not serve it.
+
+Second derivatives, and those of forward mode, are those of the operator's definition in plain torch. Operators are
+mapped by torch.vmap, and by torch's older one, behind ``is_grads_batched`` and ``torch.autograd.functional``'s
+``vectorize``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import zip_longest
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fourfold.operators import _vmap
-from fourfold.operators._derivative import jvp_of, vjp_of
 from fourfold.operators._schema import ARGUMENT, GRADIENT, MASK, OUTPUT, Rule
 
 if TYPE_CHECKING:
@@ -17,6 +25,10 @@ if TYPE_CHECKING:
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _transforms_active = torch._C._are_functorch_transforms_active
+_add_batch_dim = torch._add_batch_dim
+_remove_batch_dim = torch._remove_batch_dim
+_dispatch_keys = torch._C._dispatch_keys
+_BATCHED = torch._C._parse_dispatch_key("Batched")
 
 
 def function_of(operator: Operator, lengths: tuple[int, ...]) -> type[torch.autograd.Function]:
@@ -36,14 +48,9 @@ class _Methods:
         self.lengths = lengths
         self.spans = operator.schema.spans(lengths)
 
-    def call(self, *flat: Any) -> tuple:
-        return self.operator.call_flat(self.lengths, flat)
-
     def forward(self, *flat: Any) -> tuple:
-        if _transforms_active():
-            return self.call(*flat)
-        with _below_autograd():
-            return self.call(*flat)
+        with nullcontext() if _transforms_active() else _below_autograd():
+            return self.operator.call_flat(self.lengths, flat)
 
     def setup_context(self, ctx: Any, inputs: tuple, output: tuple) -> None:
         # Freed as soon as the forward, with its jvp, is over.
@@ -113,4 +120,85 @@ class _Methods:
             mapped = rule(self.operator.op, info.batch_size, dims, args)
             if mapped is not None:
                 return mapped
-        return _vmap.map_each(self.operator.name, self.call, info, in_dims, *flat)
+        each = partial(self.operator.call_flat, self.lengths)
+        return map_each(self.operator.name, each, info, in_dims, flat)
+
+
+def _of_tensors(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..., Any], list[int]]:
+    """f as a function, with a tuple of outputs, of its floating point tensors alone, and where these stand in args."""
+    places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
+
+    def of_tensors(*tensors: Tensor) -> Any:
+        full = list(args)
+        for k, tensor in zip(places, tensors, strict=True):
+            full[k] = tensor
+        outputs = f(*full)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return of_tensors, places
+
+
+def vjp_of(f: Callable[..., Any], args: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradient of f at args with respect to each argument, differentiable again; None for what is no tensor.
+
+    ``grads`` belong to f's outputs in order; None, or one left out at the end, is zero.
+    """
+    of_tensors, places = _of_tensors(f, args)
+    outputs, pullback = torch.func.vjp(of_tensors, *(args[k] for k in places))
+    pairs = zip_longest(outputs, grads[: len(outputs)])
+    cotangents = tuple(torch.zeros_like(o) if g is None else g.to(o.dtype) for o, g in pairs)
+    results: list[Tensor | None] = [None] * len(args)
+    for k, gradient in zip(places, pullback(cotangents), strict=True):
+        results[k] = gradient
+    return results
+
+
+def jvp_of(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Tensor | None]) -> tuple:
+    """The outputs' tangents, as the gradient's own gradient: u ↦ Jᵀu is linear, and its pullback takes a tangent t to
+    J t. A jvp of f would be forward mode inside forward mode, which torch refuses in a captured graph."""
+    of_tensors, places = _of_tensors(f, args)
+    primals = tuple(args[k] for k in places)
+    directions = tuple(
+        torch.zeros_like(p) if tangents[k] is None else tangents[k] for k, p in zip(places, primals, strict=True)
+    )
+    outputs, pullback = torch.func.vjp(of_tensors, *primals)
+    _, push = torch.func.vjp(lambda *u: pullback(u), *map(torch.zeros_like, outputs))
+    return push(directions)
+
+
+def map_each(name: str, op: Callable[[tuple], tuple], info: Any, in_dims: tuple, args: Sequence) -> tuple[tuple, tuple]:
+    """One call per element: right for every operator, and as fast as a loop. ``op`` takes and gives flat tuples."""
+    if info.batch_size == 0:
+        raise ValueError(f"{name}: cannot vmap over a dimension of size 0 here; skip the empty batch instead")
+    results = []
+    for k in range(info.batch_size):
+        # functorch gives a list that holds no tensors a list of dimensions.
+        mapped = (isinstance(a, Tensor) and d is not None for a, d in zip(args, in_dims, strict=True))
+        results.append(op(tuple(a.select(d, k) if m else a for a, d, m in zip(args, in_dims, mapped, strict=True))))
+    return tuple(torch.stack(column) for column in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def older_map_each(name: str, op: Callable[[tuple], tuple], args: Sequence) -> tuple:
+    """torch's older vmap maps an operator by a loop of its own, but none that takes lists."""
+    # The last level first: torch wants a tensor's levels to be added in their order.
+    level = max(_last_level(a) for a in args if isinstance(a, Tensor))
+    in_dims = tuple(0 if isinstance(a, Tensor) and _is_mapped(a, level) else None for a in args)
+    whole = [a if d is None else _remove_batch_dim(a, level, 1, d) for a, d in zip(args, in_dims, strict=True)]
+    size = next(a.shape[0] for a, d in zip(whole, in_dims, strict=True) if d is not None)
+    outputs, _ = map_each(name, op, SimpleNamespace(batch_size=size), in_dims, whole)
+    return tuple(_add_batch_dim(o, 0, level) for o in outputs)
+
+
+def _is_mapped(tensor: Tensor, level: int) -> bool:
+    """Whether torch's older vmap maps the tensor at that level. One that it doesn't map is expanded to any size."""
+    return _remove_batch_dim(tensor, level, 2, 0).shape[0] == _remove_batch_dim(tensor, level, 3, 0).shape[0]
+
+
+def _last_level(tensor: Tensor) -> int:
+    """The last of the levels at which torch's older vmap maps the tensor; 0 for none."""
+    level = 0
+    while _dispatch_keys(tensor).has(_BATCHED):
+        level += 1
+        if _is_mapped(tensor, level):
+            tensor = _remove_batch_dim(tensor, level, 1, 0)
+    return level

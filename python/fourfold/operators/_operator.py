@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from fourfold import _native
-from fourfold.operators import _check, _vmap
-from fourfold.operators._function import function_of
+from fourfold.operators import _check
+from fourfold.operators._function import function_of, older_map_each
 from fourfold.operators._schema import Schema, rule_of
 
 library = torch.library.Library("fourfold", "FRAGMENT")
@@ -44,34 +45,22 @@ declared: dict[str, Operator] = {}  # by name, each when its file is imported
 Args = Sequence[Any]
 
 
+@dataclass(eq=False)
 class Operator:
-    """One operator of the library ``fourfold``.
+    """One operator of the library ``fourfold``, from what ``declare`` is given; its definition takes all arguments in
+    order. backward: the operator of its gradient."""
 
-    check(op, a): raises ValueError or TypeError for arguments ``a``, by name, that the kernel would refuse; reads
-        metadata only. ``op`` is the operator's name.
-    fake(a): the outputs' shapes, dtypes and strides, for arguments that passed ``check``.
-    definition: the outputs that have a gradient, in plain torch, from the same arguments. It defines forward-mode
-        derivatives, and the gradient of what has no backward operator.
-    vmap: the rule of torch.autograd.Function.vmap, over arguments as the schema has them; without it, or where it
-        returns None, one call per element of the mapped dimension.
-    casts: whether autocast casts the inputs, as it does for torch's own products.
-    backward: the operator of its gradient.
-    gradient: of the one operator that is differentiated by torch's own operations: what it keeps, and its gradients.
-    """
+    name: str
+    check_named: Callable[..., None]
+    fake_named: Callable[..., Any]
+    definition: Callable[..., Any]
+    vmap: Callable[..., tuple | None] | None = None
+    casts: bool = False
+    backward: Operator | None = None
+    gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None
 
-    def __init__(
-        self,
-        name: str,
-        check: Callable[..., None],
-        fake: Callable[..., Any],
-        definition: Callable[..., Any],
-        vmap: Callable[..., tuple | None] | None = None,
-        casts: bool = False,
-        backward: Operator | None = None,
-        gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None,
-    ) -> None:
-        self.name, self._check_named, self._fake_named, self.definition = name, check, fake, definition
-        self.vmap, self.casts, self.backward, self.gradient = vmap, casts, backward, gradient
+    def __post_init__(self) -> None:
+        name, backward = self.name, self.backward
         self.op = getattr(torch.ops.fourfold, name).default
         self.schema = schema = Schema(self.op._schema)
         self.rule = rule_of(schema, backward.schema) if backward else None
@@ -82,10 +71,6 @@ class Operator:
         if _native.module is not None and not name.endswith("_backward"):
             self.call = _native.module.Call(f"fourfold::{name}", self.kept, self.call_by_python, self.refuse)
         declared[name] = self
-        self._register()
-
-    def _register(self) -> None:
-        name = self.name
         torch.library.register_fake(f"fourfold::{name}", self._fake, lib=library)
         library.impl(name, self._autograd, "Autograd")
         # functorch takes this key before all others while a transform is active. A Function that arrives only at the
@@ -170,7 +155,9 @@ class Operator:
         lengths, flat = self.schema.flatten(args)
         if _is_grad_enabled() and _any_requires_grad(*flat):
             return self.schema.nest_results(lengths, self.function(lengths).apply(*flat))
-        if not _any_tangent(flat):
+        # Asked of the tensors: Python's count of open levels is not kept by a captured graph, and counts levels that
+        # other threads have opened.
+        if not any(isinstance(a, Tensor) and _unpack_dual(a, level=0)[1] is not None for a in flat):
             with _below_autograd():
                 return self.op(*args)
         # Dual tensors outside functorch: the definition carries their tangents, and keeps nothing for a backward.
@@ -188,7 +175,7 @@ class Operator:
 
     def _older_map(self, *args: Any) -> Any:
         lengths, flat = self.schema.flatten(args)
-        results = _vmap.older_map_each(self.name, lambda *flat: self.call_flat(lengths, flat), *flat)
+        results = older_map_each(self.name, functools.partial(self.call_flat, lengths), flat)
         return self.schema.nest_results(lengths, results)
 
     def _below_autocast(self, keys: torch._C.DispatchKeySet, *args: Any) -> Any:
@@ -200,17 +187,11 @@ class Operator:
             return self.op(*args)
 
     def check(self, *args: Any) -> None:
-        self._check_named(self.name, self.schema.named(args))
+        self.check_named(self.name, self.schema.named(args))
 
     def _fake(self, *args: Any) -> Any:
         self.check(*args)
-        return self._fake_named(self.schema.named(args))
-
-
-def _any_tangent(args: Args) -> bool:
-    """Whether an argument is a dual tensor. Asked of the tensors: Python's count of open levels is not kept by a
-    captured graph, and counts levels that other threads have opened."""
-    return any(isinstance(a, Tensor) and _unpack_dual(a, level=0)[1] is not None for a in args)
+        return self.fake_named(self.schema.named(args))
 
 
 def _cast(args: tuple) -> tuple:

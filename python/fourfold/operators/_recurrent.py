@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from fourfold import _C
-from fourfold.operators import _check, _declare, _shapes, _vmap
+from fourfold.operators import _check, _shapes
+from fourfold.operators._function import map_each
 from fourfold.operators._operator import Operator, library
 from fourfold.operators._schema import schema_of
-
-KEPT = ("gates", "cells")  # the results that are kept for the backward
 
 
 def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Callable[..., tuple]) -> Operator:
@@ -37,56 +36,28 @@ def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Cal
 
     layouts = {packed: shapes(packed) for packed in (False, True)}
 
-    def results_of(op: str, a: SimpleNamespace) -> dict[str, dict[str, Any]]:
-        """The results' shapes, of arguments whose tensors fit each other."""
-        given, made = layouts[a.batch_sizes is not None]
-        sizes = _shapes.check(op, given, a, dtypes={"reset": torch.bool})
+    def check_more(op: str, a: SimpleNamespace, sizes: _shapes.Sizes) -> None:
         rows = sizes["rows"] if a.batch_sizes is not None else sizes["time"] * sizes["batch"]
         _check.expect_countable(op, "what is kept of each step", rows, kept * sizes["hidden_size"])
-        return {result: _shapes.expected(shape, sizes) for result, shape in made.items()}
-
-    def check(op: str, a: SimpleNamespace) -> None:
         if a.batch_sizes is not None:
             _check.expect_tensor(op, "batch_sizes", a.batch_sizes)
             if a.batch_sizes.device.type != "cpu" and not (a.batch_sizes.is_meta and a.input.is_meta):
                 raise ValueError(f"{op}: expected batch_sizes to be on the CPU, but got {a.batch_sizes.device}")
-        results_of(op, a)
-        if a.batch_sizes is not None:
             _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
             _check.expect_shape(op, "batch_sizes", a.batch_sizes, {"time": None})
         if getattr(a, "prepacked", None) is not None:
+            # What metadata tells of it; whose weights they are, C++ reads in them.
             _check.expect_tensors(op, input=a.input, prepacked=a.prepacked)
-            _check.expect_prepacked(op, a.prepacked)
-
-    def check_backward(op: str, a: SimpleNamespace) -> None:
-        results = results_of(op, a)
-        _check.expect_gradient(op, "output", a.output, a.input, results["output"])
-        for result, shape in results.items():
-            if result in KEPT:
-                wanted = {"rows" if "time" in dimension else dimension: size for dimension, size in shape.items()}
-                _check.expect_kept(op, getattr(a, result), a.input, kept_dtype(a.input), wanted)
-            else:
-                _check.expect_gradient(op, f"grad_{result}", getattr(a, f"grad_{result}"), a.input, shape)
-        _check.expect_mask(op, a.output_mask, 1 + len(states) + len(parameters))
-
-    def fake(a: SimpleNamespace) -> tuple[Tensor, ...]:
-        def empty(result: str, shape: dict[str, Any]) -> Tensor:
-            if result not in KEPT:
-                return a.input.new_empty(list(shape.values()))
-            return a.input.new_empty(list(shape.values()) if a.save_for_backward else 0, dtype=kept_dtype(a.input))
-
-        return tuple(empty(*result) for result in results_of(name, a).items())
-
-    def vmap(operator: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple | None:
-        if a.batch_sizes is not None:  # packed input has no batch dimension to fold
-            return None
-        given, made = layouts[False]
-        return _shapes.folded(operator, given, size, dims, a, list(made.values()))
+            _check.expect_dtype(op, "prepacked", a.prepacked, torch.uint8)
+            _check.expect_shape(op, "prepacked", a.prepacked, {"bytes": None})
+            if not a.prepacked.is_contiguous():
+                raise ValueError(f"{op}: expected prepacked to be contiguous, but got stride {a.prepacked.stride(0)}")
 
     _declare_prepack(name, parameters)
     defined = _with_known_batch_sizes(name, definition)
-    checks = {"check": check, "check_backward": check_backward}
-    return _declare.declare(name, **checks, fake=fake, definition=defined, vmap=vmap, casts=True)
+    return _shapes.declare(
+        name, lambda a: layouts[a.batch_sizes is not None], defined, check_more, kept_dtype, {"reset": torch.bool}
+    )
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:
@@ -119,7 +90,7 @@ def _declare_prepack(op: str, parameters: dict[str, str]) -> None:
         return weights.new_empty(size, dtype=torch.uint8)
 
     def each(info: Any, in_dims: tuple, *args: Tensor | None) -> tuple[Tensor, int]:
-        (packed,), _ = _vmap.map_each(name, lambda *one: (prepack(*one),), info, in_dims, *args)
+        (packed,), _ = map_each(name, lambda one: (prepack(*one),), info, in_dims, args)
         return packed, 0
 
     torch.library.register_fake(f"fourfold::{name}", fake, lib=library)

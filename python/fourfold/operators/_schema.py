@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,42 +57,32 @@ class Schema:
     def flatten(self, args: Sequence[Any]) -> tuple[tuple[int, ...], tuple]:
         """The lengths of the lists, and all arguments as one flat tuple."""
         args = self.full(args)
-        if not self.lists:
-            return (), args
-        flat = [one for k, a in enumerate(args) for one in (a if k in self.lists else (a,))]
-        return tuple(len(args[k]) for k in self.lists), tuple(flat)
-
-    def spans(self, lengths: Sequence[int]) -> list[range]:
-        """Where each argument stands among the flat ones."""
-        sizes = [lengths[self.lists.index(k)] if k in self.lists else 1 for k in range(len(self.arguments))]
-        ends = list(accumulate(sizes))
-        return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        return tuple(len(args[k]) for k in self.lists), _flattened(args, self.lists)
 
     def nest(self, lengths: Sequence[int], flat: Sequence[Any]) -> tuple:
         """The arguments of flat ones."""
-        if not lengths:
-            return tuple(flat)
-        spans = self.spans(lengths)
-        return tuple([flat[i] for i in s] if k in self.lists else flat[s.start] for k, s in enumerate(spans))
+        return _nested(flat, len(self.arguments), self.lists, lengths)
+
+    def spans(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Where each argument stands among the flat ones."""
+        places = self.nest(lengths, range(len(self.arguments) - len(self.lists) + sum(lengths)))
+        return [place if isinstance(place, list) else [place] for place in places]
 
     def flatten_results(self, results: Any) -> tuple:
-        if self.single:
-            return (results,)
-        if not self.result_lists:
-            return tuple(results)
-        return tuple(one for k, r in enumerate(results) for one in (r if k in self.result_lists else (r,)))
+        return (results,) if self.single else _flattened(results, self.result_lists)
 
     def nest_results(self, lengths: Sequence[int], flat: Sequence[Any]) -> Any:
         """A backward's lists of results are as long as the arguments' lists."""
-        if self.single:
-            return flat[0]
-        if not self.result_lists:
-            return tuple(flat)
-        rest, left = iter(flat), iter(lengths)
-        return tuple(
-            [next(rest) for _ in range(next(left))] if k in self.result_lists else next(rest)
-            for k in range(len(self.results))
-        )
+        return flat[0] if self.single else _nested(flat, len(self.results), self.result_lists, lengths)
+
+
+def _flattened(values: Sequence[Any], lists: Sequence[int]) -> tuple:
+    return tuple(one for k, v in enumerate(values) for one in (v if k in lists else (v,))) if lists else tuple(values)
+
+
+def _nested(flat: Sequence[Any], count: int, lists: Sequence[int], lengths: Sequence[int]) -> tuple:
+    rest, left = iter(flat), iter(lengths)
+    return tuple([next(rest) for _ in range(next(left))] if k in lists else next(rest) for k in range(count))
 
 
 def schema_of(name: str) -> Schema:

@@ -8,16 +8,79 @@ row too.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fourfold.operators import _check
+from fourfold.operators import _check, _declare
+from fourfold.operators._operator import Operator
+from fourfold.operators._schema import rule_of, schema_of
 
 Sizes = dict[str, Any]
+Shapes = Mapping[str, str]
+Dtypes = Mapping[str, torch.dtype]
+
+
+def declare(
+    name: str,
+    layout: Callable[[SimpleNamespace], tuple[Shapes, Shapes]],
+    definition: Callable[..., tuple],
+    check_more: Callable[[str, SimpleNamespace, Sizes], None] = lambda *_: None,
+    kept_dtype: Callable[[Tensor], torch.dtype] = _check.kept_dtype,
+    dtypes: Dtypes | None = None,
+) -> Operator:
+    """An operator, and its backward's, by the shapes of their tensors.
+
+    layout(a): the shapes of the arguments and of the results.
+    definition: the operator in plain torch.
+    check_more(op, a, sizes): what else must fit.
+    kept_dtype(like): of what the forward keeps for the backward.
+    dtypes: of the arguments that have another than the first.
+    """
+    schema, backward = schema_of(name), schema_of(f"{name}_backward")
+    kept = schema.results[rule_of(schema, backward).outputs :]
+
+    def results_of(op: str, a: SimpleNamespace) -> dict[str, dict[str, Any]]:
+        """The results' shapes, of arguments that fit each other."""
+        given, made = layout(a)
+        sizes = check(op, given, a, dtypes=dtypes)
+        check_more(op, a, sizes)
+        return {result: expected(shape, sizes) for result, shape in made.items()}
+
+    def check_backward(op: str, a: SimpleNamespace) -> None:
+        like = getattr(a, schema.arguments[0])
+        for result, shape in results_of(op, a).items():
+            if result in kept:
+                wanted = {"rows" if "time" in dimension else dimension: size for dimension, size in shape.items()}
+                _check.expect_kept(op, getattr(a, result), like, kept_dtype(like), wanted)
+                continue
+            for argument in (result, f"grad_{result}"):
+                if argument in backward.arguments:
+                    _check.expect_gradient(op, argument, getattr(a, argument), like, shape)
+        _check.expect_mask(op, a.output_mask, len(backward.results))
+
+    def fake(a: SimpleNamespace) -> tuple[Tensor, ...]:
+        like = getattr(a, schema.arguments[0])
+
+        def empty(result: str, shape: dict[str, Any]) -> Tensor:
+            if result not in kept:
+                return like.new_empty(list(shape.values()))
+            return like.new_empty(list(shape.values()) if a.save_for_backward else 0, dtype=kept_dtype(like))
+
+        return tuple(empty(*result) for result in results_of(name, a).items())
+
+    return _declare.declare(
+        name,
+        check=results_of,
+        check_backward=check_backward,
+        fake=fake,
+        definition=definition,
+        vmap=lambda op, size, dims, a: folded(op, *layout(a), size, dims, a),
+        casts=True,
+    )
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:
@@ -41,11 +104,7 @@ def expected(shape: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def check(
-    op: str,
-    shapes: Mapping[str, str],
-    a: SimpleNamespace,
-    sizes: Sizes | None = None,
-    dtypes: Mapping[str, torch.dtype] | None = None,
+    op: str, shapes: Shapes, a: SimpleNamespace, sizes: Sizes | None = None, dtypes: Dtypes | None = None
 ) -> Sizes:
     """That tensors fit each other: on one device, of one floating dtype but for ``dtypes``, in these shapes.
 
@@ -71,18 +130,14 @@ def check(
 
 
 def folded(
-    op: Any,
-    shapes: Mapping[str, str],
-    size: int,
-    dims: SimpleNamespace,
-    a: SimpleNamespace,
-    results: Sequence[str],
+    op: Any, shapes: Shapes, results: Shapes, size: int, dims: SimpleNamespace, a: SimpleNamespace
 ) -> tuple[tuple, tuple] | None:
     """vmap by more batch: a mapped dimension of that size is folded into the dimension named batch of each tensor that
-    has one, and unfolded in the results. None where a tensor without one is mapped."""
+    has one, and unfolded in the results. None where a tensor without one is mapped, or a result, as of packed input,
+    has none."""
     mapped = {name for name, d in vars(dims).items() if isinstance(getattr(a, name), Tensor) and d is not None}
     with_batch = [n for n in shapes if "batch" in shapes[n].split() and isinstance(getattr(a, n), Tensor)]
-    if not mapped <= set(with_batch):
+    if not mapped <= set(with_batch) or not all("batch" in shape for shape in results.values()):
         return None
     whole, sizes = dict(vars(a)), {}
     for name in with_batch:
@@ -92,7 +147,7 @@ def folded(
         dim = shape.index("batch")
         whole[name] = tensor.movedim(0, dim).flatten(dim, dim + 1)
     outputs = op(*whole.values())
-    pairs = [_unfolded(o, shape, size, sizes) for o, shape in zip(outputs, results, strict=True)]
+    pairs = [_unfolded(o, shape, size, sizes) for o, shape in zip(outputs, results.values(), strict=True)]
     return tuple(o for o, _ in pairs), tuple(d for _, d in pairs)
 
 

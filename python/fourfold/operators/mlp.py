@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
@@ -14,20 +14,10 @@ from fourfold import reference
 from fourfold.operators import _check
 from fourfold.operators._declare import declare
 
-
-class Names(NamedTuple):
-    """What errors call the parts of a layer."""
-
-    weights: str
-    bias: str
-    output_size: str
-    input_size: str
-    output: str
-
-
-_NAMES = (
-    Names("hidden_weights", "hidden_bias", "hidden_size", "input_size", "the hidden layer"),
-    Names("output_weights", "output_bias", "output_size", "hidden_size", "the output"),
+Names = tuple[str, str, str, str, str]  # what errors call a layer's weights, bias, size, input's size and output
+_NAMES: tuple[Names, ...] = (
+    ("hidden_weights", "hidden_bias", "hidden_size", "input_size", "the hidden layer"),
+    ("output_weights", "output_bias", "output_size", "hidden_size", "the output"),
 )
 
 
@@ -40,20 +30,20 @@ def check_layers(
     if x.dim() == 0:
         raise ValueError(f"{op}: expected x to have shape (..., input_size), but got ()")
     sizes = [x.shape[-1]]
-    for name, w, b in zip(names, weights, biases, strict=True):
-        _check.expect_tensors(op, **{"x": x, name.weights: w})
-        _check.expect_dtype(op, name.weights, w, x.dtype)
-        _check.expect_shape(op, name.weights, w, {name.output_size: None, name.input_size: sizes[-1]})
-        _check.expect_countable(op, name.weights, *w.shape)
+    for (of_weights, of_bias, of_size, of_input, _), w, b in zip(names, weights, biases, strict=True):
+        _check.expect_tensors(op, **{"x": x, of_weights: w})
+        _check.expect_dtype(op, of_weights, w, x.dtype)
+        _check.expect_shape(op, of_weights, w, {of_size: None, of_input: sizes[-1]})
+        _check.expect_countable(op, of_weights, *w.shape)
         sizes.append(w.shape[0])
         if b is not None:
-            _check.expect_tensors(op, **{"x": x, name.bias: b})
-            _check.expect_dtype(op, name.bias, b, x.dtype)
-            _check.expect_bias(op, name.bias, b, name.output_size, sizes[-1])
+            _check.expect_tensors(op, **{"x": x, of_bias: b})
+            _check.expect_dtype(op, of_bias, b, x.dtype)
+            _check.expect_bias(op, of_bias, b, of_size, sizes[-1])
     _check.expect_countable(op, "x", *x.shape)
     rows = math.prod(x.shape[:-1])
-    for name, size in zip(names, sizes[1:], strict=True):
-        _check.expect_countable(op, name.output, rows, size)
+    for (*_, of_output), size in zip(names, sizes[1:], strict=True):
+        _check.expect_countable(op, of_output, rows, size)
     return rows, sizes
 
 

@@ -30,7 +30,7 @@ def _check_arguments(op: str, a: SimpleNamespace) -> None:
             f"but got {len(a.biases)}"
         )
     sizes_and_output = ("output_size", "input_size", "each layer's output")
-    names = [mlp.Names(f"weights[{k}]", f"biases[{k}]", *sizes_and_output) for k in range(count)]
+    names = [(f"weights[{k}]", f"biases[{k}]", *sizes_and_output) for k in range(count)]
     rows, sizes = mlp.check_layers(op, a.x, names, a.weights, a.biases)
     _check.expect_countable(op, "all layers' outputs", rows, sum(sizes))
 
