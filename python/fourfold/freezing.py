@@ -4,6 +4,7 @@ nothing is kept: a call reads the weights as they are."""
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,17 +24,19 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Freezable:
-    """A module whose weights :func:`freeze` can pack. ``_parameter_names``: those of each layer and direction, as
-    ``_prepack`` takes them."""
+    """A module whose weights :func:`freeze` can pack.
 
-    _prepack: Callable[..., Tensor]
-    _parameter_names: Callable[[], list[tuple[str, ...]]]
+    _operator: the function for one layer and direction. _all_weights: the names of the parameters of each.
+    """
+
+    _operator: Callable[..., tuple]
+    _all_weights: Sequence[Sequence[str]]
 
 
 class _Copy(NamedTuple):
     """One layer's weights, packed, and what they were made of."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     parameters: tuple[Tensor | None, ...]
     storages: tuple[Any, ...]  # alive with the copy, so that their addresses are nobody else's
     marks: list[Any]
@@ -41,39 +44,27 @@ class _Copy(NamedTuple):
 
 
 class _Frozen:
-    """A module's copies. ``steps``: how many optimisers' steps had been made when they were last compared."""
+    """A module's copies. ``steps``: how many optimisers' steps had been seen when they were last compared."""
 
     def __init__(self, copies: list[_Copy]) -> None:
         self.copies = copies
         self.prepacked = [copy.prepacked for copy in copies]
-        self.steps = _steps.made
+        self.steps = _steps.seen
 
 
 class _Steps:
     """Optimisers' steps, of which a fused one changes parameters without counting it in their versions. The hook sets a
     mark and counts nothing: a counter would be read, and so guarded, by a step that torch.compile captures."""
 
-    def __init__(self) -> None:
-        self._hook: Any = None
-        self._marked = False
-        self._made = 0
+    marked = False
+    seen = 0
 
-    def watch(self) -> None:
-        if self._hook is None:
-            self._hook = register_optimizer_step_post_hook(self._note)
-
-    def _note(self, *_: Any) -> None:
-        self._marked = True
-
-    @property
-    def made(self) -> int:
-        if self._marked:
-            self._marked = False
-            self._made += 1
-        return self._made
+    def note(self, *_: Any) -> None:
+        self.marked = True
 
 
 _steps = _Steps()
+_watch_steps = functools.cache(lambda: register_optimizer_step_post_hook(_steps.note))
 # Beside the modules and not in them: a copy of a module, pickled or deep, has none of it.
 _frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
 
@@ -114,7 +105,7 @@ def freeze(model: Model) -> Model:
             f"freeze: expected weights on the CPU, whose kernels alone read prepacked ones, but these are on {device}; "
             "leave a model on this device unfrozen"
         )
-    _steps.watch()
+    _watch_steps()
     for module, frozen in made.items():
         _frozen[module] = frozen
     return model
@@ -170,21 +161,25 @@ def prepacked_weights(
     ):
         return None
     for copy, given in zip(kept.copies, parameters, strict=True):
-        if not _same(copy.parameters, given) or copy.marks != _marks(given):
+        same = all(a is b for a, b in zip(copy.parameters, given, strict=True))
+        if not same or copy.marks != _marks(given):
             _refuse(module, copy, given)
-    if kept.steps != (steps := _steps.made):
+    if _steps.marked:
+        _steps.marked = False
+        _steps.seen += 1
+    if kept.steps != _steps.seen:
         for copy in kept.copies:
             if not torch.equal(copy.prepacked, _prepack(module, copy.parameters)):
                 _refuse(module, copy, ())
-        kept.steps = steps
+        kept.steps = _steps.seen
     return kept.prepacked
 
 
 def _copies_of(module: Any) -> list[_Copy]:
     """Empty where the weights are not on the CPU."""
     copies = []
-    for names in module._parameter_names():
-        parameters = tuple(module._parameters.get(name, getattr(module, name)) for name in names)
+    for names in module._all_weights:
+        parameters = tuple(getattr(module, name) for name in names)
         tensors = [p for p in parameters if p is not None]
         if not all(p.is_cpu for p in tensors):
             return []
@@ -203,11 +198,7 @@ def _copies_of(module: Any) -> list[_Copy]:
 
 def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
     with torch.no_grad():
-        return module._prepack(*parameters)
-
-
-def _same(known: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> bool:
-    return len(known) == len(given) and all(a is b for a, b in zip(known, given, strict=True))
+        return getattr(torch.ops.fourfold, f"{module._operator.__name__}_prepack")(*parameters)
 
 
 def _marks(parameters: Sequence[Tensor | None]) -> list[Any]:

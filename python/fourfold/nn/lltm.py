@@ -9,36 +9,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
 from fourfold.nn.checks import expect_features, expect_pair, expect_size
-from fourfold.nn.recurrent import Layers, reset_uniform, tensors_of
+from fourfold.nn.recurrent import Layers, tensors_of
 
 
-def _add_parameters(module: nn.Module, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
-    rows = 3 * module.hidden_size
-    weights = torch.empty(rows, module.hidden_size + input_size, **like)
-    module.register_parameter(names[0], nn.Parameter(weights))
-    module.register_parameter(names[1], nn.Parameter(torch.empty(rows, **like)) if bias else None)
+class _Tutorials(nn.Module):
+    """The tutorial's parameters, of a cell or of each layer and direction."""
+
+    _all_weights: Sequence[Sequence[str]]
+    reset_parameters = nn.RNNBase.reset_parameters  # the tutorial's rule is torch's
+
+    def _add_parameters(self, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
+        rows = 3 * self.hidden_size
+        weights = torch.empty(rows, self.hidden_size + input_size, **like)
+        self.register_parameter(names[0], nn.Parameter(weights))
+        self.register_parameter(names[1], nn.Parameter(torch.empty(rows, **like)) if bias else None)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for _, bias in self._all_weights:
+            key = prefix + bias
+            if getattr(state_dict.get(key), "shape", None) == (1, 3 * self.hidden_size):  # as the tutorial has it
+                state_dict[key] = state_dict[key].reshape(-1)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _flatten_biases(state_dict: dict[str, Any], keys: Sequence[str], size: int) -> None:
-    """A tutorial's checkpoint has them as rows."""
-    for key in keys:
-        if getattr(state_dict.get(key), "shape", None) == (1, size):
-            state_dict[key] = state_dict[key].reshape(-1)
-
-
-class LLTMCell(nn.Module):
+class LLTMCell(_Tutorials):
     """One step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial; :func:`fourfold.lltm_cell` gives
     its formula.
 
     Args:
-        input_size: the size of x.
-        hidden_size: the size of h and c.
-        bias: whether the gates have a bias.
-        device, dtype: of the parameters.
+        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.LSTMCell`.
 
     Shapes:
         ``h, c = cell(x, (h, c))`` with x (batch, input_size) and the state (batch, hidden_size) each; unbatched,
@@ -48,10 +50,14 @@ class LLTMCell(nn.Module):
         weights: (3 * hidden_size, hidden_size + input_size), h before x, gates in the order i, o, g.
         bias: (3 * hidden_size,), or None. A checkpoint that holds (1, 3 * hidden_size) loads too.
 
+        Initially both are uniform within ±1/√hidden_size, the tutorial's rule.
+
     Raises:
         ValueError: a size below 1, or shapes that do not fit together.
         TypeError: dtypes that differ, or are not floating point.
     """
+
+    _all_weights = (("weights", "bias"),)
 
     def __init__(
         self,
@@ -64,68 +70,46 @@ class LLTMCell(nn.Module):
         super().__init__()
         self.input_size = expect_size("LLTMCell", "input_size", input_size)
         self.hidden_size = expect_size("LLTMCell", "hidden_size", hidden_size)
-        _add_parameters(self, ("weights", "bias"), self.input_size, bias, {"device": device, "dtype": dtype})
+        self._add_parameters(("weights", "bias"), self.input_size, bias, {"device": device, "dtype": dtype})
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
-        reset_uniform(self, self.hidden_size)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         weights, bias = tensors_of(self, ("weights", "bias"))
         try:
-            return self._step(x, state, weights, bias)
+            batched = x.dim() != 1
+            rows = x if batched else x.unsqueeze(0)
+            if state is None:
+                h = c = rows.new_zeros(*rows.shape[:-1], self.hidden_size)
+            else:
+                h, c = expect_pair("LLTMCell", state, "(h, c)")
+                h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
+            h, c = F.lltm_cell(rows, h, c, weights, bias)
+            return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
         except (AttributeError, TypeError, ValueError):
             expect_features("LLTMCell", x, self.input_size, weights)
             raise
-
-    def _step(self, x: Tensor, state: Any, weights: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        batched = x.dim() != 1
-        rows = x if batched else x.unsqueeze(0)
-        if state is None:
-            h = c = rows.new_zeros(*rows.shape[:-1], self.hidden_size)
-        else:
-            h, c = expect_pair("LLTMCell", state, "(h, c)")
-            h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
-        h, c = F.lltm_cell(rows, h, c, weights, bias)
-        return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        _flatten_biases(state_dict, [f"{prefix}bias"], 3 * self.hidden_size)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is not None else ", bias=False")
 
 
-class LLTM(Layers, nn.Module):
+class LLTM(Layers, _Tutorials):
     """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
 
     Args:
-        input_size: the size of each step of the input.
-        hidden_size: the size of h and c.
-        num_layers: how many layers, each on the one before.
-        bias: whether the gates have a bias.
-        batch_first: input and output are (batch, time, …) instead of (time, batch, …); states are not affected.
-        dropout: the probability of dropout on the output of each layer but the last, in training.
-        bidirectional: each layer runs in both directions; outputs are concatenated, forward first.
-        device, dtype: of the parameters.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
+            :class:`torch.nn.LSTM`.
 
     Shapes:
-        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``, with D = 2 if bidirectional else 1:
-
-        - input: (time, batch, input_size), or unbatched (time, input_size), or a PackedSequence
-        - h_0, c_0, h_n, c_n: (D * num_layers, batch, hidden_size), unbatched without batch. Left out, zero.
-        - output: input's shape with D * hidden_size last, packed when input is.
-        - reset: input's shape without its last dimension, of bools: True where a new segment begins, as in
-          :class:`fourfold.nn.LSTM`. Packed when input is.
-
-        Zero time steps and zero batch give empty outputs, and the initial state back.
+        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``; :class:`LSTM` describes each. Zero time steps and zero
+        batch give empty outputs, and the initial state back.
 
     Attributes:
         weights_l[k], weights_l[k]_reverse: (3 * hidden_size, hidden_size + the layer's input size), h before x, gates
             in the order i, o, g.
-        bias_l[k], bias_l[k]_reverse: (3 * hidden_size,), or None.
+        bias_l[k], bias_l[k]_reverse: (3 * hidden_size,), or None. A checkpoint that holds (1, 3 * hidden_size) loads.
+
+        Initially all are uniform within ±1/√hidden_size, the tutorial's rule.
 
     Raises:
         ValueError: a size below 1, a dropout outside [0, 1], shapes that do not fit together, the checkpoint of a cell.
@@ -134,7 +118,8 @@ class LLTM(Layers, nn.Module):
 
     _name = "LLTM"
     _operator = staticmethod(F.lltm)
-    _prepack = staticmethod(torch.ops.fourfold.lltm_prepack.default)
+    extra_repr = nn.RNNBase.extra_repr
+    proj_size = 0  # which that repr reads
 
     def __init__(
         self,
@@ -162,32 +147,17 @@ class LLTM(Layers, nn.Module):
         self.batch_first = bool(batch_first)
         self.dropout = float(dropout)
         self.bidirectional = bool(bidirectional)
+        self.num_directions = 2 if self.bidirectional else 1
         self._all_weights = []
         for layer in range(self.num_layers):
             size = self.input_size if layer == 0 else self.hidden_size * self.num_directions
             for direction in ("", "_reverse")[: self.num_directions]:
                 self._all_weights.append([f"weights_l{layer}{direction}", f"bias_l{layer}{direction}"])
-                _add_parameters(self, self._all_weights[-1], size, bias, {"device": device, "dtype": dtype})
+                self._add_parameters(self._all_weights[-1], size, bias, {"device": device, "dtype": dtype})
         self.reset_parameters()
-
-    @property
-    def num_directions(self) -> int:
-        return 2 if self.bidirectional else 1
-
-    def reset_parameters(self) -> None:
-        """The tutorial's rule: all parameters uniform within ±1/√hidden_size."""
-        reset_uniform(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
         """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""
-
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: tuple[Tensor, Tensor] | None = None,
-        reset: Tensor | PackedSequence | None = None,
-    ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
-        return self._forward(input, hx, reset)
 
     def _wrong_dimensions(self, input: Tensor) -> str:
         return (
@@ -218,13 +188,4 @@ class LLTM(Layers, nn.Module):
                 f"LLTM: this checkpoint holds {prefix}weights, which is a cell's; load it into fourfold.nn.LLTMCell, "
                 f"or rename {prefix}weights to {prefix}weights_l0 and {prefix}bias to {prefix}bias_l0"
             )
-        _flatten_biases(state_dict, [prefix + bias for _, bias in self._all_weights], 3 * self.hidden_size)
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
-        for name, default in defaults.items():
-            if getattr(self, name) != default:
-                text += f", {name}={getattr(self, name)}"
-        return text

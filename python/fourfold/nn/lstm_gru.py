@@ -31,12 +31,6 @@ def _dtype_under_autocast(state: Tensor) -> torch.dtype:
     return torch.promote_types(state.dtype, torch.get_autocast_dtype("cpu"))
 
 
-def _torchs_lstm_is_onednns(x: Tensor) -> bool:
-    """Whether torch.nn.LSTM hands an input that is not packed to oneDNN, whose results have autocast's dtype."""
-    available = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
-    return available and _ONEDNN.get(x.dtype, False)
-
-
 @functools.cache
 def _outside_dynamo() -> Callable[..., tuple]:
     """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless told otherwise (``allow_rnn``). It would then
@@ -46,6 +40,8 @@ def _outside_dynamo() -> Callable[..., tuple]:
 
 class _TorchLayers(Layers):
     """What LSTM and GRU share: torch's checks in torch's words, and autocast's dtypes."""
+
+    _forward = Layers.forward
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
@@ -89,8 +85,9 @@ class _TorchLayers(Layers):
         output, final = super()._run_layers(parameters, x, states, batch_sizes, reset)
         if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
             return output, final
-        if self._name == "LSTM" and batch_sizes is None and _torchs_lstm_is_onednns(x):
-            return output, final
+        onednn = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
+        if onednn and self._name == "LSTM" and batch_sizes is None and _ONEDNN.get(x.dtype, False):
+            return output, final  # torch.nn.LSTM hands such an input to oneDNN, whose results have autocast's dtype
         dtype = _dtype_under_autocast(states[-1])
         return output.to(dtype), tuple(s.to(dtype) for s in final)
 
@@ -124,7 +121,6 @@ class LSTM(_TorchLayers, nn.LSTM):
 
     _name = "LSTM"
     _operator = staticmethod(F.lstm)
-    _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -145,14 +141,12 @@ class GRU(_TorchLayers, nn.GRU):
         ``output, h_n = gru(input, h_0, reset)``; :class:`LSTM` describes each.
 
     Raises:
-        ValueError, RuntimeError: what torch.nn.GRU refuses, in its words; a reset of another shape.
-        TypeError: dtypes that differ.
+        As :class:`LSTM`, what torch.nn.GRU refuses.
     """
 
     _name = "GRU"
     _state_count = 1
     _operator = staticmethod(F.gru)
-    _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
 
 CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -163,9 +157,7 @@ class _Cell(Freezable):
 
     _name: str
     _states: tuple[str, ...]
-
-    def _parameter_names(self) -> list[tuple[str, ...]]:
-        return [CELL_NAMES]
+    _all_weights = (CELL_NAMES,)
 
     def _forward(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
         dim = input.dim()
@@ -231,7 +223,6 @@ class LSTMCell(_Cell, nn.LSTMCell):
     _name = "LSTMCell"
     _states = ("hx[0]", "hx[1]")
     _operator = staticmethod(F.lstm)
-    _prepack = staticmethod(torch.ops.fourfold.lstm_prepack.default)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         return self._forward(input, None if hx is None else expect_pair("LSTMCell", hx, "(h, c)"))
@@ -240,21 +231,13 @@ class LSTMCell(_Cell, nn.LSTMCell):
 class GRUCell(_Cell, nn.GRUCell):
     """:class:`torch.nn.GRUCell` on the operator of :class:`GRU`: ``h = cell(x, h)``.
 
-    Args:
-        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.GRUCell`, whose parameters these are.
-
-    Shapes:
-        x (batch, input_size) and h (batch, hidden_size); unbatched without batch. A state left out is zero.
-
-    Raises:
-        ValueError, RuntimeError: what torch.nn.GRUCell refuses, in its words.
-        TypeError: dtypes that differ.
+    Args, Shapes, Raises:
+        As :class:`LSTMCell`, of :class:`torch.nn.GRUCell`; the state is h (batch, hidden_size).
     """
 
     _name = "GRUCell"
     _states = ("hidden",)
     _operator = staticmethod(F.gru)
-    _prepack = staticmethod(torch.ops.fourfold.gru_prepack.default)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         return self._forward(input, None if hx is None else (hx,))

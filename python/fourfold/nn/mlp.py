@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,10 +12,11 @@ from torch import Tensor, nn
 
 from fourfold import functional as F
 from fourfold.nn.checks import PLAIN, expect_features, expect_size
-from fourfold.nn.recurrent import reset_uniform
+from fourfold.nn.recurrent import tensors_of
 
 ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
 _CLASSES = {name: kind for kind, name in ACTIVATIONS.items()}
+_TUTORIAL = ("hidden_weights", "output_weights", "hidden_bias", "output_bias")
 _ABSENT = object()
 
 
@@ -22,15 +25,6 @@ def activation_of(child: nn.Module) -> str | None:
     if type(child) is nn.GELU and child.approximate != "none":
         return None
     return ACTIVATIONS.get(type(child))
-
-
-def _parameter(layer: nn.Module, name: str) -> Tensor | None:
-    """A module's own look-up of attributes costs as much as the smallest network, but it alone finds what is computed
-    from other parameters."""
-    try:
-        return layer._parameters[name]
-    except KeyError:
-        return getattr(layer, name)
 
 
 class MLP(nn.Module):
@@ -86,32 +80,26 @@ class MLP(nn.Module):
             if (hidden_size, output_size, input_size) != (None, None, None):
                 raise TypeError("MLP: expected all sizes in the list, or input_size, hidden_size and output_size alone")
             self.sizes = tuple(expect_size("MLP", f"sizes[{k}]", size) for k, size in enumerate(sizes))
-            self._add_layers(bias, like)
+            if len(self.sizes) < 2:
+                raise ValueError(f"MLP: expected sizes to have those of the input and the output, but got {self.sizes}")
+            for k, (inputs, outputs) in enumerate(pairwise(self.sizes)):
+                if k > 0:
+                    self.add_module(str(2 * k - 1), _CLASSES[activation]())
+                self.add_module(str(2 * k), nn.Linear(inputs, outputs, bias, **like))
         else:
             named = {"input_size": sizes if sizes is not None else input_size}
             named |= {"hidden_size": hidden_size, "output_size": output_size}
             self.sizes = tuple(expect_size("MLP", name, size) for name, size in named.items())
-            self._add_tutorial_parameters(bias, like)
+            inputs, hidden, outputs = self.sizes
+            self.hidden_weights = nn.Parameter(torch.empty(hidden, inputs, **like))
+            self.output_weights = nn.Parameter(torch.empty(outputs, hidden, **like))
+            for name, size in zip(_TUTORIAL[2:], (hidden, outputs), strict=True):
+                self.register_parameter(name, nn.Parameter(torch.empty(1, size, **like)) if bias else None)
+            self.reset_parameters()
 
     @property
     def input_size(self) -> int:
         return self.sizes[0]
-
-    def _add_layers(self, bias: bool, like: dict[str, Any]) -> None:
-        if len(self.sizes) < 2:
-            raise ValueError(f"MLP: expected sizes to have those of the input and the output, but got {self.sizes}")
-        for k, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
-            if k > 0:
-                self.add_module(str(2 * k - 1), _CLASSES[self.activation]())
-            self.add_module(str(2 * k), nn.Linear(inputs, outputs, bias, **like))
-
-    def _add_tutorial_parameters(self, bias: bool, like: dict[str, Any]) -> None:
-        inputs, hidden, outputs = self.sizes
-        self.hidden_weights = nn.Parameter(torch.empty(hidden, inputs, **like))
-        self.output_weights = nn.Parameter(torch.empty(outputs, hidden, **like))
-        for name, size in (("hidden_bias", hidden), ("output_bias", outputs)):
-            self.register_parameter(name, nn.Parameter(torch.empty(1, size, **like)) if bias else None)
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """torch.nn.Linear's rule; in the tutorial's form its own, all parameters uniform within ±1/√hidden_size."""
@@ -119,7 +107,9 @@ class MLP(nn.Module):
             if isinstance(child, nn.Linear):
                 child.reset_parameters()
         if not self._modules:
-            reset_uniform(self, self.sizes[1])
+            bound = 1 / math.sqrt(self.sizes[1])
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         lists = self._lists()
@@ -137,8 +127,8 @@ class MLP(nn.Module):
     def _lists(self) -> tuple[list[Tensor], list[Tensor | None]] | None:
         """The weights and biases, or None where a child is not what it was made as, or somebody looks at one."""
         if not self._modules:
-            weights = [_parameter(self, "hidden_weights"), _parameter(self, "output_weights")]
-            return weights, [_parameter(self, "hidden_bias"), _parameter(self, "output_bias")]
+            hidden_weights, output_weights, hidden_bias, output_bias = tensors_of(self, _TUTORIAL)
+            return [hidden_weights, output_weights], [hidden_bias, output_bias]
         weights, biases = [], []
         # All in one loop: a look at each child costs as much as the smallest network's products.
         for child in self._modules.values():
@@ -157,7 +147,7 @@ class MLP(nn.Module):
         return (weights, biases) if whole else None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for key in (f"{prefix}hidden_bias", f"{prefix}output_bias"):
+        for key in (prefix + bias for bias in _TUTORIAL[2:]):
             if isinstance(state_dict.get(key), Tensor) and state_dict[key].dim() == 1:
                 state_dict[key] = state_dict[key].unsqueeze(0)
         super()._load_from_state_dict(state_dict, prefix, *args)

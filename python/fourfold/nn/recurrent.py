@@ -3,8 +3,7 @@ directions, dropout between, packed input, and the restarts that a mask gives.""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,23 +14,17 @@ from fourfold.freezing import Freezable, prepacked_weights
 
 
 def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
-    """Parameters by name. Most lie in the module's dictionary; a parametrized one is an attribute."""
+    """Parameters by name. A module's own look-up of attributes costs as much as the smallest network, but it alone
+    finds what is computed from other parameters."""
     found = module._parameters
-    return [p if (p := found.get(name)) is not None else getattr(module, name) for name in names]
-
-
-def reset_uniform(module: nn.Module, hidden_size: int) -> None:
-    """The tutorials' rule: all parameters uniform within ±1/√hidden_size."""
-    bound = 1 / math.sqrt(hidden_size)
-    for parameter in module.parameters():
-        nn.init.uniform_(parameter, -bound, bound)
+    return [found[name] if name in found else getattr(module, name) for name in names]
 
 
 class Layers(Freezable):
     """A module that has torch.nn.LSTM's ``num_layers``, ``batch_first``, ``bidirectional`` and ``dropout``.
 
-    Such a class says its _name, as errors have it; its _operator, the function for one layer and direction; in
-    _all_weights the parameters' names of each, in the order of the states; and
+    Such a class says its _name, as errors have it; in _all_weights the parameters' names of each layer and direction,
+    in the order of the states; and
 
     - _wrong_dimensions(input): what is wrong of an input with neither 2 nor 3.
     - _given_states(hx, batch, batched): the user's states, looked at, with a batch. batch is None for packed input.
@@ -40,16 +33,13 @@ class Layers(Freezable):
 
     _name: str
     _state_count = 2
-    _all_weights: list[list[str]]
-    _operator: Callable[..., tuple]
-
-    def _parameter_names(self) -> list[tuple[str, ...]]:
-        return [tuple(names) for names in self._all_weights]
 
     def _state_shape(self, batch: Any) -> tuple[Any, ...]:
         return self.num_layers * (2 if self.bidirectional else 1), batch, self.hidden_size
 
-    def _forward(self, input: Any, hx: Any, reset: Any) -> tuple:
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
+    ) -> tuple:
         parameters = [tensors_of(self, names) for names in self._all_weights]
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, reset, parameters)
@@ -92,12 +82,7 @@ class Layers(Freezable):
         return tuple(states) if self._state_count > 1 else states[0]
 
     def _run_layers(
-        self,
-        parameters: Sequence[Sequence[Tensor | None]],
-        x: Tensor,
-        states: Sequence[Tensor],
-        batch_sizes: Tensor | None,
-        reset: Tensor | None,
+        self, parameters: list, x: Tensor, states: Sequence[Tensor], batch_sizes: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The last layer's output and the final states, as ``states``.
 
@@ -161,23 +146,19 @@ def lay_out_packed_reset(name: str, reset: Any, input: PackedSequence) -> Tensor
             f"{name}: expected reset to be a PackedSequence of bools with one for each step of the input, as the input "
             "is packed; pack the mask with the input's lengths"
         )
-    for field in ("batch_sizes", "sorted_indices", "unsorted_indices"):
-        _expect_same_packing(name, field, getattr(reset, field), getattr(input, field))
+    for field, given, wanted in zip(input._fields[1:], reset[1:], input[1:], strict=True):
+        if given is wanted:
+            continue
+        sentence = (
+            f"{name}: expected reset to have the input's {field}, but they differ; pack the mask as the input is "
+            "packed, with the same lengths and the same enforce_sorted"
+        )
+        comparable = given is not None and wanted is not None and given.shape == wanted.shape
+        if comparable and torch.compiler.is_compiling():  # a captured graph knows no values: it compares when it runs
+            torch._assert_async((given == wanted.to(given.device)).all(), sentence)
+        elif not comparable or not torch.equal(given, wanted.to(given.device)):
+            raise ValueError(sentence)
     return reset.data
-
-
-def _expect_same_packing(name: str, field: str, given: Tensor | None, wanted: Tensor | None) -> None:
-    if given is wanted:
-        return
-    sentence = (
-        f"{name}: expected reset to have the input's {field}, but they differ; pack the mask as the input is packed, "
-        "with the same lengths and the same enforce_sorted"
-    )
-    comparable = given is not None and wanted is not None and given.shape == wanted.shape
-    if comparable and torch.compiler.is_compiling():  # a captured graph knows no values: it compares when it runs
-        torch._assert_async((given == wanted.to(given.device)).all(), sentence)
-    elif not comparable or not torch.equal(given, wanted.to(given.device)):
-        raise ValueError(sentence)
 
 
 def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor | None:
