@@ -348,5 +348,6 @@ def test_with_distributed_data_parallel(first: str, tmp_path: Path) -> None:
 
 
 def test_every_replacement_is_a_subclass() -> None:
-    for former, (ours, op) in _optimize._CLASSES.items():
-        assert issubclass(ours, former) and op in fourfold.operator_names()
+    assert set(_optimize._CLASSES) == {nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Sequential}
+    for former, ours in _optimize._CLASSES.items():
+        assert issubclass(ours, former)

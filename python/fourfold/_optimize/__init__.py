@@ -1,8 +1,4 @@
-"""fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before.
-
-A module is given another class, and nothing else of it changes: it is the same object with the same parameters, so
-state_dicts, optimisers, hooks and every reference to it stay as they are.
-"""
+"""fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before."""
 
 from __future__ import annotations
 
@@ -13,43 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fourfold._optimize.layers import (
-    Fused,
-    FusedGRU,
-    FusedGRUCell,
-    FusedLSTM,
-    FusedLSTMCell,
-    is_torchs_class,
-    names_of,
-    sees_nodes,
-    why_not_plain,
-)
-from fourfold._optimize.limits import LIMITS
-from fourfold._optimize.stacks import (
-    FusedSequential,
-    Stack,
-    count_weights,
-    find_stacks,
-    find_unfused,
-    is_watched,
-    sizes_of,
-)
+from fourfold._optimize.layers import Fused, FusedGRU, FusedGRUCell, FusedLSTM, FusedLSTMCell, why_layer_is_left
+from fourfold._optimize.stacks import FusedSequential, find_stacks, find_unfused, sizes_of, why_stack_is_left
 from fourfold.freezing import Freezable, unfreeze
-from fourfold.operators._check import has_kernel
 
-# By torch's class, ours and the operator that it runs on.
-_CLASSES: dict[type[nn.Module], tuple[type[Fused], str]] = {
-    nn.LSTM: (FusedLSTM, "lstm"),
-    nn.GRU: (FusedGRU, "gru"),
-    nn.LSTMCell: (FusedLSTMCell, "lstm"),
-    nn.GRUCell: (FusedGRUCell, "gru"),
-    nn.Sequential: (FusedSequential, "mlp_layers"),
-}
-for _ours, _ in _CLASSES.values():  # what a pickle says
+# By torch's class, ours.
+_CLASSES = {ours.former: ours for ours in (FusedLSTM, FusedGRU, FusedLSTMCell, FusedGRUCell, FusedSequential)}
+for _ours in _CLASSES.values():  # what a pickle says
     _ours.__module__ = __name__
-_SEES_NODES = (
-    "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
-)
 
 
 @dataclass(frozen=True)
@@ -89,9 +56,10 @@ def optimize(model: nn.Module) -> Report:
     """Has the model's LSTM, GRU, LSTMCell, GRUCell and stacks of Linear layers with an activation between computed by
     fourfold, in place.
 
-    Each changed module stays the same object with the same parameters, hooks and keys of state_dict; only its class is
-    another, a subclass of the one that it had. A layer is left where fourfold would not be faster, as
-    ``fourfold._optimize.limits`` has it, and where its result could be another. :func:`restore` undoes it.
+    Each changed module stays the same object with the same parameters, hooks and keys of state_dict, so optimisers and
+    references stay as they are; only its class is another, a subclass of the one that it had. A layer is left where
+    fourfold would not be faster, as ``fourfold._optimize.limits`` has it, and where its result could be another.
+    :func:`restore` undoes it.
 
     What stood at that time is looked at again in each call: while a parameter or the input is no plain tensor, or a
     mode follows torch's operations, a layer runs as torch.nn's.
@@ -130,13 +98,11 @@ def optimize(model: nn.Module) -> Report:
     report = Report()
     for name, module in model.named_modules():
         found = list(_look_at(name or "(the model)", module))
-        for *what, now, reason in found:
-            if reason is None:
-                report.changed.append(Entry(*what, now))
-            else:
-                report.left.append(Entry(*what, reason))
+        for place, kind, now, reason in found:
+            entries = report.changed if reason is None else report.left
+            entries.append(Entry(place, kind, reason or now))
         if any(reason is None for *_, reason in found):
-            module.__class__ = _CLASSES[type(module)][0]
+            module.__class__ = _CLASSES[type(module)]
     return report
 
 
@@ -156,7 +122,7 @@ def restore(model: nn.Module) -> None:
 
 
 def _former_class(kind: type) -> type:
-    if any(kind is ours for ours, _ in _CLASSES.values()):
+    if kind in _CLASSES.values():
         return kind.former
     # A class that parametrize or fully_shard derived from ours keeps what it adds.
     bases = tuple(_former_class(base) if issubclass(base, Fused) else base for base in kind.__bases__)
@@ -183,65 +149,14 @@ def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str 
     if isinstance(module, (Freezable, Fused)):
         return
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        yield name, kind, f"fourfold.nn.{kind}", _reason_to_leave(module)
+        yield name, kind, f"fourfold.nn.{kind}", why_layer_is_left(module)
     if isinstance(module, nn.Sequential):
         children, keys = list(module.children()), list(module._modules)
         stacks = find_stacks(children)
         for stack in stacks:
             kind = f"Linear-{stack.activation} {sizes_of(stack.layers)}"
-            reason = _reason_to_leave_stack(module, stack, children)
+            reason = why_stack_is_left(module, stack, children)
             yield f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", kind, "one operator", reason
         for unfused in find_unfused(children, stacks):
             place = f"{name}[{keys[unfused.begin]}:{keys[unfused.end - 1]}]"
             yield place, unfused.kind, "", unfused.reason
-
-
-def _reason_to_leave(module: nn.Module) -> str | None:
-    if isinstance(module, (nn.RNN, nn.RNNCell)):
-        return "fourfold has no operator for it"
-    if nn.utils.parametrize.is_parametrized(module):
-        return "its parameters are parametrized"
-    if type(module) not in _CLASSES:
-        return "a subclass, whose forward may be another"
-    if not is_torchs_class(type(module)) or "forward" in module.__dict__:
-        return "its forward was exchanged"
-    if sees_nodes(module):
-        return _SEES_NODES
-    if getattr(module, "proj_size", 0):
-        return "it has a proj_size"
-    weight = next(module.parameters(), None)
-    if weight is None:
-        return "it has no parameters of its own"
-    reason = why_not_plain(module, names_of(module))
-    return reason or _reason_of_weight(weight, _CLASSES[type(module)][1], "hidden_size", module.hidden_size)
-
-
-def _reason_of_weight(weight: torch.Tensor, op: str, what: str, size: int) -> str | None:
-    """By its dtype, its device, and the size that the limits are about."""
-    if weight.dtype not in LIMITS:
-        return f"its parameters are of dtype {weight.dtype}"
-    if not has_kernel(op, weight.device):
-        return f"this build of fourfold has no kernel for device {weight.device.type}"
-    limits = LIMITS[weight.dtype]
-    most = limits.hidden_size if what == "hidden_size" else limits.stack_weights
-    if size <= most:
-        return None
-    if most == 0:
-        return f"fourfold is no faster in {weight.dtype}"
-    return f"{what} {size} is above {most}, the largest that is faster in {weight.dtype}"
-
-
-def _reason_to_leave_stack(module: nn.Sequential, stack: Stack, children: list[nn.Module]) -> str | None:
-    if type(module) is not nn.Sequential:
-        return "its container is a subclass of Sequential, whose forward may be another"
-    if "forward" in module.__dict__:
-        return "its container's forward was exchanged"
-    if sees_nodes(module):
-        return _SEES_NODES
-    if any(is_watched(child) for child in children[stack.begin : stack.end]):
-        return "a layer of it has hooks or another forward, which would not be called"
-    for layer in stack.layers:
-        reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
-        if reason is not None:
-            return reason
-    return _reason_of_weight(stack.layers[0].weight, "mlp_layers", "its count of weights", count_weights(stack))

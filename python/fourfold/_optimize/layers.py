@@ -16,6 +16,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from fourfold._optimize.limits import over_limits, why_no_kernel
 from fourfold.nn.checks import PLAIN
 from fourfold.nn.lstm_gru import CELL_NAMES, GRU, LSTM, GRUCell, LSTMCell
 from fourfold.nn.mlp import ACTIVATIONS
@@ -24,6 +25,9 @@ _KINDS = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Linear, *ACTIVATIONS)
 # What the operators compute is what these classes compute, unless a program exchanges it.
 _FORWARDS = {kind: kind.forward for kind in _KINDS}
 _ABSENT = object()
+SEES_NODES = (
+    "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
+)
 
 _strided = torch.strided
 _is_compiling = torch.compiler.is_compiling
@@ -39,42 +43,32 @@ def is_plain(tensor: Any) -> bool:
 
 def why_not_plain(layer: nn.Module, names: Iterable[str], whose: str = "its") -> str | None:
     """What of a layer's parameters fourfold's operators don't take."""
+    own = layer._parameters
     for name in names:
-        if name not in layer._parameters:
-            return f"{whose} {name} is no parameter, but made of others, as by weight_norm or pruning"
-        tensor = layer._parameters[name]
-        if tensor is None:
+        tensor = own.get(name, _ABSENT)
+        if tensor is None or is_plain(tensor):
             continue
-        if type(tensor) not in PLAIN:
-            return f"{whose} {name} is a {type(tensor).__name__}, and not exactly a torch.Tensor or Parameter"
-        if not is_plain(tensor):
+        if tensor is _ABSENT:
+            return f"{whose} {name} is no parameter, but made of others, as by weight_norm or pruning"
+        if type(tensor) in PLAIN:
             return f"{whose} {name} is no dense tensor"
+        return f"{whose} {name} is a {type(tensor).__name__}, and not exactly a torch.Tensor or Parameter"
     return None
 
 
 def is_followed() -> bool:
     """Whether someone follows torch's operations one by one."""
-    if _function_modes() and _by_function_mode():
+    # torch's own function modes, of which torch.set_default_device is one, leave the operations what they are.
+    modes = _function_modes()
+    if modes and any(not type(_function_mode_at(k)).__module__.startswith("torch.") for k in range(modes)):
         return True
     if _is_compiling():
-        return _exports_onnx()
-    return _is_tracing() or (_dispatch_modes() > 0 and _by_mode())
-
-
-def _exports_onnx() -> bool:
-    onnx = sys.modules.get("torch.onnx")
-    return onnx is not None and onnx.is_in_onnx_export()
-
-
-def _by_function_mode() -> bool:
-    # torch's own, of which torch.set_default_device is one, leave the operations what they are.
-    modes = (_function_mode_at(k) for k in range(_function_modes()))
-    return any(not type(mode).__module__.startswith("torch.") for mode in modes)
-
-
-def _by_mode() -> bool:
+        onnx = sys.modules.get("torch.onnx")
+        return onnx is not None and onnx.is_in_onnx_export()
+    if _is_tracing():
+        return True
     # Of fake tensors and of captured programs torch's own modes take care, which know the operators.
-    return any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack())
+    return _dispatch_modes() > 0 and any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack())
 
 
 class Fused:
@@ -142,6 +136,27 @@ def sees_nodes(module: nn.Module) -> bool:
     if module._backward_hooks and not module._is_full_backward_hook:
         return True
     return bool(torch_module._global_backward_hooks and not torch_module._global_is_full_backward_hook)
+
+
+def why_layer_is_left(module: nn.Module) -> str | None:
+    """What stands against changing a recurrent layer or cell."""
+    if isinstance(module, (nn.RNN, nn.RNNCell)):
+        return "fourfold has no operator for it"
+    if nn.utils.parametrize.is_parametrized(module):
+        return "its parameters are parametrized"
+    if type(module) not in _FORWARDS:
+        return "a subclass, whose forward may be another"
+    if not is_torchs_class(type(module)) or "forward" in module.__dict__:
+        return "its forward was exchanged"
+    if sees_nodes(module):
+        return SEES_NODES
+    if getattr(module, "proj_size", 0):
+        return "it has a proj_size"
+    weight = next(module.parameters(), None)
+    if weight is None:
+        return "it has no parameters of its own"
+    reason = why_not_plain(module, names_of(module)) or over_limits(weight.dtype, "hidden_size", module.hidden_size)
+    return reason or why_no_kernel("lstm" if isinstance(module, (nn.LSTM, nn.LSTMCell)) else "gru", weight)
 
 
 class _FusedSequence(_FusedLayer):

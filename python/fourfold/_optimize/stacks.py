@@ -3,21 +3,29 @@ like such a stack and are none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _NormBase
 
 from fourfold import functional as F
-from fourfold._optimize.layers import Fused, is_followed, is_plain, is_torchs_class, sees_nodes
-from fourfold._optimize.limits import LIMITS
+from fourfold._optimize.layers import (
+    SEES_NODES,
+    Fused,
+    is_followed,
+    is_plain,
+    is_torchs_class,
+    sees_nodes,
+    why_not_plain,
+)
+from fourfold._optimize.limits import over_limits, why_no_kernel
 from fourfold.nn.mlp import ACTIVATIONS, activation_of
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _linear = nn.functional.linear
-_ABSENT = object()
 
 
 class Stack(NamedTuple):
@@ -29,22 +37,8 @@ class Stack(NamedTuple):
     activation: str
 
 
-def run_stack(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
-    own = [layer._parameters for layer in layers]
-    return F.mlp_layers(x, [p["weight"] for p in own], [p["bias"] for p in own], activation)
-
-
-def count_weights(stack: Stack) -> int:
-    return sum(layer.in_features * layer.out_features for layer in stack.layers)
-
-
 def sizes_of(layers: Sequence[nn.Linear]) -> str:
     return "-".join(map(str, (layers[0].in_features, *(layer.out_features for layer in layers))))
-
-
-def fits_limits(stack: Stack) -> bool:
-    limits = LIMITS.get(stack.layers[0]._parameters["weight"].dtype)
-    return limits is not None and count_weights(stack) <= limits.stack_weights
 
 
 def find_stacks(children: Sequence[nn.Module]) -> list[Stack]:
@@ -72,22 +66,29 @@ def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
     return None if activation is None else Stack(begin, end, tuple(layers), activation)
 
 
-def is_watched(child: nn.Module) -> bool:
-    """Whether a call of the module does more than its forward, or its forward is not its class's."""
-    return bool(
-        child._forward_hooks
-        or child._forward_pre_hooks
-        or child._backward_hooks
-        or child._backward_pre_hooks
-        or "forward" in child.__dict__
-        or not is_torchs_class(type(child))
-    )
+def why_not_one(stack: Stack, children: Sequence[nn.Module]) -> str | None:
+    """What stands against running a stack as one operator."""
+    for child in children[stack.begin : stack.end]:
+        hooks = child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks
+        if hooks or "forward" in child.__dict__ or not is_torchs_class(type(child)):
+            return "a layer of it has hooks or another forward, which would not be called"
+    for layer in stack.layers:
+        reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
+        if reason is not None:
+            return reason
+    count = sum(layer.in_features * layer.out_features for layer in stack.layers)
+    return over_limits(stack.layers[0]._parameters["weight"].dtype, "its count of weights", count)
 
 
-def has_plain_parameters(layer: nn.Linear) -> bool:
-    own = layer._parameters
-    bias = own.get("bias", _ABSENT)
-    return is_plain(own.get("weight")) and (bias is None or is_plain(bias))
+def why_stack_is_left(module: nn.Sequential, stack: Stack, children: Sequence[nn.Module]) -> str | None:
+    """What stands against changing its container."""
+    if type(module) is not nn.Sequential:
+        return "its container is a subclass of Sequential, whose forward may be another"
+    if "forward" in module.__dict__:
+        return "its container's forward was exchanged"
+    if sees_nodes(module):
+        return SEES_NODES
+    return why_not_one(stack, children) or why_no_kernel("mlp_layers", stack.layers[0].weight)
 
 
 class FusedSequential(Fused, nn.Sequential):
@@ -107,14 +108,9 @@ class FusedSequential(Fused, nn.Sequential):
         at = 0
         while at < len(children):
             stack = None if layer_by_layer or not is_plain(input) else stack_at(children, at)
-            fused = (
-                stack is not None
-                and all(map(has_plain_parameters, stack.layers))
-                and fits_limits(stack)
-                and not any(map(is_watched, children[at : stack.end]))
-            )
-            if fused:
-                input = run_stack(input, stack.layers, stack.activation)
+            if stack is not None and why_not_one(stack, children) is None:
+                own = [layer._parameters for layer in stack.layers]
+                input = F.mlp_layers(input, [p["weight"] for p in own], [p["bias"] for p in own], stack.activation)
                 at = stack.end
             else:
                 input = children[at](input)
@@ -135,43 +131,29 @@ def find_unfused(children: Sequence[nn.Module], stacks: Sequence[Stack]) -> list
     """Pairs of Linear layers, not in one stack, with nothing but activations, dropout or norms between; those that
     follow on one another for one reason are one entry."""
     found: list[Unfused] = []
-    for begin, end in _pairs(children):
-        if any(stack.begin <= begin and end <= stack.end for stack in stacks):
+    for begin, last in pairwise(k for k, child in enumerate(children) if isinstance(child, nn.Linear)):
+        between, end = children[begin + 1 : last], last + 1
+        plain = all(isinstance(c, _NORMS) or (not c._modules and next(c.parameters(), None) is None) for c in between)
+        if not between or not plain or any(stack.begin <= begin and end <= stack.end for stack in stacks):
             continue
-        reason = _reason(children, begin, end)
+        reason = _why_no_stack(children[begin], between, children[last])
         if found and found[-1].end == begin + 1 and found[-1].reason == reason:
             begin = found.pop().begin
-        found.append(Unfused(begin, end, _kind(children[begin:end]), reason))
+        whole = children[begin:end]
+        names = dict.fromkeys(type(child).__name__ for child in whole)
+        sizes = sizes_of([child for child in whole if isinstance(child, nn.Linear)])
+        found.append(Unfused(begin, end, f"{'-'.join(names)} {sizes}", reason))
     return found
 
 
-def _pairs(children: Sequence[nn.Module]) -> Iterator[tuple[int, int]]:
-    layers = [k for k, child in enumerate(children) if isinstance(child, nn.Linear)]
-    for left, right in zip(layers, layers[1:], strict=False):
-        between = children[left + 1 : right]
-        if between and all(_may_stand_between(child) for child in between):
-            yield left, right + 1
-
-
-def _may_stand_between(child: nn.Module) -> bool:
-    return isinstance(child, _NORMS) or (not child._modules and next(child.parameters(), None) is None)
-
-
-def _kind(children: Sequence[nn.Module]) -> str:
-    """As a stack's, with all the classes that occur, in order."""
-    names = dict.fromkeys(type(child).__name__ for child in children)
-    return f"{'-'.join(names)} {sizes_of([child for child in children if isinstance(child, nn.Linear)])}"
-
-
-def _reason(children: Sequence[nn.Module], begin: int, end: int) -> str:
-    for layer in (children[begin], children[end - 1]):
+def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linear) -> str:
+    for layer in (first, last):
         if isinstance(layer, nn.LazyLinear):
             return "a LazyLinear has no weights before its first call; optimize the model after it"
         if nn.utils.parametrize.is_parametrized(layer):
             return "a layer's parameters are parametrized"
         if type(layer) is not nn.Linear:
             return f"its {type(layer).__name__} is a subclass of Linear, whose forward may be another"
-    between = children[begin + 1 : end - 1]
     for child in between:
         if type(child) is nn.GELU and child.approximate != "none":
             return f"its GELU is approximate={child.approximate!r}, and the operator's is exact"
