@@ -17,22 +17,20 @@ class Backend(TypedDict):
 
 def backends() -> dict[str, Backend]:
     """Each backend's name (cpu, cuda, hip, metal) with whether it was built, whether it is usable here, and why."""
-    result: dict[str, Backend] = {}
-    for name, (built, reason) in _C.backends().items():
-        why_not = None if built else f"not built: {reason}"
-        result[name] = Backend(built=built, usable=built and not _missing(name), reason=why_not or _missing(name))
-    return dict(sorted(result.items()))
-
-
-def _missing(name: str) -> str:
-    """What keeps a backend that was built from being used; empty when nothing does."""
     available = {
         "cpu": lambda: True,
         "cuda": lambda: torch.version.cuda is not None and torch.cuda.is_available(),
         "hip": lambda: torch.version.hip is not None and torch.cuda.is_available(),
-        "metal": lambda: torch.backends.mps.is_available(),
+        "metal": torch.backends.mps.is_available,
     }
-    return "" if available[name]() else f"torch {torch.__version__} sees no {name} device"
+    result: dict[str, Backend] = {}
+    for name, (built, reason) in sorted(_C.backends().items()):
+        if not built:
+            why_not = f"not built: {reason}"
+        else:
+            why_not = "" if available[name]() else f"torch {torch.__version__} sees no {name} device"
+        result[name] = Backend(built=built, usable=not why_not, reason=why_not)
+    return result
 
 
 def cpu_capability() -> str:

@@ -7,26 +7,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def folder() -> Path:
-    """Beside the compiled library, which an editable install keeps apart from the Python files."""
-    found = find_spec("fourfold._C")
-    package = Path(found.origin).parent / "share" / "cmake" / "fourfold" if found and found.origin else None
-    if package is None or not (package / "fourfoldConfig.cmake").exists():
-        raise FileNotFoundError(
-            "this copy of fourfold has no CMake package; reinstall it: pip install --force-reinstall --no-deps fourfold"
-        )
-    return package
-
-
 def asked_for_alone() -> bool:
     """As a configure calls it, which should not wait for torch, nor fail where torch can't be imported."""
     return sys.orig_argv[-3:] == ["-m", "fourfold", "--cmake-dir"]
 
 
 def print_folder() -> int:
-    try:
-        print(folder())
-    except FileNotFoundError as error:
-        print(f"python -m fourfold: {error}", file=sys.stderr)
+    # Beside the compiled library, which an editable install keeps apart from the Python files.
+    found = find_spec("fourfold._C")
+    package = Path(found.origin).parent / "share" / "cmake" / "fourfold" if found and found.origin else None
+    if package is None or not (package / "fourfoldConfig.cmake").exists():
+        print(
+            "python -m fourfold: this copy of fourfold has no CMake package; reinstall it: pip install "
+            "--force-reinstall --no-deps fourfold",
+            file=sys.stderr,
+        )
         return 2
+    print(package)
     return 0

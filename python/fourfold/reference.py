@@ -6,11 +6,13 @@ autograd, to any order and in forward mode.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+Step = Callable[[Tensor, State], State]
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
@@ -26,20 +28,15 @@ def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
 
 def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One step of the LLTM: x (batch, input_size), h and c (batch, hidden_size) give the next h and c."""
-    gates = nn.functional.linear(torch.cat([h, x], dim=1), weights, None if bias is None else bias.reshape(-1))
-    i, o, g = gates.chunk(3, dim=1)
+    bias = bias if bias is None or bias.dim() == 1 else bias.reshape(-1)
+    i, o, g = nn.functional.linear(torch.cat([h, x], dim=1), weights, bias).chunk(3, dim=1)
     c = c + torch.sigmoid(i) * nn.functional.elu(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def _sequence(
-    step: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]],
-    input: Tensor,
-    state: tuple[Tensor, ...],
-    reverse: bool,
-    batch_sizes: Tensor | None,
-    reset: Tensor | None,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+    step: Step, input: Tensor, state: State, reverse: bool, batch_sizes: Tensor | None, reset: Tensor | None
+) -> tuple[Tensor, State]:
     """A step over a sequence: input (time, batch, input_size), or packed (rows, input_size) with its batch_sizes."""
     sizes = [input.size(1)] * input.size(0) if batch_sizes is None else batch_sizes.tolist()
     steps = list(input.unbind(0) if batch_sizes is None else input.split(sizes))
@@ -71,7 +68,7 @@ def lltm(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The LLTM's cell over a sequence."""
 
-    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def step(x: Tensor, state: State) -> State:
         return lltm_cell(x, *state, weights, bias)
 
     return _sequence(step, input, (h_0, c_0), reverse, batch_sizes, reset)
@@ -91,7 +88,7 @@ def lstm(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """torch.nn.LSTM's layer: c' = σ(f) c + σ(i) tanh(g), h' = σ(o) tanh(c'), with i, f, g, o the gates in order."""
 
-    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def step(x: Tensor, state: State) -> State:
         h, c = state
         gates = nn.functional.linear(x, weight_ih, bias_ih) + nn.functional.linear(h, weight_hh, bias_hh)
         i, f, g, o = gates.chunk(4, dim=1)
@@ -114,7 +111,7 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """torch.nn.GRU's layer, the reset gate on the hidden product: h' = (1 - z) tanh(n_x + r n_h) + z h."""
 
-    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def step(x: Tensor, state: State) -> State:
         (h,) = state
         by_x = nn.functional.linear(x, weight_ih, bias_ih).chunk(3, dim=1)
         by_h = nn.functional.linear(h, weight_hh, bias_hh).chunk(3, dim=1)
@@ -148,26 +145,17 @@ def mlp_layers(
 
 
 class LLTMCell(nn.Module):
-    """The LLTM as the C++ extension tutorial writes it, with its parameters' names, shapes and initial values."""
+    """The C++ extension tutorial's module: its parameters' names, shapes and initial values, and its operations."""
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__()
         self.weights = nn.Parameter(torch.empty(3 * hidden_size, input_size + hidden_size))
         self.bias = nn.Parameter(torch.empty(3 * hidden_size))
-        stdv = 1.0 / math.sqrt(hidden_size)
-        for p in self.parameters():
-            nn.init.uniform_(p, -stdv, stdv)
+        self.hidden_size = hidden_size
+        nn.RNNBase.reset_parameters(self)  # the tutorial's rule: uniform within ±1/√hidden_size
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        h, c = state
-        gate_weights = nn.functional.linear(torch.cat([h, x], dim=1), self.weights, self.bias)
-        gates = gate_weights.chunk(3, dim=1)
-        input_gate = torch.sigmoid(gates[0])
-        output_gate = torch.sigmoid(gates[1])
-        candidate_cell = nn.functional.elu(gates[2])
-        new_cell = c + candidate_cell * input_gate
-        new_h = torch.tanh(new_cell) * output_gate
-        return new_h, new_cell
+        return lltm_cell(x, *state, self.weights, self.bias)
 
 
 class LLTM(LLTMCell):
@@ -180,7 +168,6 @@ class LLTM(LLTMCell):
         super().__init__(input_size, hidden_size)
         self.register_parameter("weights_l0", self._parameters.pop("weights"))
         self.register_parameter("bias_l0", self._parameters.pop("bias"))
-        self.hidden_size = hidden_size
 
     weights = property(lambda self: self.weights_l0)
     bias = property(lambda self: self.bias_l0)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import fourfold
-from fourfold import _cmake
+from fourfold import _cmake, demo
+from fourfold.cli import bench, info
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
-    UsageError,
     add_integer,
     add_machine,
     natural_number,
@@ -20,9 +21,6 @@ from fourfold.cli.usage import (
     positive_integer,
     positive_number,
 )
-
-DESCRIPTION = """\
-fourfold: fused PyTorch operators."""
 
 EXAMPLES = """\
 examples:
@@ -76,7 +74,7 @@ class PrintCMakeFolder(argparse.Action):
 
 
 def build_parser() -> Parser:
-    parser = Parser(prog="python -m fourfold", description=DESCRIPTION, epilog=EXAMPLES)
+    parser = Parser(prog="python -m fourfold", description="fourfold: fused PyTorch operators.", epilog=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"fourfold {fourfold.__version__}")
     folder = {"action": PrintCMakeFolder, "nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     parser.add_argument("--cmake-dir", help="print where CMake finds fourfold", **folder)
@@ -88,17 +86,18 @@ def build_parser() -> Parser:
 
 
 def add_info(commands: argparse._SubParsersAction[Parser]) -> None:
-    info = commands.add_parser("info", help="versions, backends and operators", description=INFO, epilog=INFO_EXAMPLES)
-    info.add_argument("--json", action="store_true", help="print JSON instead of text")
-    info.set_defaults(run=run_info)
+    text = "versions, backends and operators"
+    parser = commands.add_parser("info", help=text, description=INFO, epilog=INFO_EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run_info)
 
 
 def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
-    demo = commands.add_parser("demo", help="train a language model twice", description=DEMO, epilog=DEMO_EXAMPLES)
-    model = demo.add_argument_group("model")
+    parser = commands.add_parser("demo", help="train a language model twice", description=DEMO, epilog=DEMO_EXAMPLES)
+    model = parser.add_argument_group("model")
     add_integer(model, "--hidden-size", 192, "hidden units of the LLTM")
     add_integer(model, "--embedding-size", 32, "numbers that stand for one character")
-    training = demo.add_argument_group("training")
+    training = parser.add_argument_group("training")
     add_integer(training, "--steps", 2000, "optimizer steps of each model, at least 2")
     add_integer(training, "--batch-size", 16, "pieces of text in one step")
     add_integer(training, "--sequence-length", 64, "characters in one piece of text")
@@ -106,35 +105,31 @@ def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
     training.add_argument("--lr", type=positive_number, default=1e-2, metavar="X", help=rate)
     seed = "seed of parameters, data order and text sample (%(default)s)"
     training.add_argument("--seed", type=natural_number, default=0, metavar="N", help=seed)
-    machine = demo.add_argument_group("machine")
+    machine = parser.add_argument_group("machine")
     add_machine(machine)
     out = "where the picture fourfold-demo.png goes; made if missing (the current directory)"
     machine.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=out)
-    demo.set_defaults(run=run_demo)
+    parser.set_defaults(run=demo.run)
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
-    bench = commands.add_parser("bench", help="time the cell and the MLP", description=BENCH, epilog=BENCH_EXAMPLES)
-    bench.add_argument("suite", type=suite, metavar="SUITE", help="cell or mlp")
-    sizes = bench.add_argument_group("sizes", "Those left out are the tutorial's.")
-    for name, text in {
-        "batch": "rows",
-        "input": "inputs",
-        "hidden": "hidden units",
-        "output": "outputs, of mlp",
-    }.items():
+    parser = commands.add_parser("bench", help="time the cell and the MLP", description=BENCH, epilog=BENCH_EXAMPLES)
+    parser.add_argument("suite", type=suite, metavar="SUITE", help="cell or mlp")
+    sizes = parser.add_argument_group("sizes", "Those left out are the tutorial's.")
+    named = {"batch": "rows", "input": "inputs", "hidden": "hidden units", "output": "outputs, of mlp"}
+    for name, text in named.items():
         sizes.add_argument(f"--{name}-size", type=positive_integer, metavar="N", help=text)
-    machine = bench.add_argument_group("machine")
+    machine = parser.add_argument_group("machine")
     add_machine(machine)
     dtypes = ("float32", "float64", "bfloat16", "float16")
     machine.add_argument(
         "--dtype", choices=dtypes, default="float32", metavar="NAME", help=f"{', '.join(dtypes)} (%(default)s)"
     )
-    measurement = bench.add_argument_group("measurement")
+    measurement = parser.add_argument_group("measurement")
     add_integer(measurement, "--repeats", 40, "samples of each way, taken in turns")
     file = "also write every figure, with the versions, to FILE"
     measurement.add_argument("--json", type=output_file, metavar="FILE", help=file)
-    bench.set_defaults(run=run_bench)
+    parser.set_defaults(run=bench.run)
 
 
 def suite(name: str) -> str:
@@ -147,24 +142,9 @@ def suite(name: str) -> str:
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    from fourfold.cli import info
-
-    print(info.as_json() if arguments.json else info.as_text())
+    facts = info.collect()
+    print(json.dumps(facts, indent=2) if arguments.json else info.as_text(facts))
     return 0
-
-
-def run_demo(arguments: argparse.Namespace) -> int:
-    from fourfold import demo
-
-    if arguments.steps < 2:
-        raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
-    return demo.run(arguments)
-
-
-def run_bench(arguments: argparse.Namespace) -> int:
-    from fourfold.cli import bench
-
-    return bench.run(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -43,6 +44,28 @@ class Way:
         """The outputs and the parameters' gradients, in float64."""
         outputs = self(*inputs)
         return [r.detach().double() for r in (*outputs, *torch.autograd.grad(total(outputs), self.parameters))]
+
+    def sample(self, inputs: Sequence[Tensor], device: torch.device, iterations: int) -> Sequence[float]:
+        """The tutorial's loop: forward and backward timed apart, gradients cleared between; first, forward without."""
+
+        def now() -> float:
+            timing.synchronize(device)
+            return time.perf_counter()
+
+        start, forward, backward = now(), 0.0, 0.0
+        with torch.no_grad():
+            for _ in range(iterations):
+                self(*inputs)
+        without = now() - start
+        for _ in range(iterations):
+            for parameter in self.parameters:
+                parameter.grad = None
+            start = now()
+            outputs = self(*inputs)
+            middle = now()
+            total(outputs).backward()
+            forward, backward = forward + middle - start, backward + now() - middle
+        return [seconds / iterations for seconds in (without, forward, backward, forward + backward)]
 
 
 def total(outputs: tuple[Tensor, ...]) -> Tensor:
@@ -101,7 +124,8 @@ def measure(
     checked = {"tolerance": allowed, "relative_errors": errors}
     if not all(error <= allowed for error in errors.values()):
         return checked
-    pairs = list(zip(*in_turns([sampler(way, inputs, device) for way in ways.values()], repeats), strict=True))
+    samplers = [partial(way.sample, inputs, device) for way in ways.values()]
+    pairs = list(zip(*in_turns(samplers, repeats), strict=True))
     by_phase = {phase: [(one[k], other[k]) for one, other in pairs] for k, phase in enumerate(PHASES)}
     return {**checked, "phases": {phase: figures(list(ways), found) for phase, found in by_phase.items()}}
 
@@ -132,32 +156,6 @@ def in_turns(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[fl
             k = (k + repeat) % len(samplers)
             samples[k].append(samplers[k](iterations[k]))
     return samples
-
-
-def sampler(way: Way, inputs: Sequence[Tensor], device: torch.device) -> Sampler:
-    """The tutorial's loop: forward and backward timed apart, gradients cleared between; first, forward without."""
-
-    def now() -> float:
-        timing.synchronize(device)
-        return time.perf_counter()
-
-    def sample(iterations: int) -> Sequence[float]:
-        start, forward, backward = now(), 0.0, 0.0
-        with torch.no_grad():
-            for _ in range(iterations):
-                way(*inputs)
-        without = now() - start
-        for _ in range(iterations):
-            for parameter in way.parameters:
-                parameter.grad = None
-            start = now()
-            outputs = way(*inputs)
-            middle = now()
-            total(outputs).backward()
-            forward, backward = forward + middle - start, backward + now() - middle
-        return [seconds / iterations for seconds in (without, forward, backward, forward + backward)]
-
-    return sample
 
 
 def figures(names: Sequence[str], pairs: Sequence[Sequence[float]]) -> dict[str, float]:

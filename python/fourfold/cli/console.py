@@ -42,9 +42,12 @@ def run(parser: Parser, arguments: Sequence[str] | None) -> int:
         give_up_output()
         return fail(f": expected to read and write its files, but the system says: {error}", 2)
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        said = str(error).strip() or "out of memory"
+        if not isinstance(error, MemoryError) and not any(words in said.lower() for words in _OUT_OF_MEMORY):
             raise
-        return fail(f": expected sizes that fit into memory, but torch says: {first_line(error)}", 2)
+        line = said.splitlines()[0]
+        line = line.partition("DefaultCPUAllocator: ")[2] or line  # without torch's place in its own sources
+        return fail(f": expected sizes that fit into memory, but torch says: {line}", 2)
 
 
 def show_every_character() -> None:
@@ -66,12 +69,3 @@ def give_up_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
-
-
-def first_line(error: Exception) -> str:
-    text = (str(error).strip() or "out of memory").splitlines()[0]
-    return text.partition("DefaultCPUAllocator: ")[2] or text  # without torch's place in its own sources

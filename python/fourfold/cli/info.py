@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from typing import Any
 
@@ -16,6 +15,7 @@ DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and di
 
 def collect() -> dict[str, Any]:
     """Everything ``info`` shows, as plain dictionaries, lists, strings and booleans."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return {
         "fourfold": fourfold.__version__,
         "torch": torch.__version__,
@@ -25,30 +25,18 @@ def collect() -> dict[str, Any]:
         "gradients": _native.road,
         "build": dict(_C.build_info()),
         "backends": {name: dict(state) for name, state in fourfold.backends().items()},
-        "operators": {name: devices(name) for name in fourfold.operator_names()},
+        "operators": {  # with the dispatch keys under which each has a kernel
+            name: [key for key in DISPATCH_KEYS if has_kernel(f"fourfold::{name}", key)]
+            for name in fourfold.operator_names()
+        },
     }
 
 
-def devices(operator: str) -> list[str]:
-    """The dispatch keys under which an operator has a kernel."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return [key for key in DISPATCH_KEYS if has_kernel(f"fourfold::{operator}", key)]
-
-
-def as_json() -> str:
-    return json.dumps(collect(), indent=2)
-
-
-def as_text() -> str:
-    facts = collect()
+def as_text(facts: dict[str, Any]) -> str:
     lines = block({name: facts[name] for name in ("fourfold", "torch", "python", "platform")})
     build = {name: words(value) for name, value in facts["build"].items() if name != "operators"}  # their table follows
-    lines += ["", "Build", *block(build, indent=2)]
-    lines += [
-        "",
-        "Backends",
-        *block({name: backend_words(state) for name, state in facts["backends"].items()}, indent=2),
-    ]
+    backends = {name: backend_words(state) for name, state in facts["backends"].items()}
+    lines += ["", "Build", *block(build, indent=2), "", "Backends", *block(backends, indent=2)]
     lines += ["", f"CPU level in use: {facts['cpu_level']}", f"Gradients and calls: {facts['gradients']}", ""]
     width = max((len(name) for name in facts["operators"]), default=0)
     lines.append("Operators".ljust(width + 4) + "  ".join(DISPATCH_KEYS))

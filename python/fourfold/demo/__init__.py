@@ -21,6 +21,8 @@ PICTURE = "fourfold-demo.png"
 
 def run(options: argparse.Namespace) -> int:
     """Train, compare and report; returns the exit code: 0 when both loss curves agree, else 1."""
+    if options.steps < 2:
+        raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
     device = usable_device("demo", options.device)
     output_directory("demo", "--out", options.out, PICTURE)
     if options.sequence_length >= corpora.LENGTH:
@@ -34,14 +36,11 @@ def run(options: argparse.Namespace) -> int:
         parameters = sum(p.numel() for p in plain.model.parameters())
         print(report.opening(vars(options), len(corpus.alphabet), parameters), flush=True)
         train(plain, fused, options, corpus, device)
-        samples = [
-            write(fused.model, corpus, prompt, SAMPLE_LENGTH, options.seed + number)
-            for number, prompt in enumerate(PROMPTS)
-        ]
+        seeds = range(options.seed, options.seed + len(PROMPTS))
+        samples = [write(fused.model, corpus, *sample, SAMPLE_LENGTH) for sample in zip(PROMPTS, seeds, strict=True)]
     characters = options.batch_size * options.sequence_length
-    result = report.Result(
-        plain, fused, agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds), characters
-    )
+    losses_agree, ratios = agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds)
+    result = report.Result(plain, fused, losses_agree, ratios, characters)
     print(report.verdict(result))
     print(report.written(samples))
     print(save_picture(result, options.out))
@@ -72,5 +71,5 @@ def train(plain: Run, fused: Run, options: argparse.Namespace, corpus: corpora.C
     for done in in_turns((plain, fused), options.steps, max(1, options.steps // 40), block):
         if done * 8 // options.steps > eighths:
             eighths = done * 8 // options.steps
-            losses = report.losses(plain.losses[-1], fused.losses[-1])
+            losses = f"loss {plain.losses[-1]:.3f} plain, {fused.losses[-1]:.3f} fourfold"
             print(f"  step {done:>{len(str(options.steps))}} of {options.steps}: {losses}", flush=True)

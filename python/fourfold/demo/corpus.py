@@ -47,8 +47,5 @@ def read(length: int = LENGTH, directory: Path | None = None) -> Corpus:
             break
     if len(text) < length:
         raise UsageError(f"demo: expected {length} characters of Python source in {directory}, but found {len(text)}")
-    text = text[:length]
-    alphabet = bytes(sorted(set(text)))
-    index = torch.zeros(256, dtype=torch.int64)
-    index[list(alphabet)] = torch.arange(len(alphabet))
-    return Corpus(index[torch.frombuffer(bytearray(text), dtype=torch.uint8).long()], alphabet)
+    alphabet, tokens = torch.frombuffer(bytearray(text[:length]), dtype=torch.uint8).unique(return_inverse=True)
+    return Corpus(tokens, bytes(alphabet.tolist()))

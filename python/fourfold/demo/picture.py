@@ -23,25 +23,18 @@ def save(result: Result, path: Path) -> None:
     draw_differences(figure.add_subplot(grid[1, 0], sharex=loss), result)
     figure.align_ylabels()
     draw_speeds(figure.add_subplot(grid[:, 1]), result)
-    same = "the same losses" if result.agreement.holds else "losses that disagree"
-    figure.text(
-        0.06,
-        0.93,
-        f"{same.capitalize()}, {statistics.median(result.speedups):.1f}× the speed",
-        fontsize=20,
-        weight="bold",
-        color=INK,
-    )
-    figure.text(
-        0.06, 0.885, "a character-level LLTM learns Python from its standard library", fontsize=11.5, color="#495057"
-    )
+    same = "The same losses" if result.agreement.holds else "Losses that disagree"
+    title = f"{same}, {statistics.median(result.speedups):.1f}× the speed"
+    figure.text(0.06, 0.93, title, fontsize=20, weight="bold", color=INK)
+    subtitle = "a character-level LLTM learns Python from its standard library"
+    figure.text(0.06, 0.885, subtitle, fontsize=11.5, color="#495057")
     figure.savefig(path)
 
 
 def draw_losses(axes: Axes, result: Result) -> None:
     steps = range(1, len(result.plain.losses) + 1)
     axes.plot(steps, result.plain.losses, color=PALE, linewidth=0.5, alpha=0.6)
-    centres, plain = window_centres(len(steps)), windowed(result.plain.losses)
+    centres, plain = windowed(steps), windowed(result.plain.losses)
     axes.plot(centres, plain, color=PLAIN, linewidth=6, alpha=0.45, solid_capstyle="round", label=result.plain.name)
     axes.plot(centres, windowed(result.fused.losses), color=FUSED, linewidth=1.6, label=result.fused.name)
     axes.set_ylabel("loss (nats per character)")
@@ -53,9 +46,10 @@ def draw_losses(axes: Axes, result: Result) -> None:
 def draw_differences(axes: Axes, result: Result) -> None:
     pairs = zip(result.plain.losses, result.fused.losses, strict=True)
     differences = [max(abs(a - b), 1e-8) for a, b in pairs]  # equal losses have no place on a logarithmic scale
-    axes.plot(range(1, len(differences) + 1), differences, ".", color=PALE, markersize=2)
+    steps = range(1, len(differences) + 1)
+    axes.plot(steps, differences, ".", color=PALE, markersize=2)
     pairs = zip(windowed(result.plain.losses), windowed(result.fused.losses), strict=True)
-    axes.plot(window_centres(len(differences)), [max(abs(a - b), 1e-8) for a, b in pairs], color=INK, linewidth=1.2)
+    axes.plot(windowed(steps), [max(abs(a - b), 1e-8) for a, b in pairs], color=INK, linewidth=1.2)
     axes.axhline(Agreement.WINDOW_TOLERANCE, color="#e03131", linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
     axes.set_ylim(5e-9, 1)
@@ -79,10 +73,6 @@ def draw_speeds(axes: Axes, result: Result) -> None:
     axes.set_xlabel("thousand characters a second, whole training step\n(bar: median; dots: blocks of steps)")
     clean(axes)
     axes.spines["left"].set_visible(False)
-
-
-def window_centres(steps: int) -> list[float]:
-    return windowed([float(step) for step in range(1, steps + 1)])
 
 
 def clean(axes: Axes) -> None:

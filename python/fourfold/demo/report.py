@@ -36,10 +36,6 @@ class Result:
         return [self.characters_per_step / seconds for seconds in run.seconds[1:]]
 
 
-def losses(plain: float, fused: float) -> str:
-    return f"loss {plain:.3f} plain, {fused:.3f} fourfold"
-
-
 def opening(options: Mapping[str, Any], alphabet_size: int, parameters: int) -> str:
     where = options["device"]
     if where == "cpu":
@@ -58,38 +54,30 @@ def opening(options: Mapping[str, Any], alphabet_size: int, parameters: int) -> 
 
 
 def verdict(result: Result) -> str:
-    return "\n".join(["", agreement_words(result.agreement), "", *speed_table(result), "", speedup_words(result)])
-
-
-def agreement_words(agreement: Agreement) -> str:
-    start = "Both learn the same:" if agreement.holds else "THE LOSSES DISAGREE:"
-    hint = "" if agreement.holds else f"\n{HINT}"
-    first = f"differ by at most {agreement.first_steps:.1e}" if agreement.first_steps else "are equal"
-    return (
-        f"{start} losses {first} in each of the first {agreement.FIRST_STEPS}"
-        f" steps (tolerance {agreement.FIRST_STEPS_TOLERANCE:.0e}),\n"
-        f"and differ by at most {agreement.windows:.3f} in the mean over any {agreement.WINDOW} steps"
-        f" (tolerance {agreement.WINDOW_TOLERANCE}).{hint}"
-    )
-
-
-def speed_table(result: Result) -> list[str]:
-    lines = [f"{'':15}{'characters/s':>14}{'slowest to fastest block':>28}{'last loss':>12}"]
+    found, ratios = result.agreement, result.speedups
+    first = f"differ by at most {found.first_steps:.1e}" if found.first_steps else "are equal"
+    lines = [
+        "",
+        f"{'Both learn the same' if found.holds else 'THE LOSSES DISAGREE'}: losses {first} in each of the first "
+        f"{found.FIRST_STEPS} steps (tolerance {found.FIRST_STEPS_TOLERANCE:.0e}),",
+        f"and differ by at most {found.windows:.3f} in the mean over any {found.WINDOW} steps (tolerance "
+        f"{found.WINDOW_TOLERANCE}).",
+        *([] if found.holds else [HINT]),
+        "",
+        f"{'':15}{'characters/s':>14}{'slowest to fastest block':>28}{'last loss':>12}",
+    ]
     for run in (result.plain, result.fused):
         speeds = result.speeds(run)
         spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
         last = windowed(run.losses)[-1]
         lines.append(f"{run.name:15}{statistics.median(speeds):>14,.0f}{spread:>28}{last:>12.3f}")
-    return lines
-
-
-def speedup_words(result: Result) -> str:
-    ratios = result.speedups
-    return (
-        f"Speed-up: {statistics.median(ratios):.2f}× in the median of {len(ratios)} pairs of blocks,"
-        f" {min(ratios):.2f}× to {max(ratios):.2f}×, for the whole training step\n"
-        "(embedding, linear layer, loss and optimizer, which cost both the same, are in it)."
-    )
+    lines += [
+        "",
+        f"Speed-up: {statistics.median(ratios):.2f}× in the median of {len(ratios)} pairs of blocks, "
+        f"{min(ratios):.2f}× to {max(ratios):.2f}×, for the whole training step",
+        "(embedding, linear layer, loss and optimizer, which cost both the same, are in it).",
+    ]
+    return "\n".join(lines)
 
 
 def written(samples: list[str]) -> str:

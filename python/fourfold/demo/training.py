@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -69,10 +69,14 @@ def prepare(
 ) -> tuple[Run, Run]:
     """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order."""
 
+    def factor(step: int) -> float:
+        """Of the learning rate: a linear rise over a tenth of the steps times a half cosine down to zero."""
+        return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
     def run(name: str, lltm: Callable[[int, int], nn.Module]) -> Run:
         model = CharacterModel(alphabet_size, embedding_size, hidden_size, lltm(embedding_size, hidden_size)).to(device)
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warm_up_and_decay(step, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return Run(name, model, optimizer, schedule, torch.Generator().manual_seed(seed))
 
     with torch.random.fork_rng(devices=[]):
@@ -80,11 +84,6 @@ def prepare(
         plain, fused = run("plain PyTorch", reference.LLTM), run("fourfold", fourfold.nn.LLTM)
     fused.model.load_state_dict(plain.model.state_dict())
     return plain, fused
-
-
-def warm_up_and_decay(step: int, steps: int) -> float:
-    """The learning rate's factor: a linear rise over a tenth of the steps times a half cosine down to zero."""
-    return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def in_turns(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:
@@ -125,7 +124,7 @@ def agreement(plain: list[float], fused: list[float]) -> Agreement:
     return Agreement(differences.max().item(), windows.abs().max().item())
 
 
-def windowed(losses: list[float]) -> list[float]:
+def windowed(losses: Sequence[float]) -> list[float]:
     """Means over windows of Agreement.WINDOW steps or a few more; one window where there are fewer."""
     parts = torch.tensor(losses, dtype=torch.float64).tensor_split(max(1, len(losses) // Agreement.WINDOW))
     return [part.mean().item() for part in parts]
@@ -138,7 +137,7 @@ def speedups(plain: list[float], fused: list[float]) -> list[float]:
 
 @torch.no_grad()
 def write(
-    model: CharacterModel, corpus: Corpus, prompt: bytes, length: int, seed: int, temperature: float = 0.7
+    model: CharacterModel, corpus: Corpus, prompt: bytes, seed: int, length: int, temperature: float = 0.7
 ) -> str:
     """Let the model go on after a prompt, one character a time, each drawn from its prediction."""
     device = model.linear.weight.device
