@@ -1,7 +1,5 @@
 """Which backends this build has, and which of them can be used on this machine."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 import torch

@@ -1,7 +1,5 @@
 """Where the CMake package for C++ programs lies."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from pathlib import Path

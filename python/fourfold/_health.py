@@ -1,7 +1,5 @@
 """What ``import fourfold`` makes sure of: the operators are registered, and the environment asks for what is there."""
 
-from __future__ import annotations
-
 import torch
 
 from fourfold import _C

@@ -1,8 +1,6 @@
 """What is compiled for one minor version of torch: the operators' gradients, and the short road from Python to them.
 Where there is none for this torch, Python does the same by the same rule, slower."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from types import ModuleType

@@ -1,8 +1,6 @@
 """Weights that a user declares constant, which then stay packed from one call to the next. Without such a declaration
 nothing is kept: a call reads the weights as they are."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence

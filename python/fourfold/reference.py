@@ -4,8 +4,6 @@ Nothing here is fused or fast, and nothing here calls fourfold's library. The fu
 autograd, to any order and in forward mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

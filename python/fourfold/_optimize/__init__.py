@@ -1,7 +1,5 @@
 """fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

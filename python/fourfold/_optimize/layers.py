@@ -4,8 +4,6 @@ not take, and what someone follows, runs as torch.nn's own class runs it.
 A subclass of torch.Tensor, and a mode, may give torch's operations another meaning; a tracer records them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn

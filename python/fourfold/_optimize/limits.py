@@ -1,7 +1,5 @@
 """Up to which sizes fourfold's layers are meant to be faster than torch.nn's: what fourfold.optimize goes by."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

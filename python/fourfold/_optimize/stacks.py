@@ -1,8 +1,6 @@
 """Linear layers with an activation between, recognised in an nn.Sequential and run as one operator; and those that look
 like such a stack and are none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

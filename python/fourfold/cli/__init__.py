@@ -1,7 +1,5 @@
 """The command line: ``python -m fourfold {info,demo,bench}``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence
@@ -85,14 +83,14 @@ def build_parser() -> Parser:
     return parser
 
 
-def add_info(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_info(commands: "argparse._SubParsersAction[Parser]") -> None:
     text = "versions, backends and operators"
     parser = commands.add_parser("info", help=text, description=INFO, epilog=INFO_EXAMPLES)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run_info)
 
 
-def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = commands.add_parser("demo", help="train a language model twice", description=DEMO, epilog=DEMO_EXAMPLES)
     model = parser.add_argument_group("model")
     add_integer(model, "--hidden-size", 192, "hidden units of the LLTM")
@@ -112,7 +110,7 @@ def add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(run=demo.run)
 
 
-def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_bench(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = commands.add_parser("bench", help="time the cell and the MLP", description=BENCH, epilog=BENCH_EXAMPLES)
     parser.add_argument("suite", type=suite, metavar="SUITE", help="cell or mlp")
     sizes = parser.add_argument_group("sizes", "Those left out are the tutorial's.")

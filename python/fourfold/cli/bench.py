@@ -1,7 +1,5 @@
 """``python -m fourfold bench``: the walk-throughs' own tables, fourfold beside plain PyTorch."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -1,7 +1,5 @@
 """The command line's standard streams: any encoding, a pipe that nobody reads on, a disk that is full."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

@@ -1,7 +1,5 @@
 """What this installation is and what it can use here: ``python -m fourfold info``."""
 
-from __future__ import annotations
-
 import platform
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the demo and the benchmarks need of the machine that they measure."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

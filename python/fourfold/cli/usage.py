@@ -1,7 +1,5 @@
 """What the command line's subcommands share: its parser, its argument types, its one kind of error."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import math

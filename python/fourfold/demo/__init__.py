@@ -1,7 +1,5 @@
 """``python -m fourfold demo``: one character-level language model trained twice, in plain PyTorch and with fourfold."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo's text: sources of Python's standard library, which every machine that runs this has."""
 
-from __future__ import annotations
-
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo's picture: both loss curves, how far they are apart, and the speed of both."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the demo says before and after the trainings."""
 
-from __future__ import annotations
-
 import platform
 import statistics
 from collections.abc import Mapping

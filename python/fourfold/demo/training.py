@@ -1,7 +1,5 @@
 """The demo's model and the two trainings, in turns."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the modules check before an operator does, in words about the module."""
 
-from __future__ import annotations
-
 import numbers
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The LLTM, one step of it and over whole sequences."""
 
-from __future__ import annotations
-
 import numbers
 import warnings
 from collections.abc import Sequence

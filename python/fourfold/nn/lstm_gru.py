@@ -1,8 +1,6 @@
 """torch.nn's recurrent layers on fourfold's operators: subclasses, so that checkpoints, isinstance checks and programs
 written for torch.nn's keep working."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

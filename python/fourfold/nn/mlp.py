@@ -1,7 +1,5 @@
 """The module MLP: Linear layers and one activation between them, in one call."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """What LLTM, LSTM and GRU share. An operator computes one layer in one direction; here they are composed: layers,
 directions, dropout between, packed input, and the restarts that a mask gives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

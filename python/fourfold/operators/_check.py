@@ -5,8 +5,6 @@ cpp/ops/check.h says the same sentences; it runs on every call. These run for fa
 refused its Python type. They read nothing but metadata, so shapes may be symbolic.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One declaration an operator, from which come it and the operator of its gradient."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ mapped by torch.vmap, and by torch's older one, behind ``is_grads_batched`` and 
 ``vectorize``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -31,7 +29,7 @@ _dispatch_keys = torch._C._dispatch_keys
 _BATCHED = torch._C._parse_dispatch_key("Batched")
 
 
-def function_of(operator: Operator, lengths: tuple[int, ...]) -> type[torch.autograd.Function]:
+def function_of(operator: "Operator", lengths: tuple[int, ...]) -> type[torch.autograd.Function]:
     """It takes and gives flat tuples."""
     methods = _Methods(operator, lengths)
     names = ("forward", "setup_context", "backward", "jvp", "vmap")
@@ -43,7 +41,7 @@ def function_of(operator: Operator, lengths: tuple[int, ...]) -> type[torch.auto
 class _Methods:
     """Of the Function, for lists of these lengths."""
 
-    def __init__(self, operator: Operator, lengths: tuple[int, ...]) -> None:
+    def __init__(self, operator: "Operator", lengths: tuple[int, ...]) -> None:
         self.operator = operator
         self.lengths = lengths
         self.spans = operator.schema.spans(lengths)

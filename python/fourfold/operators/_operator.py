@@ -13,8 +13,6 @@ autocast                                  inputs cast where the operator has pro
 ========================================  ==============================================================
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ _unpack_dual = torch._C._VariableFunctions._unpack_dual
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 
-declared: dict[str, Operator] = {}  # by name, each when its file is imported
+declared: dict[str, "Operator"] = {}  # by name, each when its file is imported
 
 Args = Sequence[Any]
 
@@ -56,7 +54,7 @@ class Operator:
     definition: Callable[..., Any]
     vmap: Callable[..., tuple | None] | None = None
     casts: bool = False
-    backward: Operator | None = None
+    backward: "Operator | None" = None
     gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None
 
     def __post_init__(self) -> None:

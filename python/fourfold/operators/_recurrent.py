@@ -1,7 +1,5 @@
 """What the recurrent operators share: from a cell's description, checks, fake kernels, gradients and vmap rules."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ What ``NAME_backward`` takes and gives stands in the names of the two schemas, w
 ``fourfold/autograd.h`` reads it; docs/design.md gives the rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace

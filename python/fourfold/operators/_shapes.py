@@ -5,8 +5,6 @@ large it is. A tensor that may be left out has a "? " before its shape; "(1) 3*h
 row too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """lltm_cell: one step of the LLTM."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 

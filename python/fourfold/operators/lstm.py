@@ -1,7 +1,5 @@
 """lstm: the LSTM over a whole sequence, one layer and direction."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 

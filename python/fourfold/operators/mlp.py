@@ -1,7 +1,5 @@
 """mlp: a network of one hidden layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace

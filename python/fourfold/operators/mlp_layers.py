@@ -1,7 +1,5 @@
 """mlp_layers: a network of any depth, one activation between its layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
