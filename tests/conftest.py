@@ -1,9 +1,11 @@
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 import simulated
+from once import shared_folder
 
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
@@ -18,3 +20,9 @@ def _fixed_state():
     torch.set_num_threads(threads)
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes that run these tests."""
+    return shared_folder(tmp_path_factory)

@@ -216,31 +216,32 @@ def test_missing_headers_of_python_are_named(configure):
     assert "or set FOURFOLD_PYTHON to OFF for the C++ library alone." in said
 
 
+CPU_FILES = {name: f"cpp/{name}" for name in ("ops/softshrink.cpp", "cpu/mlp.cpp", "cpu/kernels/mlp.cpp")}
+
+
 @pytest.mark.parametrize(
-    ("file", "options", "named"),
+    ("option", "files"),
     [
-        ("cpp/ops/softshrink.cpp", [], "ops/softshrink.cpp"),
-        ("cpp/formulas/softshrink.h", [], "cpp/formulas/softshrink.h, the formula of softshrink"),
-        ("cpp/cpu/mlp.cpp", [], "cpu/mlp.cpp"),
-        ("cpp/cpu/kernels/mlp.cpp", [], "cpu/kernels/mlp.cpp"),
-        ("cuda/mlp.cu", ["-DFOURFOLD_CUDA=ON"], "mlp.cu"),
-        ("cuda/mlp.cu", ["-DFOURFOLD_HIP=ON"], "cuda/mlp.cu, which hip/ translates"),
+        ("-DFOURFOLD_CUDA=ON", CPU_FILES | {"mlp.cu": "cuda/mlp.cu"}),
+        ("-DFOURFOLD_HIP=ON", {"cuda/mlp.cu, which hip/ translates": "cuda/mlp.cu"}),
+        # Which the sources of elementwise operators are made from, before any other is looked for.
+        ("-DFOURFOLD_CUDA=OFF", {"cpp/formulas/softshrink.h, the formula of softshrink": "cpp/formulas/softshrink.h"}),
     ],
 )
-def test_an_operator_without_its_file_is_named(configure, tmp_path, file, options, named):
-    if "-DFOURFOLD_CUDA=ON" in options:
-        options = [
-            *options,
-            f"-DCUDAToolkit_ROOT={toolkit_root()}",
-            "-DCMAKE_CUDA_ARCHITECTURES=90",
-        ]
-    if "-DFOURFOLD_HIP=ON" in options:
+def test_an_operator_without_its_files_is_named(configure, tmp_path, option, files):
+    """One configure, which names each that it misses."""
+    options = [option]
+    if option == "-DFOURFOLD_CUDA=ON":
+        options += [f"-DCUDAToolkit_ROOT={toolkit_root()}", "-DCMAKE_CUDA_ARCHITECTURES=90"]
+    elif option == "-DFOURFOLD_HIP=ON":
         tool("clang-offload-bundler-19", "clang-tools-19, clang-19, rocm-device-libs and libamdhip64-dev")
     source = copy_of_the_sources(tmp_path / "source")
-    (source / file).unlink()
+    for file in files.values():
+        (source / file).unlink()
     code, said = configure(*options, source=source)
     assert code == 1
-    assert f"Cannot find source file: {named}" in said
+    for named in files:
+        assert f"Cannot find source file: {named}" in said
 
 
 def test_the_torch_follows_the_python(configure, tmp_path):

@@ -17,9 +17,9 @@ def configure(tmp_path):
 
 @pytest.fixture
 def nvcc(tmp_path):
-    """Makes an nvcc that says it is of some version; it compiles nothing."""
+    """Makes an nvcc that says it is of some version; it compiles nothing, and fails unless it is to say that it did."""
 
-    def make(version):
+    def make(version, works=False):
         script = tmp_path / "toolkit" / "bin" / "nvcc"
         script.parent.mkdir(parents=True)
         script.write_text(
@@ -28,7 +28,7 @@ case "$*" in
   *--version*) echo "Cuda compilation tools, release {version}, V{version}.1" ;;
   *--list-gpu-arch*) for number in 75 80 86 87 88 89 90 100 103 110 120 121; do echo compute_$number; done ;;
   *--dryrun*) echo "#$ TOP={tmp_path}/toolkit/bin/.." >&2 ;;
-  *) echo "error: -- unsupported GNU version!" >&2; exit 1 ;;
+  *) {"exit 0" if works else 'echo "error: -- unsupported GNU version!" >&2; exit 1'} ;;
 esac
 """
         )
@@ -38,19 +38,25 @@ esac
     return make
 
 
+def runtime(nvcc):
+    """The library that is looked for in its toolkit."""
+    library = nvcc.parent.parent / "lib64" / "libcudart_static.a"
+    library.parent.mkdir()
+    library.touch()
+
+
 def test_an_old_toolkit_is_named(configure, nvcc):
     code, said = configure("-DFOURFOLD_CUDA=ON", CUDACXX=str(nvcc("11.8")))
     assert code == 1
     assert "but CUDA 11.8 is older than 12.8: install a newer one, or set CUDACXX to its nvcc. Or set" in said
 
 
-def test_a_toolkit_that_does_not_go_with_the_compiler_is_left_out(configure, nvcc, tmp_path):
+def test_a_toolkit_that_does_not_go_with_the_compiler_is_left_out(configure, nvcc):
     script = nvcc("13.0")
     code, said = configure("-DFOURFOLD_CUDA=AUTO", CUDACXX=str(script), TORCH_CUDA_ARCH_LIST="9.0")
     assert code == 0, said
     assert "CUDA off CUDA 13.0 has no static runtime library" in said
-    (tmp_path / "toolkit" / "lib64").mkdir()
-    (tmp_path / "toolkit" / "lib64" / "libcudart_static.a").touch()
+    runtime(script)
     code, said = configure("-DFOURFOLD_CUDA=AUTO", CUDACXX=str(script), TORCH_CUDA_ARCH_LIST="9.0")
     assert code == 0, said
     assert "CUDA off its nvcc builds no kernel with " in said
@@ -119,8 +125,10 @@ def test_kernels_are_compiled_for_the_gpu_that_is_there(configure, toolkit, driv
 
 
 @linux_only
-def test_a_gpu_that_nvcc_is_too_new_for_is_left_out(configure, toolkit, driver):
-    code, said = configure("-DFOURFOLD_CUDA=AUTO", f"-DCUDAToolkit_ROOT={toolkit}", **driver("3.5"))
+def test_a_gpu_that_nvcc_is_too_new_for_is_left_out(configure, nvcc, driver):
+    script = nvcc("13.0", works=True)
+    runtime(script)
+    code, said = configure("-DFOURFOLD_CUDA=AUTO", CUDACXX=str(script), **driver("3.5"))
     assert code == 0, said
     assert re.search(
         r"CUDA off CUDA [\d.]+ does not compile for the GPU here, of compute capability 3\.5: set CUDACXX to an older "
@@ -157,33 +165,36 @@ def toolkit():
     return toolkit_root()
 
 
-def test_a_wrapper_around_nvcc_is_seen_through(configure, toolkit, tmp_path):
-    """CMake would look for the toolkit around the script."""
+@linux_only
+def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver, tmp_path):
+    """They are compiled for the usual ones. The nvcc on PATH is a wrapper, around which CMake would look for the
+    toolkit."""
     wrapper = tmp_path / "bin" / "nvcc"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
     wrapper.chmod(0o755)
     path = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
-    code, said = configure("-DFOURFOLD_CUDA=ON", "-DCMAKE_CUDA_ARCHITECTURES=90", PATH=path)
+    code, said = configure("-DFOURFOLD_CUDA=ON", PATH=path, **driver(error=NO_DEVICE))
     assert code == 0, said
-    assert f"for 9.0+PTX -- {toolkit}/bin/nvcc" in said
-    flags = (tmp_path / "build" / "build.ninja").read_text()
-    assert "arch=compute_90,code=[compute_90,sm_90]" in flags
+    assert re.search(rf"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX .*-- {toolkit}/bin/nvcc", said)
+    lines = (tmp_path / "build" / "build.ninja").read_text()
+    assert "arch=compute_90,code=[compute_90,sm_90]" in lines and "arch=compute_120,code=[compute_120,sm_120]" in lines
 
 
 @pytest.fixture
 def architectures(nvcc, tmp_path):
     """What CMake is told to compile for, and what the summary shows, where so much was asked for."""
     script = tmp_path / "asked.cmake"
-    script.write_text(
-        f"""
+    compiler = nvcc("13.0")
+
+    def run(asked, gpus=""):
+        script.write_text(
+            f"""
 include("{ROOT}/cmake/cuda_architectures.cmake")
-fourfold_cuda_architectures("{nvcc("13.0")}" 13.0 "")
+fourfold_cuda_architectures("{compiler}" 13.0 "{gpus}")
 message(STATUS "${{CMAKE_CUDA_ARCHITECTURES}} shown as ${{FOURFOLD_CUDA_ARCHITECTURES}}")
 """
-    )
-
-    def run(asked):
+        )
         surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
         command = [tool("cmake", "cmake"), "-P", script]
         done = subprocess.run(
@@ -224,22 +235,11 @@ def test_an_architecture_that_is_none_is_refused(architectures, asked, sentence)
     assert sentence in said
 
 
-def test_the_usual_architectures_end_in_ptx(configure, toolkit, driver, tmp_path):
+def test_the_usual_architectures_end_in_ptx(architectures):
     """Whatever GPU is there: this is what wheels ask for. A GPU between two of them, such as one of compute capability
     11.0, runs the PTX of the last one below it."""
-    asked = driver("9.0") | {"TORCH_CUDA_ARCH_LIST": "Common"}
-    code, said = configure("-DFOURFOLD_CUDA=AUTO", f"-DCUDAToolkit_ROOT={toolkit}", **asked)
-    assert code == 0, said
-    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX ", said)
-    lines = (tmp_path / "build" / "build.ninja").read_text()
-    assert "arch=compute_90,code=[compute_90,sm_90]" in lines and "arch=compute_120,code=[compute_120,sm_120]" in lines
-
-
-@linux_only
-def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver):
-    code, said = configure("-DFOURFOLD_CUDA=ON", f"-DCUDAToolkit_ROOT={toolkit}", **driver(error=NO_DEVICE))
-    assert code == 0, said
-    assert re.search(r"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX ", said)
+    told = "75-real;80-real;86-real;90;100-real;120 shown as 7.5,8.0,8.6,9.0+PTX,10.0,12.0+PTX"
+    assert architectures("Common", gpus="9.0") == (0, f"-- {told}")
 
 
 def test_a_cmake_that_does_not_know_the_language_leaves_cuda_out(configure, tmp_path):

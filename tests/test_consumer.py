@@ -7,8 +7,6 @@ with lib/, include/ and share/, of any version from 2.10 on.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -25,6 +23,8 @@ from torch import Tensor, nn
 import fourfold
 from consumer_cases import CASES, arguments, make, results
 from machine import INSTALLED, ROOT, linux_only, output_of, tool
+from once import locked, made_once
+from test_compile import packaged
 
 pytestmark = linux_only
 
@@ -48,20 +48,6 @@ def cmake_dir() -> Path:
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    with file.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all processes that run these tests: what takes a minute to compile is compiled once."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="module")
@@ -93,20 +79,14 @@ def copy_torch(copy: Path) -> None:
 
 @pytest.fixture(scope="module")
 def build(shared: Path, libtorch: Path) -> Path:
-    folder = shared / "consumer"
-    with locked(shared / "consumer.lock"):
-        if not (folder / "built").exists():
-            compile_programs(folder, libtorch)
-    return folder
+    return made_once(shared / "consumer", lambda folder: compile_programs(folder, libtorch))
 
 
 def compile_programs(folder: Path, libtorch: Path) -> None:
-    folder.mkdir(exist_ok=True)
     (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
     options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", f"-DPAGE={folder / 'page.cpp'}")
     cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
     cmake("--build", folder, "--parallel", "2")
-    (folder / "built").touch()
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -178,12 +158,10 @@ def test_a_program_trains_to_pythons_losses(build: Path, tmp_path: Path, name: s
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own packaging uses what torch deprecates
-def test_a_program_runs_what_aotinductor_made(build: Path, libtorch: Path, tmp_path: Path) -> None:
-    model, x = Model().eval(), torch.randn(6, 2, 5)
+def test_a_program_runs_what_aotinductor_made(shared: Path, build: Path, libtorch: Path, tmp_path: Path) -> None:
+    package, model, x = packaged(shared)
+    said = run(build / PROGRAMS[0], "package", package, save(x, tmp_path / "x.pt"), tmp_path / "y.pt")
     with torch.no_grad():
-        exported = torch.export.export(model, (x,))
-        package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
-        said = run(build / PROGRAMS[0], "package", package, save(x, tmp_path / "x.pt"), tmp_path / "y.pt")
         close(torch.load(tmp_path / "y.pt"), model(x))
     assert torches(said) == [str(libtorch / "lib")]
 

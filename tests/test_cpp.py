@@ -9,27 +9,30 @@ import torch
 
 import fourfold
 from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only, output_of, tool
+from once import locked, made_once
 
 pytestmark = linux_only
 
 
 @pytest.fixture(scope="module")
-def configured(tmp_path_factory):
-    build = tmp_path_factory.mktemp("cpp")
-    cmake = tool("cmake", "cmake")
+def configured(shared):
+    return made_once(shared / "cpp", configure)
+
+
+def configure(build):
     output_of(
-        *(cmake, "-S", ROOT / "tests" / "cpp", "-B", build, "-G", "Ninja"),
+        *(tool("cmake", "cmake"), "-S", ROOT / "tests" / "cpp", "-B", build, "-G", "Ninja"),
         f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'ninja')}",
         f"-DTORCH_ROOT={Path(torch.__file__).parent}",
         f"-DFOURFOLD_HEADERS={INSTALLED / 'include'}",
         f"-DFOURFOLD_LIBRARY={LIBFOURFOLD}",
         f"-DFOURFOLD_SOURCES={ROOT / 'cpp'}",
     )
-    return build
 
 
 def built(build, target):
-    output_of(tool("cmake", "cmake"), "--build", build, "--target", target)
+    with locked(build / "lock"):
+        output_of(tool("cmake", "cmake"), "--build", build, "--target", target)
     return build / target
 
 

@@ -81,7 +81,7 @@ if __name__ == "__main__":
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(run, (port,), nprocs=2)
+    mp.start_processes(run, (port,), nprocs=2, start_method="fork")
     print("same")
 """
 

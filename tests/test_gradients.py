@@ -290,6 +290,8 @@ def test_forward_mode_in_a_captured_graph(case: Case) -> None:
     """A graph opens its dual level where Python does not see it; and torch.func.jvp is traced. It holds the operator
     itself, whichever way it was called."""
     function, args = case.function, case.arguments(torch.float64)
+    if case.is_sequence and args[0].dim() == 3:
+        args = (args[0][:2].clone(), *args[1:])  # the derivative's graph has each step
 
     def tangent(x: Tensor, v: Tensor) -> Tensor:
         with torch.autograd.forward_ad.dual_level():

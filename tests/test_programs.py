@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import fourfold
+from machine import output_of
 
 
 class Shrunk(Dataset):
@@ -79,8 +79,16 @@ def ddp_worker(rank: int, world: int, directory: str) -> None:
     dist.destroy_process_group()
 
 
+# What takes seconds to import, a process of no other threads imports once for both.
+DDP = """
+import sys, torch._dynamo, torch.multiprocessing as mp
+from test_programs import ddp_worker
+mp.start_processes(ddp_worker, (2, sys.argv[1]), nprocs=2, start_method="fork")
+"""
+
+
 def test_ddp_on_two_processes_equals_one(tmp_path: Path) -> None:
-    mp.start_processes(ddp_worker, (2, str(tmp_path)), nprocs=2, start_method="spawn")
+    output_of(sys.executable, "-c", DDP, tmp_path, cwd=Path(__file__).parent)
     torch.manual_seed(0)
     model = Model()
     train(model, *data())

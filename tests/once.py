@@ -1,0 +1,34 @@
+"""What takes long to make is made once for all processes that run the tests: the first makes it, and the others wait."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
+    """Of all processes of this run."""
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """The folder, after `make` has filled it, in this process or another."""
+    folder.mkdir(exist_ok=True)
+    with locked(folder / "lock"):
+        if not (folder / "made").exists():
+            make(folder)
+            (folder / "made").touch()
+    return folder
