@@ -5,10 +5,42 @@ import pytest
 import torch
 
 import simulated
-from once import shared_folder
 
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
+
+
+# What takes tens of seconds, the longest first; of what compiles for others too, one. The last six only where nothing
+# is compiled yet.
+LONG = (
+    "test_modules_print_themselves",
+    "test_the_road_in_python",
+    "test_operators_run_on_an_older_cpu[core2duo",
+    "test_values_on_a_lower_level",
+    "test_aot_inductor",
+    "test_kernels_that_are_required_need_no_gpu",
+    "test_an_operator_without_its_files_is_named",
+    "test_kernels_are_compiled_for_the_gpu_that_is_there",
+    "test_both_ways_build_the_same",
+    "test_the_extension_computes_the_definition[",
+    *(f"test_kernels_that_are_right_are_right[{build}-forward" for build in ("checked", "address", "thread")),
+    *(f"test_kernels_that_are_right_are_right[{build}-forward" for build in ("warp32", "warp64")),
+)
+
+
+def place(item: pytest.Item) -> int:
+    return next((k for k, name in enumerate(LONG) if item.name.startswith(name)), len(LONG))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The long tests come first, in each worker's share as `--dist worksteal` deals it out: a worker that begins one at
+    the end keeps the others waiting."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    first = sorted((item for item in items if place(item) < len(LONG)), key=place)
+    others = [item for item in items if place(item) == len(LONG)]
+    size = -(-len(others) // workers)
+    items[:] = [item for k in range(workers) for item in (*first[k::workers], *others[k * size : (k + 1) * size])]
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +55,7 @@ def _fixed_state():
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of all processes that run these tests."""
-    return shared_folder(tmp_path_factory)
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if hasattr(request.config, "workerinput") else base

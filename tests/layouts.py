@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from machine import devices
+from op_cases import SIMULATED, Case
 
 
 def strided(value: Any) -> Any:
@@ -48,3 +52,21 @@ SHIFTED_NAMES = ("vector", "vectors", "short", "bias-row", "tutorial", "relu")
 
 
 LAYOUTS = {"contiguous": lambda value: value, "strided": strided, "shifted": shifted}
+
+
+def laid_out(
+    pairs: list[tuple[Case, torch.dtype]], layouts: Iterable[str] = LAYOUTS
+) -> list[tuple[Case, torch.dtype, str, str]]:
+    """Each case and dtype in each layout on each device, but for what can't fail alone: on a CPU the operators that are
+    not elementwise look at where tensors lie before they look at dtypes, of which a dtype's size alone goes into it."""
+    return [
+        (case, dtype, layout, device)
+        for device in devices()
+        for case, dtype in pairs
+        for layout in layouts
+        if device != "cpu" or SIMULATED or layout == "contiguous" or case.op in ELEMENTWISE or dtype in TWO_SIZES
+    ]
+
+
+ELEMENTWISE = ("softshrink", "axpby")  # whose kernels, one for each dtype, take strides
+TWO_SIZES = (torch.float32, torch.bfloat16)

@@ -1,20 +1,11 @@
-"""What takes long to make is made once for all processes that run the tests: the first makes it, and the others wait."""
+"""What takes long to make is made once for all workers that run the tests: the first makes it, and the others wait."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
-
-
-def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Of all processes of this run."""
-    base = factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @contextlib.contextmanager

@@ -176,7 +176,9 @@ def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver, tmp_p
     path = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
     code, said = configure("-DFOURFOLD_CUDA=ON", PATH=path, **driver(error=NO_DEVICE))
     assert code == 0, said
-    assert re.search(rf"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX .*-- {toolkit}/bin/nvcc", said)
+    assert re.search(
+        rf"CUDA on CUDA [\d.]+ for 7\.5,8\.0,8\.6,9\.0\+PTX,10\.0,12\.0\+PTX .*-- {toolkit}/bin/nvcc", said
+    )
     lines = (tmp_path / "build" / "build.ninja").read_text()
     assert "arch=compute_90,code=[compute_90,sm_90]" in lines and "arch=compute_120,code=[compute_120,sm_120]" in lines
 

@@ -17,7 +17,7 @@ from op_cases import CASES, Case, case_id, differentiable, flatten
 from test_gradients import FEW, FEWEST, backward_arguments, expect_same, gradients, raw, weights_for
 from test_schemas import registered
 
-# The sequences' fake kernels and rules are one: what may come with one is looked at on the LLTM, and on the others once.
+# The sequences' fake kernels and rules are one: all that may come with a sequence is looked at on the LLTM.
 OPCHECK = [c for c in CASES if c.every_road and c.op not in ("lstm", "gru")]
 OPCHECK += [c for c in CASES if c.id in ("axpby-fractions", "lstm-packed", "gru-reset")]
 

@@ -16,7 +16,7 @@ import fourfold
 from defaults import DEFAULTS
 from machine import output_of
 from op_cases import Case, by_dtype, case_id, differentiable, flatten, tolerance
-from test_gradients import FEW, expect_same, gradients, raw, scalar_of
+from test_gradients import FEWEST, expect_same, gradients, raw, scalar_of
 
 PACKAGE = Path(fourfold.__file__).parent
 EACH_DEFAULT = pytest.mark.parametrize("default", DEFAULTS)
@@ -66,7 +66,7 @@ ROADS = [("function", way) for way in (gradients, second, forward_mode, mapped, 
 
 @EACH_DEFAULT
 @pytest.mark.parametrize(("road", "way"), ROADS)
-@pytest.mark.parametrize("case", FEW, ids=case_id)
+@pytest.mark.parametrize("case", FEWEST, ids=case_id)
 def test_roads(case: Case, road: str, way: Any, default: str) -> None:
     args = case.arguments(torch.float64)
     function = case.function if road == "function" else raw(case)

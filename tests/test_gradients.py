@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fourfold
 from fourfold.operators._operator import declared
-from layouts import LAYOUTS, SHIFTED_NAMES, shifted_one_by_one
+from layouts import LAYOUTS, SHIFTED_NAMES, laid_out, shifted_one_by_one
 from machine import devices
 from op_cases import (
     CASES,
@@ -77,9 +77,9 @@ def raw(case: Case) -> Any:
     return call
 
 
-@pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("case", "dtype"), list(filter(floating, by_dtype(GRADIENT_CASES))), ids=case_id)
+@pytest.mark.parametrize(
+    ("case", "dtype", "layout", "device"), laid_out(list(filter(floating, by_dtype(GRADIENT_CASES)))), ids=case_id
+)
 def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
@@ -119,10 +119,11 @@ def differentiated(case: Case, args: tuple) -> list[str]:
     return [name for name in backward.results for _ in range(sizes[name.removeprefix("grad_")])]
 
 
-@pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("layout", ["strided", "shifted"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=case_id)
-@pytest.mark.parametrize("case", [c for c in CASES if declared[c.op].kept], ids=case_id)
+@pytest.mark.parametrize(
+    ("case", "dtype", "layout", "device"),
+    laid_out(by_dtype([c for c in CASES if declared[c.op].kept]), ["strided", "shifted"]),
+    ids=case_id,
+)
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
@@ -184,8 +185,9 @@ def test_each_output_alone(case: Case) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("road", ["function", "raw"])
-@pytest.mark.parametrize("case", FEW, ids=case_id)
+@pytest.mark.parametrize(
+    ("case", "road"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
+)
 def test_gradcheck(case: Case, road: str, device: str) -> None:
     """First and second derivatives against finite differences; the fast mode checks random projections of them."""
     args, _ = differentiable(case.arguments(torch.float64, device=device))

@@ -10,8 +10,8 @@ from once import made_once
 
 pytestmark = linux_only
 
-# The CPU time of each thread over a part of a second of one layer's calls. Threads of the pool that wait take none, as they are
-# told to sleep.
+# The CPU time of each thread over a part of a second of one layer's calls. Threads of the pool that wait take none, as
+# they are told to sleep.
 WORK = """
 import os, time, torch, fourfold
 from pathlib import Path

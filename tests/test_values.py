@@ -11,7 +11,7 @@ import torch
 import fourfold
 from fourfold import reference
 from fourfold.operators._operator import declared
-from layouts import LAYOUTS, SHIFTED_NAMES, shifted_one_by_one
+from layouts import LAYOUTS, SHIFTED_NAMES, laid_out, shifted_one_by_one
 from machine import devices
 from op_cases import (
     CASES,
@@ -55,9 +55,7 @@ def expect_close(
             assert torch.equal(result, wanted)
 
 
-@pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("case", "dtype"), by_dtype(), ids=case_id)
+@pytest.mark.parametrize(("case", "dtype", "layout", "device"), laid_out(by_dtype()), ids=case_id)
 def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expect_close(case, dtype, device, tuple(map(LAYOUTS[layout], args)))

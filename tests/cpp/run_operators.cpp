@@ -1,5 +1,6 @@
 // Runs every operator of libfourfold, forward and backward, as a C++ program without Python does, and compares with plain
-// ATen and its gradients. The argument is the CPU level that must be in use.
+// ATen and its gradients: `run_operators LEVEL`, which must be the CPU level in use. With a second argument, float32 alone
+// is compared.
 #include <ATen/ATen.h>
 #include <fourfold/autograd.h>
 #include <fourfold/fourfold.h>
@@ -18,6 +19,8 @@ using Tensors = std::vector<Tensor>;
 namespace {
 
 int failures = 0;
+// An emulated CPU takes most of its time to compute the same in ATen, type by type.
+bool only_run = false;
 
 void fail(const std::string& what) {
   ++failures;
@@ -59,7 +62,9 @@ Tensors results(const Function& function, const Tensors& given, const Tensors& g
 
 void compare_all(const std::string& what, const Function& ours, const Function& own, const Tensors& given,
                  const Tensors& grads) {
-  const Tensors got = results(ours, given, grads), want = results(own, given, grads);
+  const Tensors got = results(ours, given, grads);
+  if (only_run) return;
+  const Tensors want = results(own, given, grads);
   for (size_t k = 0; k < want.size(); ++k) {
     const bool output = k < grads.size();
     compare(what + (output ? ", output " : ", gradient ") + std::to_string(output ? k : k - grads.size()), got[k], want[k]);
@@ -210,8 +215,8 @@ int main(int argc, char** argv) {
     std::cout << fourfold_cpu_capability_error() << "\n";
     return 1;
   }
-  if (argc != 2 || std::string(level) != argv[1]) {
-    std::cout << "fourfold_cpu_capability() is " << level << ", expected " << (argc == 2 ? argv[1] : "an argument")
+  if (argc < 2 || std::string(level) != argv[1]) {
+    std::cout << "fourfold_cpu_capability() is " << level << ", expected " << (argc < 2 ? "an argument" : argv[1])
               << "\n";
     return 1;
   }
@@ -221,6 +226,7 @@ int main(int argc, char** argv) {
   at::globalContext().setUserEnabledMkldnn(false);  // its LSTM is wrong by half on an emulated Haswell
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     const Random random{dtype};
+    only_run = argc > 2 && dtype != at::kFloat;
     run_elementwise(random);
     run_lltm_cell(random, 5, 7, 19);
     run_lltm(random, 6, 5, 7, 19, false);

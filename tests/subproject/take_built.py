@@ -1,5 +1,5 @@
-"""A compiler launcher: `take_built.py COMMANDS LAUNCHER... COMPILER ARGUMENTS...` copies the object that the same command
-made in the build whose compile_commands.json that is, and compiles where there is none."""
+"""A compiler launcher: `take_built.py COMMANDS LAUNCHER... COMPILER ARGUMENTS...` copies the object that the same
+command made in the build whose compile_commands.json that is, and compiles where there is none."""
 
 import json
 import os
