@@ -27,12 +27,12 @@ constexpr int group_size = 32;
 
 // n values that one load or store moves, up to 16 bytes.
 template <typename T, int n>
-struct alignas(sizeof(T) * n) Pack {
+struct alignas(sizeof(T) * n) AlignedVector {
   T v[n];
 };
 
 template <typename T>
-constexpr int pack_size = 16 / sizeof(T);
+constexpr int vector_size = 16 / sizeof(T);
 
 template <typename T>
 struct Type {

@@ -13,8 +13,8 @@
 namespace fourfold::gpu {
 
 constexpr int elementwise_threads = 256;
-// Packs of 16 bytes that a thread has in flight: enough to cover the latency of memory at the occupancy of 256 threads.
-constexpr int packs_in_flight = 4;
+// Vectors of 16 bytes that a thread has in flight: enough to cover the latency of memory at the occupancy of 256 threads.
+constexpr int vectors_in_flight = 4;
 // Axes that a kernel steps through. Tensors with more that cannot be merged are walked over slice by slice.
 constexpr int most_axes = 12;
 
@@ -34,25 +34,25 @@ struct Axes {
 // told that two blocks at a time are enough, it saves registers for more, and spills.
 template <typename T, typename Function, size_t... k>
 __global__ void __launch_bounds__(elementwise_threads, 2)
-    packed_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, unsigned single, Function f,
+    vectorized_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, unsigned single, Function f,
                        std::index_sequence<k...>) {
   using Value = typename Function::Value;
-  constexpr int size = pack_size<T>;
+  constexpr int size = vector_size<T>;
   constexpr int inputs = sizeof...(k);
-  const int64_t first = (blockIdx.x * int64_t(packs_in_flight) * blockDim.x + threadIdx.x) * size;
+  const int64_t first = (blockIdx.x * int64_t(vectors_in_flight) * blockDim.x + threadIdx.x) * size;
   const int64_t step = int64_t(blockDim.x) * size;
-  Pack<T, size> loaded[inputs][packs_in_flight];
+  AlignedVector<T, size> loaded[inputs][vectors_in_flight];
 #pragma unroll
   for (int input = 0; input < inputs; ++input) {
     const T* from = reinterpret_cast<const T*>(operands.data[input + 1]);
 #pragma unroll
-    for (int p = 0; p < packs_in_flight; ++p) {
+    for (int p = 0; p < vectors_in_flight; ++p) {
       const int64_t at = first + p * step;
       if ((single >> input & 1) != 0) {
 #pragma unroll
         for (int e = 0; e < size; ++e) loaded[input][p].v[e] = from[0];
       } else if (at + size <= n) {
-        loaded[input][p] = *reinterpret_cast<const Pack<T, size>*>(from + at);
+        loaded[input][p] = *reinterpret_cast<const AlignedVector<T, size>*>(from + at);
       } else {
 #pragma unroll
         for (int e = 0; e < size; ++e) loaded[input][p].v[e] = at + e < n ? from[at + e] : T();
@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(elementwise_threads, 2)
   }
   T* to = reinterpret_cast<T*>(operands.data[0]);
 #pragma unroll
-  for (int p = 0; p < packs_in_flight; ++p) {
+  for (int p = 0; p < vectors_in_flight; ++p) {
     const int64_t at = first + p * step;
-    Pack<T, size> result;
+    AlignedVector<T, size> result;
 #pragma unroll
     for (int e = 0; e < size; ++e) result.v[e] = static_cast<T>(f(static_cast<Value>(loaded[k][p].v[e])...));
     if (at + size <= n) {
-      *reinterpret_cast<Pack<T, size>*>(to + at) = result;
+      *reinterpret_cast<AlignedVector<T, size>*>(to + at) = result;
     } else {
 #pragma unroll
       for (int e = 0; e < size && at + e < n; ++e) to[at + e] = result.v[e];
@@ -101,11 +101,11 @@ __global__ void __launch_bounds__(elementwise_threads)
 inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
 
 template <typename T, typename Function, size_t... k>
-void map_packed(Place place, int64_t n, const Operands<sizeof...(k) + 1>& operands, unsigned single, const Function& f,
+void map_vectorized(Place place, int64_t n, const Operands<sizeof...(k) + 1>& operands, unsigned single, const Function& f,
                 std::index_sequence<k...> inputs) {
-  const int64_t per_block = int64_t(elementwise_threads) * packs_in_flight * pack_size<T>;
+  const int64_t per_block = int64_t(elementwise_threads) * vectors_in_flight * vector_size<T>;
   launch(place, {blocks_for(n, per_block), elementwise_threads},
-         packed_elementwise<T, Function, k...>, n, operands, single, f, inputs);
+         vectorized_elementwise<T, Function, k...>, n, operands, single, f, inputs);
 }
 
 template <typename T, typename Function, size_t... k>
@@ -120,7 +120,7 @@ void map_strided(Place place, int64_t n, const Operands<sizeof...(k) + 1>& opera
 }
 
 template <typename T>
-bool is_packed(const Elementwise& job, unsigned* single) {
+bool is_vectorizable(const Elementwise& job, unsigned* single) {
   if (job.axes > 1) return false;
   *single = 0;  // also where there is one element, which out may overwrite: no other thread may read it
   for (int k = 0; k <= job.inputs; ++k) {
@@ -172,8 +172,8 @@ void map(const Elementwise& job, const Function& f, std::index_sequence<k...> in
   if (job.numel == 0) return;
   const auto operands = operands_of(job, inputs);
   unsigned single = 0;
-  if (is_packed<T>(job, &single)) {
-    map_packed<T>(job.place, job.numel, operands, single, f, inputs);
+  if (is_vectorizable<T>(job, &single)) {
+    map_vectorized<T>(job.place, job.numel, operands, single, f, inputs);
   } else {
     map_slices<T>(job, 0, operands, job.numel, f, inputs);
   }

@@ -55,7 +55,7 @@ FOURFOLD_FN Slot read_slot(const T* from) {
 // Values at any distance, as a slot.
 template <typename T>
 FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
-  Pack<T, slot_size<T>> values;
+  AlignedVector<T, slot_size<T>> values;
   for (int e = 0; e < slot_size<T>; ++e) values.v[e] = from[e * stride];
   return *reinterpret_cast<const Slot*>(&values);
 }

@@ -10,8 +10,8 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 // Where the elements of an input do not lie side by side in the result's order, as many bytes of them are laid so at a
-// time as stay in the first-level cache. A row of so many elements or more is taken by itself, and where its elements lie
-// side by side, as it is.
+// time as stay in the first-level cache; of rows that are all the same one, once. Otherwise a row of so many elements or
+// more is taken by itself, and where its elements lie side by side, as it is.
 inline constexpr int64_t gathered_bytes = 2048;
 inline constexpr int64_t long_row = 48;
 
@@ -57,6 +57,7 @@ class Walk {
     int64_t next = 1;  // the stride of an axis whose elements lie side by side with those of the axes within it
     for (int d = job.axes - 1; d >= 0; --d) {
       side_by_side_ = side_by_side_ && stride(d) == next;
+      same_rows_ = same_rows_ && (d == job.axes - 1 || stride(d) == 0);
       next *= job.axis[d].size;
       index_[d] = at % job.axis[d].size;
       at /= job.axis[d].size;
@@ -65,6 +66,8 @@ class Walk {
   }
 
   bool side_by_side() const { return side_by_side_; }
+  // Whether every row is the same one, as a bias is.
+  bool same_rows() const { return same_rows_; }
   bool row_is_strided() const { return stride(last()) != 0 && stride(last()) != 1; }
   int64_t left_of_row() const { return job_.axis[last()].size - index_[last()]; }
   // Rows that are equally far apart, from this one on.
@@ -80,9 +83,11 @@ class Walk {
     return {to, 1};
   }
 
-  // `count` elements, which it steps over.
+  // `count` elements, which it steps over. What comes after whole rows that are the same one is in `to` already.
   Elements<Value> gather(int64_t count, Value* to) {
     if (side_by_side_) return {(from_ += count) - count, 1};
+    if (same_rows_ && gathered_) return {to, 1};
+    gathered_ = true;
     const int64_t columns = job_.axis[last()].size;
     for (int64_t done = 0; done < count;) {
       const int64_t left = count - done;
@@ -121,6 +126,8 @@ class Walk {
   int operand_;
   T* from_;
   bool side_by_side_ = true;
+  bool same_rows_ = true;
+  bool gathered_ = false;
   int64_t index_[Elementwise::most_axes];
 };
 
@@ -136,9 +143,11 @@ void for_runs(const Elementwise& job, int64_t begin, int64_t end, std::index_seq
   alignas(64) T gathered[sizeof...(k)][most];
   const auto least = [](int64_t a, int64_t b) { return a < b ? a : b; };
   const int64_t columns = job.axis[job.axes - 1].size;
-  if (out.side_by_side() && columns < long_row) {
-    for (T* to = out.row(0); begin < end; begin += most, to += most) {
-      const int64_t count = least(most, end - begin);
+  const bool one_copy = columns <= most && ((walks[k].side_by_side() || walks[k].same_rows()) && ...);
+  if (out.side_by_side() && (columns < long_row || one_copy)) {
+    const int64_t step = columns <= most ? most / columns * columns : most;  // whole rows
+    for (T* to = out.row(0); begin < end; begin += step, to += step) {
+      const int64_t count = least(step, end - begin);
       run(count, to, walks[k].gather(count, gathered[k])...);
     }
     return;

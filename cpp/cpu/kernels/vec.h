@@ -34,7 +34,7 @@ struct Step {
 };
 
 template <typename T>
-Step<T> unpack(const Vectorized<T>& v) {
+Step<T> widened(const Vectorized<T>& v) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
     const auto [low, high] = at::vec::convert_bfloat16_float(v);
     return {low, high};
@@ -47,7 +47,7 @@ Step<T> unpack(const Vectorized<T>& v) {
 }
 
 template <typename T>
-Vectorized<T> pack(const Step<T>& step) {
+Vectorized<T> narrowed(const Step<T>& step) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
     return at::vec::convert_float_bfloat16(step.part[0], step.part[1]);
   } else if constexpr (std::is_same_v<T, c10::Half>) {
@@ -60,15 +60,15 @@ Vectorized<T> pack(const Step<T>& step) {
 // `count` elements, at most a step; what lies beyond is zero in the vector.
 template <typename T>
 Step<T> load(const T* from, int64_t count) {
-  return unpack(count == step_size<T> ? Vectorized<T>::loadu(from) : Vectorized<T>::loadu(from, count));
+  return widened(count == step_size<T> ? Vectorized<T>::loadu(from) : Vectorized<T>::loadu(from, count));
 }
 
 template <typename T>
 void store(T* to, const Step<T>& step, int64_t count) {
   if (count == step_size<T>) {
-    pack(step).store(to);
+    narrowed(step).store(to);
   } else {
-    pack(step).store(to, static_cast<int>(count));
+    narrowed(step).store(to, static_cast<int>(count));
   }
 }
 
@@ -91,18 +91,18 @@ FOURFOLD_FN void map(int64_t n, T* to, const F& f, const Inputs&... in) {
   if ((... && (in.stride == 1))) {
 #pragma GCC unroll 4
     for (; k + step_size<T> <= n; k += step_size<T>) {
-      pack(apply(unpack(Vectorized<T>::loadu(in.data + k))...)).store(to + k);
+      narrowed(apply(widened(Vectorized<T>::loadu(in.data + k))...)).store(to + k);
     }
     if (k < n) store(to + k, apply(load(in.data + k, n - k)...), n - k);
     return;
   }
   const auto at = [&k](const Elements<T>& one, const Vectorized<T>& all) {
-    return unpack(one.stride == 0 ? all : Vectorized<T>::loadu(one.data + k));
+    return widened(one.stride == 0 ? all : Vectorized<T>::loadu(one.data + k));
   };
   const auto map_steps = [&](const auto&... all) {
-    for (; k + step_size<T> <= n; k += step_size<T>) pack(apply(at(in, all)...)).store(to + k);
+    for (; k + step_size<T> <= n; k += step_size<T>) narrowed(apply(at(in, all)...)).store(to + k);
     const auto rest = [&](const Elements<T>& one, const Vectorized<T>& all) {
-      return one.stride == 0 ? unpack(all) : load(one.data + k, n - k);
+      return one.stride == 0 ? widened(all) : load(one.data + k, n - k);
     };
     if (k < n) store(to + k, apply(rest(in, all)...), n - k);
   };

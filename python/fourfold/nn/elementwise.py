@@ -1,7 +1,5 @@
 """The elementwise operators as modules."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from fourfold import functional as F

@@ -1,7 +1,5 @@
 """What operators share that take a floating point tensor x, and numbers, to a tensor like x, element by element."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """axpby: z = αx + βy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ from fourfold.operators import _check
 from fourfold.operators._declare import declare
 
 _REAL = (*_check.FLOATING, *_check.INTEGRAL)
+_NUMBERS = frozenset((int, float))
 _LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
 
 
@@ -132,13 +131,13 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
         tensor([3., 3.])
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
-    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
-    numbers = type(alpha) in (int, float) and type(beta) in (int, float)
-    if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
+    dtype = getattr(x, "dtype", None)
+    numbers = type(alpha) in _NUMBERS and type(beta) in _NUMBERS
+    if numbers and dtype in _check.FLOATING and getattr(y, "dtype", None) is dtype:
         return call(x, y, alpha, beta)
     _check.expect_number("axpby", "alpha", alpha)
     _check.expect_number("axpby", "beta", beta)
-    if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x.dtype not in _REAL or y.dtype not in _REAL:
         return call(x, y, alpha, beta)  # which refuses
     dtype = _promoted(x, y, alpha, beta)
     if dtype.is_floating_point:

@@ -1,7 +1,5 @@
 """softshrink: shrinks towards zero by λ."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from torch import Tensor
