@@ -191,6 +191,24 @@ class Backward {
     });
   }
 
+  // A tile of the product below: some rows of it, some vectors of `left` columns. A function for each shape: all of them
+  // in one would keep the rows' addresses in memory.
+  template <int rows, int width>
+  __attribute__((noinline)) void grad_input_tile(
+      const S* const* grads, const S* weights, int64_t left, S* to, int64_t step) const {
+    const int64_t last = lanes_left<S>(left, (width - 1) * lanes<S>);
+    Tile<S, rows, width> tile;
+    tile.clear();
+    multiply_in_place<rows, width>(tile, grads, weights, depth_, gates * size_, last);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+      for (int j = 0; j < width; ++j) {
+        store_lanes(to + r * step + j * lanes<S>, tile.at[r][j], j == width - 1 ? last : lanes<S>);
+      }
+    }
+  }
+
   // The gates' gradients times the weights' columns from `first` on.
   void grad_inputs(const S* const* grads, int64_t first, int64_t columns, S* to) const {
     if (columns == 0) return;
@@ -200,17 +218,9 @@ class Backward {
       for_row_tiles<1>(least(end * 8, job_.batch) - first_row, [&](int64_t from, auto rows) {
         for_panels<panels_at_once(rows, 1)>(0, divide_up(columns, lanes<S>), [&](int64_t vector, auto width) {
           const int64_t column = vector * lanes<S>;
-          const int64_t last = lanes_left<S>(columns, column + (width - 1) * lanes<S>);
-          Tile<S, rows, width> tile;
-          tile.clear();
-          multiply_in_place<rows, width>(
-              tile, grads + first_row + from, weights + column, depth_, gates * size_, last);
-          for (int r = 0; r < rows; ++r) {
-            S* out = to + (first_row + from + r) * columns + column;
-            for (int j = 0; j < width; ++j) {
-              store_lanes(out + j * lanes<S>, tile.at[r][j], j == width - 1 ? last : lanes<S>);
-            }
-          }
+          grad_input_tile<rows, width>(
+              grads + first_row + from, weights + column, columns - column,
+              to + (first_row + from) * columns + column, columns);
         });
       });
     });

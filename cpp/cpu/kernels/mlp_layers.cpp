@@ -17,6 +17,8 @@ struct Rows {
   int64_t step;
 };
 
+constexpr int64_t near_bytes = 256 * 1024;  // of packed weights: half of what many cores have as their own cache
+
 template <typename S>
 int64_t packed_size(int64_t depth, int64_t columns) {
   return (columns + lanes<S> - 1) / lanes<S> * lanes<S> * depth;
@@ -47,6 +49,27 @@ void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   }
 }
 
+// A tile of the product below: some rows of a times some panels, which `columns` columns begin with. A function for each
+// shape: all of them in one would keep the rows' addresses in memory.
+template <int height, int width, typename S>
+__attribute__((noinline)) void product_tile(
+    const S* const* row, int64_t a_column, const S* b, int64_t depth, const S* start, int64_t columns, Rows<S> out) {
+  Tile<S, height, width> tile;
+  for (int j = 0; j < width; ++j) {
+    Vectorized<S> first_value(S(0));
+    if (start != nullptr) first_value = load_lanes(start + j * lanes<S>, lanes_left<S>(columns, j * lanes<S>));
+    for (int r = 0; r < height; ++r) tile.at[r][j] = first_value;
+  }
+  multiply<height, width, 1>(tile, row, a_column, b, depth * lanes<S>, depth);
+#pragma GCC unroll 8
+  for (int r = 0; r < height; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < width; ++j) {
+      store_lanes(out.data + r * out.step + j * lanes<S>, tile.at[r][j], lanes_left<S>(columns, j * lanes<S>));
+    }
+  }
+}
+
 // out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start
 // is a row or null for zero.
 template <typename S>
@@ -54,26 +77,19 @@ void product(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,
     Rows<S> out) {
   const int64_t panels = (columns + lanes<S> - 1) / lanes<S>;
-  for_row_tiles<1>(rows, [&](int64_t first, auto row_count) {
-    constexpr int height = decltype(row_count)::value;
-    const S* row[height];
-    for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
-    for_panels<panels_at_once(height, 1)>(0, panels, [&](int64_t panel, auto panel_count) {
-      constexpr int width = decltype(panel_count)::value;
-      Tile<S, height, width> tile;
-      for (int j = 0; j < width; ++j) {
-        const int64_t column = (panel + j) * lanes<S>;
-        Vectorized<S> first_value(S(0));
-        if (start != nullptr) first_value = load_lanes(start + column, lanes_left<S>(columns, column));
-        for (int r = 0; r < height; ++r) tile.at[r][j] = first_value;
-      }
-      multiply<height, width, 1>(tile, row, a_column, b + panel * depth * lanes<S>, depth * lanes<S>, depth);
-      for (int j = 0; j < width; ++j) {
-        const int64_t column = (panel + j) * lanes<S>;
-        for (int r = 0; r < height; ++r) {
-          store_lanes(out.data + (first + r) * out.step + column, tile.at[r][j], lanes_left<S>(columns, column));
-        }
-      }
+  // All rows go past some panels, as many as stay in a core's own cache, before others are read.
+  const int64_t together = near_bytes / static_cast<int64_t>(sizeof(S)) / (depth * lanes<S> + 1) + 1;
+  for_groups(0, panels, together, [&](int64_t group, int64_t count) {
+    for_row_tiles<1>(rows, [&](int64_t first, auto height) {
+      const S* row[height];
+      for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
+      for_panels<panels_at_once(height, 1)>(group, group + count, [&](int64_t panel, auto width) {
+        const int64_t column = panel * lanes<S>;
+        const S* begin = start == nullptr ? nullptr : start + column;
+        product_tile<height, width>(
+            static_cast<const S* const*>(row), a_column, b + column * depth, depth, begin, columns - column,
+            Rows<S>{out.data + first * out.step + column, out.step});
+      });
     });
   });
 }

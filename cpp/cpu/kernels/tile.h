@@ -30,8 +30,10 @@ inline constexpr int most_vectors = 64;
 #else
 // The most rows of a tile whose panels have so many vectors, how many panels a tile of so many rows takes at once, and
 // the most vectors that a tile then has: enough chains to hide a multiply-add's latency, not more than the registers hold.
+// Six rows and two panels fill twelve accumulators and load eight times for them; eight rows and a panel load nine times
+// for eight.
 template <int width>
-inline constexpr int most_rows = fitting(width) < 8 ? fitting(width) : 8;
+inline constexpr int most_rows = width == 1 && tile_vectors == 12 ? 6 : fitting(width) < 8 ? fitting(width) : 8;
 constexpr int panels_at_once(int rows, int width) {
   return fitting(rows * width) < 1 + 7 / width ? fitting(rows * width) : 1 + 7 / width;
 }
