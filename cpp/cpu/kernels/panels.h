@@ -28,6 +28,10 @@ class Scratch {
 inline void transpose_square(const float* from, int64_t leading_dim, float* to, int64_t to_step) {
   transpose_16(from, leading_dim * 4, to, to_step);
 }
+#elif defined(CPU_CAPABILITY_AVX2)
+inline void transpose_square(const float* from, int64_t leading_dim, float* to, int64_t to_step) {
+  transpose_8(from, leading_dim, to, to_step);
+}
 #endif
 
 template <typename S>

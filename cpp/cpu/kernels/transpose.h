@@ -1,4 +1,4 @@
-// Transposes 16 x 16 values of four bytes, in registers.
+// Transposes squares of values of four bytes, a vector wide, in registers.
 #pragma once
 
 #include "cpu/kernels/vec.h"
@@ -34,6 +34,33 @@ inline void transpose_16(const void* from, int64_t leading_dim, float* to, int64
     _mm512_storeu_ps(to + (4 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
     _mm512_storeu_ps(to + (8 + j) * to_step, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
     _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+  }
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
+#elif defined(CPU_CAPABILITY_AVX2)
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// to[k * to_step + lane] = from[lane * leading_dim + k] for 8 lanes and as many k.
+inline void transpose_8(const float* from, int64_t leading_dim, float* to, int64_t to_step) {
+  const auto pairs = [](bool high, __m256 a, __m256 b) {
+    const __m256d x = _mm256_castps_pd(a);
+    const __m256d y = _mm256_castps_pd(b);
+    return _mm256_castpd_ps(high ? _mm256_unpackhi_pd(x, y) : _mm256_unpacklo_pd(x, y));
+  };
+  for (int k = 0; k < 8; k += 4) {
+    __m256 r[4];  // columns k to k + 3 of the rows i and i + 4
+    for (int i = 0; i < 4; ++i) {
+      const float* row = from + i * leading_dim + k;
+      r[i] = _mm256_insertf128_ps(
+          _mm256_castps128_ps256(_mm_loadu_ps(row)), _mm_loadu_ps(row + 4 * leading_dim), 1);
+    }
+    const __m256 low[2] = {_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpacklo_ps(r[2], r[3])};
+    const __m256 high[2] = {_mm256_unpackhi_ps(r[0], r[1]), _mm256_unpackhi_ps(r[2], r[3])};
+    _mm256_storeu_ps(to + k * to_step, pairs(false, low[0], low[1]));
+    _mm256_storeu_ps(to + (k + 1) * to_step, pairs(true, low[0], low[1]));
+    _mm256_storeu_ps(to + (k + 2) * to_step, pairs(false, high[0], high[1]));
+    _mm256_storeu_ps(to + (k + 3) * to_step, pairs(true, high[0], high[1]));
   }
 }
 
