@@ -1,7 +1,7 @@
 // The cells of recurrent layers, on vectors.
 #pragma once
 
-#include "cpu/kernels/math.h"
+#include "cpu/kernels/lockstep.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 

@@ -26,37 +26,49 @@ struct CellRows {
   int64_t count;
   int64_t size;
 
-  void run() const {
-    if (count < lanes<S> || reset != nullptr) {
-      each<false, true>();
-    } else if (kept != nullptr) {
-      each<true, true>();
-    } else {
-      each<true, false>();
+  FOURFOLD_FN void run() const {
+    if (count < lanes<S>) {
+      for (int64_t r = 0; r < rows; ++r) some<1, false>(r);
+      return;
+    }
+    // Three chains of some 200 cycles keep the arithmetic busy; four rows are two pairs. Inlined, for a function would load
+    // members two at a time, which its caller has just stored one by one, and wait until the cells before are stored.
+    for (int64_t r = 0; r < rows;) {
+      with_count<3>(rows - r == 4 ? 2 : rows - r, [&](auto together) __attribute__((always_inline)) {
+        kept != nullptr ? some<together, true, true>(r) : some<together, true, false>(r);
+        r += together;
+      });
     }
   }
 
  private:
-  // plain: nothing is reset, and all lanes are hidden units.
-  template <bool plain, bool keeps>
-  void each() const {
-    const int64_t n = plain ? lanes<S> : count;
-#pragma GCC unroll 2  // two rows at a time: each is a chain of some 200 cycles
-    for (int64_t r = 0; r < rows; ++r) {
-      Values<Vectorized<S>, gates> of_input;
-      Values<Vectorized<S>, gates> of_h;
+  template <int n>
+  using Rows = Lockstep<Vectorized<S>, n>;
+
+  // The cells of n rows. whole: all lanes are hidden units.
+  template <int n, bool whole, bool keeps = true>
+  FOURFOLD_FN void some(int64_t first) const {
+    const int64_t units = whole ? lanes<S> : count;
+    Values<Rows<n>, gates> of_input;
+    Values<Rows<n>, gates> of_h;
+    Rows<n> before;
+    for (int i = 0; i < n; ++i) {
+      const int64_t r = first + i;
       for (int g = 0; g < gates; ++g) {
-        of_input.v[g] = Vectorized<S>::loadu(input + (r * gates + g) * lanes<S>);
-        of_h.v[g] = Vectorized<S>::loadu(by_h + r * by_h_step + g * lanes<S>);
+        of_input.v[g].at[i] = Vectorized<S>::loadu(input + (r * gates + g) * lanes<S>);
+        of_h.v[g].at[i] = Vectorized<S>::loadu(by_h + r * by_h_step + g * lanes<S>);
       }
-      const bool restart = !plain && reset != nullptr && reset[r];
-      const auto next =
-          Cell::forward(of_input, of_h, restart ? Vectorized<S>(S(0)) : load_lanes(state + r * size, n));
-      store_lanes(state + r * size, next.state, n);
-      store_lanes(output + r * size, next.h, n);
-      if (!keeps || (!plain && kept == nullptr)) continue;
-      for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + (r * Cell::kept + k) * size, next.kept.v[k], n);
-      if (Cell::has_c) store_lanes(cells + r * size, next.state, n);
+      const bool restart = reset != nullptr && reset[r];
+      before.at[i] = restart ? Vectorized<S>(S(0)) : load_lanes(state + r * size, units);
+    }
+    const auto next = Cell::forward(of_input, of_h, before);
+    for (int i = 0; i < n; ++i) {
+      const int64_t r = first + i;
+      store_lanes(state + r * size, next.state.at[i], units);
+      store_lanes(output + r * size, next.h.at[i], units);
+      if (!keeps || (!whole && kept == nullptr)) continue;
+      for (int k = 0; k < Cell::kept; ++k) store_lanes(kept + (r * Cell::kept + k) * size, next.kept.v[k].at[i], units);
+      if (Cell::has_c) store_lanes(cells + r * size, next.state.at[i], units);
     }
   }
 };
