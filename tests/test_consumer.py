@@ -50,7 +50,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def libtorch(shared: Path) -> Iterator[Path]:
     """The libraries are copies: of a link, /proc/self/maps shows the place that it leads to."""
     if named := os.environ.get("FOURFOLD_OTHER_LIBTORCH"):

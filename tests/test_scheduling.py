@@ -57,8 +57,8 @@ def cpus():
     [
         {},
         {"OMP_PROC_BIND": "spread"},
-        {"OMP_PLACES": "threads"},  # OMP_PROC_BIND is true then
-        {"GOMP_CPU_AFFINITY": "{0} {1}"},
+        {"OMP_PLACES": "threads"},
+        {"GOMP_CPU_AFFINITY": "{0} {1}"},  # OMP_PROC_BIND is true then
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ import torch
 
 import simulated
 from machine import linux_only, missing, tool
+from once import made_once
 
 SIMULATORS = Path(__file__).parent / "simulators"
 KERNELS = SIMULATORS / "kernels"
@@ -169,14 +170,17 @@ def test_undefined_behaviour_sanitizer_sees_a_misaligned_vector(selftest):
 
 
 @pytest.fixture(scope="module")
-def tensor_cores(tmp_path_factory):
+def tensor_cores(shared):
     """Runs a case of kernels/tensor_cores.hip, which includes the twin as the operators' kernels do."""
-    folder = tmp_path_factory.mktemp("tensor_cores")
-    simulated.translate(folder / "hip")
-    program = folder / "tensor_cores"
-    include = Path(torch.__file__).parent / "include"
-    folders = [option for path in (folder / "hip", simulated.ROOT / "cpp", include) for option in ("-I", path)]
-    compile_one("warp32", KERNELS / "tensor_cores.hip", program, "-DFOURFOLD_SIMULATION", *folders)
+
+    def compile(folder):
+        simulated.translate(folder / "hip")
+        include = Path(torch.__file__).parent / "include"
+        folders = [option for path in (folder / "hip", simulated.ROOT / "cpp", include) for option in ("-I", path)]
+        program = folder / "tensor_cores"
+        compile_one("warp32", KERNELS / "tensor_cores.hip", program, "-DFOURFOLD_SIMULATION", *folders)
+
+    program = made_once(shared / "tensor_cores", compile) / "tensor_cores"
     return lambda case: call([program, case])
 
 
