@@ -189,7 +189,7 @@ def architectures(nvcc, tmp_path):
     script = tmp_path / "asked.cmake"
     compiler = nvcc("13.0")
 
-    def run(asked, gpus=""):
+    def run(asked, *options, gpus=""):
         script.write_text(
             f"""
 include("{ROOT}/cmake/cuda_architectures.cmake")
@@ -198,7 +198,7 @@ message(STATUS "${{CMAKE_CUDA_ARCHITECTURES}} shown as ${{FOURFOLD_CUDA_ARCHITEC
 """
         )
         surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
-        command = [tool("cmake", "cmake"), "-P", script]
+        command = [tool("cmake", "cmake"), *options, "-P", script]
         done = subprocess.run(
             command,
             stdout=subprocess.PIPE,
@@ -235,6 +235,10 @@ def test_an_architecture_that_is_none_is_refused(architectures, asked, sentence)
     code, said = architectures(asked)
     assert code == 1
     assert sentence in said
+
+
+def test_cmakes_own_list_of_architectures_comes_first(architectures):
+    assert architectures("8.0", "-DCMAKE_CUDA_ARCHITECTURES=90") == (0, "-- 90 shown as 9.0+PTX")
 
 
 def test_the_usual_architectures_end_in_ptx(architectures):
