@@ -341,7 +341,7 @@ void run_backward(const RecurrentBackward& job) {
   const auto bytes = static_cast<int64_t>(sizeof(Memory<E>));
   Plan plan = plan_of(
       layer, divide_up(layer.hidden_size, lanes<Sum<E>>), depth * (layer.hidden_size + layer.input_size) * bytes,
-      Cell::grads * layer.hidden_size * bytes, work);
+      0, Cell::grads * layer.hidden_size * bytes, work);
   // The weights' sums are read and written once a chunk: enough rows that this costs little.
   const int64_t steps = divide_up(256, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));

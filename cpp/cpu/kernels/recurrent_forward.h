@@ -310,10 +310,12 @@ void run_forward(const RecurrentForward& job) {
                       static_cast<double>(Cell::gates * layer.hidden_size) *
                       static_cast<double>(layer.input_size + layer.hidden_size);
   const int64_t blocks = weights.blocks();
+  const int64_t row_bytes = blocks * Packed::width * bytes;
+  const int64_t input_bytes = row_bytes * factors<E>(layer.input_size);
   // Few rows are bound by reading the weights, packed or not.
   const Plan plan = few_rows(layer)
                         ? plan_in_place<Cell>(layer, blocks)
-                        : plan_of(layer, blocks, weights.size() * bytes, blocks * Packed::width * bytes, work);
+                        : plan_of(layer, blocks, weights.size() * bytes, input_bytes, row_bytes, work);
   const Scratch<E> memory(job.prepacked == nullptr ? weights.size() : 0);
   if (job.prepacked == nullptr) weights.data = memory.get();
   Forward<Cell, E, Packed>(job, plan, weights).run([&](const Part& part, Member& member) {
