@@ -78,12 +78,14 @@ void product(
     Rows<S> out) {
   const int64_t panels = (columns + lanes<S> - 1) / lanes<S>;
   // All rows go past some panels, as many as stay in a core's own cache, before others are read.
-  const int64_t together = near_bytes / static_cast<int64_t>(sizeof(S)) / (depth * lanes<S> + 1) + 1;
-  for_groups(0, panels, together, [&](int64_t group, int64_t count) {
+  const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
+  const int64_t together = panels * panel_bytes <= near_bytes ? panels : 1 + near_bytes / panel_bytes;
+  for (int64_t group = 0; group < panels; group += together) {
+    const int64_t end = group + together < panels ? group + together : panels;
     for_row_tiles<1>(rows, [&](int64_t first, auto height) {
       const S* row[height];
       for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
-      for_panels<panels_at_once(height, 1)>(group, group + count, [&](int64_t panel, auto width) {
+      for_panels<panels_at_once(height, 1)>(group, end, [&](int64_t panel, auto width) {
         const int64_t column = panel * lanes<S>;
         const S* begin = start == nullptr ? nullptr : start + column;
         product_tile<height, width>(
@@ -91,7 +93,7 @@ void product(
             Rows<S>{out.data + first * out.step + column, out.step});
       });
     });
-  });
+  }
 }
 
 template <typename S>
