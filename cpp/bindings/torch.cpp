@@ -42,6 +42,7 @@ struct Call {
   size_t save_at;          // of save_for_backward among the arguments
   size_t need_weights_at;  // of need_weights, and of the weights that it speaks of
   size_t weights_at;
+  size_t dtype_at;  // of the result's dtype, to be given by Python unless all tensors have one
   PyObject* other;
   PyObject* refuse;
 };
@@ -108,6 +109,17 @@ bool read(const c10::TypePtr& type, PyObject* given, Stack& stack) {
   }
 }
 
+// Whether all tensors have one floating point type, so that nothing is to be promoted.
+bool alike(const Stack& stack) {
+  const IValue* first = nullptr;
+  for (const IValue& value : stack) {
+    if (!value.isTensor()) continue;
+    if (first == nullptr) first = &value;
+    if (value.toTensor().scalar_type() != first->toTensor().scalar_type()) return false;
+  }
+  return first != nullptr && first->toTensor().is_floating_point();
+}
+
 // All arguments on the stack, or false.
 bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& stack) {
   const std::vector<Argument>& arguments = *self.arguments;
@@ -116,6 +128,8 @@ bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& sta
   for (size_t k = 0; k < count; ++k) {
     if (!read(arguments[k].type, given[k], stack)) return false;
   }
+  // The numbers' types are gone by here, which a result's dtype goes by too.
+  if (self.dtype_at != nowhere && count <= self.dtype_at && !alike(stack)) return false;
   for (size_t k = count; k < arguments.size(); ++k) stack.push_back(arguments[k].otherwise);
   return true;
 }
@@ -188,12 +202,13 @@ int make_call(PyObject* made, PyObject* given, PyObject*) try {
   auto* arguments = new std::vector<Argument>;
   self.results = schema.returns().size() - static_cast<size_t>(kept);
   self.required = 0;
-  self.save_at = self.need_weights_at = self.weights_at = nowhere;
+  self.save_at = self.need_weights_at = self.weights_at = self.dtype_at = nowhere;
   for (const c10::Argument& argument : schema.arguments()) {
     const size_t place = arguments->size();
     if (argument.name() == "save_for_backward") self.save_at = place;
     if (argument.name() == "need_weights") self.need_weights_at = place;
     if (argument.name() == "weights") self.weights_at = place;
+    if (argument.name() == "dtype") self.dtype_at = place;
     if (!argument.default_value()) self.required = place + 1;
     arguments->push_back({argument.type(), argument.default_value().value_or(IValue())});
   }

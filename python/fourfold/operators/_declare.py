@@ -27,6 +27,7 @@ def declare(
     vmap_backward: Callable[..., tuple | None] | None = None,
     casts: bool = False,
     gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None,
+    convert: Callable[..., tuple] | None = None,
 ) -> Operator:
     """An operator, and the one of its gradient where the library has one.
 
@@ -41,6 +42,7 @@ def declare(
         Without it, or where it returns None, one call per element.
     casts: whether autocast casts the inputs, as it does for torch's own products.
     gradient: of the one operator that is differentiated by torch's own operations: what it keeps, and its gradients.
+    convert: a function's arguments as the operator takes them; C++ does without it where no dtype is to be chosen.
     """
     if not hasattr(torch.ops.fourfold, name):
         raise ImportError(f"fourfold's library was built without the operator {name}; build it again: make build")
@@ -57,7 +59,7 @@ def declare(
         fake_backward = fake_backward or partial(_like_arguments, of_gradient)
         gradient_defined = _gradient_of(defined, schema, of_gradient)
         backward = Operator(of_gradient.name, check_both, fake_backward, gradient_defined, vmap_backward)
-    return Operator(name, check, fake, defined, vmap, casts, backward, gradient)
+    return Operator(name, check, fake, defined, vmap, casts, backward, gradient, convert)
 
 
 def _in_order(schema: Schema, definition: Callable[..., Any], casts: bool) -> Callable[..., Any]:

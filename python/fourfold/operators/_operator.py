@@ -56,6 +56,7 @@ class Operator:
     casts: bool = False
     backward: "Operator | None" = None
     gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None
+    convert: Callable[..., tuple] | None = None
 
     def __post_init__(self) -> None:
         name, backward = self.name, self.backward
@@ -86,7 +87,7 @@ class Operator:
         if _is_compiling():
             return self.traced(*args)
         try:
-            self._expect_numbers(args)
+            args = self._converted(args)
             return self._without_kept(self.op(*self._as_needed(args)))
         except (RuntimeError, TypeError) as caught:
             error = caught
@@ -97,14 +98,15 @@ class Operator:
 
     def traced(self, *args: Any) -> Any:
         """The same where a program is captured. What refuses is the fake kernel, in the same words."""
-        self._expect_numbers(args)
+        args = self._converted(args)
         return self._without_kept(self.op(*(args if _is_grad_enabled() else self._keeping(args, False))))
 
-    def _expect_numbers(self, args: tuple) -> None:
-        """The dispatcher would take a tensor, and its gradient would be lost."""
+    def _converted(self, args: tuple) -> tuple:
+        """For a number the dispatcher would take a tensor, and its gradient would be lost."""
         for k in self.schema.numbers:
             if k < len(args) and isinstance(args[k], Tensor):
                 _check.expect_number(self.name, self.schema.arguments[k], args[k])
+        return self.convert(*args) if self.convert else args
 
     def _without_kept(self, outputs: Any) -> Any:
         if not self.kept:

@@ -13,7 +13,6 @@ from fourfold.operators import _check
 from fourfold.operators._declare import declare
 
 _REAL = (*_check.FLOATING, *_check.INTEGRAL)
-_NUMBERS = frozenset((int, float))
 _LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
 
 
@@ -90,12 +89,6 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
     return (op(*aligned, a.alpha, a.beta, dtype),), (0,)
 
 
-# Its gradient is torch's own scaling, so the library has no operator for it.
-FORWARD = declare(
-    "axpby", check=_check_arguments, fake=_fake, definition=_definition, vmap=_vmap, gradient=(_facts, _gradients)
-)
-
-
 # A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor.
 _PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype, device="cpu") for dtype in _REAL for rank in (0, 1)}
 
@@ -108,6 +101,35 @@ def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
     a = _PROBES[torch.result_type(x, alpha), min(x.dim(), 1)]
     b = _PROBES[torch.result_type(y, beta), min(y.dim(), 1)]
     return torch.result_type(a, b)
+
+
+def _convert(x: Tensor, y: Tensor, alpha: float, beta: float) -> tuple:
+    """With the result's dtype, which the factors' types decide too, unless all is of one floating point type."""
+    numbers = type(alpha) in (int, float) and type(beta) in (int, float)
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+    if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
+        return x, y, alpha, beta
+    _check.expect_number("axpby", "alpha", alpha)
+    _check.expect_number("axpby", "beta", beta)
+    if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
+        return x, y, alpha, beta  # which the operator refuses
+    dtype = _promoted(x, y, alpha, beta)
+    if dtype.is_floating_point:
+        return x, y, float(alpha), float(beta), dtype
+    _check_factors(alpha, beta, dtype)  # while a large int is still exact
+    return x, y, alpha, beta, dtype
+
+
+# Its gradient is torch's own scaling, so the library has no operator for it.
+FORWARD = declare(
+    "axpby",
+    check=_check_arguments,
+    fake=_fake,
+    definition=_definition,
+    vmap=_vmap,
+    gradient=(_facts, _gradients),
+    convert=_convert,
+)
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
@@ -130,18 +152,4 @@ def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
         >>> fourfold.axpby(torch.ones(2), torch.ones(2))
         tensor([3., 3.])
     """
-    call = FORWARD.traced if is_compiling() else FORWARD.call
-    dtype = getattr(x, "dtype", None)
-    numbers = type(alpha) in _NUMBERS and type(beta) in _NUMBERS
-    if numbers and dtype in _check.FLOATING and getattr(y, "dtype", None) is dtype:
-        return call(x, y, alpha, beta)
-    _check.expect_number("axpby", "alpha", alpha)
-    _check.expect_number("axpby", "beta", beta)
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x.dtype not in _REAL or y.dtype not in _REAL:
-        return call(x, y, alpha, beta)  # which refuses
-    dtype = _promoted(x, y, alpha, beta)
-    if dtype.is_floating_point:
-        alpha, beta = float(alpha), float(beta)
-    else:
-        _check_factors(alpha, beta, dtype)  # while a large int is still exact
-    return call(x, y, alpha, beta, dtype)
+    return (FORWARD.traced if is_compiling() else FORWARD.call)(x, y, alpha, beta)
