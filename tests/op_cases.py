@@ -121,7 +121,8 @@ class Case:
 
     @property
     def reference(self) -> Callable[..., Any]:
-        return self.of_flat(getattr(reference, self.op))
+        # That of a simple elementwise operator may stand beside its declaration.
+        return self.of_flat(getattr(reference, self.op, None) or declared[self.op].definition)
 
     def of_flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that takes lists as one of their elements, which is how a case has them."""
