@@ -31,9 +31,9 @@ struct Axes {
 };
 
 // All operands contiguous and on 16-byte boundaries, or one value for all (its bit in `single`). Where the compiler is not
-// told that two blocks at a time are enough, it saves registers for more, and spills.
+// told that one block at a time is enough, it saves registers for more, and spills.
 template <typename T, typename Function, size_t... k>
-__global__ void __launch_bounds__(elementwise_threads, 2)
+__global__ void __launch_bounds__(elementwise_threads, 1)
     vectorized_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, unsigned single, Function f,
                        std::index_sequence<k...>) {
   using Value = typename Function::Value;
