@@ -293,6 +293,11 @@ CASES = [
     Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
     Case("axpby", "large", lambda d: (d(300, 257), d(300, 257), -1.0, 0.5)),
+    # More than is laid side by side at a time: rows that are all the same one, short rows and long ones.
+    Case("axpby", "broadcast-row", lambda d: (d(40, 257), d(257))),
+    Case("axpby", "broadcast-short-rows", lambda d: (d(500, 3), d(500, 1), 2, 1), FLOATING + INTEGRAL),
+    Case("axpby", "broadcast-column", lambda d: (d(40, 257), d(40, 1))),
+    Case("axpby", "broadcast-middle", lambda d: (d(40, 7, 11), d(40, 1, 11))),
     Case("axpby", "special", lambda d: (d.special(), d.special().flip(0), 0.5, 1.0), gradient=False),
     Case("lltm_cell", "tutorial", _lltm_cell(16, 32, 128)),
     Case("lltm_cell", "odd", _lltm_cell(3, 5, 7), every_road=True),

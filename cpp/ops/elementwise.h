@@ -10,7 +10,7 @@ namespace fourfold {
 
 struct ElementwiseKernels {
   void (*forward)(const Elementwise& job);
-  void (*backward)(const Elementwise& job);  // null for an operator without one
+  void (*backward)(const Elementwise& job);  // not to be called for a formula without one
 };
 
 // `out` is dense, or has rows whose elements lie side by side. Each input's shape broadcasts to out's; dtypes agree.
