@@ -45,8 +45,12 @@ help:
 build: $(STAMPS)/build
 	@echo "fourfold is built: $(RUN) -m fourfold info"
 
+# All tests in as many processes as there are cores, whose threads sleep while they wait: spinning, they would wait in each
+# other's way. What is selected runs in one.
+ALL_TESTS := -n auto --maxprocesses 8 --dist worksteal
+
 test: $(STAMPS)/tools $(STAMPS)/build
-	$(RUN) -m pytest $(TESTS)
+	$(if $(TESTS),,OMP_WAIT_POLICY=PASSIVE )$(RUN) -m pytest $(or $(TESTS),$(ALL_TESTS))
 
 demo: $(STAMPS)/build
 	$(RUN) -m fourfold demo --out demo-output $(DEMO)

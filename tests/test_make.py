@@ -93,4 +93,8 @@ def test_make_installs_what_it_is_asked_to_run(make):
     assert "-m fourfold demo" in asked
     assert "-r requirements-dev.txt" not in asked
     asked = make("test")
-    assert [line.split(": ")[1] for line in asked] == ["-m pip install -r requirements-dev.txt", "-m pytest"]
+    assert [line.split(": ")[1] for line in asked] == [
+        "-m pip install -r requirements-dev.txt",
+        "-m pytest -n auto --maxprocesses 8 --dist worksteal",
+    ]
+    assert [line.split(": ")[1] for line in make("test", "TESTS=-k softshrink")] == ["-m pytest -k softshrink"]
