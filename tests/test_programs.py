@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -76,6 +77,9 @@ def ddp_worker(rank: int, world: int, directory: str) -> None:
     train(model, x[:, half], y[:, half])
     if rank == 0:
         torch.save(model.module.state_dict(), f"{directory}/state.pt")
+    # First: the model's last reference to the group would wait, with the GIL, for a thread of it that wants the GIL.
+    del model
+    gc.collect()
     dist.destroy_process_group()
 
 
