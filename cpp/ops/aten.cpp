@@ -22,6 +22,36 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
 // autocast rule keeps the key out of here, but should it come in by another road, that must not be read as float32.
 Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
+  std::vector<int64_t> strides(dim);
+  int64_t stride = 1;
+  for (size_t d = dim; d-- > 0;) {
+    strides[d] = stride;
+    stride *= sizes[d] > 1 ? sizes[d] : 1;
+  }
+  return strides;
+}
+
+Tensor contiguous_copy(const Tensor& x, ScalarType dtype) {
+  const std::vector<int64_t> strides = contiguous_strides(x.sizes().data(), x.sizes().size());
+  const Tensor out = empty(place_of(x), x.sizes().data(), strides.data(), x.dim(), dtype);
+  copy_into(out, x);
+  return out;
+}
+
+// x's memory from `offset` elements on. Autograd takes it for a tensor of its own: of a view that an operator returned it
+// would refuse every operation in place.
+Tensor alias(const Tensor& x, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
+  AtenTensorHandle handle = nullptr;
+  const auto dim = static_cast<int64_t>(sizes.size());
+  check_call(
+      aoti_torch__reinterpret_tensor(x.get(), dim, sizes.data(), strides.data(), offset, &handle), "a view of a tensor");
+  return Tensor(handle);
+}
+
+std::vector<int64_t> sizes_of(const Tensor& x) { return {x.sizes().begin(), x.sizes().end()}; }
+std::vector<int64_t> strides_of(const Tensor& x) { return {x.strides().begin(), x.strides().end()}; }
+
 }  // namespace
 
 void check_call(int32_t code, const char* what) {
@@ -51,12 +81,7 @@ Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t 
 
 Tensor empty(Place place, Sizes sizes, ScalarType dtype) {
   expect_countable("fourfold", "a result", sizes);
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    strides[d] = stride;
-    stride *= sizes.begin()[d] > 1 ? sizes.begin()[d] : 1;
-  }
+  const std::vector<int64_t> strides = contiguous_strides(sizes.begin(), sizes.size());
   return empty(place, sizes.begin(), strides.data(), static_cast<int64_t>(sizes.size()), dtype);
 }
 
@@ -75,25 +100,20 @@ Tensor empty_like(const Tensor& x, ScalarType dtype) {
        from(std::nullopt)});
 }
 
-Tensor clone(const Tensor& x) {
-  using torch::headeronly::MemoryFormat;
-  return call<2>("aten::clone", "", {from(x), from(std::optional<MemoryFormat>(MemoryFormat::Contiguous))});
-}
-
-Tensor contiguous(const Tensor& x) {
-  if (x.is_contiguous()) return x;
-  return call<2>("aten::contiguous", "", {from(x), from(torch::headeronly::MemoryFormat::Contiguous)});
-}
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : contiguous_copy(x, x.scalar_type()); }
 
 Tensor convert(const Tensor& x, ScalarType dtype) {
   if (x.scalar_type() == dtype) return x;
-  return call<5>(
-      "aten::to", "dtype", {from(x), from(dtype), from(false), from(false), from(std::nullopt)});
+  const Tensor out = empty_like(x, dtype);
+  copy_into(out, x);
+  return out;
 }
 
 ScalarType compute_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? dtype : ScalarType::Float; }
 
-Tensor prepared(const Tensor& x, ScalarType dtype) { return contiguous(convert(x, dtype)); }
+Tensor prepared(const Tensor& x, ScalarType dtype) {
+  return x.scalar_type() == dtype ? contiguous(x) : contiguous_copy(x, dtype);
+}
 
 OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype) {
   return x ? OptionalTensor(prepared(*x, dtype)) : std::nullopt;
@@ -125,21 +145,18 @@ ScalarType result_type(const Tensor& x, const Tensor& y) {
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
-  return call<4>("aten::narrow", "", {from(x), from(dim), from(start), from(length)});
+  std::vector<int64_t> sizes = sizes_of(x);
+  sizes[static_cast<size_t>(dim)] = length;
+  return alias(x, sizes, strides_of(x), start * x.stride(dim));
 }
 
-Tensor transposed(const Tensor& x) {
-  return call<3>("aten::transpose", "int", {from(x), from(int64_t(0)), from(int64_t(1))});
-}
+Tensor transposed(const Tensor& x) { return alias(x, {x.size(1), x.size(0)}, {x.stride(1), x.stride(0)}, 0); }
 
 Tensor view(const Tensor& x, Sizes sizes) { return view(x, std::vector<int64_t>(sizes)); }
 
-// Autograd takes the result for a tensor of its own. Of a view that an operator returned it would refuse every operation
-// in place.
 Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
-  return call<2>(
-      "aten::_unsafe_view", "",
-      {from(x), from(torch::headeronly::IntHeaderOnlyArrayRef(sizes.data(), sizes.size()))});
+  if (!x.is_contiguous()) throw std::logic_error("fourfold: a view in another shape of what is not contiguous");
+  return alias(x, sizes, contiguous_strides(sizes.data(), sizes.size()), 0);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
@@ -224,7 +241,7 @@ Tensor matrix(Place place, Input data, int64_t rows, int64_t columns, int64_t le
 }
 
 void copy_into(const Tensor& to, const Tensor& from_tensor) {
-  call<3>("aten::copy_", "", {from(to), from(from_tensor), from(false)});
+  check_call(aoti_torch_copy_(to.get(), from_tensor.get(), /*non_blocking=*/0), "a copy");
 }
 
 }  // namespace fourfold

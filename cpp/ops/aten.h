@@ -27,8 +27,6 @@ Tensor nothing(Place place, ScalarType dtype);
 
 // With x's shape and strides where these are dense, as torch.empty_like.
 Tensor empty_like(const Tensor& x, ScalarType dtype);
-// A copy, contiguous.
-Tensor clone(const Tensor& x);
 // x itself where it is contiguous and of that dtype already.
 Tensor contiguous(const Tensor& x);
 Tensor convert(const Tensor& x, ScalarType dtype);
@@ -50,10 +48,10 @@ Tensor returned(bool wanted, const OptionalTensor& grad, const Tensor& x, const 
 
 ScalarType result_type(const Tensor& x, const Tensor& y);
 
-// Views.
+// Views, which torch's dispatcher sees nothing of: a call of it by an operator's name takes microseconds.
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor transposed(const Tensor& x);  // of two dimensions
-Tensor view(const Tensor& x, Sizes sizes);
+Tensor view(const Tensor& x, Sizes sizes);  // of what is contiguous
 Tensor view(const Tensor& x, const std::vector<int64_t>& sizes);
 
 // x Wᵀ + b, a b, aᵀ b, and the sum of a's rows, in their arguments' dtype.
