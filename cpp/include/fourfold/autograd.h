@@ -17,7 +17,6 @@
 // axpby is the exception: it has no backward operator, as torch scales its gradient, and nothing of it is kept.
 #pragma once
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fourfold/library.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -145,14 +144,12 @@ inline void call_backward(const Rule& rule, Stack& stack) try {
   throw;
 }
 
-// αx + βy. kept: the factor, the sizes and the dtype of x, then of y.
+// αx + βy. kept: α and β. Autograd itself sums over what was broadcast, and converts to the argument's dtype.
 inline variable_list scale(const Tensor& grad, const Stack& kept, const std::vector<bool>& mask) {
   variable_list results(mask.size());
   for (size_t k = 0; k < mask.size(); ++k) {
-    if (!mask[k]) continue;
-    const double factor = kept[3 * k].toDouble();
-    const Tensor scaled = factor == 1 ? grad : grad.mul(factor);
-    results[k] = at::sum_to(scaled, kept[3 * k + 1].toSymIntVector()).to(kept[3 * k + 2].toScalarType());
+    const double factor = kept[k].toDouble();
+    if (mask[k]) results[k] = factor == 1 ? grad : grad.mul(factor);
   }
   return results;
 }
@@ -323,12 +320,7 @@ class Kernel final : public c10::OperatorKernel {
 
   void keep_arguments(Node& node, const IValue* arguments) const {
     if (!rule_.backward) {
-      for (size_t k = 0; k < rule_.differentiable.size(); ++k) {
-        const Tensor& t = arguments[k].toTensor();
-        for (const IValue& fact : {arguments[2 + k], IValue(t.sym_sizes()), IValue(t.scalar_type())}) {
-          node.constants.push_back(fact);
-        }
-      }
+      node.constants.assign(arguments + rule_.differentiable.size(), arguments + 2 * rule_.differentiable.size());
       return;
     }
     node.tensors.reserve(rule_.sources.size());
