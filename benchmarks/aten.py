@@ -6,6 +6,7 @@ import functools
 import math
 import re
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +42,9 @@ def load(source: str, **flags: list[str]) -> ModuleType:
 
     # The cache directory doesn't tell torches apart.
     name = f"fourfold_{Path(source).stem}_" + re.sub(r"\W", "_", torch.__version__)
+    lock = Path(cpp_extension._get_build_directory(name, verbose=False), "lock")
+    if lock.exists():  # torch says nothing, and waits for good where that process was killed
+        print(f"Waiting for another process that builds it; if there is none, remove {lock}", file=sys.stderr)
     try:
         path = str(Path(__file__).with_name(source))
         return cpp_extension.load(name, [path], extra_cflags=["-O2"], **flags)
