@@ -66,8 +66,8 @@ def define(activation: str, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: T
 def targets(size: tuple[int, ...]) -> tuple[Target, ...]:
     work = "MLP {}x{}-{}-{}".format(*size)
     small = [
-        Target(NO_GRAD, 2.0, SEQUENTIAL, 1, work),
-        Target(BOTH, 1.5, SEQUENTIAL, 1, work),
+        Target(NO_GRAD, 2.2, SEQUENTIAL, 1, work),
+        Target(BOTH, 1.8, SEQUENTIAL, 1, work),
         *(Target(phase, 1.3, PLAIN, 1, f"{work}, functional", FUNCTIONAL) for phase in (NO_GRAD, BOTH)),
     ]
     large = [

@@ -115,7 +115,7 @@ class Problem:
 
     @property
     def device(self) -> torch.device:
-        return self.inputs[0].device
+        return (*self.inputs, *self.parameters)[0].device
 
     @property
     def trains(self) -> bool:

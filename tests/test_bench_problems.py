@@ -176,6 +176,24 @@ def test_every_elementwise_row_is_right_and_moves_as_many_bytes(op, name):
             assert 2 * own.inputs[0].nbytes == moved
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [*map(elementwise.call_problem, elementwise.TENSORS), *map(elementwise.view_problem, elementwise.LAYOUTS)],
+    ids=lambda problem: problem.title,
+)
+def test_every_row_of_few_elements_and_of_views_is_right(problem):
+    assert problem.trains == (problem.sizes["elements"] == elementwise.FEW)
+    assert problem.trains or not all(x.is_contiguous() and x.shape == problem.inputs[0].shape for x in problem.inputs)
+    rows = elementwise.contenders(problem, ())
+    assert [row.name for row in rows] == [elementwise.ONE_PASS[problem.kind], OURS]
+    assert {(target.phase, target.rival) for target in problem.targets} == {(p, rows[0].name) for p in problem.phases}
+    exact = problem.exact()
+    assert len(exact) == (1 + len(problem.parameters) if problem.trains else 1)
+    for contender in rows:
+        row, candidate = comparison.prepare(problem, contender, exact)
+        assert candidate is not None, row.reason
+
+
 def test_an_elementwise_row_that_is_off_is_wrong():
     problem = elementwise.problem("axpby", 100, FLOAT32)
     off = Contender(OURS, lambda: Candidate(lambda x, y: (reference.axpby(x, y) * (1 + 1e-5),), ()))
@@ -183,7 +201,7 @@ def test_an_elementwise_row_that_is_off_is_wrong():
 
 
 def test_cold_rows_are_the_gpus(monkeypatch):
-    monkeypatch.setattr(elementwise, "draw", lambda count, precision, device, seed: torch.ones(4))
+    monkeypatch.setattr(elementwise, "draw", lambda shape, precision, device, seed: torch.ones(4))
     large, small = (elementwise.problem("axpby", count, FLOAT32, "cuda") for count in (10**7, 10**6))
     assert large.phases == (COLD, NO_GRAD) and large.targets == (Target(COLD, 0.95, elementwise.COPY),)
     assert small.targets == ()
