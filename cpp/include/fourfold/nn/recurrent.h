@@ -207,53 +207,43 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   std::vector<Tensors> layers_;  // the parameters of each layer and direction, in the states' order
 };
 
-}  // namespace detail
-
-class LLTMImpl : public detail::RecurrentImpl<LLTMImpl, detail::LltmCell, LLTMOptions> {
+// The layers whose state is h and c.
+template <typename Derived, typename Cell, typename Options>
+class PairImpl : public RecurrentImpl<Derived, Cell, Options> {
  public:
-  static constexpr const char* kind = "LLTM";
-  using RecurrentImpl::RecurrentImpl;
-  LLTMImpl(int64_t input_size, int64_t hidden_size) : LLTMImpl(LLTMOptions(input_size, hidden_size)) {}
+  using RecurrentImpl<Derived, Cell, Options>::RecurrentImpl;
 
-  std::tuple<Tensor, detail::Pair> forward(
-      const Tensor& input, std::optional<detail::Pair> hx = {}, OptionalTensor reset = {}) {
-    auto [output, states] = run_input(input, detail::tensors_of(hx), reset);
-    return {output, detail::pair_of(states)};
+  std::tuple<Tensor, Pair> forward(const Tensor& input, std::optional<Pair> hx = {}, OptionalTensor reset = {}) {
+    auto [output, states] = this->run_input(input, tensors_of(hx), reset);
+    return {output, pair_of(states)};
   }
 
-  std::tuple<PackedSequence, detail::Pair> forward_with_packed_input(
-      const PackedSequence& input, std::optional<detail::Pair> hx = {}, std::optional<PackedSequence> reset = {}) {
-    auto [output, states] = run_packed(input, detail::tensors_of(hx), reset);
-    return {output, detail::pair_of(states)};
+  std::tuple<PackedSequence, Pair> forward_with_packed_input(
+      const PackedSequence& input, std::optional<Pair> hx = {}, std::optional<PackedSequence> reset = {}) {
+    auto [output, states] = this->run_packed(input, tensors_of(hx), reset);
+    return {output, pair_of(states)};
   }
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS(
-      {1, torch::nn::AnyValue(std::optional<detail::Pair>())}, {2, torch::nn::AnyValue(OptionalTensor())})
+      {1, torch::nn::AnyValue(std::optional<Pair>())}, {2, torch::nn::AnyValue(OptionalTensor())})
+};
+
+}  // namespace detail
+
+class LLTMImpl : public detail::PairImpl<LLTMImpl, detail::LltmCell, LLTMOptions> {
+ public:
+  static constexpr const char* kind = "LLTM";
+  using PairImpl::PairImpl;
+  LLTMImpl(int64_t input_size, int64_t hidden_size) : LLTMImpl(LLTMOptions(input_size, hidden_size)) {}
 };
 
 // torch::nn::LSTM's parameters and signature, and reset. There is no proj_size.
-class LSTMImpl : public detail::RecurrentImpl<LSTMImpl, detail::LstmCell, LSTMOptions> {
+class LSTMImpl : public detail::PairImpl<LSTMImpl, detail::LstmCell, LSTMOptions> {
  public:
   static constexpr const char* kind = "LSTM";
-  explicit LSTMImpl(const LSTMOptions& given) : RecurrentImpl(without_projection(given)) {}
+  explicit LSTMImpl(const LSTMOptions& given) : PairImpl(without_projection(given)) {}
   LSTMImpl(int64_t input_size, int64_t hidden_size) : LSTMImpl(LSTMOptions(input_size, hidden_size)) {}
-
-  std::tuple<Tensor, detail::Pair> forward(
-      const Tensor& input, std::optional<detail::Pair> hx = {}, OptionalTensor reset = {}) {
-    auto [output, states] = run_input(input, detail::tensors_of(hx), reset);
-    return {output, detail::pair_of(states)};
-  }
-
-  std::tuple<PackedSequence, detail::Pair> forward_with_packed_input(
-      const PackedSequence& input, std::optional<detail::Pair> hx = {}, std::optional<PackedSequence> reset = {}) {
-    auto [output, states] = run_packed(input, detail::tensors_of(hx), reset);
-    return {output, detail::pair_of(states)};
-  }
-
- protected:
-  FORWARD_HAS_DEFAULT_ARGS(
-      {1, torch::nn::AnyValue(std::optional<detail::Pair>())}, {2, torch::nn::AnyValue(OptionalTensor())})
 
  private:
   static const LSTMOptions& without_projection(const LSTMOptions& given) {
