@@ -34,7 +34,7 @@ void forward_as(const LltmCellInputs& in, const LltmCellOutputs& out, bool save_
       .state = input<T>(in.c),
       .next_state = output<T>(out.next_c),
       .next_h = output<T>(out.next_h),
-      .kept = save_for_backward ? output<T>(out.activated) : nullptr,
+      .kept = save_for_backward ? output<T>(out.kept) : nullptr,
       .cells = nullptr,
   };
   if (!vendor_wins(rows * Lltm::gates * hidden_size * (hidden_size + input_size))) {
@@ -78,7 +78,7 @@ void backward(const LltmCellBackward& job) {
         job.place, CellBackward<T, T>{
                        .rows = job.batch,
                        .hidden_size = job.hidden_size,
-                       .kept = static_cast<const T*>(job.activated),
+                       .kept = static_cast<const T*>(job.kept),
                        .state = {},  // of which the LLTM's gradients know nothing
                        .next_state = static_cast<const T*>(job.next_c),
                        .grad_h = static_cast<const T*>(job.grad_h),

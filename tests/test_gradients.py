@@ -351,9 +351,9 @@ def test_long_sums_of_an_mlps_gradient_keep_their_digits() -> None:
 def test_kept_outputs_have_no_gradient() -> None:
     """What an operator keeps for its backward is not differentiable, so no gradient through it can be lost."""
     args, _ = differentiable(next(c for c in CASES if c.id == "lltm-short").arguments(torch.float32))
-    output, h_n, c_n, gates, cells = torch.ops.fourfold.lltm(*args)
+    output, h_n, c_n, kept, cells = torch.ops.fourfold.lltm(*args)
     assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
-    assert not gates.requires_grad and not cells.requires_grad
+    assert not kept.requires_grad and not cells.requires_grad
 
 
 def test_a_call_that_kept_nothing_refuses_its_backward() -> None:

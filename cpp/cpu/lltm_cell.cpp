@@ -48,27 +48,28 @@ LltmCellOutputs forward(const LltmCellInputs& in, bool save_for_backward) {
   const Place place = place_of(in.x);
   const ScalarType dtype = in.x.scalar_type();
   const bool whole = multiplies(batch, in.x.size(1), hidden_size);
-  const Tensor gates = !whole              ? linear(concatenate(in.h, in.x), in.weights, in.bias)
-                       : save_for_backward ? empty(place, {batch, 3 * hidden_size}, dtype)
-                                           : nothing(place, dtype);
+  // What is kept takes the projection's place.
+  const Tensor kept = !whole              ? linear(concatenate(in.h, in.x), in.weights, in.bias)
+                      : save_for_backward ? empty(place, {batch, 3 * hidden_size}, dtype)
+                                          : nothing(place, dtype);
   const Tensor next_h = empty(place, {batch, hidden_size}, dtype);
   const Tensor next_c = empty(place, {batch, hidden_size}, dtype);
-  if (next_c.numel() == 0) return {next_h, next_c, gates};
+  if (next_c.numel() == 0) return {next_h, next_c, kept};
   lltm_cell(LltmCellForward{
       .place = place,
       .kind = kind_of(dtype),
       .batch = batch,
       .hidden_size = hidden_size,
       .multiply = whole,
-      .projection = whole ? nullptr : data_of(gates),
+      .projection = whole ? nullptr : data_of(kept),
       .c = data_of(in.c),
       .keep = save_for_backward,
-      .activated = save_for_backward ? out_data(gates) : nullptr,
+      .kept = save_for_backward ? out_data(kept) : nullptr,
       .next_h = out_data(next_h),
       .next_c = out_data(next_c),
       .factors = factors_of(in),
   });
-  return {next_h, next_c, save_for_backward || whole ? gates : nothing(place, dtype)};
+  return {next_h, next_c, save_for_backward || whole ? kept : nothing(place, dtype)};
 }
 
 void backward(const LltmCellBackward& job) { lltm_cell_backward(job); }

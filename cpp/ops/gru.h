@@ -20,7 +20,7 @@ GruGradients gru_backward(
     const Tensor& input, const Tensor& h_0, const Tensor& weight_ih,
     const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh, bool reverse,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
-    const Tensor& gates, const std::vector<bool>& output_mask);
+    const Tensor& kept, const std::vector<bool>& output_mask);
 
 // The weights as a CPU's kernels want them, for calls that share them.
 Tensor gru_prepack(

@@ -73,7 +73,7 @@ LltmOutputs lltm_backward(
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask) {
+    const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask) {
   const char* op = cell.backward_op;
   const RecurrentShape shape = check_sequence(op, cell, input, h_0, c_0, batch_sizes, reset);
   check_parameters(op, shape, input, h_0, c_0, weights, bias, reset);
@@ -93,7 +93,7 @@ LltmOutputs lltm_backward(
     if (bias) parts.bias_ih = empty(place, {rows}, dtype);
   }
   const RecurrentResults results = run_backward(
-      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells}, parts, mask);
+      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, kept, cells}, parts, mask);
   return {results.grad_input, results.grad_h_0, results.grad_c_0, returned(mask.parameter(0), grad_weights, input),
           returned(mask.parameter(1), parts.bias_ih, input, bias)};
 }
@@ -117,11 +117,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "lltm(Tensor input, Tensor h_0, Tensor c_0, Tensor weights, Tensor? bias=None, bool reverse=False,"
       " Tensor? batch_sizes=None, Tensor? reset=None, Tensor? prepacked=None, bool allow_tf32=False,"
-      " bool save_for_backward=True) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates, Tensor cells)");
+      " bool save_for_backward=True) -> (Tensor output, Tensor h_n, Tensor c_n, Tensor kept, Tensor cells)");
   m.def(
       "lltm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input, Tensor h_0, Tensor c_0,"
       " Tensor weights, Tensor? bias, bool reverse, Tensor? batch_sizes, Tensor? reset, bool allow_tf32,"
-      " Tensor output, Tensor gates, Tensor cells, bool[] output_mask)"
+      " Tensor output, Tensor kept, Tensor cells, bool[] output_mask)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weights, Tensor grad_bias)");
   m.def("lltm_prepack(Tensor weights, Tensor? bias=None) -> Tensor prepacked");
 }

@@ -24,7 +24,7 @@ LltmOutputs lltm_backward(
     const OptionalTensor& grad_c_n, const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights,
     const OptionalTensor& bias, bool reverse,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask);
+    const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask);
 
 // The weights as a CPU's kernels want them, for calls that share them.
 Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);

@@ -100,16 +100,16 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
   check_arguments("lltm_cell", x, h, c, weights, bias);
   const ScalarType result = x.scalar_type();
   const ScalarType dtype = kernels.low_precision ? result : compute_dtype(result);
-  const auto [next_h, next_c, activated] = kernels.forward(
+  const auto [next_h, next_c, kept] = kernels.forward(
       {prepared(x, dtype), prepared(h, dtype), prepared(c, dtype), prepared(weights, dtype), flat_bias(bias, dtype)},
       save_for_backward);
-  return {convert(next_h, result), convert(next_c, result), activated};
+  return {convert(next_h, result), convert(next_c, result), kept};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
     const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
-    const Tensor& next_c, const Tensor& gates, const std::vector<bool>& output_mask) {
+    const Tensor& next_c, const Tensor& kept, const std::vector<bool>& output_mask) {
   const char* op = "lltm_cell_backward";
   check_arguments(op, x, h, c, weights, bias);
   expect_mask(op, output_mask, 5);
@@ -117,16 +117,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
   const int64_t hidden_size = h.size(1);
   const ScalarType result = x.scalar_type();
   const ScalarType dtype = kernels.low_precision ? result : compute_dtype(result);
-  expect_saved(op, gates, {{"batch", batch}, {"3 * hidden_size", 3 * hidden_size}}, dtype);
+  expect_saved(op, kept, {{"batch", batch}, {"3 * hidden_size", 3 * hidden_size}}, dtype);
   expect_floating(op, "next_c", next_c);
   expect_shape(op, "next_c", next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_h", grad_next_h, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_gradient(op, "grad_next_c", grad_next_c, {{"batch", batch}, {"hidden_size", hidden_size}});
   expect_place(
-      op, {{"x", &x}, {"next_c", &next_c}, {"gates", &gates}, {"grad_next_h", address(grad_next_h)},
+      op, {{"x", &x}, {"next_c", &next_c}, {"kept", &kept}, {"grad_next_h", address(grad_next_h)},
            {"grad_next_c", address(grad_next_c)}});
 
-  const Tensor activated = contiguous(gates);
+  const Tensor dense_kept = contiguous(kept);
   const Tensor cells = prepared(next_c, dtype);
   const OptionalTensor grad_h = prepared(grad_next_h, dtype);
   const OptionalTensor grad_c = prepared(grad_next_c, dtype);
@@ -139,7 +139,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
       .kind = kind_of(dtype),
       .batch = batch,
       .hidden_size = hidden_size,
-      .activated = data_of(activated),
+      .kept = data_of(dense_kept),
       .next_c = data_of(cells),
       .grad_h = data_of(grad_h),
       .grad_next_c = data_of(grad_c),
@@ -159,9 +159,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
 STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
   m.def(
       "lltm_cell(Tensor x, Tensor h, Tensor c, Tensor weights, Tensor? bias=None, bool save_for_backward=True)"
-      " -> (Tensor next_h, Tensor next_c, Tensor gates)");
+      " -> (Tensor next_h, Tensor next_c, Tensor kept)");
   m.def(
       "lltm_cell_backward(Tensor? grad_next_h, Tensor? grad_next_c, Tensor x, Tensor h, Tensor c, Tensor weights,"
-      " Tensor? bias, Tensor next_c, Tensor gates, bool[] output_mask)"
+      " Tensor? bias, Tensor next_c, Tensor kept, bool[] output_mask)"
       " -> (Tensor grad_x, Tensor grad_h, Tensor grad_c, Tensor grad_weights, Tensor grad_bias)");
 }

@@ -21,7 +21,7 @@ LltmCellFactors factors_of(const LltmCellInputs& inputs);
 struct LltmCellOutputs {
   Tensor next_h;
   Tensor next_c;
-  Tensor activated;  // (batch, 3 * hidden_size), or (0) when no backward will follow
+  Tensor kept;  // (batch, 3 * hidden_size), or (0) when no backward will follow
 };
 
 // [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). A backend where
@@ -44,6 +44,6 @@ std::tuple<Tensor, Tensor, Tensor> lltm_cell(
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
     const LltmCellKernels& kernels, const OptionalTensor& grad_next_h, const OptionalTensor& grad_next_c,
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias,
-    const Tensor& next_c, const Tensor& gates, const std::vector<bool>& output_mask);
+    const Tensor& next_c, const Tensor& kept, const std::vector<bool>& output_mask);
 
 }  // namespace fourfold

@@ -20,13 +20,13 @@ struct LltmCellForward {
   Kind kind;
   int64_t batch;
   int64_t hidden_size;
-  bool multiply;           // whether the kernel makes W [h, x] + b of `factors`; otherwise it is `projection`
-  Input projection;  // (batch, 3 * hidden_size), may be activated itself
+  bool multiply;     // whether the kernel makes W [h, x] + b of `factors`; otherwise it is `projection`
+  Input projection;  // (batch, 3 * hidden_size), may be `kept` itself
   Input c;           // (batch, hidden_size)
-  bool keep;               // whether `activated` is written
-  Output activated;         // out (batch, 3 * hidden_size)
-  Output next_h;            // out (batch, hidden_size)
-  Output next_c;            // out (batch, hidden_size)
+  bool keep;         // whether `kept` is written
+  Output kept;       // out (batch, 3 * hidden_size): the gates after activation
+  Output next_h;     // out (batch, hidden_size)
+  Output next_c;     // out (batch, hidden_size)
   LltmCellFactors factors = {};
 };
 
@@ -35,12 +35,12 @@ struct LltmCellBackward {
   Kind kind;
   int64_t batch;
   int64_t hidden_size;
-  Input activated;       // (batch, 3 * hidden_size)
-  Input next_c;          // (batch, hidden_size)
-  Input grad_h;          // (batch, hidden_size), or null for zero
-  Input grad_next_c;     // (batch, hidden_size), or null for zero
-  Output grad_c;                // out (batch, hidden_size)
-  bool multiply = false;       // whether the kernel makes the gradients below of the gates'; otherwise it returns these
+  Input kept;              // (batch, 3 * hidden_size)
+  Input next_c;            // (batch, hidden_size)
+  Input grad_h;            // (batch, hidden_size), or null for zero
+  Input grad_next_c;       // (batch, hidden_size), or null for zero
+  Output grad_c;           // out (batch, hidden_size)
+  bool multiply = false;   // whether the kernel makes the gradients below of the gates'; otherwise it returns these
   Output grad_gates = {};  // out (batch, 3 * hidden_size), unless `multiply`
   LltmCellFactors factors = {};
   bool need_x = false;

@@ -30,14 +30,14 @@ LstmGradients lstm_backward(
     const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
     bool reverse,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask) {
+    const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask) {
   const RecurrentArguments arguments{input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes,
                                      reset, allow_tf32};
   const RecurrentShape shape = check_arguments(cell.backward_op, cell, arguments);
   const RecurrentMask mask(cell, output_mask, 4);
   const WeightGradients weights = weight_gradients(kernels, cell, shape, arguments, mask);
   const RecurrentResults grads = run_backward(
-      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, gates, cells},
+      kernels, cell, shape, arguments, {grad_output, grad_h_n, grad_c_n, output, kept, cells},
       weights, mask);
   const auto result = [&](size_t k, const OptionalTensor& grad) { return returned(mask.parameter(k), grad, input); };
   return {grads.grad_input, grads.grad_h_0, grads.grad_c_0, result(0, weights.weight_ih),
@@ -57,11 +57,11 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
       "lstm(Tensor input, Tensor h_0, Tensor c_0, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None,"
       " Tensor? bias_hh=None, bool reverse=False, Tensor? batch_sizes=None, Tensor? reset=None,"
       " Tensor? prepacked=None, bool allow_tf32=False, bool save_for_backward=True)"
-      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor gates, Tensor cells)");
+      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor kept, Tensor cells)");
   m.def(
       "lstm_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor? grad_c_n, Tensor input, Tensor h_0, Tensor c_0,"
       " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, bool reverse, Tensor? batch_sizes,"
-      " Tensor? reset, bool allow_tf32, Tensor output, Tensor gates, Tensor cells, bool[] output_mask)"
+      " Tensor? reset, bool allow_tf32, Tensor output, Tensor kept, Tensor cells, bool[] output_mask)"
       " -> (Tensor grad_input, Tensor grad_h_0, Tensor grad_c_0, Tensor grad_weight_ih, Tensor grad_weight_hh,"
       " Tensor grad_bias_ih, Tensor grad_bias_hh)");
   m.def("lstm_prepack(Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None) -> Tensor prepacked");

@@ -22,7 +22,7 @@ LstmGradients lstm_backward(
     const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih, const OptionalTensor& bias_hh,
     bool reverse,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
-    const Tensor& gates, const Tensor& cells, const std::vector<bool>& output_mask);
+    const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask);
 
 // The weights as a CPU's kernels want them, for calls that share them.
 Tensor lstm_prepack(

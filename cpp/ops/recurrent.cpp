@@ -259,7 +259,7 @@ RecurrentResults run_backward(
     expect_gradient(op, "grad_output", gradients.grad_output, {{"time", shape.time}, batch, hidden});
   }
   expect_place(
-      op, {{"input", &arguments.input}, {"output", &gradients.output}, {"gates", &gradients.kept},
+      op, {{"input", &arguments.input}, {"output", &gradients.output}, {"kept", &gradients.kept},
            {"cells", address(gradients.cells)}, {"grad_output", address(gradients.grad_output)},
            {"grad_h_n", address(gradients.grad_h_n)}, {"grad_c_n", address(gradients.grad_c_n)}});
 

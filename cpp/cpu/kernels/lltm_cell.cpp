@@ -128,7 +128,7 @@ class Forward {
     store_lanes(static_cast<S*>(job_.next_c) + at, next.state, count);
     store_lanes(static_cast<S*>(job_.next_h) + at, next.h, count);
     if (!job_.keep) return;
-    S* kept = static_cast<S*>(job_.activated) + gates * row * size_ + unit;
+    S* kept = static_cast<S*>(job_.kept) + gates * row * size_ + unit;
     for (int g = 0; g < gates; ++g) store_lanes(kept + g * size_, next.kept.v[g], count);
   }
 
@@ -170,17 +170,17 @@ class Backward {
 
  private:
   void apply() const {
-    const auto* activated = static_cast<const S*>(job_.activated);
+    const auto* kept = static_cast<const S*>(job_.kept);
     parallel(job_.batch, cell_grain(size_), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         for (int64_t unit = 0; unit < size_; unit += lanes<S>) {
           const int64_t count = lanes_left<S>(size_, unit);
           const int64_t at = row * size_ + unit;
-          Values<Vectorized<S>, gates> kept;
-          for (int g = 0; g < gates; ++g) kept.v[g] = load_lanes(activated + (gates * row + g) * size_ + unit, count);
+          Values<Vectorized<S>, gates> values;
+          for (int g = 0; g < gates; ++g) values.v[g] = load_lanes(kept + (gates * row + g) * size_ + unit, count);
           const auto next_c = load_lanes(static_cast<const S*>(job_.next_c) + at, count);
           const auto result = Lltm::backward(
-              kept, next_c, next_c, load_or_zero(static_cast<const S*>(job_.grad_h), at, count),
+              values, next_c, next_c, load_or_zero(static_cast<const S*>(job_.grad_h), at, count),
               load_or_zero(static_cast<const S*>(job_.grad_next_c), at, count));
           for (int g = 0; g < gates; ++g) {
             store_lanes(grad_gates_ + (gates * row + g) * size_ + unit, result.gates.v[g], count);

@@ -92,7 +92,7 @@ inline std::tuple<Tensor, Tensor> lltm_cell(
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias = {}) {
   static const auto op = detail::operator_of<std::tuple<Tensor, Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, bool)>("lltm_cell");
-  auto [next_h, next_c, gates] = op.call(x, h, c, weights, bias, detail::recording(x, h, c, weights, bias));
+  auto [next_h, next_c, kept] = op.call(x, h, c, weights, bias, detail::recording(x, h, c, weights, bias));
   return {std::move(next_h), std::move(next_c)};
 }
 
@@ -103,7 +103,7 @@ inline std::tuple<Tensor, std::tuple<Tensor, Tensor>> lltm(
     bool reverse = false, const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {},
     const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::LltmLayer>("lltm");
-  auto [output, h_n, c_n, gates, cells] = op.call(
+  auto [output, h_n, c_n, kept, cells] = op.call(
       input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, prepacked, detail::allows_tf32(input),
       detail::recording(input, h_0, c_0, weights, bias));
   return {std::move(output), {std::move(h_n), std::move(c_n)}};
@@ -115,7 +115,7 @@ inline std::tuple<Tensor, std::tuple<Tensor, Tensor>> lstm(
     const OptionalTensor& bias_ih = {}, const OptionalTensor& bias_hh = {}, bool reverse = false,
     const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {}, const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::LayerWithCell>("lstm");
-  auto [output, h_n, c_n, gates, cells] = op.call(
+  auto [output, h_n, c_n, kept, cells] = op.call(
       input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked,
       detail::allows_tf32(input), detail::recording(input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh));
   return {std::move(output), {std::move(h_n), std::move(c_n)}};
@@ -127,7 +127,7 @@ inline std::tuple<Tensor, Tensor> gru(
     const OptionalTensor& bias_ih = {}, const OptionalTensor& bias_hh = {}, bool reverse = false,
     const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {}, const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::Layer>("gru");
-  auto [output, h_n, gates] = op.call(
+  auto [output, h_n, kept] = op.call(
       input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked,
       detail::allows_tf32(input), detail::recording(input, h_0, weight_ih, weight_hh, bias_ih, bias_hh));
   return {std::move(output), std::move(h_n)};

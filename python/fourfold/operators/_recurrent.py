@@ -29,7 +29,7 @@ def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Cal
         """Of arguments and results, with a dimension of rows in the place of time and batch where input is packed."""
         steps, rows = ("rows", "rows") if packed else ("time batch", "time*batch")
         given = {"input": f"{steps} input_size", **states, "reset": f"? {steps}", **parameters}
-        made = {"output": f"{steps} hidden_size", "gates": f"{rows} {kept}*hidden_size", "cells": f"{rows} hidden_size"}
+        made = {"output": f"{steps} hidden_size", "kept": f"{rows} {kept}*hidden_size", "cells": f"{rows} hidden_size"}
         return given, {result: made.get(result, "batch hidden_size") for result in schema.results}
 
     layouts = {packed: shapes(packed) for packed in (False, True)}

@@ -14,7 +14,7 @@ ARGUMENTS = {
     "weights": "3*hidden_size hidden_size+input_size",
     "bias": "? (1) 3*hidden_size",
 }
-RESULTS = {"next_h": STATE, "next_c": STATE, "gates": "batch 3*hidden_size"}
+RESULTS = {"next_h": STATE, "next_c": STATE, "kept": "batch 3*hidden_size"}
 FORWARD = _shapes.declare("lltm_cell", lambda a: (ARGUMENTS, RESULTS), reference.lltm_cell)
 
 
