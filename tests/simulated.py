@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SIMULATORS = ROOT / "tests" / "simulators"
 BUILD = ROOT / "build" / "simulated"
-DEVICE_CALLS = ("get_device_index", "empty_strided", "create_tensor_from_blob")
+DEVICE_CALLS = ("copy_", "get_device_index", "empty_strided", "create_tensor_from_blob")
 # What has AddressSanitizer call a function before each access, which the simulator then has itself (gpusim/checks.cpp).
 CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
 CHECKED = ["-DGPUSIM_CHECKED=1", "-fsanitize=kernel-address,undefined", "-fno-sanitize-recover=all"]

@@ -64,6 +64,12 @@ AOTITorchError __wrap_torch_call_dispatcher(const char* name, const char* overlo
   return __real_torch_call_dispatcher(name, overload, stack, version);
 }
 
+AOTITorchError __real_aoti_torch_copy_(AtenTensorHandle, AtenTensorHandle, int32_t);
+AOTITorchError __wrap_aoti_torch_copy_(AtenTensorHandle to, AtenTensorHandle from, int32_t non_blocking) {
+  gpusim_synchronize();
+  return __real_aoti_torch_copy_(to, from, non_blocking);
+}
+
 AOTITorchError __wrap_aoti_torch_get_device_index(AtenTensorHandle tensor, int32_t* index) {
   void* memory = nullptr;
   const AOTITorchError code = aoti_torch_get_data_ptr(tensor, &memory);
