@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -108,6 +109,34 @@ def test_activation_checkpointing() -> None:
     kept = torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), [x, *model.parameters()])
     for a, b in zip(plain, kept, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_free_threaded_python_stays_free() -> None:
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("needs a free-threaded Python")
+    program = "import sys, torch, fourfold; fourfold.softshrink(torch.zeros(2)); print(sys._is_gil_enabled())"
+    assert output_of(sys.executable, "-W", "error::RuntimeWarning", "-c", program) == "False\n"
+
+
+def test_threads_that_call_at_once_get_what_one_gets() -> None:
+    """With gradients, each from a graph of its own; the modules and weights are shared."""
+    torch.set_num_threads(1)
+    mlp, cell, lstm = fourfold.nn.MLP([8, 16, 4]), fourfold.nn.LLTMCell(4, 8), fourfold.nn.LSTM(5, 7)
+    parameters = [p for module in (mlp, cell, lstm) for p in module.parameters()]
+    x, h, sequence = torch.randn(32, 8), torch.randn(3, 8), torch.randn(6, 3, 5)
+
+    def call() -> list[Tensor]:
+        outputs = [fourfold.axpby(x, fourfold.softshrink(x)), mlp(x), *cell(h[:, :4], (h, h)), lstm(sequence)[0]]
+        return [*outputs, *torch.autograd.grad([o.sum() for o in outputs[1:]], parameters)]
+
+    expected, found = call(), []
+    threads = [threading.Thread(target=lambda: found.extend(call() for _ in range(20))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 160
+    assert all(torch.equal(a, b) for results in found for a, b in zip(results, expected, strict=True))
 
 
 @pytest.mark.parametrize("op", ["lltm", "mlp", "softshrink"])
