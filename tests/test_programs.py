@@ -169,23 +169,6 @@ def test_kernels_hold_no_gil(op: str) -> None:
     assert during > 5, f"another thread counted to {during} in the {end - begin:.3f} s of the call"
 
 
-def test_two_threads_call_one_module() -> None:
-    model, (x, _) = Model(), data()
-    wanted, failures = model(x), []
-
-    def work() -> None:
-        for _ in range(50):
-            if not torch.equal(model(x), wanted):
-                failures.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-
-
 def test_inference_mode() -> None:
     model, (x, _) = Model(), data()
     wanted = model(x)
