@@ -1,4 +1,6 @@
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,14 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A folder of all workers of this run."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if hasattr(request.config, "workerinput") else base
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """torch.distributed's group of this process alone. It ends after what a test made of it: a last reference to it
+    would wait, with the GIL, for a thread of it that wants the GIL."""
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    gc.collect()
+    torch.distributed.destroy_process_group()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,27 +323,23 @@ def test_what_is_no_model_is_refused() -> None:
                 function(wrong)
 
 
+@pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("first", ["optimize", "wrap"])
-def test_with_distributed_data_parallel(first: str, tmp_path: Path) -> None:
-    store = f"file://{tmp_path / 'store'}"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
-        model, x = Model(), torch.randn(5, 2, 4)
-        wanted = model(x)
-        grads = torch.autograd.grad(wanted.sum(), list(model.parameters()))
-        if first == "optimize":
-            fourfold.optimize(model)
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        if first == "wrap":
-            assert fourfold.optimize(wrapped).changed
-        got = wrapped(x)
-        got.sum().backward()
-        torch.testing.assert_close(got, wanted)
-        torch.testing.assert_close([p.grad for p in model.parameters()], list(grads))
-        fourfold.restore(wrapped)
-        assert type(model.lstm) is nn.LSTM
-    finally:
-        torch.distributed.destroy_process_group()
+def test_with_distributed_data_parallel(first: str) -> None:
+    model, x = Model(), torch.randn(5, 2, 4)
+    wanted = model(x)
+    grads = torch.autograd.grad(wanted.sum(), list(model.parameters()))
+    if first == "optimize":
+        fourfold.optimize(model)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    if first == "wrap":
+        assert fourfold.optimize(wrapped).changed
+    got = wrapped(x)
+    got.sum().backward()
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close([p.grad for p in model.parameters()], list(grads))
+    fourfold.restore(wrapped)
+    assert type(model.lstm) is nn.LSTM
 
 
 def test_every_replacement_is_a_subclass() -> None:

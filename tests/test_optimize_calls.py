@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -276,11 +275,8 @@ def test_restarts_are_refused_where_torch_runs_the_layer() -> None:
 
 
 @pytest.fixture
-def mesh(tmp_path: Path) -> Iterator[DeviceMesh]:
-    store = f"file://{tmp_path / 'store'}"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
+def mesh(process_group: None) -> DeviceMesh:
+    return init_device_mesh("cpu", (1,))
 
 
 def test_with_fully_shard(pair: tuple, mesh: DeviceMesh) -> None:
