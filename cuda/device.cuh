@@ -12,6 +12,7 @@
 #include "ops/kind.h"
 
 #define FOURFOLD_FN __device__ __forceinline__
+#define FOURFOLD_CONSTANT static constexpr
 #define FOURFOLD_ANYWHERE __host__ __device__ __forceinline__
 
 namespace fourfold::gpu {

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -161,26 +160,7 @@ const Limits& limits(Place place) {
   return found != known.end() ? found->second : known.emplace(place.index, read_limits(place)).first->second;
 }
 
-// Read at each call: a measurement changes it between two.
-Path forced_path() {
-  const char* asked = std::getenv("FOURFOLD_GPU_PATH");
-  if (asked == nullptr || *asked == '\0') return Path::chosen;
-  const std::string name = asked;
-  if (name == "persistent") return Path::persistent;
-  if (name == "step") return Path::step;
-  if (name == "vendor") return Path::vendor;
-  if (name == "fused") return Path::fused;
-  fail("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got ", name,
-       "; set it to one of these, or unset it");
-}
-
-bool vendor_wins(int64_t work) {
-  switch (forced_path()) {
-    case Path::vendor: return true;
-    case Path::step: return false;
-    default: return work >= vendor_work;
-  }
-}
+bool vendor_wins(int64_t work) { return fourfold::vendor_wins(work, vendor_work); }
 
 void copy(Place place, void* to, const void* from, size_t bytes) {
   const DeviceGuard guard(place);

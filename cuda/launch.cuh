@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/kind.h"
+#include "ops/path.h"
 
 namespace fourfold::gpu {
 
@@ -42,18 +43,6 @@ const Limits& limits(Place place);
 
 // What a block may ask for on every GPU, as on Turing and on AMD's; for more the device has to be asked.
 constexpr int64_t least_shared_bytes = 64 * 1024;
-
-// The kernels that an operator is made to take instead of those it would choose, so that the choices can be measured:
-// FOURFOLD_GPU_PATH in the environment. An operator that has no such kernels chooses as ever.
-enum class Path {
-  chosen,
-  persistent,  // a sequence in one launch; a call that can't be is refused
-  step,        // a launch or two a step, with fourfold's own product
-  vendor,      // torch's products, for those of a step's rows that lie together, and layer by layer in mlp
-  fused,       // mlp in one kernel; a network that does not fit is refused
-};
-
-Path forced_path();
 
 // Whether torch's product takes the place of fourfold's own, by the multiply-adds of it.
 bool vendor_wins(int64_t work);

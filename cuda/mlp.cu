@@ -16,24 +16,9 @@ constexpr int64_t many_rows = 1 << 14;
 // batch torch's products, which share that out, are taken to win. Not yet measured.
 constexpr int64_t fused_backward_batch = 512;
 
-bool fits(const MlpSizes& sizes) {
-  return sizes.input_size <= most_width && sizes.hidden_size <= most_width && sizes.output_size <= most_width;
-}
+bool fuses_forward(const MlpSizes& sizes) { return fuses(sizes, most_width, true); }
 
-// Whether one kernel takes the network, where `wins` says whether it is to be chosen.
-bool fuses(const MlpSizes& sizes, bool wins) {
-  const Path path = forced_path();
-  if (path == Path::fused && !fits(sizes)) {
-    fail("mlp: expected at most ", most_width,
-         " inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused demands, but got ", sizes.input_size, ", ",
-         sizes.hidden_size, " and ", sizes.output_size, "; unset the variable");
-  }
-  return path != Path::vendor && fits(sizes) && (wins || path == Path::fused);
-}
-
-bool fuses_forward(const MlpSizes& sizes) { return fuses(sizes, true); }
-
-bool fuses_backward(const MlpSizes& sizes) { return fuses(sizes, sizes.batch <= fused_backward_batch); }
+bool fuses_backward(const MlpSizes& sizes) { return fuses(sizes, most_width, sizes.batch <= fused_backward_batch); }
 
 template <typename T, typename Job>
 Grid rows_grid(const Job& job, int rows, int64_t first_width) {

@@ -70,9 +70,8 @@ void copy_rows(const RecurrentLayer& layer, T* to, const T* from, int64_t rows) 
   if (values > 0) copy(layer.place, to, from, static_cast<size_t>(values) * sizeof(T));
 }
 
-// The h that each row of the sequence started from: (rows, hidden_size).
 template <typename T>
-void previous_h(const RecurrentBackward& job, T* out) {
+void copy_previous_h(const RecurrentBackward& job, T* out) {
   const RecurrentLayer& layer = job.layer;
   const int64_t size = layer.hidden_size;
   const T* output = static_cast<const T*>(job.output);
@@ -110,73 +109,13 @@ void copy_final_h(const RecurrentForward& job) {
   });
 }
 
-Tensor input_projection(const RecurrentForward& job, int gates) {
+Tensor previous_h(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
-  const int64_t columns = gates * layer.hidden_size;
-  OptionalTensor bias;
-  if (layer.bias_ih != nullptr) {
-    bias = view(matrix(layer.place, layer.bias_ih, 1, columns, columns, layer.kind), {columns});
-  }
-  return linear(
-      matrix(layer.place, job.input, rows_of(layer), layer.input_size, layer.input_size, layer.kind),
-      matrix(layer.place, layer.weight_ih, columns, layer.input_size, layer.weight_ih_leading_dim, layer.kind), bias);
-}
-
-namespace {
-
-// weight_ih (gates * hidden_size, input_size) with its gates in the slots' order, so that one product is enough.
-Tensor in_slot_order(const RecurrentLayer& layer, const GradientSlots& slots) {
-  const int64_t size = layer.hidden_size;
-  const int64_t rows = slots.gates * size;
-  const Tensor weights =
-      matrix(layer.place, layer.weight_ih, rows, layer.input_size, layer.weight_ih_leading_dim, layer.kind);
-  if (slots.input.size() == 1) return weights;
-  const Tensor ordered = empty(layer.place, {rows, layer.input_size}, dtype_of(layer.kind));
-  for (const GateRun& run : slots.input) {
-    copy_into(narrow(ordered, 0, run.slot * size, run.count * size),
-              narrow(weights, 0, run.gate * size, run.count * size));
-  }
-  return ordered;
-}
-
-}  // namespace
-
-void finish_gradients(const RecurrentBackward& job, const GradientSlots& slots, const Tensor& grad_gates) {
-  const RecurrentLayer& layer = job.layer;
-  const int64_t size = layer.hidden_size;
-  const int64_t inputs = layer.input_size;
-  const int64_t rows = rows_of(layer);
-  const int first_hidden = slots.slots - slots.gates;
-  const auto gradients = [&](int slot, int count) { return narrow(grad_gates, 1, slot * size, count * size); };
-  const auto dense = [&](const void* data) { return matrix(layer.place, data, rows, inputs, inputs, layer.kind); };
-  if (job.need_input) {
-    mm_into(dense(job.grad_input), gradients(0, slots.gates), in_slot_order(layer, slots));
-  }
-  if (!job.need_weights) return;
-  const Tensor grad_ih =
-      matrix(layer.place, job.grad_weight_ih, slots.gates * size, inputs, job.grad_weight_ih_leading_dim, layer.kind);
-  for (const GateRun& run : slots.input) {
-    mm_transposed_into(
-        narrow(grad_ih, 0, run.gate * size, run.count * size), gradients(run.slot, run.count), dense(job.input));
-  }
-  const Tensor h = empty(layer.place, {rows, size}, dtype_of(layer.kind));
+  const Tensor h = empty(layer.place, {rows_of(layer), layer.hidden_size}, dtype_of(layer.kind));
   visit_floating(layer.kind, [&](auto type) {
-    previous_h(job, static_cast<typename decltype(type)::type*>(out_data(h)));
+    copy_previous_h(job, static_cast<typename decltype(type)::type*>(out_data(h)));
   });
-  mm_transposed_into(
-      matrix(layer.place, job.grad_weight_hh, slots.gates * size, size, job.grad_weight_hh_leading_dim, layer.kind),
-      gradients(first_hidden, slots.gates), h);
-  if (job.grad_bias_ih == nullptr && job.grad_bias_hh == nullptr) return;
-  const Tensor sums = sum_rows(grad_gates);
-  visit_floating(layer.kind, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const auto copy_bias = [&](void* bias, const GateRun& run) {
-      const T* from = static_cast<const T*>(data_of(sums)) + run.slot * size;
-      if (bias != nullptr) copy_rows(layer, static_cast<T*>(bias) + run.gate * size, from, run.count);
-    };
-    for (const GateRun& run : slots.input) copy_bias(job.grad_bias_ih, run);
-    copy_bias(job.grad_bias_hh, {first_hidden, 0, slots.gates});
-  });
+  return h;
 }
 
 }  // namespace fourfold::gpu

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
-#include "ops/recurrent.h"
+#include "ops/recurrent_products.h"
 #include "persistent.cuh"
 #include "step.cuh"
 
@@ -15,40 +14,8 @@ namespace fourfold::gpu {
 // Each row's h after its last step, from the output.
 void copy_final_h(const RecurrentForward& job);
 
-// input weight_ihᵀ + bias_ih of all steps: (rows, gates * hidden_size).
-Tensor input_projection(const RecurrentForward& job, int gates);
-
-// `count` gates of weight_ih, from `gate` on, whose gradients are in the slots from `slot` on.
-struct GateRun {
-  int slot;
-  int gate;
-  int count;
-};
-
-// Where a cell's gradients stand by slot (cpp/formulas/gates.h). Those of the recurrent part are in weight_hh's order.
-struct GradientSlots {
-  int gates;
-  int slots;
-  std::vector<GateRun> input;
-};
-
-template <typename Cell>
-GradientSlots gradient_slots() {
-  static_assert(Cell::hidden_gate(Cell::grads - Cell::gates) == 0);
-  GradientSlots result{Cell::gates, Cell::grads, {}};
-  for (int slot = 0; slot < Cell::gates; ++slot) {
-    const int gate = Cell::input_gate(slot);
-    if (!result.input.empty() && result.input.back().gate + result.input.back().count == gate) {
-      ++result.input.back().count;
-    } else {
-      result.input.push_back({slot, gate, 1});
-    }
-  }
-  return result;
-}
-
-// The gradients of input, weights and biases from those of the gates, grad_gates (rows, slots * hidden_size).
-void finish_gradients(const RecurrentBackward& job, const GradientSlots& slots, const Tensor& grad_gates);
+// The h that each row of the sequence started from: (rows, hidden_size).
+Tensor previous_h(const RecurrentBackward& job);
 
 // What step t's rows had before it; `states`, (rows, hidden_size), has each step's after it.
 template <typename T>
@@ -382,7 +349,8 @@ void recurrent_backward(const RecurrentBackward& job) {
     if (!done) expect_choice(layer);
     if (!done) PlainBackward<Cell, T>(job, grad_gates).run();
   });
-  finish_gradients(job, gradient_slots<Cell>(), grad_gates);
+  const OptionalTensor h = job.need_weights ? OptionalTensor(previous_h(job)) : std::nullopt;
+  finish_gradients(job, gradient_slots<Cell>(), grad_gates, h);
 }
 
 // The GPU's table of a recurrent layer's kernels, which take the weights as they are.

@@ -1,9 +1,8 @@
-// Activations of hidden layers. A struct of each: value(z); backward(grad, kept), the gradient with respect to z; and
-// from_input, whether `kept` is z or value(z). Needs exp, tanh, erf, sigmoid and select for T.
+// Activations of hidden layers. A struct of each: value(z); and backward(grad, kept), the gradient with respect to z, where
+// `kept` is z or value(z), as keeps_input (ops/mlp_layers_job.h) says. Needs exp, tanh, erf, sigmoid and select for T.
 
 // NaN passes, as in torch's. The gradient stops where the value is zero.
 struct Relu {
-  static constexpr bool from_input = false;
   template <typename T>
   FOURFOLD_FN static T value(T z) { return select(z <= T(0), T(0), z); }
   template <typename T>
@@ -11,7 +10,6 @@ struct Relu {
 };
 
 struct Tanh {
-  static constexpr bool from_input = false;
   template <typename T>
   FOURFOLD_FN static T value(T z) { return tanh(z); }
   template <typename T>
@@ -20,7 +18,6 @@ struct Tanh {
 
 // z Φ(z), Φ the normal distribution's function: torch's gelu without approximation.
 struct Gelu {
-  static constexpr bool from_input = true;
   template <typename T>
   FOURFOLD_FN static T normal(T z) { return T(0.5) * (T(1) + erf(z * T(0.70710678118654752440))); }
   template <typename T>
@@ -33,7 +30,6 @@ struct Gelu {
 };
 
 struct Silu {
-  static constexpr bool from_input = true;
   template <typename T>
   FOURFOLD_FN static T value(T z) { return z * sigmoid(z); }
   template <typename T>

@@ -1,7 +1,7 @@
 // z = αx + βy.
 template <typename T>
 struct Axpby {
-  static constexpr bool of_integers = true;
+  FOURFOLD_CONSTANT bool of_integers = true;
   T alpha;
   T beta;
 

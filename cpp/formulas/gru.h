@@ -5,8 +5,8 @@
 
 struct Gru {
   // r, z, n; kept: r, z, n after activation, and n_h. The gradients of n_x and of n_h differ: slots n_x, r, z, n_h.
-  static constexpr int gates = 3, kept = 4, grads = 4;
-  static constexpr bool has_c = false;
+  FOURFOLD_CONSTANT int gates = 3, kept = 4, grads = 4;
+  FOURFOLD_CONSTANT bool has_c = false;
   static constexpr int input_gate(int slot) { return slot == 0 ? 2 : slot - 1; }
   static constexpr int hidden_gate(int slot) { return slot - 1; }
 

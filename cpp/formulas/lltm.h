@@ -8,8 +8,8 @@ FOURFOLD_FN T elu(T x) {
 }
 
 struct Lltm {
-  static constexpr int gates = 3, kept = 3, grads = 3;  // i, o, g; kept after activation
-  static constexpr bool has_c = true;
+  FOURFOLD_CONSTANT int gates = 3, kept = 3, grads = 3;  // i, o, g; kept after activation
+  FOURFOLD_CONSTANT bool has_c = true;
   static constexpr int input_gate(int slot) { return slot; }
   static constexpr int hidden_gate(int slot) { return slot; }
 

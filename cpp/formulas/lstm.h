@@ -3,8 +3,8 @@
 // Needs gates.h, and sigmoid and tanh for T.
 
 struct Lstm {
-  static constexpr int gates = 4, kept = 4, grads = 4;  // i, f, g, o; kept after activation
-  static constexpr bool has_c = true;
+  FOURFOLD_CONSTANT int gates = 4, kept = 4, grads = 4;  // i, f, g, o; kept after activation
+  FOURFOLD_CONSTANT bool has_c = true;
   static constexpr int input_gate(int slot) { return slot; }
   static constexpr int hidden_gate(int slot) { return slot; }
 

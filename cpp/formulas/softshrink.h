@@ -1,7 +1,7 @@
 // Shrinks x towards zero by λ. Needs select(mask, yes, no) for T.
 template <typename T>
 struct Softshrink {
-  static constexpr bool of_integers = false;
+  FOURFOLD_CONSTANT bool of_integers = false;
   T lambd;
 
   // x * 0, rather than 0, keeps NaN.

@@ -231,11 +231,12 @@ Output out_data(const Tensor& x) { return memory_of(x, x.mutable_data_ptr()); }
 Tensor matrix(Place place, Input data, int64_t rows, int64_t columns, int64_t leading_dim, Kind kind) {
   const int64_t sizes[] = {rows, columns};
   const int64_t strides[] = {leading_dim, 1};
+  const ScalarType dtype = dtype_of(kind);
   AtenTensorHandle handle = nullptr;
   check_call(
       aoti_torch_create_tensor_from_blob(
-          const_cast<void*>(static_cast<const void*>(data)), 2, sizes, strides, 0, to<int32_t>(from(dtype_of(kind))), place.type, place.index,
-          &handle),
+          const_cast<void*>(data.base), 2, sizes, strides, data.offset / element_size(kind), to<int32_t>(from(dtype)),
+          place.type, place.index, &handle),
       "a view of memory");
   return Tensor(handle);
 }

@@ -24,7 +24,7 @@ struct Elementwise {
   int64_t element_size;
   int64_t numel;
   int inputs;
-  double scalar[most_scalars];  // whole numbers where the kind is an integer
+  double scalar[most_scalars] = {};  // whole numbers where the kind is an integer
   Output out;                   // its elements lie side by side, or those of the innermost axis do
   Input in[most_inputs];
   // Outermost first. Two that every operand steps through as through one are one; none has size 1.

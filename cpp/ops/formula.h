@@ -35,13 +35,15 @@ struct Backward {
 template <template <typename> typename Formula>
 inline constexpr bool has_backward = requires { &Formula<float>::backward; };
 
+template <template <typename> typename Formula>
+inline constexpr size_t scalars_of = std::is_empty_v<Formula<float>> ? 0 : sizeof(Formula<float>) / sizeof(float);
+
 // With the job's scalars as values of its number type.
 template <template <typename> typename Formula, typename V, typename Convert>
 Formula<V> formula_of(const Elementwise& job, const Convert& convert) {
-  constexpr size_t count = std::is_empty_v<Formula<float>> ? 0 : sizeof(Formula<float>) / sizeof(float);
   return [&]<size_t... k>(std::index_sequence<k...>) {
     return Formula<V>{convert(job.scalar[k])...};
-  }(std::make_index_sequence<count>());
+  }(std::make_index_sequence<scalars_of<Formula>>());
 }
 
 // Integers are computed in unsigned arithmetic, in which wrapping around, as torch's do, is defined.

@@ -9,6 +9,20 @@ namespace fourfold {
 
 enum class Kind { boolean, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 };
 
+constexpr int64_t element_size(Kind kind) {
+  switch (kind) {
+    case Kind::boolean:
+    case Kind::uint8:
+    case Kind::int8: return 1;
+    case Kind::int16:
+    case Kind::float16:
+    case Kind::bfloat16: return 2;
+    case Kind::int32:
+    case Kind::float32: return 4;
+    default: return 8;
+  }
+}
+
 // A device as torch numbers it: where a call's tensors lie, and where its kernel runs.
 struct Place {
   int32_t type;
@@ -26,6 +40,8 @@ struct Memory {
   constexpr Memory(Void* base, int64_t offset = 0) : base(base), offset(offset) {}
   template <typename Other>
   constexpr Memory(const Memory<Other>& other) : base(other.base), offset(other.offset) {}
+
+  constexpr Memory behind(int64_t bytes) const { return base == nullptr ? *this : Memory(base, offset + bytes); }
 
   constexpr operator Void*() const { return address(); }
   template <typename T>

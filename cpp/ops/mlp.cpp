@@ -4,8 +4,21 @@
 
 #include <algorithm>
 
+#include "ops/path.h"
 
 namespace fourfold {
+
+bool fuses(const MlpSizes& sizes, int64_t most_width, bool wins) {
+  const Path path = forced_path();
+  const bool fits = std::max({sizes.input_size, sizes.hidden_size, sizes.output_size}) <= most_width;
+  if (path == Path::fused && !fits) {
+    fail("mlp: expected at most ", most_width,
+         " inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused demands, but got ", sizes.input_size, ", ",
+         sizes.hidden_size, " and ", sizes.output_size, "; unset the variable");
+  }
+  return path != Path::vendor && fits && (wins || path == Path::fused);
+}
+
 namespace {
 
 MlpSizes check_arguments(

@@ -29,6 +29,10 @@ struct MlpKernels {
   void (*relu_backward)(const Tensor& grad, const Tensor& activated);
 };
 
+// Whether kernels for at most `most_width` inputs, units and outputs take a network, where `wins` says whether they are to
+// be chosen: FOURFOLD_GPU_PATH (ops/path.h) may demand it, or forbid it.
+bool fuses(const MlpSizes& sizes, int64_t most_width, bool wins);
+
 std::tuple<Tensor, Tensor> mlp(
     const MlpKernels& kernels, const Tensor& x, const Tensor& hidden_weights, const OptionalTensor& hidden_bias,
     const Tensor& output_weights, const OptionalTensor& output_bias, bool save_for_backward);

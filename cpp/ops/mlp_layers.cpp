@@ -38,7 +38,7 @@ std::vector<DenseLayer> layers_of(const Network& net, const Run& run, const Kept
         .weights = data_of(net.weights[l]),
         .bias = data_of(net.biases[l]),
         .activated = net.hidden(l),
-        .kept = net.hidden(l) ? kept.at(l) : nullptr,
+        .kept = net.hidden(l) ? kept.at(l) : Output(),
         .need_weights = false,
         .need_bias = false,
         .grad_weights = nullptr,

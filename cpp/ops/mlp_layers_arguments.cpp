@@ -124,7 +124,7 @@ Kept::Kept(const Network& net, Keep keep, const Tensor& memory)
     : keep(keep),
       step(kept_width(net, keep)),
       element_size(static_cast<int64_t>(memory.element_size())),
-      memory(keep == Keep::nothing ? nullptr : static_cast<char*>(out_data(memory))),
+      memory(keep == Keep::nothing ? Output() : out_data(memory)),
       offsets(net.weights.size()) {
   for (int64_t l = 0; net.hidden(l); ++l) offsets[l + 1] = offsets[l] + width_of(net.sizes[l + 1], keep);
 }

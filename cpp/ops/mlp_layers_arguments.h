@@ -37,14 +37,14 @@ struct Kept {
   // `memory` (rows, kept_width) is contiguous and outlives this.
   Kept(const Network& net, Keep keep, const Tensor& memory);
 
-  void* at(int64_t l) const { return memory == nullptr ? nullptr : memory + offsets[l] * element_size; }
+  Output at(int64_t l) const { return memory.behind(offsets[l] * element_size); }
   // A hidden layer's values, (rows, size) in that memory.
   Tensor view(const Network& net, int64_t l) const;
 
   Keep keep;
   int64_t step;
   int64_t element_size;
-  char* memory;
+  Output memory;
   std::vector<int64_t> offsets;  // of each hidden layer in a row
 };
 

@@ -11,6 +11,7 @@
 
 // A call inside a loop over vectors would spill the registers that hold them.
 #define FOURFOLD_FN inline __attribute__((always_inline))
+#define FOURFOLD_CONSTANT static constexpr
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
