@@ -2,6 +2,7 @@
 # FOURFOLD_<BACKEND>_REASON stands in the library, so it names no folder of the machine that builds.
 include(cuda)
 include(hip)
+include(metal)
 
 # ON, OFF or AUTO, from what CMake and people write for them.
 foreach(_backend IN ITEMS CUDA HIP METAL)
@@ -65,6 +66,12 @@ macro(_fourfold_enable_HIP)
   set(FOURFOLD_HIP_REASON "HIP ${FOURFOLD_HIP_VERSION} for ${_names}")
 endmacro()
 
+macro(_fourfold_enable_METAL)
+  enable_language(OBJCXX)
+  set(FOURFOLD_METAL_TOOL "     ${CMAKE_OBJCXX_COMPILER}")
+  set(FOURFOLD_METAL_REASON "Metal 3.1 for macOS ${CMAKE_OSX_DEPLOYMENT_TARGET} and newer")
+endmacro()
+
 set(FOURFOLD_BACKENDS_ON)
 foreach(_backend IN ITEMS CUDA HIP METAL)
   string(TOLOWER ${_backend} _folder)
@@ -72,13 +79,6 @@ foreach(_backend IN ITEMS CUDA HIP METAL)
   set(FOURFOLD_${_backend}_BUILT FALSE)
   if(_wanted STREQUAL "OFF")
     set(FOURFOLD_${_backend}_REASON "switched off by FOURFOLD_${_backend}=OFF")
-  elseif(NOT EXISTS "${PROJECT_SOURCE_DIR}/${_folder}/CMakeLists.txt")
-    if(_wanted STREQUAL "ON")
-      message(FATAL_ERROR
-        "FOURFOLD_${_backend}=ON asks for the ${_folder} backend, but there is no such backend in this source tree. "
-        "Set FOURFOLD_${_backend} to AUTO or OFF.")
-    endif()
-    set(FOURFOLD_${_backend}_REASON "no such backend in this source tree")
   elseif(_wanted STREQUAL "AUTO" AND _declined_${_backend})
     set(FOURFOLD_${_backend}_REASON "${_declined_${_backend}}")
   else()

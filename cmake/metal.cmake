@@ -1,0 +1,16 @@
+# The Metal backend needs no tool but the compiler of Objective-C++: the system compiles the kernels when they are first
+# asked for. fourfold_find_metal sets FOURFOLD_METAL_MISSING: what is missing and what to change.
+
+# The first macOS whose Metal knows bfloat, and the oldest that torch's wheels for Apple's processors ask for today.
+set(FOURFOLD_METAL_MACOS 14.0)
+
+function(fourfold_find_metal wanted)
+  set(missing)
+  if(NOT CMAKE_SYSTEM_NAME STREQUAL "Darwin")
+    set(missing "Apple's GPUs are programmed on macOS, and this build is for ${CMAKE_SYSTEM_NAME}")
+  elseif(CMAKE_OSX_DEPLOYMENT_TARGET AND CMAKE_OSX_DEPLOYMENT_TARGET VERSION_LESS FOURFOLD_METAL_MACOS)
+    set(missing "its kernels need macOS ${FOURFOLD_METAL_MACOS}, and this build is for ${CMAKE_OSX_DEPLOYMENT_TARGET} \
+and newer: set MACOSX_DEPLOYMENT_TARGET or CMAKE_OSX_DEPLOYMENT_TARGET to ${FOURFOLD_METAL_MACOS}")
+  endif()
+  set(FOURFOLD_METAL_MISSING "${missing}" PARENT_SCOPE)
+endfunction()

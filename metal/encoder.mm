@@ -1,0 +1,167 @@
+#include "encoder.h"
+
+#include <dispatch/dispatch.h>
+
+#include <cctype>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "ops/aten.h"
+
+// torch/mps.h has these, but it may not be included beside the stable ABI. libtorch_cpu has exported them since long
+// before the oldest torch that fourfold runs under. They are the current stream's, so they are asked for at each call.
+namespace torch::mps {
+id<MTLCommandBuffer> get_command_buffer();
+dispatch_queue_t get_dispatch_queue();
+}  // namespace torch::mps
+
+namespace fourfold::mps {
+namespace {
+
+[[noreturn]] void fail_to_compile(const Source& source, const std::string& kernel, NSError* error) {
+  const char* said = error == nil ? nullptr : error.localizedDescription.UTF8String;
+  fail("fourfold: Metal does not compile ", kernel, " of ", source.name, ": ", said == nullptr ? "it does not say why" : said);
+}
+
+NSString* text(const std::string& words) { return [NSString stringWithUTF8String:words.c_str()]; }
+
+// Objects that this file made and is done with at the end of a scope.
+template <typename Object>
+class Owned {
+ public:
+  explicit Owned(Object object) : object_(object) {}
+  ~Owned() { [object_ release]; }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  Object operator*() const { return object_; }
+
+ private:
+  Object object_;
+};
+
+// A kernel's name as an identifier, by which Apple's tools show it.
+std::string identifier(std::string kernel) {
+  for (char& letter : kernel) {
+    if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
+  }
+  return kernel;
+}
+
+id<MTLComputePipelineState> compile(id<MTLDevice> device, const Source& source, const std::string& kernel) {
+  const std::string name = identifier(kernel);
+  const std::string instance = "\nnamespace fourfold {\n#line 1 \"" + kernel + "\"\ntemplate [[host_name(\"" + name +
+                               "\")]] [[kernel]] decltype(" + kernel + ") " + kernel + ";\n}\n";
+  const Owned<MTLCompileOptions*> options([[MTLCompileOptions alloc] init]);
+  (*options).fastMathEnabled = NO;  // which would take NaN and infinities for numbers that there are not
+  (*options).languageVersion = MTLLanguageVersion3_1;  // the first with bfloat
+  NSError* error = nil;
+  const Owned<id<MTLLibrary>> library(
+      [device newLibraryWithSource:text(source.text + instance) options:*options error:&error]);
+  if (*library == nil) fail_to_compile(source, kernel, error);
+  const Owned<id<MTLFunction>> function([*library newFunctionWithName:text(name)]);
+  if (*function == nil) fail_to_compile(source, kernel, nil);
+  const id<MTLComputePipelineState> pipeline = [device newComputePipelineStateWithFunction:*function error:&error];
+  if (pipeline == nil) fail_to_compile(source, kernel, error);
+  return pipeline;
+}
+
+// Kept for good, once a device.
+id<MTLComputePipelineState> pipeline_of(id<MTLDevice> device, const Source& source, const std::string& kernel) {
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::tuple<id<MTLDevice>, const char*, std::string>, id<MTLComputePipelineState>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const std::tuple<id<MTLDevice>, const char*, std::string> key{device, source.text, kernel};
+  const auto found = known->find(key);
+  if (found != known->end()) return found->second;
+  return known->emplace(key, compile(device, source, kernel)).first->second;
+}
+
+struct Encoding {
+  const char* label;
+  void (*call)(void* context, Encoder& encoder);
+  void* context;
+  std::exception_ptr thrown;
+};
+
+// On torch's queue, where nobody else encodes. No exception may pass through the queue.
+void encode_on_queue(void* given) {
+  auto& encoding = *static_cast<Encoding*>(given);
+  @autoreleasepool {
+    // This ends the encoder that torch may have open.
+    const id<MTLComputeCommandEncoder> metal = [torch::mps::get_command_buffer() computeCommandEncoder];
+    metal.label = text(encoding.label);
+    try {
+      Encoder encoder(metal);
+      encoding.call(encoding.context, encoder);
+    } catch (...) {
+      encoding.thrown = std::current_exception();
+    }
+    [metal endEncoding];
+  }
+}
+
+}  // namespace
+
+const char* type_name(Kind kind) {
+  switch (kind) {
+    case Kind::boolean: return "bool";
+    case Kind::uint8: return "uchar";
+    case Kind::int8: return "char";
+    case Kind::int16: return "short";
+    case Kind::int32: return "int";
+    case Kind::int64: return "long";
+    case Kind::float16: return "half";
+    case Kind::bfloat16: return "bfloat";
+    case Kind::float32: return "float";
+    default: fail("fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU");
+  }
+}
+
+const char* compute_name(Kind kind) {
+  switch (kind) {
+    case Kind::float16:
+    case Kind::bfloat16:
+    case Kind::float32: return "float";
+    default: return "ulong";
+  }
+}
+
+void Encoder::use(const Source& source, const std::string& kernel) {
+  [encoder_ setComputePipelineState:pipeline_of(encoder_.device, source, kernel)];
+}
+
+void Encoder::buffer(int index, Input data) {
+  const bool there = data.base != nullptr;
+  if (there) bound_ = (id<MTLBuffer>)const_cast<void*>(data.base);
+  [encoder_ setBuffer:bound_ offset:there ? static_cast<NSUInteger>(data.offset) : 0 atIndex:static_cast<NSUInteger>(index)];
+}
+
+void Encoder::bytes(int index, const void* value, size_t size) {
+  [encoder_ setBytes:value length:size atIndex:static_cast<NSUInteger>(index)];
+}
+
+void Encoder::threadgroup_floats(int64_t count) {
+  constexpr int64_t unit = 4;  // Metal counts by 16 bytes
+  const int64_t rounded = (count + unit - 1) / unit * unit;
+  [encoder_ setThreadgroupMemoryLength:static_cast<NSUInteger>(rounded) * sizeof(float) atIndex:0];
+}
+
+void Encoder::threads(int64_t width, int64_t height, int64_t group_width) {
+  [encoder_ dispatchThreads:MTLSizeMake(static_cast<NSUInteger>(width), static_cast<NSUInteger>(height), 1)
+      threadsPerThreadgroup:MTLSizeMake(static_cast<NSUInteger>(group_width), 1, 1)];
+}
+
+void Encoder::groups(int64_t width, int64_t height, int64_t threads) {
+  [encoder_ dispatchThreadgroups:MTLSizeMake(static_cast<NSUInteger>(width), static_cast<NSUInteger>(height), 1)
+           threadsPerThreadgroup:MTLSizeMake(static_cast<NSUInteger>(threads), 1, 1)];
+}
+
+void encode(const char* label, void (*call)(void* context, Encoder& encoder), void* context) {
+  Encoding encoding{label, call, context, nullptr};
+  dispatch_sync_f(torch::mps::get_dispatch_queue(), &encoding, encode_on_queue);
+  if (encoding.thrown) std::rethrow_exception(encoding.thrown);
+}
+
+}  // namespace fourfold::mps

@@ -1,0 +1,21 @@
+#include "ops/lltm.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "ops/backend.h"
+#include "recurrent.h"
+
+namespace fourfold::mps {
+namespace {
+
+const Cell& lltm_cell() { return cell<Lltm>("fourfold::lltm", "Lltm"); }
+
+constexpr RecurrentKernels lltm_kernels = recurrent_kernels<lltm_cell>;
+
+}  // namespace
+}  // namespace fourfold::mps
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+  m.impl("lltm", FOURFOLD_BOX(lltm, mps::lltm_kernels));
+  m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, mps::lltm_kernels));
+}

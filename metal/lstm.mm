@@ -1,0 +1,21 @@
+#include "ops/lstm.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "ops/backend.h"
+#include "recurrent.h"
+
+namespace fourfold::mps {
+namespace {
+
+const Cell& lstm_cell() { return cell<Lstm>("fourfold::lstm", "Lstm"); }
+
+constexpr RecurrentKernels lstm_kernels = recurrent_kernels<lstm_cell>;
+
+}  // namespace
+}  // namespace fourfold::mps
+
+STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+  m.impl("lstm", FOURFOLD_BOX(lstm, mps::lstm_kernels));
+  m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, mps::lstm_kernels));
+}

@@ -1,0 +1,17 @@
+// The activations of perceptrons' hidden layers, in one pass over layers that torch's product made.
+#include "elementwise_kernels.h"
+
+namespace fourfold {
+#include "formulas/erf.h"
+
+inline float erf(float x) { return erf_of_float(x); }
+
+#include "formulas/activations.h"
+
+template <typename Activation>
+struct Activate {
+  float forward(float z) const { return Activation::value(z); }
+  float backward(float grad, float kept) const { return Activation::backward(grad, kept); }
+};
+
+}  // namespace fourfold
