@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fourfold.cli import console
-from fourfold.cli.usage import Parser, add_integer, output_file, positive_integer, thread_count
+from fourfold.cli.usage import (
+    Parser,
+    add_integer,
+    add_memory_fraction,
+    limit_memory,
+    output_file,
+    positive_integer,
+    thread_count,
+)
 
 BENCH = """\
 Time fourfold against other ways to run the same mathematics, all in one process and in turns. Numbers are checked
@@ -242,7 +250,8 @@ def add_measurement(parser: Parser, gpu: bool = True) -> None:
     """The options of most benchmarks that say how to measure and where the result goes."""
     group = parser.add_argument_group("measurement")
     if gpu:
-        group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:1 (%(default)s)")
+        group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1 or mps (%(default)s)")
+        add_memory_fraction(group)
     threads = "CPU threads, one table for each (1 2; 1 with --quick)"
     group.add_argument("--threads", type=thread_count, nargs="+", metavar="N", help=threads)
     add_repeats(group)
@@ -279,7 +288,9 @@ def run_benchmark(arguments: argparse.Namespace) -> int:
     from benchmarks import run
     from benchmarks.request import Request
 
-    return run.run(Request.of(vars(arguments)))
+    request = Request.of(vars(arguments))
+    limit_memory(request.benchmark, request.device, vars(arguments).get("memory_fraction"))
+    return run.run(request)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,74 +1,58 @@
-"""What takes the time of a row's calls: on the CPU the host's clock, on a GPU events, with its cache overwritten."""
+"""What takes the time of a row's calls: events, and on a GPU a cache that is overwritten before them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+import fourfold
+from fourfold.cli.timing import synchronize
 
-class Clock(Protocol):
-    """Takes marks before and after work, on the device that does it; what lies between them is read at the end."""
-
-    graphs: bool  # whether the device's work can be captured in CUDA graphs
-
-    def mark(self) -> Any: ...
-
-    def seconds(self, pairs: Sequence[tuple[Any, Any]]) -> float:
-        """The sum over all pairs of marks."""
-
-    def flush(self) -> None:
-        """Leave nothing of the contenders' data in the device's cache."""
-
-    def settle(self) -> None:
-        """Let every contender start alike: nothing in flight, nothing in the device's cache."""
+MANY_BYTES = 2**28  # more than caches hold, and long enough to write that the host meanwhile queues a whole call
 
 
-class HostClock:
-    """For the CPU, where a call returns when its work is done. Nothing is flushed: rows there are warm."""
+class Clock:
+    """Takes marks before and after work, on the device that does it; what lies between them is read at the end. Nothing
+    is flushed on the CPU: rows there are warm."""
 
-    graphs = False
-    mark = staticmethod(time.perf_counter)
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self.graphs = self.device.type == "cuda"  # whether the device's work can be captured in CUDA graphs
+        self.scratch = None if self.device.type == "cpu" else scratch(self.device)
+        self.events: list[fourfold.Event] = []  # made once: making one takes longer than recording it
+        self.marks = 0
 
-    def seconds(self, pairs: Sequence[tuple[float, float]]) -> float:
-        return sum(end - start for start, end in pairs)
-
-    def flush(self) -> None: ...
-
-    def settle(self) -> None: ...
-
-
-class EventClock:
-    """For a GPU, whose work goes on after a call has returned: events in the current stream."""
-
-    graphs = True
-
-    def __init__(self, device: torch.device):
-        # Large enough, too, that the host queues a whole call while the GPU still writes it.
-        size = max(4 * torch.cuda.get_device_properties(device).L2_cache_size, 2**28)
-        self.scratch = torch.empty(size, dtype=torch.uint8, device=device)
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+    def mark(self) -> fourfold.Event:
+        """Good until the next settle()."""
+        if self.marks == len(self.events):
+            self.events.append(fourfold.Event(self.device))
+        event = self.events[self.marks]
+        self.marks += 1
         event.record()
         return event
 
-    def seconds(self, pairs: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> float:
-        torch.cuda.synchronize()
+    def seconds(self, pairs: Sequence[tuple[fourfold.Event, fourfold.Event]]) -> float:
+        """The sum over all pairs of marks."""
+        synchronize(self.device)
         return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
 
     def flush(self) -> None:
-        self.scratch.zero_()
+        """Leave nothing of the contenders' data in the device's cache."""
+        if self.scratch is not None:
+            self.scratch.zero_()
 
     def settle(self) -> None:
+        """Let every contender start alike: nothing in flight, nothing in the device's cache."""
+        self.marks = 0
         self.flush()
-        torch.cuda.synchronize()
+        synchronize(self.device)
 
 
-def clock_for(device: torch.device) -> Clock:
-    return EventClock(device) if device.type == "cuda" else HostClock()
+def scratch(device: torch.device) -> torch.Tensor:
+    cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    return torch.empty(max(4 * cache, MANY_BYTES), dtype=torch.uint8, device=device)
 
 
 def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, cold: bool = False) -> float:

@@ -15,7 +15,7 @@ from benchmarks.problem import BOTH, COLD, NO_GRAD, OURS, Candidate, Contender, 
 from benchmarks.request import Request
 from fourfold import reference
 
-ELEMENTS = {"cuda": (10**5, 10**6, 10**7, 10**8), "cpu": (10**5, 10**6, 10**7)}
+ELEMENTS = {"cuda": (10**5, 10**6, 10**7, 10**8), "mps": (10**5, 10**6, 10**7), "cpu": (10**5, 10**6, 10**7)}
 FEW = 64  # whose time is the call's
 LARGE = 10**7  # from here on memory is what an elementwise operator waits for
 OF_COPY = 0.95
@@ -68,7 +68,7 @@ def problems(request: Request) -> Iterator[Problem]:
 
 
 def problem(op: str, count: int, precision: Precision, device: torch.device | str = "cpu") -> Problem:
-    on_gpu = torch.device(device).type == "cuda"
+    on_gpu = torch.device(device).type != "cpu"
     moved = TENSORS[op] * count * precision.dtype.itemsize
     targets = [Target(NO_GRAD, 1.0, ONE_PASS[op], 1, op)]
     if op == "axpby" and count == TWO_PASS_COUNT:

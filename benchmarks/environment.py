@@ -46,7 +46,7 @@ def collect(repeats: int, device: torch.device) -> dict[str, Any]:
         "repeats": repeats,
         "trial": repeats < ENOUGH_REPEATS,
     }
-    return facts if device.type == "cpu" else {**facts, "gpu": gpu(device)}
+    return {**facts, "gpu": gpu(device)} if device.type == "cuda" else facts
 
 
 def gpu(device: torch.device) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def nvidia_smi(uuid: str) -> dict[str, str | None]:
 
 
 def clocks(device: torch.device) -> dict[str, str | None] | None:
-    """The clocks that a GPU has now: right after a measurement those that it was taken at. None for a CPU."""
-    if device.type == "cpu":
+    """The clocks that a GPU of NVIDIA's has now: right after a measurement those that it was taken at. Else None."""
+    if device.type != "cuda":
         return None
     said = nvidia_smi(uuid(device))
     return {name: said[name] for name in ("clock_sm", "clock_memory", "temperature")}
@@ -105,7 +105,8 @@ def commit() -> str | None:
 def opening(facts: Mapping[str, Any]) -> str:
     versions = f"fourfold {facts['fourfold']}, torch {facts['torch']}, Python {facts['python']}, {facts['platform']}"
     load = "not kept by this system" if facts["load_average"] is None else f"{facts['load_average']:.2f}"
-    lines = [versions, f"{facts['processor']}; fourfold runs its {facts['cpu_level']} kernels"]
+    where = f"its {facts['cpu_level']} kernels" if facts["device"] == "cpu" else f"on {facts['device']}"
+    lines = [versions, f"{facts['processor']}; fourfold runs {where}"]
     if card := facts.get("gpu"):
         lines[1] = facts["processor"]
         clocks = f"{card['clock_sm'] or 'unknown'}, memory {card['clock_memory'] or 'unknown'}"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import fourfold
 from benchmarks import environment
-from benchmarks.clocks import Clock, clock_for, seconds_per_call
+from benchmarks.clocks import Clock, seconds_per_call
 from benchmarks.timing import summarise
 
 VARIABLE = "FOURFOLD_GPU_PATH"
@@ -109,7 +109,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     repeats = 5 if arguments.quick else 20
-    clock = clock_for(device)
+    clock = Clock(device)
     contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
     before = os.environ.get(VARIABLE)
     try:

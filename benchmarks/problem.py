@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.precision import FLOAT32, Precision
+from fourfold.cli.timing import with_float64
 
 COLD, NO_GRAD, FORWARD, BACKWARD, BOTH = (
     "forward, cold cache",
@@ -81,7 +82,7 @@ def largest_norm(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 
 
 def _wide(result: Tensor, exact: Tensor) -> Tensor:
-    return result.double().view_as(exact)
+    return with_float64(result).view_as(exact)
 
 
 def worst(errors: Any) -> float:
@@ -132,8 +133,8 @@ class Problem:
 
     def exact(self) -> list[Tensor]:
         """Outputs and parameters' gradients in float64, of the numbers as they are in the problem's precision."""
-        parameters = [p.double().requires_grad_() for p in self.parameters]
-        inputs = [x.double() for x in self.inputs]
+        parameters = [with_float64(p).requires_grad_() for p in self.parameters]
+        inputs = [with_float64(x) for x in self.inputs]
         return self.results(Candidate(lambda *inputs: self.definition(*inputs, *parameters), parameters), inputs)
 
     def results(self, candidate: Candidate, inputs: Sequence[Tensor] | None = None) -> list[Tensor]:

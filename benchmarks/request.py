@@ -38,11 +38,11 @@ class Request:
         """From the command line's options, under its names. Raises UsageError for what can't be met on this machine."""
         benchmark, quick = options["benchmark"], options["quick"]
         device = usable_device(benchmark, options.get("device") or "cpu")
-        if device.type == "cuda" and options.get("threads"):
+        if device.type != "cpu" and options.get("threads"):
             raise UsageError(f"{benchmark}: expected --threads only with --device cpu, but got {device}")
         precisions = [PRECISIONS[name] for name in options.get("dtype") or ()]
-        if device.type == "cpu" and any(precision.tf32 for precision in precisions):
-            raise UsageError(f"{benchmark}: expected --dtype tf32 only with --device cuda, but got cpu")
+        if device.type != "cuda" and any(precision.tf32 for precision in precisions):
+            raise UsageError(f"{benchmark}: expected --dtype tf32 only with --device cuda, but got {device}")
         if options.get("plots") is not None and importlib.util.find_spec("matplotlib") is None:
             raise UsageError(f"{benchmark}: expected matplotlib for --plots, but it is missing: pip install matplotlib")
         if options.get("plots") is not None:
@@ -53,7 +53,7 @@ class Request:
             sizes,
             device,
             precisions,
-            options.get("threads") or ([1] if quick or device.type == "cuda" else [1, 2]),
+            options.get("threads") or ([1] if quick or device.type != "cpu" else [1, 2]),
             options.get("repeats") or (5 if quick else 40),
             quick,
             frozenset(options.get("skip") or ()) | (SLOW_TO_BUILD if quick and device.type == "cpu" else frozenset()),
@@ -63,9 +63,9 @@ class Request:
         )
 
     def precisions_or(self, names: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:
-        """What was asked for; else the former on a GPU, and the latter on the CPU."""
-        chosen = names if self.device.type == "cuda" else on_cpu
-        return list(self.precisions) or [PRECISIONS[name] for name in chosen]
+        """What was asked for; else the former on a GPU, of which only NVIDIA's have TF32, and the latter on the CPU."""
+        chosen = [PRECISIONS[name] for name in (on_cpu if self.device.type == "cpu" else names)]
+        return list(self.precisions) or [p for p in chosen if self.device.type == "cuda" or not p.tf32]
 
 
 def usable_device(benchmark: str, name: str) -> torch.device:
@@ -73,10 +73,15 @@ def usable_device(benchmark: str, name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"{benchmark}: expected --device to be cpu, cuda or cuda:1, but got {name!r}")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"{benchmark}: expected --device to be cpu, cuda, cuda:1 or mps, but got {name!r}")
     if device.type == "cpu":
         return device
+    if device.type == "mps":
+        if not torch.backends.mps.is_available():
+            sees = f"torch {torch.__version__} sees no GPU of Apple's"
+            raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: {sees}")
+        return with_kernels(benchmark, "metal", torch.device("mps", 0))
     if torch.version.cuda is None:
         built = f"torch {torch.__version__} is built without CUDA"
         raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: {built}")
@@ -85,7 +90,13 @@ def usable_device(benchmark: str, name: str) -> torch.device:
     if (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise UsageError(f"{benchmark}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
-    state = fourfold.backends()["cuda"]
+    return with_kernels(benchmark, "cuda", torch.device("cuda", device.index or 0))
+
+
+def with_kernels(benchmark: str, backend: str, device: torch.device) -> torch.device:
+    """The device, where this fourfold has kernels for it."""
+    state = fourfold.backends()[backend]
     if not state["usable"]:
-        raise UsageError(f"{benchmark}: expected a fourfold with CUDA kernels, but of them: {state['reason']}")
-    return torch.device("cuda", device.index or 0)
+        words = {"cuda": "CUDA", "metal": "Metal"}[backend]
+        raise UsageError(f"{benchmark}: expected a fourfold with {words} kernels, but of them: {state['reason']}")
+    return device

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks import environment, records, tables, targets
-from benchmarks.clocks import clock_for
+from benchmarks.clocks import Clock
 from benchmarks.comparison import compare
 from benchmarks.problem import Problem
 from benchmarks.report import Report
@@ -27,8 +27,9 @@ LEGEND = (
 )
 GPU_LEGEND = """\
 Timed with events; before each sample the GPU's cache is overwritten and nothing is in flight. A row is what its calls
-take from Python, one after the other: where the GPU waits for them, the host's time. A row with CUDA graph replays
-what one call put on the GPU: the device's time. "cold cache": overwritten before every call, each timed by itself."""
+take from Python, one after the other: where the GPU waits for them, the host's time. "cold cache": overwritten before
+every call, each timed by itself."""
+GRAPH_LEGEND = "A row with CUDA graph replays what one call put on the GPU: the device's time."
 
 
 @dataclasses.dataclass
@@ -69,7 +70,8 @@ def run(request: Request) -> int:
                 save(request, done, complete=False)  # so that a run cut short leaves what it measured
     if request.device.type == "cuda":
         done.facts["gpu"]["at_the_end"] = environment.nvidia_smi(environment.uuid(request.device))
-    print("\n".join(["", LEGEND] + [GPU_LEGEND] * (request.device.type == "cuda")))
+    legends = [GPU_LEGEND] * (request.device.type != "cpu") + [GRAPH_LEGEND] * (request.device.type == "cuda")
+    print("\n".join(["", LEGEND, *legends]))
     if done.outcomes:
         print(f"\n{targets.summary(done.outcomes)}")
     save(request, done, complete=True)
@@ -82,7 +84,7 @@ def threads_of(problem: Problem, request: Request) -> list[int]:
 
 
 def comparisons(module: ModuleType, request: Request) -> Iterator[tables.Comparison]:
-    clock = clock_for(request.device)
+    clock = Clock(request.device)
     for problem in module.problems(request):
         for count in threads_of(problem, request):
             with timing.pinned_threads(count), problem.precision.allowed():

@@ -27,6 +27,7 @@ SIZES = {
         (1, 512, 512, 1024),
         (16, 32, 128, 100),
     ),
+    "mps": ((16, 32, 128, 100), (1, 512, 512, 100), (64, 512, 512, 100)),
     "cpu": ((16, 32, 128, 100), (1, 32, 128, 100), (1, 512, 512, 100), (16, 512, 512, 100)),
 }
 # Beside the list's first, what the plots are drawn of: one size at a time away from it.
@@ -63,7 +64,7 @@ NO_LOSS = "LSTM and GRU, every row"
 
 
 def problems(request: Request) -> Iterator[Problem]:
-    on_gpu = request.device.type == "cuda"
+    on_gpu = request.device.type != "cpu"
     kinds = [KINDS[name] for name in request.kinds or (["LLTM"] if on_gpu else KINDS)]
     precisions = request.precisions_or(ON_GPU, on_cpu=("float32",) if request.quick else ("float32", "autocast"))
     for kind in kinds:
@@ -103,7 +104,7 @@ def problem(
 
     state = (batch_size, hidden_size)
     drawn = draw_parameters(kind, sizes, generator)
-    on_gpu = torch.device(device).type == "cuda"
+    kind_of_device = torch.device(device).type
     shape = ", ".join([f"batch {batch_size}", f"input {input_size}", f"hidden {hidden_size}", f"{time} steps"])
     return Problem(
         title=f"{kind.name}, {shape}, {precision.words}",
@@ -120,8 +121,8 @@ def problem(
             normal(*shape) / 8 for shape in ((time, batch_size, hidden_size), *(state for _ in range(kind.states)))
         ),
         rate=Rate("µs/step", lambda seconds: 1e6 * seconds / time),
-        baseline=f"{PLAIN}, CUDA graph" if on_gpu else "" if kind is LLTM else f"nn.{kind.name}",
-        targets=gpu_targets(sizes, precision) if on_gpu else cpu_targets(kind, sizes, precision),
+        baseline=f"{PLAIN}, CUDA graph" if kind_of_device == "cuda" else "" if kind is LLTM else f"nn.{kind.name}",
+        targets=targets(kind, sizes, precision, kind_of_device),
         kind=kind.name,
     )
 
@@ -130,6 +131,12 @@ def rounding(precision: Precision, time: int) -> float:
     """A state of 16 bits is rounded at each of T steps, which adds up as a random walk does; twice that for what a
     step makes of its errors, and twice for the gradients, which are sums of such steps."""
     return precision.unit * (4 * math.sqrt(time) if precision.products.itemsize == 2 else 8)
+
+
+def targets(kind: Kind, sizes: Mapping[str, int], precision: Precision, device: str) -> tuple[Target, ...]:
+    if device == "cpu":
+        return cpu_targets(kind, sizes, precision)
+    return gpu_targets(sizes, precision) if device == "cuda" else ()
 
 
 def gpu_targets(sizes: Mapping[str, int], precision: Precision) -> tuple[Target, ...]:
@@ -209,7 +216,7 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     kind = KINDS[problem.kind]
     shape = (problem.sizes["input_size"], problem.sizes["hidden_size"])
     made = {"device": problem.device, "dtype": problem.precision.dtype}
-    on_gpu = problem.device.type == "cuda"
+    on_gpu = problem.device.type != "cpu"
     packed = {} if problem.batch_sizes is None else {"batch_sizes": problem.batch_sizes}
     rows = []
     if kind is LLTM:

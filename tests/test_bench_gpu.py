@@ -100,8 +100,9 @@ def test_the_gpus_clock_flushes_and_waits_outside_its_events(monkeypatch):
     done, now = [], itertools.count(5)
 
     class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
+        def __init__(self, device):
+            assert device == torch.device("cuda")
+            done.append("made")
 
         def record(self):
             self.at = next(now)
@@ -111,15 +112,25 @@ def test_the_gpus_clock_flushes_and_waits_outside_its_events(monkeypatch):
             assert done[-1] == "synchronize"  # an event that hasn't happened yet has no time
             return float(end.at - self.at)
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("synchronize"))
+    monkeypatch.setattr(fourfold, "Event", Event)
+    monkeypatch.setattr(clocks, "synchronize", lambda device: done.append("synchronize"))
+    monkeypatch.setattr(clocks, "scratch", lambda device: torch.ones(8))
+    clock = clocks.Clock("cuda")
+    assert clock.graphs and not clocks.Clock("mps").graphs and not clocks.Clock().graphs
+    for made in (["made"], []):  # events are made once
+        assert clocks.seconds_per_call(clock, lambda: done.append("call"), 2) == pytest.approx(1e-3 / 2)
+        assert done == ["synchronize", *made, "record", "call", "call", *made, "record", "synchronize"]
+        assert not clock.scratch.any()
+        del done[:]
+
+
+def test_what_is_overwritten_is_more_than_the_gpus_cache(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: sizes.append((size, dtype, device.type)))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=100 * 2**20))
-    clock = clocks.EventClock(torch.device("cpu"))
-    assert clock.scratch.numel() == 400 * 2**20
-    clock.scratch = torch.ones(8)
-    assert clocks.seconds_per_call(clock, lambda: done.append("call"), 2) == pytest.approx(1e-3 / 2)
-    assert done == ["synchronize", "record", "call", "call", "record", "synchronize"]
-    assert not clock.scratch.any()
+    for device in ("cuda", "mps"):
+        clocks.scratch(torch.device(device))
+    assert sizes == [(400 * 2**20, torch.uint8, "cuda"), (2**28, torch.uint8, "mps")]
 
 
 def test_forward_and_backward_are_told_apart():
@@ -249,8 +260,10 @@ def refusal(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("cell --device abacus", "cell: expected --device to be cpu, cuda or cuda:1, but got 'abacus'"),
-        ("mlp --device mps", "mlp: expected --device to be cpu, cuda or cuda:1, but got 'mps'"),
+        ("cell --device abacus", "cell: expected --device to be cpu, cuda, cuda:1 or mps, but got 'abacus'"),
+        ("mlp --device xpu", "mlp: expected --device to be cpu, cuda, cuda:1 or mps, but got 'xpu'"),
+        ("cell --memory-fraction 3", "argument --memory-fraction: expected a number from 0 to 2, but got '3'"),
+        ("mlp --memory-fraction 0.5", "mlp: expected --memory-fraction only with --device cuda or mps, but got cpu"),
         ("sequence --dtype tf32", "sequence: expected --dtype tf32 only with --device cuda, but got cpu"),
         ("elementwise --dtype tf32", "argument --dtype: invalid choice: 'tf32'"),
         ("elementwise --elements 0", "argument --elements: expected a positive integer, but got '0'"),
@@ -362,7 +375,7 @@ def test_bench_on_a_gpu(arguments, capsys, tmp_path):
 
 @on_a_gpu
 def test_a_cold_call_of_a_gpu_takes_no_less_than_its_memory_does():
-    clock = clocks.EventClock(torch.device("cuda"))
+    clock = clocks.Clock("cuda")
     x = torch.ones(10**8, device="cuda")
     start = time.perf_counter()
     seconds = clocks.seconds_per_call(clock, lambda: x + 1, 20, cold=True)

@@ -1,13 +1,14 @@
-"""The benchmarks of compile time and of a disturbed machine, and the plots."""
+"""The CPU's clock, the benchmarks of compile time and of a disturbed machine, and the plots."""
 
 import io
 import sys
+import time
 
 import pytest
 import torch
 
 import fourfold
-from benchmarks import compiling, disturbed, plots, sequence, worker
+from benchmarks import clocks, compiling, disturbed, plots, sequence, worker
 from benchmarks.__main__ import main
 from benchmarks.problem import BOTH, NO_GRAD, OURS
 from benchmarks.request import Request
@@ -133,3 +134,11 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(monkeypatch, 
     monkeypatch.setattr("benchmarks.request.importlib.util.find_spec", lambda name: None)
     assert main(["sequence", "--plots", str(tmp_path)]) == 2
     assert "expected matplotlib for --plots, but it is missing: pip install" in capsys.readouterr().err
+
+
+def test_on_the_cpu_marks_are_in_seconds_and_nothing_is_flushed():
+    clock = clocks.Clock()
+    clock.flush()
+    assert 0.02 <= clocks.seconds_per_call(clock, lambda: time.sleep(0.02), 2) < 1
+    assert 0.02 <= clocks.seconds_per_call(clock, lambda: time.sleep(0.02), 2, cold=True) < 1
+    assert clock.scratch is None and len(clock.events) == 4

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import fourfold
 from fourfold import demo, reference
@@ -27,10 +28,10 @@ def run(capsys, *arguments):
 
 def test_the_module_is_a_command():
     done = subprocess.run([sys.executable, "-m", "fourfold", "--help"], capture_output=True, text=True, check=True)
-    assert all(command in done.stdout for command in ("info", "demo", "bench", "examples:"))
+    assert all(command in done.stdout for command in ("info", "demo", "bench", "profile", "examples:"))
 
 
-@pytest.mark.parametrize("command", ["", "info", "demo", "bench", "bench cell"])
+@pytest.mark.parametrize("command", ["", "info", "demo", "bench", "bench cell", "profile"])
 def test_every_help_text_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), "--help"])
@@ -79,6 +80,10 @@ def test_the_cmake_package_is_found_without_torch(tmp_path, capsys):
         ("bench mlp --device abacus", "bench mlp: expected --device to be cpu, cuda, cuda:1 or mps, but got 'abacus'"),
         ("bench cell --output-size 2", "bench cell: expected --output-size only with mlp, but got 2"),
         ("bench mlp --json nowhere/to/be.json", "argument --json: expected a file in a directory that exists"),
+        ("demo --memory-fraction two", "argument --memory-fraction: expected a number from 0 to 2, but got 'two'"),
+        ("demo --memory-fraction nan", "argument --memory-fraction: expected a number from 0 to 2, but got 'nan'"),
+        ("demo --memory-fraction 1", "demo: expected --memory-fraction only with --device cuda or mps, but got cpu"),
+        ("bench mlp --memory-fraction 1", "bench mlp: expected --memory-fraction only with --device cuda or mps, but"),
     ],
 )
 def test_a_mistake_ends_in_one_sentence_and_exit_code_2(arguments, complaint, capsys, tmp_path, monkeypatch):
@@ -91,6 +96,71 @@ def test_a_mistake_ends_in_one_sentence_and_exit_code_2(arguments, complaint, ca
     assert (code, output) == (2, "")
     assert complaint in error
     assert error.startswith("python -m fourfold") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["demo", "bench"])
+@pytest.mark.parametrize(
+    ("device", "fraction", "asked", "refused"),
+    [
+        ("cuda:1", 0.5, [(0.5, 1)], ""),
+        ("cuda", 1.0, [(1.0, None)], ""),
+        ("mps", 2.0, [(2.0,)], ""),
+        ("mps", 0.0, [(0.0,)], ""),
+        ("cuda", 1.5, [], "expected --memory-fraction above 0 and at most 1 with cuda, but got 1.5"),
+        ("cuda", 0.0, [], "expected --memory-fraction above 0 and at most 1 with cuda, but got 0"),
+    ],
+)
+def test_the_memory_fraction_is_given_to_torch_before_anything_runs(
+    command, device, fraction, asked, refused, capsys, tmp_path, monkeypatch
+):
+    class Enough(Exception): ...
+
+    def enough(*arguments):
+        raise Enough
+
+    given = []
+    for module in (torch.cuda, torch.mps):
+        monkeypatch.setattr(module, "set_per_process_memory_fraction", lambda *words: given.append(words))
+    monkeypatch.setattr(corpus, "read", enough)
+    monkeypatch.setattr(bench, "measure", enough)
+    for module in (demo, bench):
+        monkeypatch.setattr(module, "usable_device", lambda command, name: torch.device(name))
+    words = ["demo", "--out", tmp_path] if command == "demo" else ["bench", "cell"]
+    words = [str(word) for word in (*words, "--device", device, "--memory-fraction", fraction)]
+    if refused:
+        assert main(words) == 2 and refused in capsys.readouterr().err
+    else:
+        with pytest.raises(Enough):
+            main(words)
+    assert given == asked
+
+
+def test_bench_has_no_float64_on_mps(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "usable_device", lambda command, name: torch.device(name))
+    assert main(["bench", "cell", "--device", "mps", "--dtype", "float64"]) == 2
+    assert "expected --dtype float64 only on cpu or cuda, but got mps" in capsys.readouterr().err
+
+
+def test_benchs_times_are_of_the_events_of_its_device(monkeypatch):
+    class Event:
+        now = 0
+
+        def __init__(self, device):
+            assert device == torch.device("cpu")
+
+        def record(self):
+            Event.now += 1
+            self.at = Event.now
+
+        def synchronize(self):
+            self.done = True
+
+        def elapsed_time(self, end):
+            return 1000.0 * (end.at - self.at)
+
+    monkeypatch.setattr(fourfold, "Event", Event)
+    way = bench.Way(nn.Linear(3, 2))
+    assert way.sample([torch.randn(4, 3)], torch.device("cpu"), 2) == [0.5, 1.0, 1.0, 2.0]
 
 
 def test_out_that_is_a_file_is_refused_before_training(capsys, tmp_path):

@@ -44,7 +44,16 @@ print(fourfold.cpu_capability(), *sorted(set(sys.modules) - before))
     level, *loaded = done.stdout.split()
     assert level == "default"
     assert "fourfold._C" in loaded
-    assert [name for name in loaded if re.match(r"sympy|torch\._(dynamo|inductor|export)|matplotlib|rich", name)] == []
+    heavy = r"sympy|torch\._(dynamo|inductor|export)|matplotlib|rich|fourfold\.(profiler|cli|demo)"
+    assert [name for name in loaded if re.match(heavy, name)] == []
+
+
+def test_what_is_loaded_later_is_there_when_it_is_asked_for():
+    code = "import fourfold; print(fourfold.profiler.profile, 'profiler' in dir(fourfold)); fourfold.nonesuch"
+    done = run_python(code)
+    assert done.stdout == "<class 'fourfold.profiler.profile'> True\n"
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'fourfold' has no attribute 'nonesuch'"
+    assert run_python("from fourfold import *; profiler.profile, Event, softshrink").returncode == 0
 
 
 def test_the_operators_are_registered():

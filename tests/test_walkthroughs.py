@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import fourfold
 from fourfold import reference
+from machine import devices
 
 
 def test_walkthrough_cpp_extension_on_amd_gpus() -> None:
@@ -66,14 +68,24 @@ def test_walkthrough_lltm_in_python_cpp_and_cuda() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_walkthrough_mps_backend_softshrink() -> None:
-    """The custom Softshrink of the MPS walk-through, used in a Sequential, against torch's own."""
-    custom = nn.Sequential(nn.Linear(8, 8), fourfold.nn.Softshrink(), nn.Linear(8, 2))
+@pytest.mark.parametrize("device", devices())
+def test_walkthrough_mps_backend_softshrink(device: str) -> None:
+    """The custom Softshrink of the MPS walk-through, used in a Sequential, against torch's own, under the profiler as
+    the walk-through runs it."""
+    custom = nn.Sequential(nn.Linear(8, 8), fourfold.nn.Softshrink(), nn.Linear(8, 2)).to(device)
     plain = nn.Sequential(custom[0], nn.Softshrink(), custom[2])
-    x = torch.randn(5, 8, requires_grad=True)
-    torch.testing.assert_close(custom(x), plain(x))
-    torch.testing.assert_close(torch.autograd.grad(custom(x).sum(), x)[0], torch.autograd.grad(plain(x).sum(), x)[0])
-    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.5, -0.5])
+    x = torch.randn(5, 8, device=device, requires_grad=True)
+    with fourfold.profiler.profile() as prof:
+        output = custom(x)
+        grads = torch.autograd.grad(output.sum(), (x, *custom.parameters()))
+    expected = plain(x)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(grads, torch.autograd.grad(expected.sum(), (x, *plain.parameters())))
+    ours = sorted((row.operator, row.calls, row.dtype, row.device) for row in prof.rows() if row.is_fourfolds)
+    names = ("fourfold::softshrink", "fourfold::softshrink_backward")
+    assert ours == [(name, 1, "float32", device) for name in names]
+    assert all(name in str(prof) for name in names)
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.5, -0.5], device=device)
     torch.testing.assert_close(fourfold.softshrink(special), nn.functional.softshrink(special), equal_nan=True)
 
 

@@ -5,6 +5,8 @@ from fourfold import _cmake
 if _cmake.asked_for_alone():
     raise SystemExit(_cmake.print_folder())
 
+import importlib as _importlib
+
 import torch as _torch
 
 _TORCH_MINIMUM = (2, 10)
@@ -33,13 +35,17 @@ from fourfold import _native, functional, nn, reference
 _native.enable_gradients()
 
 from fourfold._backends import backends, cpu_capability, operator_names
+from fourfold._event import Event
 from fourfold._optimize import optimize, restore
 from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *
 
 __version__: str = _C.build_info()["version"]
 
+_LATER = ("profiler",)  # loaded when they are first asked for
+
 __all__ = [
+    "Event",
     "backends",
     "cpu_capability",
     "freeze",
@@ -52,4 +58,15 @@ __all__ = [
     "restore",
     "unfreeze",
     *functional.__all__,
+    *_LATER,
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        return _importlib.import_module(f"fourfold.{name}")
+    raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -1,4 +1,4 @@
-"""The command line: ``python -m fourfold {info,demo,bench}``."""
+"""The command line: ``python -m fourfold {info,demo,bench,profile}``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import fourfold
 from fourfold import _cmake, demo
-from fourfold.cli import bench, info
+from fourfold.cli import bench, info, profile
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
@@ -26,6 +26,7 @@ examples:
   python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, in turns
   python -m fourfold bench cell      the C++ extension tutorial's table: one step of the LLTM
   python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron
+  python -m fourfold profile run.py  run a script, and print which operators took the time
   python -m fourfold --cmake-dir     what a C++ program's CMake takes as fourfold_DIR"""
 
 INFO = """\
@@ -80,6 +81,7 @@ def build_parser() -> Parser:
     add_info(commands)
     add_demo(commands)
     add_bench(commands)
+    profile.add_to(commands)
     return parser
 
 

@@ -4,7 +4,6 @@ import argparse
 import copy
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 import fourfold
 from fourfold import reference
 from fourfold.cli import timing
-from fourfold.cli.usage import UsageError, usable_device
+from fourfold.cli.usage import UsageError, limit_memory, usable_device
 
 SIZES = {
     "cell": {"batch_size": 16, "input_size": 32, "hidden_size": 128},
@@ -41,29 +40,35 @@ class Way:
     def results(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs and the parameters' gradients, in float64."""
         outputs = self(*inputs)
-        return [r.detach().double() for r in (*outputs, *torch.autograd.grad(total(outputs), self.parameters))]
+        gradients = torch.autograd.grad(total(outputs), self.parameters)
+        return [timing.with_float64(result.detach()) for result in (*outputs, *gradients)]
 
     def sample(self, inputs: Sequence[Tensor], device: torch.device, iterations: int) -> Sequence[float]:
         """The tutorial's loop: forward and backward timed apart, gradients cleared between; first, forward without."""
 
-        def now() -> float:
-            timing.synchronize(device)
-            return time.perf_counter()
-
-        start, forward, backward = now(), 0.0, 0.0
+        first, last = events(device, 2)
+        first.record()
         with torch.no_grad():
             for _ in range(iterations):
                 self(*inputs)
-        without = now() - start
-        for _ in range(iterations):
+        last.record()
+        marks = [events(device, 3) for _ in range(iterations)]
+        for start, middle, end in marks:
             for parameter in self.parameters:
                 parameter.grad = None
-            start = now()
+            start.record()
             outputs = self(*inputs)
-            middle = now()
+            middle.record()
             total(outputs).backward()
-            forward, backward = forward + middle - start, backward + now() - middle
-        return [seconds / iterations for seconds in (without, forward, backward, forward + backward)]
+            end.record()
+        marks[-1][-1].synchronize()
+        forward, backward = (sum(mark[k].elapsed_time(mark[k + 1]) for mark in marks) for k in (0, 1))
+        times = (first.elapsed_time(last), forward, backward, forward + backward)
+        return [1e-3 * milliseconds / iterations for milliseconds in times]
+
+
+def events(device: torch.device, count: int) -> list[fourfold.Event]:
+    return [fourfold.Event(device) for _ in range(count)]
 
 
 def total(outputs: tuple[Tensor, ...]) -> Tensor:
@@ -84,6 +89,9 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"bench cell: expected --output-size only with mlp, but got {options.output_size}")
     sizes = {name: getattr(options, name) or size for name, size in SIZES[options.suite].items()}
     device = usable_device(f"bench {options.suite}", options.device)
+    if device.type == "mps" and options.dtype == "float64":
+        raise UsageError(f"bench {options.suite}: expected --dtype float64 only on cpu or cuda, but got mps")
+    limit_memory(f"bench {options.suite}", device, options.memory_fraction)
     with timing.pinned_threads(options.threads or torch.get_num_threads()), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         load = timing.load_average()  # before anything runs
@@ -116,7 +124,7 @@ def measure(
     with torch.no_grad():
         for mine, theirs in zip(ours.parameters, plain.parameters, strict=True):
             mine.copy_(theirs.view_as(mine))
-    exact = Way(copy.deepcopy(plain.module).double()).results([x.double() for x in inputs])
+    exact = Way(timing.with_float64(copy.deepcopy(plain.module))).results([*map(timing.with_float64, inputs)])
     errors = {name: largest_error(way.results(inputs), exact) for name, way in ways.items()}
     allowed = tolerance(dtype, max(input_size + hidden_size, batch_size))
     checked = {"tolerance": allowed, "relative_errors": errors}

@@ -3,10 +3,19 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 NOISY_LOAD = 0.3
+
+
+def with_float64(tensor_or_module: Any) -> Any:
+    """The same in float64, which Apple's GPUs don't have: from there, on the CPU."""
+    tensors = [tensor_or_module] if isinstance(tensor_or_module, torch.Tensor) else tensor_or_module.parameters()
+    if any(tensor.device.type == "mps" for tensor in tensors):
+        tensor_or_module = tensor_or_module.cpu()  # first: Metal can't convert either
+    return tensor_or_module.double()
 
 
 def synchronize(device: torch.device) -> None:

@@ -64,6 +64,17 @@ def positive_number(text: str) -> float:
     return value
 
 
+def memory_fraction(text: str) -> float:
+    """The most that any backend takes; :func:`limit_memory` knows the device."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 2:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2, but got {text!r}")
+    return value
+
+
 def output_file(text: str) -> Path:
     """A file to be written later; refused now when that can't work, so that no long run ends in an error."""
     reason = why_unwritable(Path(text))
@@ -108,10 +119,33 @@ def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: s
 
 
 def add_machine(group: argparse._ArgumentGroup) -> None:
-    """The options of :func:`usable_device` and of how many threads run."""
+    """The options of :func:`usable_device`, of :func:`limit_memory` and of how many threads run."""
     device = "where both run: cpu, cuda, cuda:1, mps (%(default)s)"
     group.add_argument("--device", default="cpu", metavar="NAME", help=device)
+    add_memory_fraction(group)
     group.add_argument("--threads", type=thread_count, metavar="N", help="CPU threads (torch's own choice)")
+
+
+def add_memory_fraction(group: argparse._ArgumentGroup) -> None:
+    text = (
+        "the part of a GPU's memory that torch may take: on cuda up to 1; on mps up to 2, of what Metal recommends, "
+        "and 0 for any (torch's own choice)"
+    )
+    group.add_argument("--memory-fraction", type=memory_fraction, metavar="X", help=text)
+
+
+def limit_memory(command: str, device: torch.device, fraction: float | None) -> None:
+    """Let torch allocate no more than that part of a GPU's memory; None changes nothing."""
+    if fraction is None:
+        return
+    if device.type == "cuda" and 0 < fraction <= 1:
+        torch.cuda.set_per_process_memory_fraction(fraction, device.index)
+    elif device.type == "mps":
+        torch.mps.set_per_process_memory_fraction(fraction)
+    elif device.type == "cuda":
+        raise UsageError(f"{command}: expected --memory-fraction above 0 and at most 1 with cuda, but got {fraction:g}")
+    else:
+        raise UsageError(f"{command}: expected --memory-fraction only with --device cuda or mps, but got {device}")
 
 
 def usable_device(command: str, name: str) -> torch.device:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fourfold.cli.timing import pinned_threads
-from fourfold.cli.usage import UsageError, output_directory, usable_device
+from fourfold.cli.usage import UsageError, limit_memory, output_directory, usable_device
 from fourfold.demo import corpus as corpora
 from fourfold.demo import report
 from fourfold.demo.training import Run, agreement, in_turns, prepare, speedups, write
@@ -22,6 +22,7 @@ def run(options: argparse.Namespace) -> int:
     if options.steps < 2:
         raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
     device = usable_device("demo", options.device)
+    limit_memory("demo", device, options.memory_fraction)
     output_directory("demo", "--out", options.out, PICTURE)
     if options.sequence_length >= corpora.LENGTH:
         raise UsageError(

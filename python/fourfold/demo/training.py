@@ -1,7 +1,6 @@
 """The demo's model and the two trainings, in turns."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 import fourfold
 from fourfold import reference
-from fourfold.cli.timing import synchronize
 from fourfold.demo.corpus import Corpus
 
 State = tuple[Tensor, Tensor]
@@ -46,8 +44,8 @@ class Run:
         batches = [corpus.batch(batch_size, sequence_length, self.generator) for _ in range(steps)]
         batches = [(tokens.to(device), targets.to(device)) for tokens, targets in batches]
         losses = []
-        synchronize(device)
-        start = time.perf_counter()
+        start, end = fourfold.Event(device), fourfold.Event(device)
+        start.record()
         for tokens, targets in batches:
             logits, _ = self.model(tokens)
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -57,8 +55,9 @@ class Run:
             self.optimizer.step()
             self.schedule.step()
             losses.append(loss.detach())
-        synchronize(device)
-        self.seconds.append((time.perf_counter() - start) / steps)
+        end.record()
+        end.synchronize()
+        self.seconds.append(1e-3 * start.elapsed_time(end) / steps)
         self.losses += torch.stack(losses).tolist()
 
 

@@ -1,0 +1,180 @@
+"""What takes the time: a profile of torch's and fourfold's operators, on every backend."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from fourfold._event import Event
+from fourfold.profiler import _records, _rows, _table
+from fourfold.profiler._rows import Row
+
+__all__ = ["Row", "profile"]
+
+Row.__module__ = __name__  # where people import it from
+NSIGHT = "NSYS_PROFILING_SESSION_ID"  # which Nsight Systems sets for what it runs
+RANGES = (
+    "No table: the operators were given to NVTX or roctx as ranges, and the tool that recorded them shows their times. "
+    "Without it, or with nvtx=False, there is a table."
+)
+
+_lock = threading.Lock()
+_running: profile | None = None
+
+
+class profile:
+    """Profile a block: which operators ran, how often, in what dtype and how long, what was copied between devices, and
+    what fell back to the CPU.
+
+        with fourfold.profiler.profile() as prof:
+            model(x).sum().backward()
+        print(prof)  # the table
+        prof.export_chrome_trace("trace.json")
+
+    It is torch.profiler.profile, of the CPU and of the accelerator that torch has here, recording shapes. On MPS it
+    also starts torch.mps.profiler, so that operators appear by name in Metal System Trace.
+
+    with_stack: also record the lines of Python, for the trace; slower.
+    nvtx: instead give operators to NVTX (on AMD GPUs roctx) as ranges, which Nsight Systems or rocprof shows. There is
+    then no table and no trace: torch does one of the two at a time. None: where Nsight Systems runs this process and
+    torch has a GPU.
+
+    A profile is of one block. Raises ValueError for stacks in ranges; entering raises RuntimeError while another
+    profile runs, or where nvtx=True has no GPU. An exception in the block ends the profile and passes through.
+    """
+
+    def __init__(self, *, with_stack: bool = False, nvtx: bool | None = None):
+        if nvtx is None:
+            nvtx = NSIGHT in os.environ and torch.cuda.is_available()
+        if nvtx and with_stack:
+            raise ValueError("profile: expected with_stack=False with NVTX ranges, which hold no stack, but got True")
+        self._with_stack, self._nvtx = with_stack, nvtx
+        self._torchs: Any = None
+        self._started = contextlib.ExitStack()
+        self._start: Event | None = None
+        self._elapsed: float | None = None
+        self._done = False
+        self._rows: list[Row] | None = None
+        self._trace: bytes | None = None  # compressed
+
+    def __enter__(self) -> profile:
+        global _running
+        if self._start is not None:
+            again = "make another one: with fourfold.profiler.profile() as prof"
+            raise RuntimeError(f"profile: expected one that was not used yet, but this one was; {again}")
+        if self._nvtx and not torch.cuda.is_available():
+            sees = f"torch {torch.__version__} sees none; leave nvtx out"
+            raise RuntimeError(f"profile: expected a GPU of NVIDIA or AMD for nvtx=True, but {sees}")
+        with _lock:
+            if _running is not None or torch.autograd._profiler_enabled():
+                raise RuntimeError("profile: expected no other profile to be running, but one is; end its block first")
+            _running = self
+        with contextlib.ExitStack() as started:  # what was started is stopped where the next can't be
+            started.callback(_end)
+            if self._nvtx:
+                started.enter_context(torch.autograd.profiler.emit_nvtx())
+            else:
+                self._torchs = _torchs_profiler(self._with_stack)
+                with warnings.catch_warnings():  # torch 2.10 warns of a second use, at the first
+                    warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+                    started.enter_context(self._torchs)
+            if torch.backends.mps.is_available():
+                torch.mps.profiler.start("interval")
+                started.callback(torch.mps.profiler.stop)
+            self._start = Event()
+            self._start.record()
+            self._started = started.pop_all()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        with self._started:
+            self._done = True
+            try:
+                end = Event(self._start.device)
+                end.record()
+                end.synchronize()  # signposts and kernels that end later would be lost
+                self._elapsed = self._start.elapsed_time(end)
+            except RuntimeError:  # a device that failed in the block fails here again: the block's own error says more
+                if error is None:
+                    raise
+
+    @property
+    def elapsed_time(self) -> float | None:
+        """The ms from the block's beginning until its work was done; None where the device failed. Raises RuntimeError
+        before the block has ended."""
+        self._expect_end("elapsed_time")
+        return self._elapsed
+
+    def rows(self) -> list[Row]:
+        """What the table shows, in the order in which the operators were first called; empty with NVTX ranges. Raises
+        RuntimeError before the block has ended."""
+        self._expect_end("rows")
+        if self._rows is None:
+            result = None if self._nvtx else self._torchs.profiler.kineto_results
+            self._rows = [] if self._nvtx else _rows.rows_of(_records.calls_of(result), _records.work_of(result))
+        return self._rows
+
+    def table(self, torch_rows: int | None = 10) -> str:
+        """The rows as text: fourfold's operators, then torch's and what else took time; what takes most stands first.
+
+        torch_rows: how many of the latter stand alone; the others are added up in one. None: all, and 0: none. Those
+        that fell back to the CPU always do. Raises ValueError for a negative number, and RuntimeError before the block
+        has ended.
+        """
+        self._expect_end("table")
+        if torch_rows is not None and torch_rows < 0:
+            raise ValueError(f"profile.table: expected torch_rows to be None or from 0 on, but got {torch_rows}")
+        return RANGES if self._nvtx else _table.table(self.rows(), self._elapsed, torch_rows)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what was recorded as a Chrome trace, which https://ui.perfetto.dev shows; compressed where the name
+        ends in .gz. Raises RuntimeError before the block has ended and with NVTX ranges, and OSError."""
+        self._expect_end("export_chrome_trace")
+        if self._nvtx:
+            why = "the operators were given to NVTX or roctx; profile with nvtx=False"
+            raise RuntimeError(f"profile.export_chrome_trace: expected a profile that recorded, but {why}")
+        if self._trace is None:  # torch writes it once
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "trace.json.gz"
+                self._torchs.export_chrome_trace(str(file))
+                self._trace = file.read_bytes()
+        compressed = io.BytesIO(self._trace)
+        source = compressed if str(path).endswith(".gz") else gzip.GzipFile(fileobj=compressed)
+        with Path(path).open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+    def _expect_end(self, what: str) -> None:
+        if not self._done:
+            said = "is still running" if self._start is not None else "was not begun"
+            raise RuntimeError(
+                f"profile.{what}: expected a block that has ended, but it {said}; read it after the block"
+            )
+
+
+def _end() -> None:
+    global _running
+    _running = None
+
+
+def _torchs_profiler(with_stack: bool) -> torch.profiler.profile:
+    """Of the CPU, and of the accelerator where torch's profiler knows its kind."""
+    known = {torch.profiler.ProfilerActivity.CPU}
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    activity = getattr(torch.profiler.ProfilerActivity, accelerator.type.upper(), None) if accelerator else None
+    if activity in torch.profiler.supported_activities():
+        known.add(activity)
+    return torch.profiler.profile(activities=known, record_shapes=True, with_stack=with_stack)

@@ -1,0 +1,99 @@
+"""What torch.profiler has recorded, as calls and the work that they put on a device: all that the table is made of."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.autograd import DeviceType
+
+Kind = Literal["operator", "autograd", "region", "part"]
+OPERATOR = re.compile(r"\w+::\w+")
+ENGINE = "autograd::engine::"
+PLAIN_NODE = re.compile(r"\w+Backward\d+|torch::autograd::\w+|fourfold_\w+")  # which only calls operators
+
+
+class Operand(NamedTuple):
+    """A tensor that was given to a call; those of a list each."""
+
+    device: torch.device
+    dtype: torch.dtype
+    elements: int
+
+
+class Work(NamedTuple):
+    """A kernel, copy or fill that ran on a device, by its type. call: the id of the call that put it there, else 0."""
+
+    call: int
+    device: str
+    name: str
+    nanoseconds: int
+
+
+@dataclass
+class Call:
+    """Something that the host ran: an operator; a node of autograd or its engine; a region that somebody named; or a
+    part of one of these that torch names too."""
+
+    id: int
+    name: str
+    nanoseconds: int  # on the host, what it calls included
+    kind: Kind = "operator"
+    operands: tuple[Operand, ...] = ()
+    calls: list[Call] = field(default_factory=list)
+
+
+def calls_of(result: Any) -> list[Call]:
+    """The outermost calls of a result of torch's profiler, recorded with shapes. Frames of Python, and calls of the
+    driver's library, are left out: what lies in them takes their place."""
+    outermost: list[Call] = []
+    events = [(event, outermost) for event in reversed(result.experimental_event_tree())]
+    while events:  # no recursion: with Python's frames the tree is as deep as they are
+        event, siblings = events.pop()
+        tag, fields = event.typed
+        if tag.name == "TorchOp":
+            kind = kind_of(event.name, fields.scope.name)
+            operands = tuple(_operands(fields.inputs))
+            call = Call(event.correlation_id, event.name, event.duration_time_ns, kind, operands)
+            siblings.append(call)
+            siblings = call.calls
+        events += [(child, siblings) for child in reversed(event.children)]
+    return outermost
+
+
+def kind_of(name: str, scope: str) -> Kind:
+    """scope: torch's RecordScope, by its name. A node that somebody wrote, or compiled, counts as an operator: its time
+    is that code's."""
+    if scope == "USER_SCOPE":
+        return "region"
+    if scope == "BACKWARD_FUNCTION":
+        return "autograd" if PLAIN_NODE.fullmatch(name) else "operator"
+    if name.startswith(ENGINE):
+        return "autograd"
+    return "operator" if OPERATOR.fullmatch(name) else "part"
+
+
+def _operands(inputs: list[Any]) -> Iterator[Operand]:
+    for value in inputs:
+        if isinstance(value, list):
+            yield from _operands(value)
+        elif hasattr(value, "sizes"):
+            yield Operand(value.device, value.dtype, math.prod(value.sizes))
+
+
+def work_of(result: Any) -> list[Work]:
+    """What ran on devices beside the CPU, as far as torch's profiler knows: nothing on MPS."""
+    return [
+        Work(event.linked_correlation_id(), device_of(event.device_type()), event.name(), event.duration_ns())
+        for event in result.events()
+        if event.device_type() != DeviceType.CPU and not event.is_user_annotation()
+    ]
+
+
+def device_of(kind: DeviceType) -> str:
+    """As a tensor there calls its device."""
+    return "cuda" if kind == DeviceType.HIP else kind.name.lower()
