@@ -3,12 +3,18 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-BACKENDS = ("cuda", "hip")
+BACKENDS = ("cuda", "hip", "metal")
 HARDWARE = "run on hardware"
 IN_REGISTERS = "in registers"
 PROOFS = ("compiled", IN_REGISTERS, "linked", "simulated warp 32", "simulated warp 64", HARDWARE)
-# A warp of NVIDIA's has 32 threads; what is launched on AMD's GPUs is not yet written for their registers.
-NOT_APPLICABLE = {("cuda", "simulated warp 64"), ("hip", IN_REGISTERS)}
+# A warp of NVIDIA's and of Apple's has 32 threads. What is launched on AMD's GPUs is not yet written for their
+# registers, and what Apple's system makes of a kernel is seen on a Mac alone.
+NOT_APPLICABLE = {
+    ("cuda", "simulated warp 64"),
+    ("hip", IN_REGISTERS),
+    ("metal", IN_REGISTERS),
+    ("metal", "simulated warp 64"),
+}
 # Whose kernels would wait for local memory in each time step: they must do without. Of others the table only says it.
 STEPPING = ("lltm_cell", "lltm", "lstm", "gru")
 

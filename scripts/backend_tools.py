@@ -26,6 +26,7 @@ APT_PACKAGES = {
     "/usr/include/hip/hip_runtime.h": "libamdhip64-dev",
     "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ocml.bc": "rocm-device-libs",
     "nm": "binutils",
+    "/usr/lib/llvm-19/bin/llvm-install-name-tool": "llvm-19",
 }
 # NVIDIA's own packages of the compiler. Those of 12.8 lack nvcc itself, but have its headers and its assembler.
 NVCC = (
@@ -42,6 +43,11 @@ OLD_HEADERS = (
     "nvidia-cuda-runtime-cu12==12.8.90",
     "nvidia-cuda-cccl-cu12==12.8.90",
 )
+# A compiler and linker for macOS on any system, and both ends of the range of torch's macOS libraries.
+ZIG = ("ziglang==0.17.1",)
+TORCH_FOR_MACOS = {"2.10.0": "macosx_11_0_arm64", "2.15.0": "macosx_14_0_arm64"}
+# Which selectors Apple's frameworks have.
+PYOBJC_METAL = ("pyobjc-framework-Metal==12.2.2",)
 
 
 def run(*command: object, log: Path | None = None, **keywords: object) -> subprocess.CompletedProcess:
@@ -77,16 +83,62 @@ def apt_packages() -> None:
         )
 
 
-def python_packages(folder: Path, wanted: tuple[str, ...]) -> None:
+def python_packages(folder: Path, wanted: tuple[str, ...], platform: str | None = None) -> None:
+    """Packages in a folder of their own; with `platform`, those of that platform."""
     if folder.exists():
         return
     partial = folder.parent / f"{folder.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, *wanted)
+    if platform:
+        install += ("--only-binary=:all:", "--platform", platform, "--python-version", "3.11")
     if run(*install).returncode:
         raise Refused(f"pip could not install {', '.join(wanted)}")
     partial.rename(folder)
+
+
+def macos_torch(version: str) -> Path:
+    """torch's package for macOS, which is only linked against."""
+    folder = WORK / f"torch-{version}-macos"
+    python_packages(folder, (f"torch=={version}",), TORCH_FOR_MACOS[version])
+    return folder / "torch"
+
+
+def metal_metadata() -> Path:
+    """PyObjC's list of the selectors of Apple's Metal, all of its protocols' and those of unusual types."""
+    folder = WORK / "pyobjc-metal"
+    python_packages(folder, PYOBJC_METAL, "macosx_10_9_universal2")
+    return folder / "Metal" / "_metadata.py"
+
+
+def darwin_toolchain(headers: Path) -> Path:
+    """A toolchain file for CMake that builds for macOS on Apple's processors, with the Apple headers in that folder."""
+    zig = WORK / "zig"
+    python_packages(zig, ZIG)
+    folder = WORK / "darwin"
+    folder.mkdir(parents=True, exist_ok=True)
+    words = {"c++": "c++ -target aarch64-macos.14.0", "ar": "ar", "ranlib": "ranlib"}
+    for name, word in words.items():
+        tool = folder / name
+        tool.write_text(
+            f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
+            f"exec '{sys.executable}' -m ziglang {word} \"$@\"\n"
+        )
+        tool.chmod(0o755)
+    file = folder / "toolchain.cmake"
+    file.write_text(f"""set(CMAKE_SYSTEM_NAME Darwin)
+set(CMAKE_SYSTEM_PROCESSOR arm64)
+set(CMAKE_OSX_ARCHITECTURES arm64)
+set(CMAKE_CXX_COMPILER "{folder / "c++"}")
+set(CMAKE_OBJCXX_COMPILER "{folder / "c++"}")
+set(CMAKE_AR "{folder / "ar"}")
+set(CMAKE_RANLIB "{folder / "ranlib"}")
+set(CMAKE_INSTALL_NAME_TOOL /usr/lib/llvm-19/bin/llvm-install-name-tool)
+set(CMAKE_OBJCXX_FLAGS_INIT "-I '{headers}' -Werror")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-F '{headers}'")
+""")
+    return file
 
 
 def nvcc() -> Path:

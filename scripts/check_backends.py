@@ -1,4 +1,4 @@
-"""Compiles every GPU kernel for NVIDIA and for AMD on a machine that needs no GPU, and runs it in the simulator.
+"""Compiles every GPU kernel for NVIDIA, AMD and Apple on a machine that needs no GPU, and runs it in the simulator.
 
     python scripts/check_backends.py
 
@@ -17,14 +17,19 @@ import backend_builds
 import backend_tools
 import fourfold
 import library_symbols
+import metal_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-SIMULATOR_TESTS = tuple(
-    ROOT / "tests" / "simulators" / name for name in ("case_table.py", "paths.py", "faults.py", "devices.py")
-)
+SIMULATOR_FILES = ("case_table.py", "paths.py", "faults.py", "devices.py", "metal_language.py", "broken_metal.py")
+SIMULATOR_TESTS = tuple(ROOT / "tests" / "simulators" / name for name in SIMULATOR_FILES)
 # The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
-SIMULATED = {"32": ("cuda", "hip"), "64": ("hip",)}
+SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
+NEEDS = {
+    "cuda": "needs a GPU (make check-gpu)",
+    "hip": "needs a GPU (make check-gpu)",
+    "metal": "needs a Mac",
+}
 ONLY_A_DEVICE = """\
 What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
 over the same tiles; that its memory orders what the flags between blocks ask for, which the simulator holds to the
@@ -32,8 +37,8 @@ language's rules; and every figure of speed. make check-gpu does."""
 
 
 def simulated(report: Report) -> None:
-    """The tests say by record_property what they ran: an operator, and a warp of 32 or 64. One that names no operator
-    speaks for all."""
+    """The tests say by record_property what they ran: an operator, a warp of 32 or 64, and the backend where it is but
+    one. What a test does not name it speaks for all of."""
     results = WORK / "simulated.xml"
     results.unlink(missing_ok=True)
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *SIMULATOR_TESTS, f"--junitxml={results}")
@@ -46,7 +51,7 @@ def simulated(report: Report) -> None:
         operators = [said["operator"]] if "operator" in said else report.operators
         outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), None)
         for warp in [said["warp"]] if "warp" in said else SIMULATED:
-            for backend in SIMULATED[warp]:
+            for backend in [said["backend"]] if "backend" in said else SIMULATED[warp]:
                 proof = f"simulated warp {warp}"
                 if outcome is not None:
                     why = f"{outcome} in {case.get('name')}; see {log.relative_to(ROOT)}"
@@ -62,9 +67,9 @@ def hardware(report: Report) -> None:
         if document.get("check") == "gpu":
             report.prove(document["backend"], HARDWARE, document["passed"])
             report.facts.append(f"{document['backend']}: run on {document['device']}, see {file.relative_to(ROOT)}")
-    for backend in ("cuda", "hip"):
+    for backend in ("cuda", "hip", "metal"):
         unseen = [o for o in report.operators if (o, backend, HARDWARE) not in report.proved]
-        report.refuse(backend, HARDWARE, "needs a GPU (make check-gpu)", unseen)
+        report.refuse(backend, HARDWARE, NEEDS[backend], unseen)
 
 
 # (what it is called, what it does, the proofs that fall with it)
@@ -73,10 +78,14 @@ STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], 
     ("CUDA: look at the compiled code", backend_builds.cuda_code, (("cuda", IN_REGISTERS),)),
     ("CUDA 12.8: compile", backend_builds.cuda_old, (("cuda", "compiled"),)),
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
+    ("Metal: compile and link for macOS", metal_build.metal, (("metal", "compiled"), ("metal", "linked"))),
     (
         "simulator",
         simulated,
-        (("cuda", "simulated warp 32"), ("hip", "simulated warp 32"), ("hip", "simulated warp 64")),
+        (
+            *((backend, "simulated warp 32") for backend in SIMULATED["32"]),
+            ("hip", "simulated warp 64"),
+        ),
     ),
     ("hardware", hardware, ()),
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from machine import devices
-from op_cases import SIMULATED, Case
+from op_cases import SIMULATED, Case, has_dtype
 
 
 def strided(value: Any) -> Any:
@@ -65,6 +65,7 @@ def laid_out(
         for case, dtype in pairs
         for layout in layouts
         if device != "cpu" or SIMULATED or layout == "contiguous" or case.op in ELEMENTWISE or dtype in TWO_SIZES
+        if has_dtype(dtype, device)
     ]
 
 

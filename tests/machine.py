@@ -20,13 +20,15 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files
 
 
 def devices() -> list[str]:
-    """Where operators run: on the CPU, and on a GPU that this build has kernels for. FOURFOLD_REQUIRE=cuda makes a
-    missing one a failure, for the machine that is there to test it."""
-    gpus = [fourfold.backends()[name] for name in ("cuda", "hip")]
-    found = ["cpu"] + ["cuda"] * any(gpu["usable"] for gpu in gpus)
+    """Where operators run: on the CPU, and on a GPU that this build has kernels for. FOURFOLD_REQUIRE=cuda, or mps,
+    makes a missing one a failure, for the machine that is there to test it."""
+    backends = fourfold.backends()
+    of_device = {"cuda": ("cuda", "hip"), "mps": ("metal",)}
+    found = ["cpu"] + [d for d, names in of_device.items() if any(backends[name]["usable"] for name in names)]
     required = os.environ.get("FOURFOLD_REQUIRE", "cpu")
     if required not in found:
-        raise RuntimeError(f"FOURFOLD_REQUIRE={required}, but of cuda and hip: {[gpu['reason'] for gpu in gpus]}")
+        reasons = [backends[name]["reason"] for name in of_device.get(required, ())]
+        raise RuntimeError(f"FOURFOLD_REQUIRE={required}, but operators run on {found} here: {reasons}")
     return found
 
 

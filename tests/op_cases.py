@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ GRADIENT_TOLERANCE = {
 # largest value, for a sum has large terms.
 ROUNDING_ON_THE_WAY = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # the CPU's tensors are given to a GPU's kernels
+SIMULATED_METAL = Path(os.environ.get("FOURFOLD_SIMULATED", "")).parent.name.startswith("metal")
 
 
 def tolerance(
@@ -78,9 +80,9 @@ class Draw:
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
         if not self.dtype.is_floating_point:
             high = 2 if self.dtype == torch.bool else 100
-            return torch.randint(0, high, shape, generator=self.generator).to(self.device, self.dtype)
+            return torch.randint(0, high, shape, generator=self.generator).to(self.dtype).to(self.device)
         drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale
-        return drawn.to(self.device, self.dtype)
+        return drawn.to(self.dtype).to(self.device)  # in this order: Apple's GPUs have no float64
 
     def mask(self, *shape: int) -> Tensor:
         """True in about a quarter of all places."""
@@ -364,8 +366,17 @@ WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in 
 ]
 
 
+def has_dtype(dtype: torch.dtype, device: str = "cpu") -> bool:
+    """Whether the device's kernels compute in it: Apple's GPUs have no float64."""
+    return dtype != torch.float64 or not (device == "mps" or SIMULATED_METAL)
+
+
+def widest(device: str = "cpu") -> torch.dtype:
+    return torch.float64 if has_dtype(torch.float64, device) else torch.float32
+
+
 def by_dtype(cases: list[Case] = CASES) -> list[tuple[Case, torch.dtype]]:
-    return [(case, dtype) for case in cases for dtype in case.dtypes]
+    return [(case, dtype) for case in cases for dtype in case.dtypes if has_dtype(dtype)]
 
 
 def case_id(value: Any) -> str:

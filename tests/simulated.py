@@ -32,6 +32,7 @@ CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-glo
 CHECKED = ["-DGPUSIM_CHECKED=1", "-fsanitize=kernel-address,undefined", "-fno-sanitize-recover=all"]
 CHECKED += [word for setting in CALLS for word in ("--param", setting)]
 SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
+LENDERS = ("gpusim_lend_to_host", "gpusim_metal_lend")
 # Whose calls from the library's own code go to library/torch_gpu.cpp first.
 WRAPPED = ("torch_call_dispatcher", *(f"aoti_torch_{name}" for name in DEVICE_CALLS))
 
@@ -113,16 +114,24 @@ def translate(folder: Path) -> None:
     declaration of dynamic shared memory; the simulator takes HIP's older macro."""
     run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", folder)
     shared = (folder / "elementwise.hip").rename(folder / "elementwise.cuh")
-    listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
-    for operator in listed[1].split():
-        text = (ROOT / "cmake" / "elementwise.in").read_text()
-        for name, value in (("operator", operator), ("type", operator.title().replace("_", "")), ("source", shared)):
-            text = text.replace(f"@{name}@", str(value))
-        (folder / f"{operator}.hip").write_text(text)
+    elementwise_sources(folder, shared, ".hip")
     from torch.utils.hipify import hipify_python
 
     for path in folder.iterdir():
         path.write_text(hipify_python.replace_extern_shared(path.read_text()))
+
+
+def elementwise_sources(folder: Path, shared: Path, suffix: str) -> dict[str, Path]:
+    """`shared` for each elementwise operator, as a file of its own, as CMake has it (cmake/operators.cmake)."""
+    listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    files = {}
+    for operator in listed[1].split():
+        text = (ROOT / "cmake" / "elementwise.in").read_text()
+        for name, value in (("operator", operator), ("type", operator.title().replace("_", "")), ("source", shared)):
+            text = text.replace(f"@{name}@", str(value))
+        files[operator] = folder / f"{operator}{suffix}"
+        files[operator].write_text(text)
+    return files
 
 
 def run(*command: object) -> None:
@@ -157,17 +166,22 @@ def finished(kernel: Any, simulator: ctypes.CDLL) -> Callable[..., Any]:
     names = [argument.name for argument in kernel._schema.arguments]
     place = names.index("batch_sizes") if "batch_sizes" in names else len(names)
 
+    # What torch keeps on the CPU, where host code may read it.
+    lenders = [getattr(simulator, name) for name in LENDERS if hasattr(simulator, name)]
+
     @torch.compiler.disable  # Dynamo would look into it, as into any function in Python, and break its graph there
     def call(*args: Any, **keywords: Any) -> Any:
-        if len(args) > place and args[place] is not None and hasattr(simulator, "gpusim_lend_to_host"):
-            # torch keeps it on the CPU, where host code may read it.
+        if len(args) > place and args[place] is not None and lenders:
             sizes = args[place].contiguous()
-            simulator.gpusim_lend_to_host(ctypes.c_void_p(sizes.data_ptr()))
+            for lend in lenders:
+                lend(ctypes.c_void_p(sizes.data_ptr()))
             args = (*args[:place], sizes, *args[place + 1 :])
         try:
             return kernel(*args, **keywords)
         finally:
             simulator.gpusim_synchronize()
+            for lend in lenders:
+                lend(None)
 
     return call
 

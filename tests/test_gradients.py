@@ -20,8 +20,10 @@ from op_cases import (
     case_id,
     differentiable,
     flatten,
+    has_dtype,
     tolerance,
     wider,
+    widest,
 )
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
@@ -40,7 +42,7 @@ def floating(case_and_dtype: tuple[Case, torch.dtype]) -> bool:
 
 def weights_for(outputs: list[Tensor]) -> list[Tensor]:
     """Factors that differ from element to element and are exact in every dtype; not random, which vmap refuses."""
-    return [((torch.arange(o.numel(), device=o.device) * 5 % 13 - 5) / 8).double().reshape(o.shape) for o in outputs]
+    return [((torch.arange(o.numel(), device=o.device) * 5 % 13 - 5) / 8).to(o.dtype).reshape(o.shape) for o in outputs]
 
 
 def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
@@ -91,8 +93,10 @@ def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> N
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=case_id)
 def test_raw_operator(case: Case, device: str) -> None:
-    args = case.arguments(torch.float64, device=device)
-    expect_same(gradients(raw(case), args), gradients(case.reference, args, unused=True))
+    dtype = widest(device)
+    args = case.arguments(dtype, device=device)
+    expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
+    expect_same(gradients(raw(case), args), expected, dtype, device)
 
 
 def backward_arguments(case: Case, args: tuple) -> tuple:
@@ -146,14 +150,14 @@ def test_any_argument_of_the_backward_may_be_shifted(case: Case, dtype: torch.dt
 @pytest.mark.parametrize("case", FEW, ids=case_id)
 def test_each_input_alone(case: Case) -> None:
     """A gradient that is not wanted is not computed, and leaves the others right."""
-    args = case.arguments(torch.float64)
+    args = case.arguments(widest())
     expected = gradients(case.reference, args)
     places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
     for place, wanted in zip(places, expected, strict=True):
         leaf = args[place].clone().requires_grad_()
         outputs = flatten(case.function(*args[:place], leaf, *args[place + 1 :]))
         loss = sum((o * w).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
-        expect_same(list(torch.autograd.grad(loss, leaf)), [wanted])
+        expect_same(list(torch.autograd.grad(loss, leaf)), [wanted], widest())
 
 
 @pytest.mark.parametrize("device", devices())
@@ -176,15 +180,16 @@ def test_a_backward_leaves_out_what_is_not_needed(case: Case, device: str) -> No
 
 @pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "lltm", "lstm", "gru")], ids=case_id)
 def test_each_output_alone(case: Case) -> None:
-    args = case.arguments(torch.float64)
+    args = case.arguments(widest())
     for k in range(len(flatten(case.function(*args)))):
         expect_same(
             gradients(lambda *a, k=k: flatten(case.function(*a))[k], args),
             gradients(lambda *a, k=k: flatten(case.reference(*a))[k], args),
+            widest(),
         )
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", [device for device in devices() if has_dtype(torch.float64, device)])
 @pytest.mark.parametrize(
     ("case", "road"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )

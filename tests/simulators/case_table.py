@@ -15,12 +15,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import fourfold
 import simulated
+import simulated_metal
 from machine import output_of, tool
 
 TESTS = simulated.ROOT / "tests"
@@ -36,16 +38,20 @@ class Run:
     warp: int = 32
     sanitizer: str = "none"
     environment: tuple[tuple[str, str], ...] = ()
+    metal: bool = False
+
+    def build(self) -> Path:
+        return simulated_metal.build(self.sanitizer) if self.metal else simulated.build(self.warp, self.sanitizer)
 
 
+EVERYTHING = (
+    "not 64_bit and not error_bounds and not threads_do_not and not captured_graph"
+    " and not (raw_backward and (float64 or float16))"
+)
 RUNS = [
     # Whatever the CPU is asked: every road to a gradient, refusals, and the same bits each time. But what Dynamo makes
     # of a call knows nothing of what runs below it.
-    Run(
-        "every test",
-        "not 64_bit and not error_bounds and not threads_do_not and not wide_layers and not captured_graph"
-        " and not (raw_backward and (float64 or float16))",
-    ),
+    Run("every test", f"{EVERYTHING} and not wide_layers"),
     # As many multiprocessors as it takes to hold the blocks of hundreds of units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
     # What a wavefront and an order of threads can spoil does not know how tensors lie.
@@ -65,7 +71,33 @@ RUNS = [
         sanitizer="thread",
         environment=(("GPUSIM_MULTIPROCESSORS", "8"),),
     ),
+    # Apple's GPUs have no float64, which some roads to a gradient are tested in.
+    METAL := Run(
+        "Metal, every test",
+        f"{EVERYTHING} and not gradcheck and not func_transforms and not vmap_and and not saved_tensors_of",
+        metal=True,
+    ),
+    Run("Metal, reverse order", FEW_TYPES, environment=(("GPUSIM_REVERSE", "1"),), metal=True),
+    Run(
+        "Metal, checked",
+        f"({FEW_TYPES}) or may_be_shifted or shifted and float32 and test_raw_backward",
+        sanitizer="checked",
+        metal=True,
+    ),
+    Run(
+        "Metal, ThreadSanitizer",
+        "test_autograd and contiguous and (float32 or bfloat16 and odd) and not many and not long-batch",
+        sanitizer="thread",
+        metal=True,
+    ),
 ]
+# torch's products round each step's sums to 16 bits, which many steps make more of than the table allows.
+METAL_BY_TORCH = Run(
+    "Metal, with torch's products",
+    f"({FEW_TYPES} or contiguous and float16 and test_autograd) and (lltm or lstm or gru or mlp) and not chunks",
+    environment=(("FOURFOLD_GPU_PATH", "vendor"),),
+    metal=True,
+)
 SANITIZER_ENVIRONMENT = {
     "none": {},
     "checked": {"UBSAN_OPTIONS": "print_stacktrace=1"},
@@ -84,22 +116,26 @@ class Outcome:
     launches: Path
 
 
+def sanitizer_environment(sanitizer: str) -> dict[str, str]:
+    environment = SANITIZER_ENVIRONMENT[sanitizer]
+    if sanitizer not in RUNTIME:
+        return environment
+    # Python itself is not built with the sanitizer, so its runtime is loaded first.
+    names = (RUNTIME[sanitizer], "libstdc++.so")
+    found = (output_of(tool("g++", "g++"), f"-print-file-name={name}").strip() for name in names)
+    return environment | {"LD_PRELOAD": " ".join(found)}
+
+
 def carry_out(run: Run) -> Outcome:
-    library = simulated.build(run.warp, run.sanitizer)
+    library = run.build()
     folder = library.parent
     name = re.sub(r"\W+", "-", run.name)
     results, launches = folder / f"{name}.xml", folder / f"{name}.launches"
     results.unlink(missing_ok=True)
     launches.write_text("")
     environment = os.environ | {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS}
-    environment |= SANITIZER_ENVIRONMENT[run.sanitizer] | dict(run.environment)
+    environment |= sanitizer_environment(run.sanitizer) | dict(run.environment)
     environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
-    if run.sanitizer in RUNTIME:
-        # Python itself is not built with the sanitizer, so its runtime is loaded first.
-        names = (RUNTIME[run.sanitizer], "libstdc++.so")
-        environment["LD_PRELOAD"] = " ".join(
-            output_of(tool("g++", "g++"), f"-print-file-name={name}").strip() for name in names
-        )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection]
         + [str(TESTS / f"test_{name}.py") for name in ("values", "gradients", "errors")]
@@ -121,15 +157,27 @@ def carry_out(run: Run) -> Outcome:
     return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches)
 
 
+def looks_at(*runs: Run) -> Callable[[Any], Any]:
+    """A test that takes no run as a parameter says which it looks at."""
+
+    def mark(test: Any) -> Any:
+        test.runs = runs
+        return test
+
+    return mark
+
+
 @pytest.fixture(scope="session")
 def outcome_of(request) -> Callable[[Run], Outcome]:
     """The outcome of a run. Those that the selected tests look at are carried out once each, some side by side."""
-    wanted = [
-        item.callspec.params["run"] for item in request.session.items if "run" in getattr(item, "fixturenames", ())
-    ]
+    wanted = []
+    for item in request.session.items:
+        wanted += getattr(item.function, "runs", ())
+        if "run" in getattr(item, "fixturenames", ()):
+            wanted.append(item.callspec.params["run"])
+    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: run not in (RUNS[0], METAL))
     pool = ThreadPoolExecutor(os.cpu_count())
-    longest_first = [RUNS[0], WIDE, *reversed(wanted)]
-    futures = {run: pool.submit(carry_out, run) for run in dict.fromkeys(longest_first)}
+    futures = {run: pool.submit(carry_out, run) for run in longest_first}
     yield lambda run: futures[run].result()
     pool.shutdown(cancel_futures=True)
 
@@ -139,6 +187,8 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
 def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_of) -> None:
     record_property("operator", operator)
     record_property("warp", str(run.warp))
+    if run.metal:
+        record_property("backend", "metal")
     outcome = outcome_of(run)
     # A sanitizer's report ends the process, or is its exit code: then no operator is proved.
     assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
@@ -158,12 +208,14 @@ def kernels_in(library: Path) -> dict[int, str]:
     return found
 
 
+@looks_at(WIDE)
 def test_wide_layers_hold(outcome_of) -> None:
     outcome = outcome_of(WIDE)
     assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
     assert all(outcome.passed[operator] > 0 for operator in ("lltm", "lstm", "gru"))
 
 
+@looks_at(RUNS[0], WIDE)
 def test_every_kernel_was_launched(outcome_of) -> None:
     """Of every template, each type and size. Only whether an elementwise kernel's index has 32 or 64 bits may differ:
     64 are for more than 2^31 elements."""
@@ -176,3 +228,46 @@ def test_every_kernel_was_launched(outcome_of) -> None:
         return re.sub(r"^(strided_elementwise<.*?), unsigned (?:int|long),", r"\1,", name)
 
     assert sorted({kind(name) for name in kernels.values()} - {kind(name) for name in launched}) == []
+
+
+def metal_kernels() -> set[str]:
+    """Every kernel that a call on an Apple GPU can come to, by the names of their templates and arguments."""
+    floats = ("float", "half", "bfloat")
+    integers = ("bool", "unsigned char", "char", "short", "int", "long")
+    kernels = {
+        f"{step}_step<{cell}, {t}, {way}>"
+        for step in ("forward", "backward")
+        for cell in ("Lltm", "Lstm", "Gru")
+        for t in floats
+        for way in ("Given", "Few", "Tiles")
+    }
+    names = ("previous_h", "mlp_forward", "mlp_rows_backward", "mlp_weights_backward")
+    kernels |= {f"{name}<{t}>" for name in names for t in floats}
+    formulas = {
+        *(("Axpby<float>, 2, Forward", t, "float") for t in floats),
+        *(("Axpby<unsigned long>, 2, Forward", t, "unsigned long") for t in integers),
+        *((f"Softshrink<float>, 1, {call}", t, "float") for t in floats for call in ("Forward", "Backward")),
+    }
+    activations = {
+        (f"Activate<{activation}>, 0, {call}", t, "float")
+        for activation in ("Relu", "Tanh", "Gelu", "Silu")
+        for t in floats
+        for call in ("Forward", "Backward")
+    }
+    kernels |= {f"dense_elementwise<{t}, {v}, {f}>" for f, t, v in formulas | activations}
+    # Kept values of a layer among others are strided.
+    return kernels | {f"strided_elementwise<{t}, {v}, {f}, unsigned int>" for f, t, v in formulas}
+
+
+@looks_at(METAL_BY_TORCH)
+def test_metal_holds_with_torchs_products(outcome_of) -> None:
+    outcome = outcome_of(METAL_BY_TORCH)
+    assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
+    assert all(outcome.passed[operator] > 0 for operator in ("lltm_cell", "lltm", "lstm", "gru", "mlp", "mlp_layers"))
+
+
+@looks_at(METAL, METAL_BY_TORCH)
+def test_every_metal_kernel_was_launched(outcome_of) -> None:
+    said = "".join(outcome_of(run).launches.read_text() for run in (METAL, METAL_BY_TORCH))
+    launched = set(re.findall(r"void (.*?>)\(", said.replace("fourfold::", "")))
+    assert sorted(metal_kernels() - launched) == []

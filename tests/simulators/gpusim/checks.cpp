@@ -71,7 +71,11 @@ inline void check(const void* address, size_t bytes, bool write) {
 }  // namespace
 }  // namespace gpusim
 
-#define GPUSIM_HOOK(name) extern "C" __attribute__((visibility("hidden"))) void name
+// Kernels that are libraries of their own find them in the one that has loaded them.
+#ifndef GPUSIM_HOOK_VISIBILITY
+#define GPUSIM_HOOK_VISIBILITY "hidden"
+#endif
+#define GPUSIM_HOOK(name) extern "C" __attribute__((visibility(GPUSIM_HOOK_VISIBILITY))) void name
 #define GPUSIM_HOOKS(size)                                                                      \
   GPUSIM_HOOK(__asan_load##size)(const void* address) { gpusim::check(address, size, false); }  \
   GPUSIM_HOOK(__asan_store##size)(const void* address) { gpusim::check(address, size, true); }
@@ -110,7 +114,7 @@ struct TypeMismatch {
 }  // namespace
 }  // namespace gpusim
 
-extern "C" __attribute__((visibility("hidden"), noreturn)) void __ubsan_handle_type_mismatch_v1_abort(
+extern "C" __attribute__((visibility(GPUSIM_HOOK_VISIBILITY), noreturn)) void __ubsan_handle_type_mismatch_v1_abort(
     const gpusim::TypeMismatch* found, uintptr_t address) {
   gpusim::reporting = true;
   char text[400];

@@ -62,6 +62,7 @@ struct Launch {
   bool cooperative = false;
   unsigned device = 0;
   bool has_company = false;  // other OS threads run other blocks of it
+  bool all_meet = false;     // whether a barrier is to be reached by threads that have ended before it too
   Schedule schedule;
   const void* kernel = nullptr;
   void (*call)(const void* arguments) = nullptr;
@@ -126,6 +127,7 @@ struct Block {
   const Launch* launch = nullptr;
   dim3 index;
   unsigned live = 0;
+  unsigned absent = 0;  // threads that a ragged grid does not have
   Thread* threads = nullptr;
   std::vector<Warp> warps;
   void* shared = nullptr;

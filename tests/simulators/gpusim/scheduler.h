@@ -60,7 +60,7 @@ inline void Scheduler::begin_block(Block& block, uint64_t linear) {
   block.index = dim3(static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
                      static_cast<unsigned>(linear / (uint64_t{grid.x} * grid.y)));
   block.live = launch.threads();
-  block.arrived = block.generation = 0;
+  block.arrived = block.generation = block.absent = 0;
   block.forming = Votes{};
   // Exactly the bytes asked for, so that AddressSanitizer sees the first byte beyond them; malloc aligns to 16.
   const size_t shared_bytes = std::max<size_t>(launch.shared_bytes, 1);
@@ -269,6 +269,9 @@ inline Votes Scheduler::barrier(Thread& thread, const char* operation, bool vote
 }
 
 inline void Scheduler::open_barrier(Block& block) {
+  if (launch_->all_meet && block.live + block.absent != block.launch->threads()) {
+    stuck("a barrier that threads which have ended do not reach");
+  }
   block.result[block.generation++ % 2] = block.forming;
   block.forming = Votes{};
   block.arrived = 0;

@@ -2,12 +2,11 @@
 // else host code has does not. Without the checks that is the host's memory too, but an operator gives its own tensors
 // back before what it has launched runs, so that they too have to last until the stream comes to it.
 #include <c10/core/Allocator.h>
-#include <hip/hip_runtime_api.h>
 
 #include <atomic>
 #include <new>
 
-extern "C" int32_t aoti_torch_get_current_cuda_stream(int32_t device, void** stream);  // torch_gpu.cpp's
+#include "current_stream.h"
 
 namespace {
 
@@ -17,10 +16,9 @@ std::atomic<unsigned> chosen_device{0};
 void give_back(void* memory) {
   if (memory == nullptr) return;
   const unsigned device = GPUSIM_CHECKED ? gpusim::arena().device_of(memory) : 0;  // as torch_gpu.cpp has it
-  void* stream = nullptr;
-  aoti_torch_get_current_cuda_stream(static_cast<int32_t>(device), &stream);
-  if (hipStreamQuery(static_cast<hipStream_t>(stream)) == hipSuccess) (void)gpusim::release(memory);
-  else (void)hipFreeAsync(memory, static_cast<hipStream_t>(stream));
+  const hipStream_t stream = gpusim::current_stream(static_cast<int>(device));
+  if (hipStreamQuery(stream) == hipSuccess) (void)gpusim::release(memory);
+  else (void)hipFreeAsync(memory, stream);
 }
 
 class DeviceAllocator final : public c10::Allocator {
@@ -49,7 +47,7 @@ FOR_CTYPES void gpusim_choose_device(unsigned device) { chosen_device = device; 
 
 // A tensor that an operator takes on the CPU, though its others are on a device.
 FOR_CTYPES void gpusim_lend_to_host(const void* memory) {
-  if (GPUSIM_CHECKED) gpusim::arena().lend(memory, true);
+  if (GPUSIM_CHECKED && memory != nullptr) gpusim::arena().lend(memory, true);
 }
 
 // The calling thread's, in the kernels' runtime.

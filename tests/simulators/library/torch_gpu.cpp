@@ -5,26 +5,13 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
 
-#include <hip/hip_runtime_api.h>
+#include "current_stream.h"
 
 #define FOUND_BY_NAME __attribute__((visibility("default")))
 
 namespace {
 
 constexpr int32_t cpu = -1;  // the index that torch's CPU has
-
-// As a side stream of torch's: it waits for no other, the null stream included.
-hipStream_t current_stream(int device) {
-  static std::mutex mutex;
-  static std::map<int, hipStream_t> streams;
-  const std::lock_guard lock(mutex);
-  hipStream_t& stream = streams[device];
-  if (stream != nullptr) return stream;
-  const unsigned before = std::exchange(gpusim::current_device, static_cast<unsigned>(device));
-  (void)hipStreamCreateWithFlags(&stream, hipStreamNonBlocking);
-  gpusim::current_device = before;
-  return stream;
-}
 
 int32_t device_of(const void* memory) {
   return GPUSIM_CHECKED && gpusim::arena().holds(memory) ? static_cast<int32_t>(gpusim::arena().device_of(memory)) : 0;
@@ -35,7 +22,7 @@ int32_t device_of(const void* memory) {
 extern "C" {
 
 FOUND_BY_NAME AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream) {
-  *stream = current_stream(device);
+  *stream = gpusim::current_stream(device);
   return AOTI_TORCH_SUCCESS;
 }
 

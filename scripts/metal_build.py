@@ -1,0 +1,92 @@
+"""The build of check_backends.py for Apple's GPUs: fourfold for macOS, compiled and linked on any system against
+torch's own macOS libraries. What comes out is only looked at."""
+
+import re
+import shlex
+from pathlib import Path
+
+import backend_tools as tools
+from backend_builds import BIN, build, configure
+from backend_report import Refused, Report
+from backend_tools import ROOT, output, run
+
+APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
+OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
+OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
+MACOS = "14.0"
+# Of an ordinary type, so that PyObjC need not say anything of it. torch's own library calls it.
+UNLISTED = {"setLanguageVersion:"}
+# Of Foundation, of which this PyObjC package knows nothing.
+FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
+
+
+def metal(report: Report) -> None:
+    torch = tools.macos_torch(OLDEST)
+    toolchain = tools.darwin_toolchain(APPLE)
+    options = ("-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_PYTHON=OFF")
+    options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
+    # What the environment says of compilers is about this machine's.
+    folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
+    objects = folder / "metal" / "CMakeFiles" / "fourfold_metal.dir"
+    build(folder, report, "metal", {name: objects / f"{name}.mm.o" for name in report.operators})
+    report.prove("metal", "compiled")
+    library = folder / "cpp" / "libfourfold.dylib"
+    if not library.exists() or library.stat().st_size == 0:
+        raise Refused(f"the library was not linked; see {(folder / 'build.log').relative_to(ROOT)}")
+    link_with_newest(folder)
+    check_load_commands(output(OTOOL, "-l", library))
+    check_selectors(library)
+    report.prove("metal", "linked")
+    report.facts.append(
+        f"metal: linked for macOS {MACOS} on arm64 against torch {OLDEST} and {NEWEST}, "
+        f"{library.stat().st_size / 1e6:.1f} MB"
+    )
+
+
+def link_with_newest(folder: Path) -> None:
+    """The same objects against the other end of the range: every symbol is there too."""
+    (command,) = output(BIN / "ninja", "-C", folder, "-t", "commands", "-s", "cpp/libfourfold.dylib").splitlines()[-1:]
+    older, newer = tools.macos_torch(OLDEST), tools.macos_torch(NEWEST)
+    words = [word.replace(str(older), str(newer)) for word in shlex.split(command) if word not in (":", "&&")]
+    words[words.index("-o") + 1] = str(folder / "newest.dylib")
+    if not any(str(newer) in word for word in words):
+        raise Refused("the link command names no torch")
+    log = folder / "newest.log"
+    if run(*words, log=log, cwd=folder).returncode:
+        raise Refused(f"the library does not link against torch {NEWEST}; see {log.relative_to(ROOT)}")
+
+
+def check_load_commands(said: str) -> None:
+    oldest = re.search(r"LC_BUILD_VERSION.*?minos ([\d.]+)", said, re.DOTALL)
+    if oldest is None or oldest[1] != MACOS:
+        raise Refused(f"the library is for macOS {oldest and oldest[1]} and newer, but wheels say {MACOS}")
+    loaded = re.findall(r"LC_LOAD_DYLIB\s+cmdsize \d+\s+name (\S+)", said)
+    allowed = (
+        r"@rpath/libtorch_cpu\.dylib|/usr/lib/lib(System\.B|c\+\+\.1|objc\.A)\.dylib|/System/Library/Frameworks/.*"
+    )
+    strangers = [name for name in loaded if not re.fullmatch(allowed, name)]
+    if strangers or not any("Metal.framework" in name for name in loaded):
+        raise Refused(f"the library loads {', '.join(loaded)}")
+
+
+def selectors_of(library: Path) -> set[str]:
+    """The names in the section that the linker keeps methods' names in."""
+    rows = re.findall(
+        r"^[0-9a-f]+\s+((?:[0-9a-f]{2,8} ?)+)$", output(OTOOL, "-s", "__TEXT", "__objc_methname", library), re.M
+    )
+    data = b"".join(bytes.fromhex(word)[::-1] for row in rows for word in row.split())
+    return {name.decode() for name in data.split(b"\0") if name}
+
+
+def check_selectors(library: Path) -> None:
+    """A selector that no class of Apple's has would only be seen when it is sent."""
+    listed = tools.metal_metadata().read_text()
+    used = selectors_of(library) - FOUNDATION - UNLISTED
+    unknown = {name for name in used if f'"{name}"' not in listed and f'"{getter(name)}"' not in listed}
+    if unknown or not used:
+        raise Refused(f"PyObjC's Metal knows no selector {', '.join(sorted(unknown))}")
+
+
+def getter(selector: str) -> str:
+    """setLabel: is what sets label."""
+    return re.sub(r"^set(\w)(\w*):$", lambda found: found[1].lower() + found[2], selector)
