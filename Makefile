@@ -17,7 +17,7 @@ SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFO
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
-.PHONY: force help build test lint check-backends check-gpu sanitize-address sanitize-thread demo bench wheel clean
+.PHONY: force help build test lint check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make bench   time the operators against other ways to run the same mathematics; BENCH=--quick is a quick look"
 	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs no GPU"
 	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
+	@echo "make check-mac        the same for a Mac's GPU"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
 	@echo "make lint    check the Python sources with ruff"
@@ -40,7 +41,7 @@ help:
 	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
 	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"
 	@echo "WHEEL_TESTS=...        make wheel: the tests to run, instead of all"
-	@echo "GPU='--steps tests'    make check-gpu: the options of scripts/check_gpu.py"
+	@echo "GPU='--steps tests'    make check-gpu and check-mac: the options of scripts/check_gpu.py"
 
 build: $(STAMPS)/build
 	@echo "fourfold is built: $(RUN) -m fourfold info"
@@ -65,6 +66,10 @@ check-backends: $(STAMPS)/tools $(STAMPS)/build
 check-gpu:
 	$(PYTHON) scripts/gpu_environment.py
 	.venv-gpu/bin/python scripts/check_gpu.py $(GPU)
+
+check-mac:
+	$(PYTHON) scripts/gpu_environment.py mps
+	.venv-gpu/bin/python scripts/check_gpu.py --device mps $(GPU)
 
 sanitize-address sanitize-thread: sanitize-%: $(STAMPS)/tools
 	$(RUN) scripts/sanitize.py $*

@@ -43,6 +43,7 @@ OLD_HEADERS = (
     "nvidia-cuda-runtime-cu12==12.8.90",
     "nvidia-cuda-cccl-cu12==12.8.90",
 )
+MACOS = "14.0"  # the oldest that wheels are for
 # A compiler and linker for macOS on any system, and both ends of the range of torch's macOS libraries.
 ZIG = ("ziglang==0.17.1",)
 TORCH_FOR_MACOS = {"2.10.0": "macosx_11_0_arm64", "2.15.0": "macosx_14_0_arm64"}
@@ -118,7 +119,7 @@ def darwin_toolchain(headers: Path) -> Path:
     python_packages(zig, ZIG)
     folder = WORK / "darwin"
     folder.mkdir(parents=True, exist_ok=True)
-    words = {"c++": "c++ -target aarch64-macos.14.0", "ar": "ar", "ranlib": "ranlib"}
+    words = {"c++": f"c++ -target aarch64-macos.{MACOS}", "ar": "ar", "ranlib": "ranlib"}
     for name, word in words.items():
         tool = folder / name
         tool.write_text(

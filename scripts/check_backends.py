@@ -28,12 +28,12 @@ SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
 NEEDS = {
     "cuda": "needs a GPU (make check-gpu)",
     "hip": "needs a GPU (make check-gpu)",
-    "metal": "needs a Mac",
+    "metal": "needs a Mac (make check-mac)",
 }
 ONLY_A_DEVICE = """\
 What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
 over the same tiles; that its memory orders what the flags between blocks ask for, which the simulator holds to the
-language's rules; and every figure of speed. make check-gpu does."""
+language's rules; and every figure of speed. make check-gpu does, and make check-mac on a Mac."""
 
 
 def simulated(report: Report) -> None:

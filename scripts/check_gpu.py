@@ -1,14 +1,15 @@
-"""Builds fourfold for this machine's GPU, tests it there under its own tests and compute-sanitizer, and measures it.
+"""Builds fourfold for this machine's GPU, tests it there under its own tests and a sanitizer, and measures it.
 
     python scripts/check_gpu.py
+    python scripts/check_gpu.py --device mps
     python scripts/check_gpu.py --minutes 9 --steps build,tests
     python scripts/check_gpu.py --minutes 9 --steps build,bench,paths
 
-The Python that runs it needs a CUDA build of torch, pip, scikit-build-core, pybind11, cmake, ninja and pytest; nothing
-is fetched. The tests that need the GPU come first, then what is measured, and the CPU's tests last. Measurements go to
-docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed goes to build/check-gpu.log, and
-each test's outcome to build/check-gpu. Where OUT names a folder, all of them are copied there too. Ends in a table of
-the steps; the exit code is 1 when one failed.
+The Python that runs it needs a torch that uses the GPU, pip, scikit-build-core, pybind11, cmake, ninja and pytest;
+nothing is fetched. The tests that need the GPU come first, then what is measured, and the CPU's tests last.
+Measurements go to docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed goes to
+build/check-gpu.log, and each test's outcome to build/check-gpu. Where OUT names a folder, all of them are copied there
+too. Ends in a table of the steps; the exit code is 1 when one failed.
 """
 
 from __future__ import annotations
@@ -26,35 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import gpu_proof
-from gpu_context import (
-    FAILED,
-    NOT_RUN,
-    PASSED,
-    ROOT,
-    Context,
-    Done,
-    Outcome,
-    find_device,
-    find_tool,
-    output_of,
-    stopped,
-)
+from gpu_context import FAILED, NOT_RUN, PASSED, TESTED, Context, Outcome, stopped
+from gpu_device import ROOT, find_device, output_of
+from gpu_sanitizers import sanitized
 
 MEASURED = ROOT / "docs" / "benchmarks" / "gpu"
 BUILD = ROOT / "build"
 STEPS = ("build", "tests", "bench", "paths", "sanitizer", "rest")
-# What needs the GPU, and of it what pytest is to select, in the order in which a session is worth least without it.
-ON_DEVICE = {"gpu": (), "values": ("-k", "cuda"), "gradients": ("-k", "cuda")}
-# By the value of their figures, and the precisions of sequences likewise.
-BENCHMARKS = {
-    "sequence": ("--dtype", "bfloat16", "tf32", "float16", "float32"),
-    "elementwise": (),
-    "mlp": (),
-    "cell": (),
-}
-SANITIZER_ERRORS = 99  # the exit code that compute-sanitizer is told to end with when it found something
-TESTED = r"\d+ (passed|failed|errors?|deselected)\b.* in "  # pytest's last line
-SANITIZER_CASES = "cuda and not large and not many and not long and not float64"
+BENCHMARKS = ("sequence", "elementwise", "mlp", "cell")  # by the value of their figures
 
 
 def build(context: Context) -> Iterator[Outcome]:
@@ -64,24 +44,25 @@ def build(context: Context) -> Iterator[Outcome]:
         yield Outcome("build", PASSED, "installed already, after the last change of its sources")
         return
     options = ("--no-build-isolation", "--no-deps", "--no-index", "--verbose")
-    settings = ("build-dir=build/gpu", "cmake.define.FOURFOLD_CUDA=ON", "cmake.define.FOURFOLD_HIP=OFF")
+    device = context.device
+    settings = ["build-dir=build/gpu", *(f"cmake.define.{k}={v}" for k, v in device.build_settings().items())]
     done = context.run(
         *(sys.executable, "-m", "pip", "install", *options),
         *(f"--config-settings={setting}" for setting in settings),
         *("--editable", "."),
-        TORCH_CUDA_ARCH_LIST=context.device.capability,
+        **device.build_environment(),
     )
     if done.code != 0:
         yield Outcome("build", FAILED, stopped(done) or done.telling(r"\berror\b|Error|No module named"))
         return
     state, _ = installed(context)
-    yield Outcome("build", PASSED if state == "usable" else FAILED, "" if state == "usable" else f"cuda: {state}")
+    yield Outcome("build", *((PASSED, "") if state == "usable" else (FAILED, f"{device.backend}: {state}")))
 
 
 def installed(context: Context) -> tuple[str, float]:
-    """Whether this Python has a fourfold whose CUDA kernels can run here, or why not, and when it was built."""
+    """Whether this Python has a fourfold whose kernels for this GPU can run here, or why not, and when it was built."""
     say = (
-        "import fourfold, pathlib; state = fourfold.backends()['cuda']; "
+        f"import fourfold, pathlib; state = fourfold.backends()['{context.device.backend}']; "
         "print(pathlib.Path(fourfold._C.__file__).stat().st_mtime, 'usable' if state['usable'] else state['reason'])"
     )
     done = context.run(sys.executable, "-c", say)
@@ -92,35 +73,43 @@ def installed(context: Context) -> tuple[str, float]:
 
 
 def sources() -> list[Path]:
-    folders = ("cmake", "cpp", "cuda")
+    folders = ("cmake", "cpp", "cuda", "hip", "metal")
     return [ROOT / "CMakeLists.txt", *(f for name in folders for f in (ROOT / name).rglob("*") if f.is_file())]
 
 
 def tests(context: Context) -> Iterator[Outcome]:
     """Those that need the GPU, or what --tests names."""
-    yield from run_tests(context, [("chosen", context.arguments.tests)] if context.arguments.tests else on_device())
-    if context.results and not any(gpu_proof.count(context.results, operators(context))[0].values()):
-        yield Outcome("tests", FAILED, "no test of an operator ran on cuda")
+    yield from run_tests(context, chosen(context) or on_device(context))
+    where = context.device.where
+    if context.results and not any(gpu_proof.count(context.results, operators(context), where)[0].values()):
+        yield Outcome("tests", FAILED, f"no test of an operator ran on {where}")
 
 
 def rest(context: Context) -> Iterator[Outcome]:
     """The other tests, most of them of the CPU, under the torch of this machine."""
-    return run_tests(context, on_cpu())
+    return run_tests(context, on_cpu(context))
 
 
-def on_device() -> list[tuple[str, list[str]]]:
-    """What a run of tests is called, and what pytest is given."""
-    return [(name, [f"tests/test_{name}.py", *selected]) for name, selected in ON_DEVICE.items()]
+Runs = list[tuple[str, list[str]]]  # what each is called, and what pytest is given
 
 
-def on_cpu() -> list[tuple[str, list[str]]]:
-    parts = [name for name, selected in ON_DEVICE.items() if selected]
+def chosen(context: Context) -> Runs:
+    return [("chosen", context.arguments.tests)] if context.arguments.tests else []
+
+
+def on_device(context: Context) -> Runs:
+    return [(name, [f"tests/test_{name}.py", *selected]) for name, selected in context.device.tests.items()]
+
+
+def on_cpu(context: Context) -> Runs:
+    first, where = context.device.tests, context.device.where
+    parts = [name for name, selected in first.items() if selected]
     names = sorted(file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py"))
-    runs = [(f"{name} on the CPU", [f"tests/test_{name}.py", "-k", "not cuda"]) for name in parts]
-    return runs + [(name, [f"tests/test_{name}.py"]) for name in names if name not in ON_DEVICE]
+    runs = [(f"{name} on the CPU", [f"tests/test_{name}.py", "-k", f"not {where}"]) for name in parts]
+    return runs + [(name, [f"tests/test_{name}.py"]) for name in names if name not in first]
 
 
-def run_tests(context: Context, runs: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Outcome]:
+def run_tests(context: Context, runs: Runs) -> Iterator[Outcome]:
     """A process and a file of results for each, so that an error that a GPU's context does not survive costs one file,
     and the proof after each, so that a limit of time loses nothing."""
     notes, command, variables = pytest_command(context)
@@ -145,11 +134,12 @@ def run_tests(context: Context, runs: Sequence[tuple[str, Sequence[str]]]) -> It
 
 def write_proof(context: Context, named: Sequence[str]) -> None:
     """Of what has run until now. Every test passed only where all runs there are did."""
-    passed, failed = gpu_proof.count(context.results, named)
+    device = context.device
+    passed, failed = gpu_proof.count(context.results, named, device.where)
     if passed or failed:
-        every = all(context.results.values()) and len(context.results) == len(on_device()) + len(on_cpu())
-        proof = gpu_proof.of(dataclasses.asdict(context.device), passed, failed, commit(), every)
-        save(MEASURED / f"proof-{context.device.slug}.json", proof)
+        every = all(context.results.values()) and len(context.results) == len(on_device(context)) + len(on_cpu(context))
+        proof = gpu_proof.of(device.backend, dataclasses.asdict(device), passed, failed, commit(), every)
+        save(MEASURED / f"proof-{device.slug}.json", proof)
 
 
 def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, str]]:
@@ -158,7 +148,7 @@ def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, st
     notes, command = [], [sys.executable, "-m", "pytest", "-q"]
     command += ["-p", "gpu_results"]
     paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]
-    variables = {"FOURFOLD_REQUIRE": "cuda", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    variables = {"FOURFOLD_REQUIRE": context.device.where, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if importable("pytest_randomly"):
         command += ["-p", "pytest_randomly"]
     else:
@@ -206,50 +196,26 @@ def keep(path: Path) -> None:
 
 
 def sanitizer(context: Context) -> Iterator[Outcome]:
-    tool = find_tool("compute-sanitizer")
-    if tool is None:
-        yield Outcome("sanitizer", NOT_RUN, "no compute-sanitizer on PATH or in the CUDA toolkit")
-        return
-    flags = ("--error-exitcode", str(SANITIZER_ERRORS), "--target-processes", "all")
-    probe = "import torch; print(int(torch.ones(3, device='cuda').sum().item()))"
-    done = context.run(tool, *flags, sys.executable, "-c", probe)
-    if done.code != 0 or "3" not in done.lines:
-        why = stopped(done) or done.telling("(?i)not supported|error", f"exit code {done.code}")
-        yield Outcome("sanitizer", NOT_RUN, f"compute-sanitizer does not work on this machine: {why}")
-        return
     _, pytest, variables = pytest_command(context)
-    # Each tensor its own allocation: an access past one's end would otherwise meet its neighbour and go unseen.
-    variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    cases = ("tests/test_values.py", "tests/test_gradients.py", "-k", context.arguments.sanitizer_cases)
-    for check in ("memcheck", "racecheck"):
-        if context.no_time():
-            yield Outcome(check, NOT_RUN, "no time left")
-            continue
-        done = context.run(tool, "--tool", check, *flags, "--kernel-name", "kns=fourfold", *pytest, *cases, **variables)
-        yield Outcome(check, *sanitizer_verdict(done))
-
-
-def sanitizer_verdict(done: Done) -> tuple[str, str]:
-    if done.code is None:
-        return NOT_RUN, stopped(done)
-    summary = done.telling(r"SUMMARY:").lstrip("= ")
-    tested = done.telling(TESTED)
-    return (PASSED if done.code == 0 else FAILED), f"{summary}; {tested}"
+    return sanitized(context, pytest, variables)
 
 
 def bench(context: Context) -> Iterator[Outcome]:
     folder = BUILD if context.arguments.quick else MEASURED
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chosen in BENCHMARKS.items():
+    device = context.device
+    for name in BENCHMARKS:
         if context.no_time():
             yield Outcome(f"bench {name}", NOT_RUN, "no time left")
             continue
-        file = folder / f"{context.device.slug}-{name}.json"
-        options = ["--device", "cuda", *chosen, "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
+        file = folder / f"{device.slug}-{name}.json"
+        options = ["--device", device.where, "--json", str(file), *(["--quick"] if context.arguments.quick else [])]
+        options += ["--dtype", *device.precisions] if name == "sequence" else []
         # Inductor takes minutes for an unrolled loop of a hundred steps, in each precision.
         options += ["--skip", "inductor"] if name == "sequence" and not context.arguments.compile_sequence else []
         done = context.run(sys.executable, "-m", "benchmarks", name, *options)
-        print("\n".join(f"  {line.strip()}" for line in done.lines if re.search(r"WRONG|target [≤≥]|: cuda:", line)))
+        telling = re.compile(rf"WRONG|target [≤≥]|: {device.where}:")
+        print("\n".join(f"  {line.strip()}" for line in done.lines if telling.search(line)))
         keep(file)
         if done.code is None:
             yield Outcome(f"bench {name}", NOT_RUN, f"{stopped(done)}; its file holds the tables until then")
@@ -263,7 +229,8 @@ def paths(context: Context) -> Iterator[Outcome]:
     file = (BUILD if context.arguments.quick else MEASURED) / f"paths-{context.device.slug}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     quick = ["--quick"] if context.arguments.quick else []
-    done = context.run(sys.executable, "-m", "benchmarks.gpu_paths", "--json", file, *quick)
+    where = ("--device", context.device.where)
+    done = context.run(sys.executable, "-m", "benchmarks.gpu_paths", *where, "--json", file, *quick)
     print("\n".join(f"  {line}" for line in done.lines))
     keep(file)
     if done.code is None:
@@ -281,6 +248,8 @@ def selection(text: str) -> list[str]:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    text = "mps for an Apple GPU; cuda for NVIDIA's and AMD's, as torch calls both (%(default)s)"
+    parser.add_argument("--device", choices=("cuda", "mps"), default="cuda", help=text)
     parser.add_argument("--steps", type=selection, default=list(STEPS), metavar="LIST", help=f"of {','.join(STEPS)}")
     parser.add_argument("--minutes", type=float, metavar="N", help="time for all steps; what doesn't fit is not run")
     text = "what to give to pytest, in one process (each file that needs the GPU in one of its own)"
@@ -288,8 +257,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     text = "time for one file of tests, which a kernel that never ends would use up (%(default)s)"
     parser.add_argument("--file-minutes", type=float, default=6.0, metavar="N", help=text)
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="test processes, with pytest-xdist (1)")
-    cases = "pytest's -k for the sanitizer (%(default)s)"
-    parser.add_argument("--sanitizer-cases", default=SANITIZER_CASES, metavar="EXPRESSION", help=cases)
+    cases = "pytest's -k for the sanitizer (what is neither large nor long)"
+    parser.add_argument("--sanitizer-cases", metavar="EXPRESSION", help=cases)
     parser.add_argument("--quick", action="store_true", help="a quick look at the benchmarks; figures go to build/")
     text = "also run torch.compile in the benchmark of sequences, which takes many minutes"
     parser.add_argument("--compile-sequence", action="store_true", help=text)
@@ -298,9 +267,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
-    device = find_device()
-    print(f"{device.name}, compute capability {device.capability}, driver {device.driver or 'unknown'}")
-    print(f"torch {device.torch} for CUDA {device.cuda}; CUDA toolkit {device.toolkit or 'not found'}", flush=True)
+    device = find_device(parsed.device)
+    print(device.describe(), flush=True)
     BUILD.mkdir(exist_ok=True)
     context = Context(parsed, device, BUILD / "check-gpu.log")
     context.log.write_text("")

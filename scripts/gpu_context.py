@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
+from gpu_device import ROOT, Device
+
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+TESTED = r"\d+ (passed|failed|errors?|deselected)\b.* in "  # pytest's last line
 LEAST_SECONDS = 15  # with less left a step isn't begun
 
 
@@ -24,21 +23,6 @@ class Outcome:
     step: str
     state: str
     why: str = ""
-
-
-@dataclass(frozen=True)
-class Device:
-    name: str
-    capability: str
-    driver: str | None
-    torch: str
-    cuda: str
-    toolkit: str | None
-
-    @property
-    def slug(self) -> str:
-        """NVIDIA H100 80GB HBM3 -> h100-80gb-hbm3, for file names."""
-        return re.sub(r"[^a-z0-9]+", "-", self.name.lower().removeprefix("nvidia ")).strip("-")
 
 
 @dataclass
@@ -104,48 +88,3 @@ class Context:
             log.seek(start)
             lines = log.read().decode(errors="replace").splitlines()
         return Done(code, time.monotonic() - begun, [line for line in lines if line.strip()])
-
-
-def stop(sentence: str) -> NoReturn:
-    sys.exit(f"check_gpu: {sentence}")
-
-
-def find_device() -> Device:
-    """Ends the program with a sentence where torch has no GPU to use."""
-    try:
-        import torch
-    except ImportError:
-        stop(f"expected a Python with torch, but {sys.executable} has none; install a CUDA build of it.")
-    if torch.version.cuda is None:
-        stop(f"expected a CUDA build of torch, but torch {torch.__version__} is built without CUDA.")
-    if not torch.cuda.is_available():
-        stop(f"expected a GPU, but torch {torch.__version__} sees none; nvidia-smi shows what the driver sees.")
-    properties = torch.cuda.get_device_properties(0)
-    return Device(
-        properties.name,
-        f"{properties.major}.{properties.minor}",
-        output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
-        torch.__version__,
-        torch.version.cuda,
-        toolkit(),
-    )
-
-
-def toolkit() -> str | None:
-    nvcc = find_tool("nvcc")
-    release = re.search(r"release (\S+?),", output_of(nvcc, "--version", all_lines=True) or "") if nvcc else None
-    return release and release[1]
-
-
-def find_tool(name: str) -> str | None:
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    folders = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in homes if home)]
-    return shutil.which(name, path=os.pathsep.join(folders))
-
-
-def output_of(*command: str, all_lines: bool = False) -> str | None:
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said if all_lines else next(iter(said.splitlines()), None)

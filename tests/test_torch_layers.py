@@ -310,6 +310,10 @@ def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: boo
                 except RuntimeError as error:  # what it would give where oneDNN has an LSTM in that dtype
                     assert name == "LSTM" and not packed and "primitive descriptor for the LSTM" in str(error)
                     wanted = [low] * 3
+                if (name, low, grad, x_dtype, state_dtype) == ("LSTM", torch.float16, True, low, torch.float32):
+                    # torch's own steps where the CPU has float16's instructions, and elsewhere oneDNN's.
+                    assert set(wanted) in ({low}, {torch.float32})
+                    wanted = wanted if packed else [low] * 3
             assert got == wanted, (packed, options, x_dtype, state_dtype)
 
 

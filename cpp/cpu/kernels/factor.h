@@ -104,7 +104,16 @@ FOURFOLD_FN Vectorized<float> load_lanes(const c10::BFloat16* from, int64_t coun
 }
 
 FOURFOLD_FN void store_lanes(c10::BFloat16* to, const Vectorized<float>& v, int64_t count) {
-  _mm256_mask_storeu_epi16(to, first_lanes(count), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+  __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+  // The instruction takes what is below the normal numbers for zero: a gate of 1e-38 may meet a state of 1e38.
+  constexpr int subnormal = 0x20;
+  if (const __mmask16 tiny = _mm512_fpclass_ps_mask(v, subnormal); __builtin_expect(tiny != 0, 0)) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff));
+    rounded = _mm256_mask_blend_epi16(tiny, rounded, _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
+  }
+  _mm256_mask_storeu_epi16(to, first_lanes(count), rounded);
 }
 
 // The factors of two rows' values, taken together: (low[lane], high[lane]).
