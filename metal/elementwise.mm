@@ -26,7 +26,11 @@ void run(const Elementwise& job, const char* call) {
 
 template <template <typename> typename F>
 constexpr ElementwiseKernels kernels_of() {
-  ElementwiseKernels kernels{[](const Elementwise& job) { run(job, "Forward"); }, nullptr};
+  ElementwiseKernels kernels{
+      .forward = [](const Elementwise& job) { run(job, "Forward"); },
+      .backward = nullptr,
+      .expect = [](Kind kind) { type_name(kind); },
+  };
   if constexpr (has_backward<F>) kernels.backward = [](const Elementwise& job) { run(job, "Backward"); };
   return kernels;
 }

@@ -7,6 +7,7 @@ where everything is proved that can be without a GPU. `make check-backends` sets
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -46,6 +47,7 @@ def simulated(report: Report) -> None:
     run(*command, "-o", "junit_family=xunit1", log=log, cwd=ROOT)
     if not results.exists():
         raise Refused(f"the simulator's tests broke off; see {log.relative_to(ROOT)}")
+    print("\n".join(re.findall(r"^ +\d+ s  .*$", log.read_text(), re.MULTILINE)), flush=True)
     for case in ElementTree.parse(results).iter("testcase"):
         said = {item.get("name"): item.get("value") for item in case.iter("property")}
         operators = [said["operator"]] if "operator" in said else report.operators

@@ -11,7 +11,7 @@ import torch
 import fourfold
 from fourfold import reference
 from fourfold.operators._operator import declared
-from layouts import LAYOUTS, SHIFTED_NAMES, laid_out, shifted_one_by_one
+from layouts import LAYOUTS, SHIFTED_NAMES, far_apart, laid_out, shifted_one_by_one
 from machine import devices
 from op_cases import (
     CASES,
@@ -227,6 +227,36 @@ def test_64_bit_indices() -> None:
     z = fourfold.axpby(x, y)
     assert z.shape == (n,)
     assert z[0] == z[-1] == z[2**31 + 1] == 3
+
+
+OF_TWO_ROWS = {
+    "softshrink": fourfold.nn.Softshrink,
+    "axpby": lambda: fourfold.nn.Axpby(2, 1),
+    "lltm_cell": lambda: fourfold.nn.LLTMCell(6, 5),
+    "lltm": lambda: fourfold.nn.LLTM(6, 5),
+    "lstm": lambda: fourfold.nn.LSTM(6, 5),
+    "gru": lambda: fourfold.nn.GRU(6, 5),
+    "mlp": lambda: fourfold.nn.MLP(6, 5, 4),
+    "mlp_layers": lambda: fourfold.nn.MLP([6, 5, 5, 4], activation="tanh"),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("op", OF_TWO_ROWS)
+def test_rows_may_lie_far_apart(op: str, device: str) -> None:
+    if device == "cuda" and torch.cuda.mem_get_info()[0] < 10 * 2**30:
+        pytest.skip("needs 10 GiB of the GPU's memory")
+    if device == "mps" and torch.mps.recommended_max_memory() < 10 * 2**30:
+        pytest.skip("needs 10 GiB of the GPU's memory")
+    torch.manual_seed(0)
+    module = OF_TWO_ROWS[op]().to(device, torch.float16)
+    x = torch.randn(2, 6, device=device, dtype=torch.float16)
+    second = (x.flip(0),) if op == "axpby" else ()
+    results = []
+    for rows in (x.clone(), far_apart(x)):
+        output = flatten(module(rows.requires_grad_(), *second))[0]
+        results.append((output, *torch.autograd.grad(output.square().sum(), (rows, *module.parameters()))))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("op", ["softshrink", "axpby"])

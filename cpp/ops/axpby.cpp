@@ -74,6 +74,7 @@ Tensor AxpbyBodies::forward(
     expect_whole("beta", beta, dtype);
   }
   expect_place("axpby", {{"x", &x}, {"y", &y}});
+  if (kernels.expect != nullptr) kernels.expect(kind_of(dtype));
   Tensor out = empty_result(x, y, dtype);
   const Tensor a = convert(x, dtype);
   const Tensor b = convert(y, dtype);

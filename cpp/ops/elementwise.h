@@ -11,6 +11,8 @@ namespace fourfold {
 struct ElementwiseKernels {
   void (*forward)(const Elementwise& job);
   void (*backward)(const Elementwise& job);  // not to be called for a formula without one
+  // Fails for a dtype of results that the device lacks, before torch is asked for memory of it. Null: it has all.
+  void (*expect)(Kind kind) = nullptr;
 };
 
 // `out` is dense, or has rows whose elements lie side by side. Each input's shape broadcasts to out's; dtypes agree.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from case_table import sanitizer_environment
 
 import simulated_metal
 
@@ -96,14 +97,7 @@ def test_a_mistake_is_seen(mistake: str, tmp_path: Path) -> None:
     library = simulated_metal.build(given.sanitizer, metal)
     environment = os.environ | {"FOURFOLD_SIMULATED": str(library), "OMP_NUM_THREADS": "1"}
     environment |= {"FOURFOLD_GPU_PATH": "vendor"} if mistake == "an index out of range" else {}
-    if given.sanitizer == "thread":
-        from case_table import RUNTIME, SANITIZER_ENVIRONMENT, output_of, tool
-
-        names = (RUNTIME["thread"], "libstdc++.so")
-        environment |= SANITIZER_ENVIRONMENT["thread"]
-        environment["LD_PRELOAD"] = " ".join(
-            output_of(tool("g++", "g++"), f"-print-file-name={n}").strip() for n in names
-        )
+    environment |= sanitizer_environment(given.sanitizer)
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", given.selection]
     command += [str(TESTS / "test_values.py"), str(TESTS / "test_gradients.py")]
     done = subprocess.run(
@@ -160,6 +154,19 @@ def test_what_the_systems_compiler_says_reaches_the_user(tmp_path: Path) -> None
     sentence = "fourfold: Metal does not compile forward_step<Lstm, float, Tiles> of recurrent.metal: recurrent.metal:"
     assert said.count(sentence) == 2, said
     assert "Produkt" in said
+
+
+FLOAT64 = """
+try:
+    torch.ops.fourfold.axpby(x, x, dtype=torch.float64)
+except RuntimeError as refusal:
+    print(refusal)
+"""
+
+
+def test_float64_is_refused_in_a_sentence() -> None:
+    sentence = "fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU\n"
+    assert said_by(simulated_metal.build(), FLOAT64) == sentence
 
 
 def test_kernels_are_compiled_and_called_by_several_threads(tmp_path: Path) -> None:

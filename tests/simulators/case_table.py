@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,7 @@ class Outcome:
     failed: tuple[str, ...]
     library: Path
     launches: Path
+    seconds: float
 
 
 def sanitizer_environment(sanitizer: str) -> dict[str, str]:
@@ -133,6 +135,7 @@ def carry_out(run: Run) -> Outcome:
     results, launches = folder / f"{name}.xml", folder / f"{name}.launches"
     results.unlink(missing_ok=True)
     launches.write_text("")
+    begun = time.monotonic()
     environment = os.environ | {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS}
     environment |= sanitizer_environment(run.sanitizer) | dict(run.environment)
     environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
@@ -154,7 +157,8 @@ def carry_out(run: Run) -> Outcome:
         elif case.find("skipped") is None:
             # test_values[lltm-packed-many-float32-contiguous-cpu]
             passed.update(o for o in fourfold.operator_names() if re.search(rf"[\[-]{o}[-\]]", case.get("name")))
-    return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches)
+    seconds = time.monotonic() - begun
+    return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches, seconds)
 
 
 def looks_at(*runs: Run) -> Callable[[Any], Any]:
@@ -180,6 +184,11 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
     futures = {run: pool.submit(carry_out, run) for run in longest_first}
     yield lambda run: futures[run].result()
     pool.shutdown(cancel_futures=True)
+    took = sorted(
+        ((future.result().seconds, run.name) for run, future in futures.items() if future.done()), reverse=True
+    )
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("", *(f"{seconds:5.0f} s  {name}" for seconds, name in took), sep="\n")
 
 
 @pytest.mark.parametrize("operator", fourfold.operator_names())

@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -13,6 +14,9 @@
 #pragma GCC visibility push(hidden)
 
 namespace gpusim {
+
+// What is freshly allocated holds nothing to rely on. Of gigabytes the first are enough, and the rest takes no memory.
+inline void spoil(void* memory, size_t bytes) { std::memset(memory, junk, std::min(bytes, size_t(1) << 26)); }
 
 // One range of addresses for each device. A byte of `shadow` tells of 8 bytes of memory how many from the first on are
 // allocated, and whether host code may use them too.
@@ -70,7 +74,7 @@ class Arena {
       if (static_cast<size_t>(memory - base_) + room > (device + 1) * device_bytes) return nullptr;
       next_[device] += room;
     }
-    std::memset(memory, junk, bytes);
+    spoil(memory, bytes);
     mark(memory, bytes, for_host_too ? host_too : 0);
     known_[memory] = {bytes, true};
     return memory;
@@ -164,7 +168,7 @@ inline void* allocate(unsigned device, size_t bytes, bool for_host_too) {
   if (GPUSIM_CHECKED) return arena().allocate(device, bytes, for_host_too);
   void* memory = nullptr;
   if (posix_memalign(&memory, Arena::alignment, bytes) != 0) return nullptr;
-  std::memset(memory, junk, bytes);
+  spoil(memory, bytes);
   return memory;
 }
 
