@@ -1,0 +1,69 @@
+"""scripts/metal_build.py: what it makes of a library that was linked for macOS, of which a tool's words are given."""
+
+import pytest
+
+import metal_build
+from backend_report import Refused
+
+LOADED = """\
+      cmd LC_LOAD_DYLIB
+  cmdsize 56
+     name {} (offset 24)
+"""
+BUILT = """\
+      cmd LC_BUILD_VERSION
+  cmdsize 32
+ platform 1
+    minos {}
+      sdk 14.0
+"""
+METAL = "/System/Library/Frameworks/Metal.framework/Versions/A/Metal"
+TORCH = "@rpath/libtorch_cpu.dylib"
+# Four bytes a word, the first of them last.
+SECTION = """\
+build/libfourfold.dylib:
+Contents of (__TEXT,__objc_methname) section
+0000000000001000\t6d6d6f63 42646e61 65666675 65730072
+0000000000001010\t62614c74 003a6c65
+"""
+LISTED = 'r(b"MTLCommandQueue", b"label", {}); sel32or64(b"setBytes:length:atIndex:", "commandBuffer")'
+
+
+def commands(oldest: str, *libraries: str) -> str:
+    return BUILT.format(oldest) + "".join(LOADED.format(name) for name in libraries)
+
+
+def test_load_commands_name_the_oldest_macos_and_what_comes_with_it() -> None:
+    metal_build.check_load_commands(commands("14.0", TORCH, METAL, "/usr/lib/libobjc.A.dylib"))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (commands("15.0", TORCH, METAL), "is for macOS 15.0 and newer, but wheels say 14.0"),
+        ("", "is for macOS None"),
+        (commands("14.0", TORCH, METAL, "/opt/homebrew/lib/libomp.dylib"), "loads .*libomp"),
+        (commands("14.0", TORCH), "loads @rpath/libtorch_cpu.dylib$"),
+    ],
+)
+def test_other_load_commands_are_refused(said: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        metal_build.check_load_commands(said)
+
+
+def test_selectors_are_read_from_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metal_build, "output", lambda *command: SECTION)
+    assert metal_build.selectors_of("libfourfold.dylib") == {"commandBuffer", "setLabel:"}
+
+
+@pytest.mark.parametrize("used", [set(), {"commandBuffer", "setByte:length:atIndex:"}])
+def test_a_selector_that_apple_does_not_have_is_refused(used: set, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tmp_path / "_metadata.py"
+    listed.write_text(LISTED.replace('b"', '"'))
+    monkeypatch.setattr(metal_build.tools, "metal_metadata", lambda: listed)
+    right = {"commandBuffer", "setLabel:", "setBytes:length:atIndex:", "stringWithUTF8String:"}
+    monkeypatch.setattr(metal_build, "selectors_of", lambda library: right)
+    metal_build.check_selectors("libfourfold.dylib")
+    monkeypatch.setattr(metal_build, "selectors_of", lambda library: used)
+    with pytest.raises(Refused, match="PyObjC's Metal knows no selector " + "".join(used - right)):
+        metal_build.check_selectors("libfourfold.dylib")
