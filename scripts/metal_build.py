@@ -13,6 +13,8 @@ from backend_tools import MACOS, ROOT, output, run
 APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
 OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
+# Compiled, with this system's headers of Python, and not linked: zig's linker knows no bundles.
+MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch.cpp.o")
 # Of an ordinary type, so that PyObjC need not say anything of it. torch's own library calls it.
 UNLISTED = {"setLanguageVersion:"}
 # Of Foundation, of which this PyObjC package knows nothing.
@@ -22,13 +24,17 @@ FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
 def metal(report: Report) -> None:
     torch = tools.macos_torch(OLDEST)
     toolchain = tools.darwin_toolchain(APPLE)
-    options = ("-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_PYTHON=OFF")
+    options = ("-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
     options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
     # What the environment says of compilers is about this machine's.
     folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
     objects = folder / "metal" / "CMakeFiles" / "fourfold_metal.dir"
-    build(folder, report, "metal", {name: objects / f"{name}.mm.o" for name in report.operators})
+    modules = [folder / "cpp" / "bindings" / "CMakeFiles" / name for name in MODULES]
+    targets = ("fourfold", *(str(module.relative_to(folder)) for module in modules))
+    build(folder, report, "metal", {name: objects / f"{name}.mm.o" for name in report.operators}, *targets)
     report.prove("metal", "compiled")
+    if missing := [module.name for module in modules if not module.exists()]:
+        raise Refused(f"{' and '.join(missing)} of the Python modules do not compile; see {folder.name}/build.log")
     library = folder / "cpp" / "libfourfold.dylib"
     if not library.exists() or library.stat().st_size == 0:
         raise Refused(f"the library was not linked; see {(folder / 'build.log').relative_to(ROOT)}")

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,26 +168,6 @@ def looks_at(*runs: Run) -> Callable[[Any], Any]:
         return test
 
     return mark
-
-
-@pytest.fixture(scope="session")
-def outcome_of(request) -> Callable[[Run], Outcome]:
-    """The outcome of a run. Those that the selected tests look at are carried out once each, some side by side."""
-    wanted = []
-    for item in request.session.items:
-        wanted += getattr(item.function, "runs", ())
-        if "run" in getattr(item, "fixturenames", ()):
-            wanted.append(item.callspec.params["run"])
-    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: run not in (RUNS[0], METAL))
-    pool = ThreadPoolExecutor(os.cpu_count())
-    futures = {run: pool.submit(carry_out, run) for run in longest_first}
-    yield lambda run: futures[run].result()
-    pool.shutdown(cancel_futures=True)
-    took = sorted(
-        ((future.result().seconds, run.name) for run, future in futures.items() if future.done()), reverse=True
-    )
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("", *(f"{seconds:5.0f} s  {name}" for seconds, name in took), sep="\n")
 
 
 @pytest.mark.parametrize("operator", fourfold.operator_names())

@@ -1,5 +1,30 @@
-"""Where a run of the case table in simulation, which takes minutes, is carried out once for all files here."""
+"""The runs of the case table in simulation, which take minutes: each is carried out once for all files here."""
 
-from case_table import outcome_of
+from __future__ import annotations
 
-__all__ = ["outcome_of"]
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from case_table import METAL, RUNS, Outcome, Run, carry_out
+
+
+@pytest.fixture(scope="session")
+def outcome_of(request) -> Callable[[Run], Outcome]:
+    """The outcome of a run. Those that the selected tests look at are carried out once each, some side by side."""
+    wanted = []
+    for item in request.session.items:
+        wanted += getattr(item.function, "runs", ())
+        if "run" in getattr(item, "fixturenames", ()):
+            wanted.append(item.callspec.params["run"])
+    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: run not in (RUNS[0], METAL))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    futures = {run: pool.submit(carry_out, run) for run in longest_first}
+    yield lambda run: futures[run].result()
+    pool.shutdown(cancel_futures=True)
+    took = sorted(
+        ((future.result().seconds, run.name) for run, future in futures.items() if future.done()), reverse=True
+    )
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("", *(f"{seconds:5.0f} s  {name}" for seconds, name in took), sep="\n")
