@@ -17,7 +17,7 @@ SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFO
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
-.PHONY: force help build test lint check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
+.PHONY: force help python build test lint check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,7 +25,7 @@ help:
 	@echo "make test    run the tests                       TESTS='tests/test_import.py -x' selects"
 	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is a quick look"
 	@echo "make bench   time the operators against other ways to run the same mathematics; BENCH=--quick is a quick look"
-	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs no GPU"
+	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs Linux and no GPU"
 	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
 	@echo "make check-mac        the same for a Mac's GPU"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
@@ -63,11 +63,11 @@ check-backends: $(STAMPS)/tools $(STAMPS)/build
 	$(RUN) scripts/check_backends.py
 
 # Not in $(VENV): the torch there is the one from a package index, and this one has to suit the machine's driver.
-check-gpu:
+check-gpu: python
 	$(PYTHON) scripts/gpu_environment.py
 	.venv-gpu/bin/python scripts/check_gpu.py $(GPU)
 
-check-mac:
+check-mac: python
 	$(PYTHON) scripts/gpu_environment.py mps
 	.venv-gpu/bin/python scripts/check_gpu.py --device mps $(GPU)
 
@@ -86,9 +86,11 @@ wheel: $(STAMPS)/tools
 clean:
 	rm -rf build dist $(VENV) .venv-wheel .venv-gpu .pytest_cache .ruff_cache demo-output
 
-$(STAMPS)/venv:
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "fourfold needs Python 3.10 or later, and $(PYTHON) is not: name another one, make PYTHON=..." >&2; exit 1; }
+
+$(STAMPS)/venv: | python
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 

@@ -162,7 +162,7 @@ def add_sequence(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     sizes = sequence.add_argument_group("sizes", ONE_TABLE)
     add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--time")
     add_layer(sequence, "LLTM LSTM GRU", "all; on a GPU LLTM")
-    default = "float32 and autocast to bfloat16; on a GPU float32, tf32, bfloat16, float16"
+    default = "float32 and autocast to bfloat16; on a GPU float32, bfloat16, float16, and tf32 where it has it"
     add_dtype(sequence, "float32 tf32 bfloat16 float16 autocast", default)
     add_measurement(sequence)
     add_plots(sequence)
@@ -174,7 +174,7 @@ def add_elementwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
         "elementwise", help="softshrink and axpby", description=ELEMENTWISE, epilog=ELEMENTWISE_EXAMPLES
     )
     sizes = elementwise.add_argument_group("sizes")
-    counts = "elements, one table for each (100,000 to 10 million; on a GPU to 100 million)"
+    counts = "elements, one table for each (100,000 to 10 million; with CUDA to 100 million)"
     sizes.add_argument("--elements", type=positive_integer, nargs="+", metavar="N", help=counts)
     add_dtype(elementwise, "float32 bfloat16 float16")
     add_measurement(elementwise)

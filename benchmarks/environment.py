@@ -125,6 +125,9 @@ def opening(facts: Mapping[str, Any]) -> str:
 def processor() -> str:
     """The processor's name and those of its vector extensions that matter here."""
     path = Path("/proc/cpuinfo")
+    if platform.system() == "Darwin":
+        chip = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout
+        return f"{chip.strip() or platform.machine()}, macOS {platform.mac_ver()[0]}"
     if not path.exists():
         return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     pairs = (line.partition(":") for line in path.read_text().splitlines())

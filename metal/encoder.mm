@@ -89,10 +89,12 @@ struct Encoding {
 void encode_on_queue(void* given) {
   auto& encoding = *static_cast<Encoding*>(given);
   @autoreleasepool {
-    // This ends the encoder that torch may have open.
-    const id<MTLComputeCommandEncoder> metal = [torch::mps::get_command_buffer() computeCommandEncoder];
-    metal.label = text(encoding.label);
+    id<MTLComputeCommandEncoder> metal = nil;
     try {
+      // This ends the encoder that torch may have open.
+      metal = [torch::mps::get_command_buffer() computeCommandEncoder];
+      if (metal == nil) fail("fourfold: torch's command buffer gives no encoder; an earlier command of the GPU has failed");
+      metal.label = text(encoding.label);
       Encoder encoder(metal);
       encoding.call(encoding.context, encoder);
     } catch (...) {

@@ -6,6 +6,8 @@ A machine with a GPU has a torch that suits its driver, and perhaps no network. 
 this is used, as are its other packages, and nothing is installed but fourfold itself: what is missing is named.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import shutil
 import subprocess
@@ -76,7 +78,7 @@ def main(where: str = "cuda") -> None:
             f"{sys.executable} -m pip install {' '.join(lacking)}"
         )
     # pip comes with the packages that are lent, where this Python has it: some systems take out what would make one.
-    venv.create(FOLDER, system_site_packages=True, clear=True, with_pip=not has_pip())
+    venv.create(FOLDER, system_site_packages=True, clear=True, symlinks=True, with_pip=not has_pip())
     lend_packages()
     lend_programs()
 

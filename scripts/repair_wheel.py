@@ -38,8 +38,10 @@ def repair(wheel: Path, directory: Path) -> Path:
 def repairing(wheel: Path, directory: Path, system: str) -> list[str]:
     """The command. On macOS it holds the tag against the libraries' own word, where MACOSX_DEPLOYMENT_TARGET is set."""
     if system == "darwin":
-        command = ["delocate-wheel", "--require-archs", "arm64", "--wheel-dir", str(directory), str(wheel)]
-        return command + [word for name in NOT_OURS for word in ("--exclude", name)]
+        # torch's libraries are found by no path: torch has loaded them.
+        command = ["delocate-wheel", "--require-archs", "arm64", "--ignore-missing-dependencies"]
+        command += [word for name in NOT_OURS for word in ("--exclude", name)]
+        return [*command, "--wheel-dir", str(directory), str(wheel)]
     command = ["auditwheel", "repair", "--wheel-dir", str(directory), str(wheel)]
     return command + [word for name in NOT_OURS for word in ("--exclude", f"{name}*.so*")]
 

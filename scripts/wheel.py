@@ -30,11 +30,11 @@ def build() -> Path:
     raw = ROOT / "build" / "wheel"
     for old in raw.glob("fourfold-*.whl"):
         old.unlink()
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # the build's, and its repair's
     # --fresh: what another build told CMake is not this one's.
     settings = {
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "FETCHED",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
-        "MACOSX_DEPLOYMENT_TARGET": os.environ.get("MACOSX_DEPLOYMENT_TARGET") or MACOS,
         "CMAKE_ARGS": f"--fresh {os.environ.get('CMAKE_ARGS', '')}",
     }
     pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")

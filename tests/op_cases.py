@@ -386,8 +386,10 @@ def case_id(value: Any) -> str:
 
 
 def wider(value: Any) -> Any:
-    """A floating point tensor in float64 on the CPU, for the reference."""
-    return value.cpu().double() if isinstance(value, Tensor) and value.is_floating_point() else value
+    """A tensor on the CPU, in float64 where it is floating point, for the reference."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.cpu().double() if value.is_floating_point() else value.cpu()
 
 
 def flatten(result: Any) -> list[Tensor]:

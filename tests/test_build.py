@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from configuring import configuring, copy_of_the_sources, script, toolkit_root
-from machine import output_of, tool
+from machine import linux_only, output_of, tool
 
 
 @pytest.fixture
@@ -108,6 +108,7 @@ def test_an_option_that_is_empty_asks_for_nothing(configure):
     assert "CPU on x86_64: default avx2 avx512 " in said or platform.machine() != "x86_64"
 
 
+@linux_only
 @pytest.mark.parametrize(
     ("kind", "flags"),
     [
@@ -168,6 +169,7 @@ def test_a_missing_compiler_is_named(configure):
     assert "or set the environment variable CXX to the compiler to use." in said
 
 
+@linux_only
 def test_msvc_is_refused(configure, tmp_path):
     """Here GCC says the words by which CMake knows MSVC."""
     cl = script(

@@ -356,15 +356,16 @@ def test_the_sanitizers_verdicts(context, monkeypatch):
 
 
 def test_metals_validation_is_asked_for_and_read(on_a_mac, monkeypatch):
-    enabled, passed = "python[1:2] Metal GPU Validation Enabled", "4 passed in 2s"
-    fault = "Invalid device load executing kernel function forward_step"
-    answered = [(0, enabled, passed), (0, enabled, fault, passed), (134, enabled), (0, passed), (None,)]
+    api, gpu = (f"python[1:2] Metal {what} Validation Enabled" for what in ("API", "GPU"))
+    passed = "4 passed in 2s"
+    fault = "Invalid threadgroup load executing kernel function forward_step"
+    answered = [(0, api, gpu, passed), (0, api, gpu, fault, passed), (134, api, gpu), (0, api, passed), (None,)]
     asked = answers(monkeypatch, *answered)
     (outcome,) = check_gpu.sanitizer(on_a_mac)
     assert (outcome.step, outcome.state, outcome.why) == ("validation", PASSED, passed)
     command, variables = asked[0]
     assert variables["MTL_DEBUG_LAYER"] == variables["MTL_SHADER_VALIDATION"] == "1"
-    assert "--capture=no" in command and "-k mps and not large" in command
+    assert "--capture=no" in command and "-k mps and not far_apart" in command
     outcomes = [next(check_gpu.sanitizer(on_a_mac)) for _ in answered[1:]]
     assert [o.state for o in outcomes] == [FAILED, FAILED, NOT_RUN, NOT_RUN]
     assert outcomes[0].why == f"{fault}; {passed}"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, parametrize, vector_to_parameters
 
-from machine import output_of
+from machine import FORK, LOOPBACK, output_of
 from weight_changes import KINDS, SEEN, UNSEEN, Scaled, current, input_of, stream
 
 
@@ -34,7 +34,7 @@ def test_a_write_to_the_vector_that_the_parameters_are_views_of() -> None:
 
 
 COLLECTIVES = """
-import os, torch, torch.distributed as dist, torch.multiprocessing as mp, fourfold
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp, fourfold
 from torch.distributed.fsdp import fully_shard
 
 def write(module, rank):
@@ -45,7 +45,7 @@ def write(module, rank):
     yield lambda: dist.send(module.bias_hh_l0.data + 1, 1) if rank == 0 else dist.recv(module.bias_hh_l0.data, 0)
 
 def run(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.manual_seed(rank)
     x = torch.randn(1, 2, 3)
@@ -78,10 +78,11 @@ def run(rank, port):
 
 if __name__ == "__main__":
     import socket
+    os.environ["GLOO_SOCKET_IFNAME"] = sys.argv[1]
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.start_processes(run, (port,), nprocs=2, start_method="fork")
+    mp.start_processes(run, (port,), nprocs=2, start_method=sys.argv[2])
     print("same")
 """
 
@@ -89,7 +90,7 @@ if __name__ == "__main__":
 def test_collectives_and_sharded_parameters(tmp_path: Path) -> None:
     script = tmp_path / "collectives.py"
     script.write_text(COLLECTIVES)
-    assert output_of(sys.executable, script).splitlines()[-1] == "same"
+    assert output_of(sys.executable, script, LOOPBACK, FORK).splitlines()[-1] == "same"
 
 
 def test_functional_call_and_parametrized_weights_are_read() -> None:

@@ -190,8 +190,9 @@ def test_a_device_that_failed_does_not_hide_the_blocks_error(monkeypatch: pytest
 
     for error in (KeyError("mine"), None):
         prof = profiler.profile()
-        with pytest.raises(KeyError if error else RuntimeError, match="mine" if error else "the device is lost"), prof:
-            monkeypatch.setattr(fourfold.Event, "synchronize", broken)
+        failing = pytest.raises(KeyError if error else RuntimeError, match="mine" if error else "the device is lost")
+        with monkeypatch.context() as inside, failing, prof:
+            inside.setattr(fourfold.Event, "synchronize", broken)
             if error:
                 raise error
         assert not torch.autograd._profiler_enabled() and prof.elapsed_time is None
@@ -231,6 +232,7 @@ def test_on_mps_signposts_are_traced_until_the_device_is_done(mps: Calls) -> Non
     assert [call[0] if isinstance(call, tuple) else call for call in mps] == [
         "start",
         "record",
+        "synchronize",
         "block",
         "record",
         "synchronize",
@@ -240,7 +242,7 @@ def test_on_mps_signposts_are_traced_until_the_device_is_done(mps: Calls) -> Non
     del mps[:]
     with pytest.raises(KeyError), profiler.profile():
         raise KeyError
-    assert [call[0] for call in mps] == ["start", "record", "record", "synchronize", "stop"]
+    assert [call[0] for call in mps] == ["start", "record", "synchronize", "record", "synchronize", "stop"]
 
 
 def test_what_was_started_is_stopped_where_the_next_cannot_be(mps: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import fourfold
-from machine import output_of
+from machine import FORK, LOOPBACK, output_of
 
 
 class Shrunk(Dataset):
@@ -35,6 +35,7 @@ class Shrunk(Dataset):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(FORK != "fork", reason="this system does not bear a fork after torch is loaded")
 def test_forked_dataloader_worker() -> None:
     fourfold.softshrink(torch.zeros(300, 257))  # the parent's threads exist before the fork
     loader = DataLoader(Shrunk(), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=60)
@@ -68,8 +69,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 def ddp_worker(rank: int, world: int, directory: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    if sys.platform == "linux":  # whatever the host's name resolves to
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     store = f"file://{directory}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     model = nn.parallel.DistributedDataParallel(Model())
@@ -88,12 +88,12 @@ def ddp_worker(rank: int, world: int, directory: str) -> None:
 DDP = """
 import sys, torch._dynamo, torch.multiprocessing as mp
 from test_programs import ddp_worker
-mp.start_processes(ddp_worker, (2, sys.argv[1]), nprocs=2, start_method="fork")
+mp.start_processes(ddp_worker, (2, sys.argv[1]), nprocs=2, start_method=sys.argv[2])
 """
 
 
 def test_ddp_on_two_processes_equals_one(tmp_path: Path) -> None:
-    output_of(sys.executable, "-c", DDP, tmp_path, cwd=Path(__file__).parent)
+    output_of(sys.executable, "-c", DDP, tmp_path, FORK, cwd=Path(__file__).parent)
     torch.manual_seed(0)
     model = Model()
     train(model, *data())

@@ -160,6 +160,12 @@ Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
+  // Without features torch's own ends the process on an Apple GPU.
+  if (x.size(1) == 0) {
+    const Tensor out = zeros(place_of(x), {x.size(0), weights.size(0)}, x.scalar_type());
+    if (bias) copy_into(out, *bias);
+    return out;
+  }
   return expect_product(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
 }
 

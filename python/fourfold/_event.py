@@ -76,7 +76,8 @@ class Event:
             self._mark.synchronize()
 
     def elapsed_time(self, end: Event) -> float:
-        """The milliseconds from this event to a later one on the device's clock; negative if end came first.
+        """The milliseconds from this event to a later one, on the device's clock; negative if end came first. torch's
+        events on mps take the host's clock when the host hears that they have happened: some microseconds later.
 
         Raises TypeError if end is no fourfold.Event, ValueError if it is on another device, and RuntimeError if one of
         them was never recorded, was made with enable_timing=False, or has not happened yet.

@@ -43,7 +43,8 @@ class profile:
         prof.export_chrome_trace("trace.json")
 
     It is torch.profiler.profile, of the CPU and of the accelerator that torch has here, recording shapes. On MPS it
-    also starts torch.mps.profiler, so that operators appear by name in Metal System Trace.
+    also starts torch.mps.profiler, whose signposts name torch's operators in Metal System Trace; fourfold's are the
+    names of its encoders there.
 
     with_stack: also record the lines of Python, for the trace; slower.
     nvtx: instead give operators to NVTX (on AMD GPUs roctx) as ranges, which Nsight Systems or rocprof shows. There is
@@ -94,6 +95,7 @@ class profile:
                 started.callback(torch.mps.profiler.stop)
             self._start = Event()
             self._start.record()
+            self._start.synchronize()  # torch's on MPS take the host's time when the host hears of them
             self._started = started.pop_all()
         return self
 

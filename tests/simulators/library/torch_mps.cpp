@@ -4,6 +4,10 @@
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
 #include "../metal/framework.h"
 #include "current_stream.h"
 
@@ -65,6 +69,14 @@ AOTITorchError __real_torch_call_dispatcher(const char*, const char*, StableIVal
 AOTITorchError __wrap_torch_call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                             uint64_t version) {
   gpusim_synchronize();
+  if (std::strcmp(name, "aten::linear") == 0) {
+    int64_t features = 0;
+    aoti_torch_get_size(reinterpret_cast<AtenTensorHandle>(stack[0]), 1, &features);
+    if (features == 0) {
+      std::fputs("gpusim: torch's linear of no features, which ends the process on macOS 15\n", stderr);
+      std::abort();
+    }
+  }
   return __real_torch_call_dispatcher(name, overload, stack, version);
 }
 

@@ -9,6 +9,10 @@
 #include <fstream>
 #include <sstream>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "../library/current_stream.h"
 
 extern char** environ;
@@ -20,6 +24,15 @@ namespace {
 struct Running {
   Dispatch dispatch;
   void* buffers[most_bindings];
+};
+
+// In this thread, and in those that it makes.
+struct SubnormalsAreZero {
+#if defined(__x86_64__)
+  const unsigned before = _mm_getcsr();
+  SubnormalsAreZero() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON | 0x40); }
+  ~SubnormalsAreZero() { _mm_setcsr(before); }
+#endif
 };
 
 unsigned position_in_grid(const Thread& thread, int axis) {
@@ -191,7 +204,10 @@ void dispatch(const Dispatch& given) {
   it.call = call;
   it.arguments = running;
   streams().add(current_stream(0), [it, running, constants]() mutable {
-    run(it);
+    {
+      const SubnormalsAreZero as_on_apples_gpus;
+      run(it);
+    }
     for (void* memory : constants) (void)release(memory);
     delete running;
   });

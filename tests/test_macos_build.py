@@ -1,9 +1,16 @@
-"""scripts/metal_build.py: what it makes of a library that was linked for macOS, of which a tool's words are given."""
+"""What scripts make of libraries for macOS, of which a tool's words are given, and of its wheels."""
+
+import re
+import zipfile
+from pathlib import Path
 
 import pytest
 
+import backend_tools
 import metal_build
+import repair_wheel
 from backend_report import Refused
+from machine import ROOT
 
 LOADED = """\
       cmd LC_LOAD_DYLIB
@@ -67,3 +74,37 @@ def test_a_selector_that_apple_does_not_have_is_refused(used: set, tmp_path, mon
     monkeypatch.setattr(metal_build, "selectors_of", lambda library: used)
     with pytest.raises(Refused, match="PyObjC's Metal knows no selector " + "".join(used - right)):
         metal_build.check_selectors("libfourfold.dylib")
+
+
+def test_one_macos_is_the_oldest_everywhere() -> None:
+    wheels = (ROOT / "cibuildwheel.toml").read_text()
+    assert re.findall(r'MACOSX_DEPLOYMENT_TARGET = "(.*?)"', wheels) == [backend_tools.MACOS]
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    assert re.findall(r"set\(CMAKE_OSX_DEPLOYMENT_TARGET (\S+)", cmake) == [backend_tools.MACOS]
+    assert cmake.index("CMAKE_OSX_DEPLOYMENT_TARGET") < cmake.index("project(fourfold"), "it would come too late"
+    metal = (ROOT / "cmake" / "metal.cmake").read_text()
+    assert re.findall(r"set\(FOURFOLD_METAL_MACOS (\S+)\)", metal) == [backend_tools.MACOS]
+
+
+def test_each_systems_tool_repairs_its_wheels() -> None:
+    wheel, folder = Path("raw.whl"), Path("dist")
+    linux = repair_wheel.repairing(wheel, folder, "linux")
+    assert linux[:2] == ["auditwheel", "repair"] and "libtorch*.so*" in linux and linux[-1] != "--exclude"
+    macos = repair_wheel.repairing(wheel, folder, "darwin")
+    assert macos[0] == "delocate-wheel" and "--ignore-missing-dependencies" in macos
+    assert macos[macos.index("--exclude") + 1] == "libtorch" and macos[-1] == "raw.whl"
+
+
+@pytest.mark.parametrize("suffix", ["so", "dylib"])
+def test_a_library_of_others_in_a_wheel_is_refused(suffix: str, tmp_path: Path) -> None:
+    ours = ("fourfold/_C.so", f"fourfold/libfourfold.{suffix}", "fourfold/_torch_2_13.so", "fourfold/nn/__init__.py")
+    for grafted in ((), (f"fourfold/.dylibs/libomp.{suffix}",)):
+        wheel = tmp_path / f"fourfold-{len(grafted)}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name in (*ours, *grafted):
+                archive.writestr(name, "")
+        if grafted:
+            with pytest.raises(SystemExit, match="should hold libfourfold, _C and _torch_. only, but has .*libomp"):
+                repair_wheel.assert_nothing_grafted(wheel)
+        else:
+            repair_wheel.assert_nothing_grafted(wheel)
