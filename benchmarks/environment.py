@@ -58,9 +58,9 @@ def gpu(device: torch.device) -> dict[str, Any]:
         "memory_bytes": properties.total_memory,
         "l2_bytes": properties.L2_cache_size,
         "multiprocessors": properties.multi_processor_count,
-        "cuda": torch.version.cuda,
+        "cuda": torch.version.cuda or f"none, ROCm {torch.version.hip}",
         "cudnn": cudnn,
-        "fourfold_kernels": _C.backends()["cuda"][1],
+        "fourfold_kernels": _C.backends()["hip" if torch.version.hip else "cuda"][1],
         **nvidia_smi(uuid(device)),
     }
 

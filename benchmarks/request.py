@@ -12,7 +12,7 @@ import torch
 
 import fourfold
 from benchmarks.precision import FLOAT32, PRECISIONS, Precision
-from fourfold.cli.usage import UsageError, output_directory
+from fourfold.cli.usage import UsageError, output_directory, usable_device
 
 SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # what a quick look does without
 
@@ -37,7 +37,7 @@ class Request:
     def of(cls, options: Mapping[str, Any]) -> Request:
         """From the command line's options, under its names. Raises UsageError for what can't be met on this machine."""
         benchmark, quick = options["benchmark"], options["quick"]
-        device = usable_device(benchmark, options.get("device") or "cpu")
+        device = device_with_kernels(benchmark, options.get("device") or "cpu")
         if device.type != "cpu" and options.get("threads"):
             raise UsageError(f"{benchmark}: expected --threads only with --device cpu, but got {device}")
         precisions = [PRECISIONS[name] for name in options.get("dtype") or ()]
@@ -68,35 +68,18 @@ class Request:
         return list(self.precisions) or [p for p in chosen if self.device.type == "cuda" or not p.tf32]
 
 
-def usable_device(benchmark: str, name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"{benchmark}: expected --device to be cpu, cuda, cuda:1 or mps, but got {name!r}")
-    if device.type == "cpu":
-        return device
-    if device.type == "mps":
-        if not torch.backends.mps.is_available():
-            sees = f"torch {torch.__version__} sees no GPU of Apple's"
-            raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: {sees}")
-        return with_kernels(benchmark, "metal", torch.device("mps", 0))
-    if torch.version.cuda is None:
-        built = f"torch {torch.__version__} is built without CUDA"
-        raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: {built}")
-    if not torch.cuda.is_available():
-        raise UsageError(f"{benchmark}: expected a device that torch can use, but got {name!r}: it sees no GPU")
-    if (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise UsageError(f"{benchmark}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
-    return with_kernels(benchmark, "cuda", torch.device("cuda", device.index or 0))
-
-
-def with_kernels(benchmark: str, backend: str, device: torch.device) -> torch.device:
-    """The device, where this fourfold has kernels for it."""
-    state = fourfold.backends()[backend]
-    if not state["usable"]:
-        words = {"cuda": "CUDA", "metal": "Metal"}[backend]
-        raise UsageError(f"{benchmark}: expected a fourfold with {words} kernels, but of them: {state['reason']}")
+def device_with_kernels(benchmark: str, name: str) -> torch.device:
+    """The device of that name, where this fourfold has kernels for it."""
+    device = usable_device(benchmark, name)
+    if device.type != "cpu":
+        backend = backend_of(device)
+        state = fourfold.backends()[backend]
+        if not state["usable"]:
+            words = {"cuda": "CUDA", "hip": "HIP", "metal": "Metal"}[backend]
+            raise UsageError(f"{benchmark}: expected a fourfold with {words} kernels, but of them: {state['reason']}")
     return device
+
+
+def backend_of(device: torch.device) -> str:
+    """As fourfold.backends() names it; torch calls AMD's GPUs cuda too."""
+    return "metal" if device.type == "mps" else "hip" if torch.version.hip else "cuda"

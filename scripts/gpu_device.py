@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
+from backend_report import BACKENDS
+
 ROOT = Path(__file__).resolve().parent.parent
-BACKENDS = ("cuda", "hip", "metal")
 
 
 @dataclass(frozen=True)

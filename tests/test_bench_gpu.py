@@ -280,23 +280,28 @@ def test_a_request_that_cannot_be_met_is_one_sentence(arguments, complaint, caps
 
 
 def test_a_missing_gpu_is_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", None)
+    present = None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: present)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert refusal("cell", "--device", "cuda") == 2
-    assert "but got 'cuda': torch" in (said := capsys.readouterr().err) and "is built without CUDA" in said
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert f"but got 'cuda': torch {torch.__version__} sees no GPU" in (said := capsys.readouterr().err)
+    assert said.count("\n") == 1
+    present = torch.device("mps")
     assert refusal("cell", "--device", "cuda") == 2
-    assert "it sees no GPU" in (said := capsys.readouterr().err) and said.count("\n") == 1
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert "sees one that is mps" in capsys.readouterr().err
+    present = torch.device("cuda")
     assert refusal("cell", "--device", "cuda:2") == 2
     assert "expected one of the GPUs 0 to 1, but got 'cuda:2'" in capsys.readouterr().err
     state = {"built": False, "usable": False, "reason": "not built: switched off"}
-    monkeypatch.setattr(fourfold, "backends", lambda: {"cuda": state})
+    monkeypatch.setattr(fourfold, "backends", lambda: {"cuda": state, "hip": {**state, "reason": "none"}})
     assert refusal("cell", "--device", "cuda") == 2
     assert "expected a fourfold with CUDA kernels, but of them: not built: switched off" in capsys.readouterr().err
+    with monkeypatch.context() as rocm:
+        rocm.setattr(torch.version, "hip", "7.0")
+        assert refusal("cell", "--device", "cuda") == 2
+        assert "expected a fourfold with HIP kernels, but of them: none" in capsys.readouterr().err
     state["usable"] = True
-    assert request.usable_device("cell", "cuda:1") == torch.device("cuda", 1)
+    assert request.device_with_kernels("cell", "cuda:1") == torch.device("cuda", 1)
     assert refusal("cell", "--device", "cuda", "--threads", "1") == 2
     assert "expected --threads only with --device cpu, but got cuda:0" in capsys.readouterr().err
 

@@ -13,10 +13,11 @@ CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
 
 
 def test_a_missing_apple_gpu_is_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     assert main(["cell", "--device", "mps"]) == 2
-    assert "sees no GPU of Apple's" in (said := capsys.readouterr().err) and said.count("\n") == 1
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert "sees no GPU" in (said := capsys.readouterr().err) and said.count("\n") == 1
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     state = {"built": False, "usable": False, "reason": "not built: switched off"}
     monkeypatch.setattr(fourfold, "backends", lambda: {"metal": state})
     assert main(["cell", "--device", "mps"]) == 2
@@ -33,7 +34,8 @@ def test_a_missing_apple_gpu_is_one_sentence(capsys, monkeypatch):
 def test_on_mps_a_request_takes_what_apples_gpus_have(monkeypatch):
     asked = []
     state = {"built": True, "usable": True, "reason": ""}
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(torch.mps, "set_per_process_memory_fraction", lambda fraction: asked.append(fraction))
     monkeypatch.setattr(fourfold, "backends", lambda: {"metal": state})
     monkeypatch.setattr(run, "run", lambda request: asked.append(request) or 0)

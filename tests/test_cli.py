@@ -73,7 +73,7 @@ def test_the_cmake_package_is_found_without_torch(tmp_path, capsys):
         ("demo --lr nan", "argument --lr: expected a positive number, but got 'nan'"),
         ("demo --seed -1", "argument --seed: expected an integer from 0 on, but got '-1'"),
         ("demo --device abacus", "expected --device to be cpu, cuda, cuda:1 or mps, but got 'abacus'"),
-        ("demo --device meta", "expected --device to be one that torch can use here, but got 'meta'"),
+        ("demo --device meta", "expected --device to be cpu, cuda, cuda:1 or mps, but got 'meta'"),
         ("demo --sequence-length 1000000", "expected --sequence-length below the text's 1000000, but got 1000000"),
         ("bench cell --repeats two", "argument --repeats: expected a positive integer, but got 'two'"),
         ("bench mlp --dtype int8", "argument --dtype: invalid choice: 'int8'"),

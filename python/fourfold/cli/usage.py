@@ -149,13 +149,20 @@ def limit_memory(command: str, device: torch.device, fraction: float | None) -> 
 
 
 def usable_device(command: str, name: str) -> torch.device:
+    """The device of that name; a GPU with its index."""
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"{command}: expected --device to be cpu, cuda, cuda:1 or mps, but got {name!r}") from error
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"{command}: expected --device to be cpu, cuda, cuda:1 or mps, but got {name!r}")
+    if device.type == "cpu":
+        return device
     present = torch.accelerator.current_accelerator(check_available=True)
-    if device.type != "cpu" and (present is None or present.type != device.type):
-        raise UsageError(f"{command}: expected --device to be one that torch can use here, but got {name!r}")
-    if device.type != "cpu" and (device.index or 0) >= torch.accelerator.device_count():
-        raise UsageError(f"{command}: expected one of {torch.accelerator.device_count()} devices, but got {name!r}")
-    return device
+    if present is None or present.type != device.type:
+        sees = f"torch {torch.__version__} sees {'no GPU' if present is None else f'one that is {present.type}'}"
+        raise UsageError(f"{command}: expected --device to be one that torch can use, but got {name!r}: {sees}")
+    count, index = torch.accelerator.device_count(), device.index or 0
+    if index >= count:
+        raise UsageError(f"{command}: expected one of the GPUs 0 to {count - 1}, but got {name!r}")
+    return torch.device(device.type, index)
