@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from xml.etree import ElementTree
 
 import backend_builds
@@ -22,8 +24,11 @@ import metal_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-SIMULATOR_FILES = ("case_table.py", "paths.py", "faults.py", "devices.py", "metal_language.py", "broken_metal.py")
-SIMULATOR_TESTS = tuple(ROOT / "tests" / "simulators" / name for name in SIMULATOR_FILES)
+# Side by side: in the first process are runs of minutes, carried out once for both files, in the second short ones.
+SIMULATOR_FILES = (
+    ("case_table.py", "metal_language.py"),
+    ("paths.py", "faults.py", "devices.py", "broken_metal.py"),
+)
 # The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
 NEEDS = {
@@ -37,18 +42,25 @@ over the same tiles; that its memory orders what the flags between blocks ask fo
 language's rules; and every figure of speed. make check-gpu does, and make check-mac on a Mac."""
 
 
-def simulated(report: Report) -> None:
-    """The tests say by record_property what they ran: an operator, a warp of 32 or 64, and the backend where it is but
-    one. What a test does not name it speaks for all of."""
-    results = WORK / "simulated.xml"
+def simulator_tests(number: int, files: tuple[str, ...]) -> list[tuple[ElementTree.Element, Path]]:
+    """Each test of these files, and the log that tells more of it."""
+    results, log = WORK / f"simulated-{number}.xml", WORK / f"simulated-{number}.log"
     results.unlink(missing_ok=True)
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *SIMULATOR_TESTS, f"--junitxml={results}")
-    log = WORK / "simulated.log"
-    run(*command, "-o", "junit_family=xunit1", log=log, cwd=ROOT)
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
+    paths = (ROOT / "tests" / "simulators" / name for name in files)
+    run(*command, *paths, f"--junitxml={results}", "-o", "junit_family=xunit1", log=log, cwd=ROOT)
     if not results.exists():
         raise Refused(f"the simulator's tests broke off; see {log.relative_to(ROOT)}")
     print("\n".join(re.findall(r"^ +\d+ s  .*$", log.read_text(), re.MULTILINE)), flush=True)
-    for case in ElementTree.parse(results).iter("testcase"):
+    return [(case, log) for case in ElementTree.parse(results).iter("testcase")]
+
+
+def simulated(report: Report) -> None:
+    """The tests say by record_property what they ran: an operator, a warp of 32 or 64, and the backend where it is but
+    one. What a test does not name it speaks for all of."""
+    with ThreadPoolExecutor() as pool:
+        outcomes = list(pool.map(simulator_tests, range(len(SIMULATOR_FILES)), SIMULATOR_FILES))
+    for case, log in (each for outcome in outcomes for each in outcome):
         said = {item.get("name"): item.get("value") for item in case.iter("property")}
         operators = [said["operator"]] if "operator" in said else report.operators
         outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), None)

@@ -86,7 +86,7 @@ RUNS = [
     ),
     Run(
         "Metal, ThreadSanitizer",
-        "test_autograd and contiguous and (float32 or bfloat16 and odd) and not many and not long-batch",
+        "test_autograd and contiguous and float32 and not many and not long-batch",
         sanitizer="thread",
         metal=True,
     ),

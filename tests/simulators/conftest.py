@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from case_table import METAL, RUNS, Outcome, Run, carry_out
 
+LONGEST = (RUNS[0], METAL)
+
 
 @pytest.fixture(scope="session")
 def outcome_of(request) -> Callable[[Run], Outcome]:
@@ -18,7 +20,7 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
         wanted += getattr(item.function, "runs", ())
         if "run" in getattr(item, "fixturenames", ()):
             wanted.append(item.callspec.params["run"])
-    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: run not in (RUNS[0], METAL))
+    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: (run not in LONGEST, run.sanitizer == "none"))
     pool = ThreadPoolExecutor(os.cpu_count())
     futures = {run: pool.submit(carry_out, run) for run in longest_first}
     yield lambda run: futures[run].result()
