@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import platform
 import re
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(abc.ABC):
     name: str
     torch: str
 
@@ -34,8 +35,9 @@ class Device:
         """NVIDIA H100 80GB HBM3 -> h100-80gb-hbm3, for file names."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower().removeprefix("nvidia ")).strip("-")
 
+    @abc.abstractmethod
     def describe(self) -> str:
-        raise NotImplementedError
+        """What is printed of it first."""
 
     def build_environment(self) -> dict[str, str]:
         """What the kernels' compiler is told of this GPU."""
