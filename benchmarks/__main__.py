@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.functions import FUNCTIONS
 from fourfold.cli import console
 from fourfold.cli.usage import (
     Parser,
@@ -110,6 +111,18 @@ examples:
   python -m benchmarks disturbed
   python -m benchmarks disturbed --quick"""
 
+POINTWISE = """\
+Functions of elementwise operators and of reductions over rows, forward and with gradients, in microseconds: as they are
+written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million elements,
+then strided arguments, then the largest size with memory that malloc keeps. With --elements only those sizes. What
+Inductor has in its cache on disk it takes from there: for first calls see cold. Ten to twelve minutes on two cores."""
+
+POINTWISE_EXAMPLES = """\
+examples:
+  python -m benchmarks pointwise
+  python -m benchmarks pointwise --quick
+  python -m benchmarks pointwise --function sin2_cos2 adam --elements 1000 100000 --threads 1"""
+
 ALL = """\
 Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. 13 to
 20 minutes on two cores."""
@@ -132,7 +145,7 @@ SIZE_WORDS = {
 def build_parser() -> Parser:
     parser = Parser(prog="python -m benchmarks", description=BENCH, epilog=BENCH_EXAMPLES)
     benchmarks = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_machine):
+    for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_pointwise, add_machine):
         add(benchmarks)
     return parser
 
@@ -197,6 +210,19 @@ def add_rl(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     set_benchmark(rl, "rl", "batch_size", "input_size", "hidden_size", "time")
 
 
+def add_pointwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    pointwise = benchmarks.add_parser(
+        "pointwise", help="functions under torch.compile", description=POINTWISE, epilog=POINTWISE_EXAMPLES
+    )
+    sizes = pointwise.add_argument_group("sizes")
+    counts = "elements, one table for each function and number (1,000 to 10 million)"
+    sizes.add_argument("--elements", type=positive_integer, nargs="+", metavar="N", help=counts)
+    text = f"some of {', '.join(FUNCTIONS)} (all)"
+    pointwise.add_argument("--function", dest="kinds", nargs="+", choices=FUNCTIONS, metavar="NAME", help=text)
+    add_measurement(pointwise, gpu=False, skip=("inductor", "aot_eager"))
+    set_benchmark(pointwise, "pointwise", "elements")
+
+
 def add_machine(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     """The benchmarks without sizes."""
     compiling = benchmarks.add_parser(
@@ -229,7 +255,7 @@ def add_sizes(group: argparse._ArgumentGroup, *flags: str) -> None:
 
 def add_layer(parser: Parser, names: str, default: str) -> None:
     text = f"some of {names.replace(' ', ', ')} ({default})"
-    parser.add_argument("--layer", nargs="+", choices=names.split(), metavar="NAME", help=text)
+    parser.add_argument("--layer", dest="kinds", nargs="+", choices=names.split(), metavar="NAME", help=text)
 
 
 def add_plots(parser: Parser) -> None:
@@ -246,7 +272,7 @@ def add_dtype(parser: Parser, choices: str, default: str = "") -> None:
     parser.add_argument("--dtype", nargs="+", choices=choices.split(), metavar="NAME", help=text)
 
 
-def add_measurement(parser: Parser, gpu: bool = True) -> None:
+def add_measurement(parser: Parser, gpu: bool = True, skip: Sequence[str] = ("aten", "inductor")) -> None:
     """The options of most benchmarks that say how to measure and where the result goes."""
     group = parser.add_argument_group("measurement")
     if gpu:
@@ -256,7 +282,7 @@ def add_measurement(parser: Parser, gpu: bool = True) -> None:
     group.add_argument("--threads", type=thread_count, nargs="+", metavar="N", help=threads)
     add_repeats(group)
     add_quick(group)
-    add_skip(group, "aten", "inductor")
+    add_skip(group, *skip)
     add_json(group)
 
 
@@ -274,6 +300,7 @@ def add_skip(group: argparse._ArgumentGroup, *rows: str) -> None:
     words = {
         "aten": "aten (the tutorials' extensions, built once by your compilers)",
         "inductor": "inductor (torch.compile)",
+        "aot_eager": "aot_eager (torch.compile without generated code)",
     }
     text = f"leave out {' or '.join(words[row] for row in rows)}" + ", or both" * (len(rows) > 1)
     group.add_argument("--skip", nargs="+", choices=rows, default=(), metavar="ROW", help=text)

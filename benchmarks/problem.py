@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +114,7 @@ class Problem:
     reset: Tensor | None = None  # where sequences start anew
     kind: str = ""  # which of a benchmark's layers it is, for plots
     keeps: bool = False  # whether to count what each row keeps for the backward
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # what everything is built, checked and timed in
 
     @property
     def device(self) -> torch.device:
@@ -134,7 +136,7 @@ class Problem:
     def exact(self) -> list[Tensor]:
         """Outputs and parameters' gradients in float64, of the numbers as they are in the problem's precision."""
         parameters = [with_float64(p).requires_grad_() for p in self.parameters]
-        inputs = [with_float64(x) for x in self.inputs]
+        inputs = [with_float64(x) if x.is_floating_point() else x for x in self.inputs]
         return self.results(Candidate(lambda *inputs: self.definition(*inputs, *parameters), parameters), inputs)
 
     def results(self, candidate: Candidate, inputs: Sequence[Tensor] | None = None) -> list[Tensor]:

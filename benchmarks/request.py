@@ -59,7 +59,7 @@ class Request:
             frozenset(options.get("skip") or ()) | (SLOW_TO_BUILD if quick and device.type == "cpu" else frozenset()),
             options["json"],
             options.get("plots"),
-            options.get("layer") or (),
+            options.get("kinds") or (),
         )
 
     def precisions_or(self, names: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:

@@ -20,7 +20,7 @@ from benchmarks.request import Request
 from benchmarks.targets import Outcome
 from fourfold.cli import timing
 
-SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "compiling", "disturbed")
+SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "pointwise", "compiling", "disturbed")
 LEGEND = (
     "Each row ran in turns with the others. spread: interquartile range; ratio: times as fast as the first row,\n"
     "or the one named under the table; the median over pairs of samples taken side by side."
@@ -87,7 +87,7 @@ def comparisons(module: ModuleType, request: Request) -> Iterator[tables.Compari
     clock = Clock(request.device)
     for problem in module.problems(request):
         for count in threads_of(problem, request):
-            with timing.pinned_threads(count), problem.precision.allowed():
+            with timing.pinned_threads(count), problem.precision.allowed(), problem.around():
                 rows = compare(problem, module.contenders(problem, request.skip), request.repeats, clock)
             clocks = environment.clocks(request.device)
             yield tables.Comparison(problem, count if request.device.type == "cpu" else None, rows, clocks)

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "program_by_address.h"
+
 namespace {
 
 std::map<std::string, std::string> build_facts() {
@@ -72,4 +74,5 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("backends", &backends, "Each backend's name with (built, reason).");
   m.def("prepacked_bytes", &prepacked_bytes, "How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size.");
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
+  add_program_by_address(m);
 }

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "program.h"
+
 namespace {
 
 using c10::IValue;
@@ -242,8 +244,11 @@ PyType_Spec call_spec = {
     "fourfold.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, call_slots};
 
 int fill(PyObject* module) {
-  PyObject* type = PyType_FromSpec(&call_spec);
-  return type == nullptr ? -1 : PyModule_AddObject(module, "Call", type);
+  const auto add = [module](const char* name, PyObject* type) {
+    return type == nullptr ? -1 : PyModule_AddObject(module, name, type);
+  };
+  const int failed = add("Call", PyType_FromSpec(&call_spec));
+  return failed != 0 ? failed : add("Program", fourfold::bindings::make_program_type());
 }
 
 PyMethodDef methods[] = {

@@ -1,0 +1,150 @@
+// The operations of pointwise programs by name, for vectors and for numbers: Of<Operation::add>::of(a, b).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "cpu/kernels/erf.h"
+#include "cpu/kernels/erfc.h"
+#include "cpu/kernels/exponential.h"
+#include "cpu/kernels/hyperbolic.h"
+#include "cpu/kernels/inverse.h"
+#include "cpu/kernels/logarithm.h"
+#include "cpu/kernels/power.h"
+#include "cpu/kernels/trigonometry.h"
+#include "program/operations.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+using program::Operation;
+using program::Rule;
+using program::Type;
+
+// f of each lane, for what the C library has and vectors don't.
+template <typename T, typename F>
+FOURFOLD_FN Vectorized<T> lane_by_lane(const F& f, const Vectorized<T>& a, const Vectorized<T>& b) {
+  alignas(64) T x[Vectorized<T>::size()], y[Vectorized<T>::size()];
+  a.store(x);
+  b.store(y);
+  for (int k = 0; k < Vectorized<T>::size(); ++k) x[k] = f(x[k], y[k]);
+  return Vectorized<T>::loadu(x);
+}
+
+// What formulas/pointwise.h needs, and what of the operations it leaves to its surroundings. A namespace of its own keeps
+// the names apart from at::vec's, which a call with a vector finds too.
+namespace op {
+
+template <typename T>
+FOURFOLD_FN Vectorized<T> select(const Vectorized<T>& mask, const Vectorized<T>& yes, const Vectorized<T>& no) {
+  return Vectorized<T>::blendv(no, yes, mask);
+}
+template <typename T>
+FOURFOLD_FN T select(bool mask, T yes, T no) { return mask ? yes : no; }
+
+template <typename T>
+FOURFOLD_FN Vectorized<T> abs(const Vectorized<T>& x) { return x.abs(); }
+template <typename T>
+FOURFOLD_FN std::enable_if_t<std::is_integral_v<T>, T> abs(T x) { return x < T(0) ? T(0) - x : x; }
+template <typename T>
+FOURFOLD_FN Vectorized<T> sqrt(const Vectorized<T>& x) { return x.sqrt(); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> floor(const Vectorized<T>& x) { return x.floor(); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> ceil(const Vectorized<T>& x) { return x.ceil(); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> trunc(const Vectorized<T>& x) { return x.trunc(); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> round(const Vectorized<T>& x) { return x.round(); }  // to even
+template <typename T>
+FOURFOLD_FN Vectorized<T> fmod(const Vectorized<T>& a, const Vectorized<T>& b) {
+  return lane_by_lane([](T x, T y) { return std::fmod(x, y); }, a, b);
+}
+template <typename T>
+FOURFOLD_FN Vectorized<T> copysign(const Vectorized<T>& a, const Vectorized<T>& b) {
+  const Vectorized<T> sign(T(-0.0));
+  return at::vec::operator|(a.abs(), at::vec::operator&(b, sign));
+}
+
+template <typename T>
+FOURFOLD_FN Vectorized<T> exp(const Vectorized<T>& x) { return exp_exact(x); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> expm1(const Vectorized<T>& x) { return expm1_exact(x); }
+template <typename T>
+FOURFOLD_FN Vectorized<T> sigmoid(const Vectorized<T>& x) { return sigmoid_exact(x); }
+using FOURFOLD_CPU_LEVEL::tanh;
+using FOURFOLD_CPU_LEVEL::acos;
+using FOURFOLD_CPU_LEVEL::acosh;
+using FOURFOLD_CPU_LEVEL::asin;
+using FOURFOLD_CPU_LEVEL::asinh;
+using FOURFOLD_CPU_LEVEL::atan;
+using FOURFOLD_CPU_LEVEL::atan2;
+using FOURFOLD_CPU_LEVEL::atanh;
+using FOURFOLD_CPU_LEVEL::cos;
+using FOURFOLD_CPU_LEVEL::cosh;
+using FOURFOLD_CPU_LEVEL::erf;
+using FOURFOLD_CPU_LEVEL::erfc;
+using FOURFOLD_CPU_LEVEL::exp2;
+using FOURFOLD_CPU_LEVEL::log;
+using FOURFOLD_CPU_LEVEL::log10;
+using FOURFOLD_CPU_LEVEL::log1p;
+using FOURFOLD_CPU_LEVEL::log2;
+using FOURFOLD_CPU_LEVEL::pow;
+using FOURFOLD_CPU_LEVEL::sin;
+using FOURFOLD_CPU_LEVEL::sinh;
+using FOURFOLD_CPU_LEVEL::tan;
+
+#include "formulas/pointwise.h"
+
+}  // namespace op
+
+template <Operation>
+struct Of;
+
+#define FOURFOLD_OF(name, operands, rule, cost)                            \
+  template <>                                                              \
+  struct Of<Operation::name> {                                             \
+    template <typename... T>                                               \
+    static FOURFOLD_FN auto of(T... v) { return op::name(v...); }          \
+  };
+FOURFOLD_POINTWISE(FOURFOLD_OF)
+#undef FOURFOLD_OF
+
+// Calls f.template operator()<op>() with the operation that `op` names, among those that `wanted` admits; else gives null.
+template <typename Result, typename F>
+Result* visit_operation(Operation op, const F& f) {
+  switch (op) {
+#define FOURFOLD_CASE(name, operands, rule, cost) \
+  case Operation::name: return f.template operator()<Operation::name>();
+    FOURFOLD_POINTWISE(FOURFOLD_CASE)
+#undef FOURFOLD_CASE
+    default: return nullptr;
+  }
+}
+
+template <Type type>
+struct ValueOf;
+template <>
+struct ValueOf<Type::boolean> { using type = bool; };
+template <>
+struct ValueOf<Type::int32> { using type = int32_t; };
+template <>
+struct ValueOf<Type::int64> { using type = int64_t; };
+template <>
+struct ValueOf<Type::float32> { using type = float; };
+template <>
+struct ValueOf<Type::float64> { using type = double; };
+
+// Calls f(value of that type), which gives a pointer.
+template <typename F>
+auto visit_type(Type type, const F& f) {
+  switch (type) {
+    case Type::boolean: return f(bool());
+    case Type::int32: return f(int32_t());
+    case Type::int64: return f(int64_t());
+    case Type::float32: return f(float());
+    default: return f(double());
+  }
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

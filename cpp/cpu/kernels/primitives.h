@@ -1,0 +1,63 @@
+// What a pointwise program is made of on the CPU: functions that compute one operation for a block of elements, compiled at
+// each CPU level. A schedule (cpu/program/schedule.h) lists them; cpu/program/run.cpp calls them, block by block.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/level.h"
+#include "ops/kind.h"
+#include "program/operations.h"
+
+namespace fourfold::cpu {
+
+// A value's elements of the present block, side by side, or with a stride of 0 one that stands for all.
+struct Slot {
+  void* data;
+  int64_t stride;
+};
+
+// Out of and into slots. `out` may be one of the operands'.
+struct Instruction;
+struct Frame;
+using Primitive = void(Frame& frame, int64_t count, const Instruction& at);
+
+struct Instruction {
+  Primitive* run;
+  uint16_t out;
+  uint16_t second;  // of sin and cos together, the cosine
+  uint16_t in[3];
+};
+
+// A block: some rows with all their columns, or some columns of one row.
+struct Frame {
+  Slot* slots;
+  int64_t rows;
+  int64_t columns;
+  bool first;  // of a row's blocks, from which reductions begin
+};
+
+// Reductions keep sums and products of float32 in float64.
+constexpr program::Type type_of_sum(program::Operation op, program::Type type) {
+  const bool adds_up = op == program::Operation::sum || op == program::Operation::prod;
+  return adds_up && type == program::Type::float32 ? program::Type::float64 : type;
+}
+
+// Of an operation on operands of that type: of where's, the second and third. Null for what has none there.
+using PrimitiveOf = Primitive*(program::Operation op, program::Type type);
+// From memory's kind to the type that it is computed in, and back, where these differ.
+using ConversionOf = Primitive*(Kind kind);
+using PrimitiveFor = Primitive*(program::Type type);
+
+FOURFOLD_CPU_KERNEL(floating_primitive, PrimitiveOf)
+FOURFOLD_CPU_KERNEL(plain_primitive, PrimitiveOf)
+FOURFOLD_CPU_KERNEL(reduction_primitive, PrimitiveOf)
+FOURFOLD_CPU_KERNEL(combine_primitive, PrimitiveOf)      // of partial results: in[0]'s into out's
+FOURFOLD_CPU_KERNEL(half_load_primitive, ConversionOf)   // float16, bfloat16
+FOURFOLD_CPU_KERNEL(half_store_primitive, ConversionOf)
+FOURFOLD_CPU_KERNEL(plain_load_primitive, ConversionOf)  // the small integers
+FOURFOLD_CPU_KERNEL(plain_store_primitive, ConversionOf)
+FOURFOLD_CPU_KERNEL(sincos_primitive, PrimitiveFor)      // the sine into out, the cosine into second
+FOURFOLD_CPU_KERNEL(expand_primitive, PrimitiveFor)      // a row's value for each of its columns
+FOURFOLD_CPU_KERNEL(copy_primitive, PrimitiveFor)
+
+}  // namespace fourfold::cpu

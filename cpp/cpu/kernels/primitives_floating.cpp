@@ -1,0 +1,133 @@
+// Primitives on vectors of floating point.
+#include "cpu/kernels/operations.h"
+#include "cpu/kernels/primitives.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+namespace {
+
+constexpr int dear = 8;  // from this cost on an operation is one copy of code, which is long already
+
+template <typename T>
+Elements<T> elements(const Slot& slot) { return {static_cast<const T*>(slot.data), slot.stride}; }
+
+template <typename T>
+FOURFOLD_FN Vectorized<T> vector_at(const Elements<T>& in, int64_t k, int64_t count) {
+  if (in.stride == 0) return Vectorized<T>(*in.data);
+  return count == Vectorized<T>::size() ? Vectorized<T>::loadu(in.data + k) : Vectorized<T>::loadu(in.data + k, count);
+}
+
+template <typename T, typename F, typename... Inputs>
+FOURFOLD_FN void map_vectors(int64_t n, T* to, const F& f, const Inputs&... in) {
+  constexpr int64_t size = Vectorized<T>::size();
+  for (int64_t k = 0; k < n; k += size) {
+    const int64_t count = n - k < size ? n - k : size;
+    const Vectorized<T> result = f(vector_at(in, k, count)...);
+    count == size ? result.store(to + k) : result.store(to + k, static_cast<int>(count));
+  }
+}
+
+template <typename T, Operation op, size_t... k>
+void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
+  T* to = static_cast<T*>(frame.slots[at.out].data);
+  const auto f = [](const auto&... v) { return Vectorized<T>(Of<op>::of(v...)); };
+  if constexpr (program::describe(op).cost >= dear) {
+    map_vectors<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);
+  } else {
+    map<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);
+  }
+}
+
+template <typename T, Operation op>
+void run(Frame& frame, int64_t n, const Instruction& at) {
+  run<T, op>(frame, n, at, std::make_index_sequence<program::describe(op).operands>());
+}
+
+template <typename T>
+Primitive* find(Operation op) {
+  return visit_operation<Primitive>(op, []<Operation one>() -> Primitive* {
+    constexpr Rule rule = program::describe(one).rule;
+    if constexpr (rule == Rule::floating || rule == Rule::numbers) return run<T, one>;
+    return nullptr;
+  });
+}
+
+template <typename T>
+void run_sincos(Frame& frame, int64_t n, const Instruction& at) {
+  T* sines = static_cast<T*>(frame.slots[at.out].data);
+  T* cosines = static_cast<T*>(frame.slots[at.second].data);
+  const Elements<T> in = elements<T>(frame.slots[at.in[0]]);
+  constexpr int64_t size = Vectorized<T>::size();
+  for (int64_t k = 0; k < n; k += size) {
+    const int64_t count = n - k < size ? n - k : size;
+    const auto both = sincos(vector_at(in, k, count));
+    if (count == size) {
+      both.sin.store(sines + k);
+      both.cos.store(cosines + k);
+    } else {
+      both.sin.store(sines + k, static_cast<int>(count));
+      both.cos.store(cosines + k, static_cast<int>(count));
+    }
+  }
+}
+
+// float16 and bfloat16 to float32: two vectors of the second to one of the first.
+template <typename T>
+void widen(Frame& frame, int64_t n, const Instruction& at) {
+  const T* from = static_cast<const T*>(frame.slots[at.in[0]].data);
+  float* to = static_cast<float*>(frame.slots[at.out].data);
+  if (frame.slots[at.in[0]].stride == 0) {
+    for (int64_t k = 0; k < n; ++k) to[k] = static_cast<float>(*from);
+    return;
+  }
+  constexpr int64_t half = Vectorized<float>::size();
+  for (int64_t k = 0; k < n; k += step_size<T>) {
+    const int64_t count = n - k < step_size<T> ? n - k : step_size<T>;
+    const Step<T> step = load(from + k, count);
+    for (int64_t p = 0; p < parts<T> && p * half < count; ++p) {
+      const int64_t left = count - p * half;
+      left >= half ? step.part[p].store(to + k + p * half) : step.part[p].store(to + k + p * half, static_cast<int>(left));
+    }
+  }
+}
+
+template <typename T>
+FOURFOLD_FN Step<T> load_wide(const float* from, int64_t count) {
+  constexpr int64_t half = Vectorized<float>::size();
+  Step<T> step;
+  for (int64_t p = 0; p < parts<T>; ++p) {
+    const int64_t left = count - p * half;
+    step.part[p] = left >= half ? Vectorized<float>::loadu(from + p * half)
+                   : left > 0   ? Vectorized<float>::loadu(from + p * half, left)
+                                : Vectorized<float>(0.0f);
+  }
+  return step;
+}
+
+template <typename T>
+void narrow(Frame& frame, int64_t n, const Instruction& at) {
+  const Slot& in = frame.slots[at.in[0]];
+  T* to = static_cast<T*>(frame.slots[at.out].data);
+  if (in.stride == 0) {
+    const T value(*static_cast<const float*>(in.data));
+    for (int64_t k = 0; k < n; ++k) to[k] = value;
+    return;
+  }
+  for (int64_t k = 0; k < n; k += step_size<T>) {
+    const int64_t count = n - k < step_size<T> ? n - k : step_size<T>;
+    store(to + k, load_wide<T>(static_cast<const float*>(in.data) + k, count), count);
+  }
+}
+
+}  // namespace
+
+Primitive* floating_primitive(Operation op, Type type) {
+  return type == Type::float32 ? find<float>(op) : type == Type::float64 ? find<double>(op) : nullptr;
+}
+
+Primitive* sincos_primitive(Type type) { return type == Type::float32 ? run_sincos<float> : run_sincos<double>; }
+
+Primitive* half_load_primitive(Kind kind) { return kind == Kind::bfloat16 ? widen<c10::BFloat16> : widen<c10::Half>; }
+
+Primitive* half_store_primitive(Kind kind) { return kind == Kind::bfloat16 ? narrow<c10::BFloat16> : narrow<c10::Half>; }
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

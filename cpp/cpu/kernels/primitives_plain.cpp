@@ -1,0 +1,173 @@
+// Primitives on numbers one by one, in loops that the compiler makes vectors of: integers, booleans, comparisons, choices,
+// conversions.
+#include "cpu/kernels/operations.h"
+#include "cpu/kernels/primitives.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+namespace {
+
+// So many elements at a time, for which one that stands for all is laid out side by side.
+constexpr int64_t part = 256;
+
+template <typename T>
+struct Operand {
+  const T* data;
+  bool side_by_side;
+  T laid_out[part];
+
+  explicit Operand(const Slot& slot) : data(static_cast<const T*>(slot.data)), side_by_side(slot.stride != 0) {
+    if (side_by_side) return;
+    for (T& value : laid_out) value = *data;
+  }
+  const T* at(int64_t k) const { return side_by_side ? data + k : laid_out; }
+};
+
+template <typename Out, typename F, typename... In>
+FOURFOLD_FN void loop(int64_t n, Out* to, const F& f, const Operand<In>&... in) {
+  for (int64_t k = 0; k < n; k += part) {
+    const int64_t count = n - k < part ? n - k : part;
+    [&](Out* out, const In*... from) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Out>(f(from[i]...));
+    }(to + k, in.at(k)...);
+  }
+}
+
+// Wrapping around is defined for unsigned integers.
+constexpr bool wraps(Operation op) {
+  return op == Operation::add || op == Operation::sub || op == Operation::mul || op == Operation::neg;
+}
+
+template <Operation op, typename T>
+FOURFOLD_FN auto one(T value) {
+  if constexpr (wraps(op)) {
+    return static_cast<std::make_unsigned_t<T>>(value);
+  } else {
+    return value;
+  }
+}
+
+template <typename T, Operation op, size_t... k>
+void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
+  constexpr bool compares = program::describe(op).rule == Rule::comparison;
+  using Out = std::conditional_t<compares, bool, T>;
+  const auto same = [](const Slot& slot, size_t) { return Operand<T>(slot); };
+  loop(n, static_cast<Out*>(frame.slots[at.out].data), [](auto... v) { return Of<op>::of(one<op>(v)...); },
+       same(frame.slots[at.in[k]], k)...);
+}
+
+template <typename T, Operation op>
+void run(Frame& frame, int64_t n, const Instruction& at) {
+  run<T, op>(frame, n, at, std::make_index_sequence<program::describe(op).operands>());
+}
+
+template <typename T>
+void run_where(Frame& frame, int64_t n, const Instruction& at) {
+  const Slot* slots = frame.slots;
+  loop(n, static_cast<T*>(slots[at.out].data), [](bool mask, T yes, T no) { return mask ? yes : no; },
+       Operand<bool>(slots[at.in[0]]), Operand<T>(slots[at.in[1]]), Operand<T>(slots[at.in[2]]));
+}
+
+template <typename T>
+Primitive* find(Operation op) {
+  if (op == Operation::where) return run_where<T>;
+  return visit_operation<Primitive>(op, []<Operation one>() -> Primitive* {
+    constexpr Rule rule = program::describe(one).rule;
+    constexpr bool takes = program::takes(rule, std::is_same_v<T, bool>       ? Type::boolean
+                                                : std::is_same_v<T, int32_t> ? Type::int32
+                                                                             : Type::int64);
+    constexpr bool of_integers = std::is_integral_v<T> && rule != Rule::floating && rule != Rule::selection && takes;
+    if constexpr (rule == Rule::comparison || of_integers) return run<T, one>;
+    return nullptr;
+  });
+}
+
+template <typename In, typename Out>
+void convert(Frame& frame, int64_t n, const Instruction& at) {
+  loop(n, static_cast<Out*>(frame.slots[at.out].data),
+       [](In value) {
+         if constexpr (std::is_same_v<Out, bool>) {
+           return value != In(0);
+         } else {
+           return static_cast<Out>(value);
+         }
+       },
+       Operand<In>(frame.slots[at.in[0]]));
+}
+
+// An int32 with the values of a smaller integer.
+template <typename T>
+void hold(Frame& frame, int64_t n, const Instruction& at) {
+  loop(n, static_cast<int32_t*>(frame.slots[at.out].data), [](int32_t value) { return static_cast<int32_t>(static_cast<T>(value)); },
+       Operand<int32_t>(frame.slots[at.in[0]]));
+}
+
+template <typename T>
+void round_to(Frame& frame, int64_t n, const Instruction& at) {
+  loop(n, static_cast<float*>(frame.slots[at.out].data), [](float value) { return static_cast<float>(T(value)); },
+       Operand<float>(frame.slots[at.in[0]]));
+}
+
+template <typename In>
+Primitive* find_conversion(Operation op) {
+  switch (op) {
+    case Operation::to_boolean: return convert<In, bool>;
+    case Operation::to_int32: return convert<In, int32_t>;
+    case Operation::to_int64: return convert<In, int64_t>;
+    case Operation::to_float32: return convert<In, float>;
+    case Operation::to_float64: return convert<In, double>;
+    default: return nullptr;
+  }
+}
+
+// A row's value for each of its columns; where there is one row, the value itself.
+template <typename T>
+void expand(Frame& frame, int64_t n, const Instruction& at) {
+  const Slot& in = frame.slots[at.in[0]];
+  T* to = static_cast<T*>(frame.slots[at.out].data);
+  const T* from = static_cast<const T*>(in.data);
+  for (int64_t r = 0; r < frame.rows && n > 0; ++r) {
+    const T value = from[r * in.stride];
+    for (int64_t c = 0; c < frame.columns; ++c) *to++ = value;
+  }
+}
+
+}  // namespace
+
+Primitive* plain_primitive(Operation op, Type type) {
+  switch (op) {
+    case Operation::to_int8: return hold<int8_t>;
+    case Operation::to_uint8: return hold<uint8_t>;
+    case Operation::to_int16: return hold<int16_t>;
+    case Operation::to_bfloat16: return round_to<c10::BFloat16>;
+    case Operation::to_float16: return round_to<c10::Half>;
+    default: break;
+  }
+  return visit_type(type, [&](auto value) {
+    using T = decltype(value);
+    Primitive* found = find<T>(op);
+    return found != nullptr ? found : find_conversion<T>(op);
+  });
+}
+
+Primitive* plain_load_primitive(Kind kind) {
+  return kind == Kind::uint8   ? convert<uint8_t, int32_t>
+         : kind == Kind::int8  ? convert<int8_t, int32_t>
+         : kind == Kind::int16 ? convert<int16_t, int32_t> : nullptr;
+}
+
+Primitive* plain_store_primitive(Kind kind) {
+  return kind == Kind::uint8   ? convert<int32_t, uint8_t>
+         : kind == Kind::int8  ? convert<int32_t, int8_t>
+         : kind == Kind::int16 ? convert<int32_t, int16_t> : nullptr;
+}
+
+Primitive* expand_primitive(Type type) {
+  return visit_type(type, [](auto value) -> Primitive* { return expand<decltype(value)>; });
+}
+
+Primitive* copy_primitive(Type type) {
+  return visit_type(type, [](auto value) -> Primitive* { return convert<decltype(value), decltype(value)>; });
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

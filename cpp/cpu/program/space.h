@@ -1,0 +1,49 @@
+// Elements in the order in which a program passes over them, and where each tensor has them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fourfold::cpu {
+
+class Space {
+ public:
+  // strides: of each tensor, by axis, in elements.
+  Space(const std::vector<int64_t>& sizes, const std::vector<std::vector<int64_t>>& strides);
+
+  int64_t numel() const { return numel_; }
+  // How many elements lie between here and the end of the innermost axis' row.
+  int64_t left_of_row(int64_t at) const { return axes_ == 0 ? 1 : size_[axes_ - 1] - at % size_[axes_ - 1]; }
+  int64_t row() const { return axes_ == 0 ? 1 : size_[axes_ - 1]; }
+
+  bool side_by_side(size_t tensor) const { return dense_[tensor]; }
+
+  // Where `count` elements from the at-th on lie, in elements from the tensor's first, with a stride of 0 or 1; or with a
+  // stride of -1, that they don't.
+  struct Run {
+    int64_t offset;
+    int64_t stride;
+  };
+  Run find(size_t tensor, int64_t at, int64_t count) const;
+
+  // Copies them: into `to`, side by side, or from there into the tensor.
+  void gather(size_t tensor, const void* data, int64_t size, int64_t at, int64_t count, void* to) const;
+  void scatter(size_t tensor, const void* from, int64_t size, int64_t at, int64_t count, void* data) const;
+
+ private:
+  static constexpr int most_axes = 24;
+
+  int64_t stride(size_t tensor, int axis) const { return strides_[tensor * axes_ + axis]; }
+  int64_t locate(size_t tensor, int64_t at, int64_t* index) const;
+  template <typename F>
+  void for_pieces(size_t tensor, int64_t at, int64_t count, const F& f) const;
+
+  int axes_ = 0;
+  int64_t numel_ = 1;
+  int64_t size_[most_axes];
+  std::vector<int64_t> strides_;
+  std::vector<bool> dense_;
+};
+
+}  // namespace fourfold::cpu

@@ -1,0 +1,70 @@
+#include "program/layout.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace fourfold::program {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument("program: " + what); }
+
+int64_t product(const Dim& dim, const std::vector<int64_t>& sizes) {
+  int64_t result = 1;
+  for (const int axis : dim) result *= sizes[axis];
+  return result;
+}
+
+}  // namespace
+
+std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, size_t count) {
+  if (count != program.inputs.size()) {
+    refuse("expected " + std::to_string(program.inputs.size()) + " inputs, but got " + std::to_string(count));
+  }
+  for (size_t k = 0; k < count; ++k) {
+    const Input& input = program.inputs[k];
+    if (inputs[k].kind != input.kind) refuse("expected another dtype of " + input.name);
+    if (static_cast<size_t>(inputs[k].dim) != input.dims.size()) {
+      refuse("expected " + input.name + " to have " + std::to_string(input.dims.size()) + " dimensions, but got " +
+             std::to_string(inputs[k].dim));
+    }
+  }
+  std::vector<int64_t> sizes;
+  for (const Axis& axis : program.axes) sizes.push_back(axis.input < 0 ? axis.size : inputs[axis.input].sizes[axis.dim]);
+  for (size_t k = 0; k < count; ++k) {
+    for (int d = 0; d < inputs[k].dim; ++d) {
+      const int64_t expected = product(program.inputs[k].dims[d], sizes);
+      if (inputs[k].sizes[d] != expected) {
+        refuse("expected dimension " + std::to_string(d) + " of " + program.inputs[k].name + " to have size " +
+               std::to_string(expected) + ", but got " + std::to_string(inputs[k].sizes[d]));
+      }
+    }
+  }
+  return sizes;
+}
+
+std::vector<int64_t> axis_strides(
+    const std::vector<Dim>& dims, const int64_t* strides, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> result(sizes.size());
+  for (size_t d = 0; d < dims.size(); ++d) {
+    int64_t stride = strides[d];
+    for (auto axis = dims[d].rbegin(); axis != dims[d].rend(); ++axis) {
+      result[*axis] = stride;
+      stride *= sizes[*axis];
+    }
+  }
+  return result;
+}
+
+Shape shape_of(const Output& output, const std::vector<int64_t>& sizes) {
+  Shape shape;
+  for (const Dim& dim : output.dims) shape.sizes.push_back(product(dim, sizes));
+  shape.strides.resize(shape.sizes.size());
+  int64_t stride = 1;
+  for (auto d = output.order.rbegin(); d != output.order.rend(); ++d) {
+    shape.strides[*d] = stride;
+    if (shape.sizes[*d] > 1) stride *= shape.sizes[*d];
+  }
+  return shape;
+}
+
+}  // namespace fourfold::program

@@ -1,0 +1,34 @@
+// Where a program's elements lie in the tensors of one call.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+
+namespace fourfold::program {
+
+// A tensor of a call, or a number: of that, data is where its 8 bytes are, and dim 0.
+struct Tensor {
+  void* data = nullptr;
+  Kind kind = Kind::float32;
+  int dim = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;  // in elements
+};
+
+// The size of each axis. Throws std::invalid_argument in a sentence where the tensors are not what the program says.
+std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, size_t count);
+
+// The stride of each axis, 0 along those that the tensor does not have.
+std::vector<int64_t> axis_strides(
+    const std::vector<Dim>& dims, const int64_t* strides, const std::vector<int64_t>& sizes);
+
+// Of a new output.
+struct Shape {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+Shape shape_of(const Output& output, const std::vector<int64_t>& sizes);
+
+}  // namespace fourfold::program

@@ -1,0 +1,116 @@
+// The operations of a pointwise program: their names, how many operands they take, and of which types.
+//
+// A program computes in five types. What memory holds in others is converted as it is read and written: float16 and
+// bfloat16 are float32 in between, the small integers int32.
+#pragma once
+
+#include <cstdint>
+
+namespace fourfold::program {
+
+enum class Type : uint8_t { boolean, int32, int64, float32, float64 };
+inline constexpr int types = 5;
+
+// Which types an operation's operands have, and what it gives. All operands have one type but where it says otherwise.
+enum class Rule : uint8_t {
+  floating,    // float32, float64; gives the same
+  integers,    // int32, int64; gives the same
+  numbers,     // both
+  logical,     // int32, int64, boolean; gives the same
+  comparison,  // any; gives boolean
+  selection,   // a boolean, and two of any type; gives that type
+  conversion,  // any; gives the type that its name says
+  narrow,      // int32, held within a smaller integer's values
+  rounding,    // float32, rounded to what a smaller type can hold
+  reduction,   // numbers, along the columns; gives the same
+  every,       // boolean, along the columns; gives the same
+};
+
+// _(name, operands, rule, cost): what it costs is in additions, by which work is shared out. Of these the mathematics is in
+// formulas/pointwise.h, or in what that needs.
+#define FOURFOLD_POINTWISE(_)                                                                     \
+  _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
+  _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
+  _(minimum, 2, numbers, 1) _(maximum, 2, numbers, 1)                                             \
+  _(div, 2, floating, 4) _(pow, 2, floating, 40) _(atan2, 2, floating, 30)                        \
+  _(copysign, 2, floating, 1) _(fmod, 2, floating, 60) _(remainder, 2, floating, 60)              \
+  _(floor_divide, 2, floating, 60)                                                                \
+  _(sqrt, 1, floating, 5) _(rsqrt, 1, floating, 8) _(reciprocal, 1, floating, 4)                  \
+  _(exp, 1, floating, 10) _(exp2, 1, floating, 10) _(expm1, 1, floating, 12)                      \
+  _(log, 1, floating, 12) _(log2, 1, floating, 12) _(log10, 1, floating, 12)                      \
+  _(log1p, 1, floating, 14) _(sin, 1, floating, 14) _(cos, 1, floating, 14) _(tan, 1, floating, 20) \
+  _(asin, 1, floating, 14) _(acos, 1, floating, 14) _(atan, 1, floating, 14)                      \
+  _(sinh, 1, floating, 16) _(cosh, 1, floating, 16) _(tanh, 1, floating, 14)                      \
+  _(asinh, 1, floating, 20) _(acosh, 1, floating, 20) _(atanh, 1, floating, 20)                   \
+  _(sigmoid, 1, floating, 14) _(erf, 1, floating, 20) _(erfc, 1, floating, 24)                    \
+  _(floor, 1, floating, 1) _(ceil, 1, floating, 1) _(trunc, 1, floating, 1) _(round, 1, floating, 1) \
+  _(integer_floor_divide, 2, integers, 25) _(integer_trunc_divide, 2, integers, 25)               \
+  _(integer_remainder, 2, integers, 25) _(integer_fmod, 2, integers, 25)                          \
+  _(shift_left, 2, integers, 2) _(shift_right, 2, integers, 2)                                    \
+  _(bitwise_and, 2, logical, 1) _(bitwise_or, 2, logical, 1) _(bitwise_xor, 2, logical, 1)        \
+  _(bitwise_not, 1, logical, 1)                                                                   \
+  _(eq, 2, comparison, 1) _(ne, 2, comparison, 1) _(lt, 2, comparison, 1)                         \
+  _(le, 2, comparison, 1) _(gt, 2, comparison, 1) _(ge, 2, comparison, 1)                         \
+  _(where, 3, selection, 2)
+
+#define FOURFOLD_CONVERSIONS(_)                                                                     \
+  _(to_boolean, 1, conversion, 1) _(to_int32, 1, conversion, 1) _(to_int64, 1, conversion, 2)     \
+  _(to_float32, 1, conversion, 1) _(to_float64, 1, conversion, 1)                                 \
+  _(to_int8, 1, narrow, 1) _(to_uint8, 1, narrow, 1) _(to_int16, 1, narrow, 1)                    \
+  _(to_bfloat16, 1, rounding, 2) _(to_float16, 1, rounding, 2)
+
+#define FOURFOLD_REDUCTIONS(_)                                                                      \
+  _(sum, 1, reduction, 1) _(prod, 1, reduction, 1) _(amax, 1, reduction, 1) _(amin, 1, reduction, 1) \
+  _(all, 1, every, 1) _(any, 1, every, 1)
+
+#define FOURFOLD_OPERATIONS(_) FOURFOLD_POINTWISE(_) FOURFOLD_CONVERSIONS(_) FOURFOLD_REDUCTIONS(_)
+
+enum class Operation : uint8_t {
+#define FOURFOLD_NAME(name, operands, rule, cost) name,
+  FOURFOLD_OPERATIONS(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
+};
+
+struct Description {
+  const char* name;
+  int operands;
+  Rule rule;
+  int cost;
+};
+
+inline constexpr Description descriptions[] = {
+#define FOURFOLD_DESCRIPTION(name, operands, rule, cost) {#name, operands, Rule::rule, cost},
+    FOURFOLD_OPERATIONS(FOURFOLD_DESCRIPTION)
+#undef FOURFOLD_DESCRIPTION
+};
+inline constexpr int operations = sizeof descriptions / sizeof *descriptions;
+
+constexpr const Description& describe(Operation op) { return descriptions[static_cast<int>(op)]; }
+
+constexpr bool is_reduction(Operation op) {
+  return describe(op).rule == Rule::reduction || describe(op).rule == Rule::every;
+}
+
+constexpr bool is_floating(Type type) { return type == Type::float32 || type == Type::float64; }
+constexpr bool is_integer(Type type) { return type == Type::int32 || type == Type::int64; }
+
+constexpr bool takes(Rule rule, Type type) {
+  switch (rule) {
+    case Rule::floating: return is_floating(type);
+    case Rule::integers: return is_integer(type);
+    case Rule::numbers:
+    case Rule::reduction: return type != Type::boolean;
+    case Rule::logical: return !is_floating(type);
+    case Rule::narrow: return type == Type::int32;
+    case Rule::rounding: return type == Type::float32;
+    case Rule::every: return type == Type::boolean;
+    default: return true;
+  }
+}
+
+constexpr int64_t size_of(Type type) {
+  constexpr int64_t sizes[types] = {1, 4, 8, 4, 8};
+  return sizes[static_cast<int>(type)];
+}
+
+}  // namespace fourfold::program

@@ -1,0 +1,383 @@
+// How a program is written, a statement a line, and what makes it one:
+//
+//   fourfold program 1
+//   axes batch=x.0 | hidden=x.1                      each with where its size is read, or the size itself
+//   x: float32 = input bfloat16 [batch hidden]       one dimension each: an axis, axes a*b, or 1
+//   m: float32 = amax x
+//   d: float32 = sub x m
+//   k: float32 = number                              given with each call
+//   n: float32 = columns                             how many there are
+//   c: float32 = constant 0.5
+//   y: float32 = mul d c
+//   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the longest first
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <locale>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+
+#include "program/program.h"
+
+namespace fourfold::program {
+namespace {
+
+constexpr std::string_view type_names[types] = {"boolean", "int32", "int64", "float32", "float64"};
+constexpr std::pair<std::string_view, Kind> kind_names[] = {
+    {"boolean", Kind::boolean}, {"uint8", Kind::uint8},       {"int8", Kind::int8},         {"int16", Kind::int16},
+    {"int32", Kind::int32},     {"int64", Kind::int64},       {"float16", Kind::float16},   {"bfloat16", Kind::bfloat16},
+    {"float32", Kind::float32}, {"float64", Kind::float64}};
+
+// What keeps a program within what its users reserve for it.
+constexpr size_t most_axes = 24;
+constexpr size_t most_values = 4096;
+constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
+constexpr size_t longest = 60;        // of a word that an error quotes
+
+using Words = std::vector<std::string_view>;
+
+std::string quoted(std::string_view word) {
+  std::string shown;
+  for (const char c : word.substr(0, longest)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return "'" + shown + (word.size() > longest ? "…'" : "'");
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {}
+
+  Program parse() {
+    if (next_line() != Words{"fourfold", "program", "1"}) refuse("expected 'fourfold program 1'");
+    parse_axes(next_line());
+    while (!rest_.empty()) {
+      const Words words = next_line();
+      if (words.empty()) continue;
+      words[0] == "output" ? parse_output(words) : parse_value(words);
+    }
+    resolve_axes();
+    if (program_.outputs.empty()) refuse("expected an output, and there is none");
+    return std::move(program_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw std::invalid_argument("program: line " + std::to_string(line_) + ": " + what);
+  }
+  void expect(bool holds, const std::string& what, std::string_view got) const {
+    if (!holds) refuse("expected " + what + ", but got " + quoted(got));
+  }
+
+  Words next_line() {
+    ++line_;
+    const size_t end = std::min(rest_.find('\n'), rest_.size());
+    std::string_view line = rest_.substr(0, end);
+    rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    Words words;
+    while (true) {
+      const size_t begin = line.find_first_not_of(' ');
+      if (begin == line.npos) return words;
+      line.remove_prefix(begin);
+      const size_t length = std::min(line.find(' '), line.size());
+      words.push_back(line.substr(0, length));
+      line.remove_prefix(length);
+    }
+  }
+
+  int64_t integer(std::string_view word, const char* what) const {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    expect(error == std::errc() && end == word.data() + word.size(), what, word);
+    return value;
+  }
+
+  std::string name(std::string_view word) const {
+    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+    const bool holds = !word.empty() && word.size() <= longest && is_letter(word[0]) &&
+                       std::all_of(word.begin(), word.end(), [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
+    expect(holds, "a name of letters, digits and _", word);
+    return std::string(word);
+  }
+
+  Type type(std::string_view word) const {
+    const auto* const found = std::find(std::begin(type_names), std::end(type_names), word);
+    expect(found != std::end(type_names), "boolean, int32, int64, float32 or float64", word);
+    return static_cast<Type>(found - std::begin(type_names));
+  }
+
+  Kind kind(std::string_view word) const {
+    const auto* const found =
+        std::find_if(std::begin(kind_names), std::end(kind_names), [&](const auto& one) { return one.first == word; });
+    expect(found != std::end(kind_names), "a dtype, such as float32", word);
+    return found->second;
+  }
+
+  // axes a=x.0 b=7 | c=x.1
+  void parse_axes(const Words& words) {
+    if (words.empty() || words[0] != "axes") refuse("expected 'axes'");
+    for (size_t k = 1; k < words.size(); ++k) {
+      if (words[k] == "|") {
+        expect(!program_.has_rows, "one |", words[k]);
+        program_.has_rows = true;
+        program_.outer = static_cast<int>(program_.axes.size());
+        continue;
+      }
+      const size_t equals = words[k].find('=');
+      expect(equals != std::string_view::npos, "an axis, such as a=x.0", words[k]);
+      Axis axis;
+      axis.name = name(words[k].substr(0, equals));
+      expect(axis_called(axis.name) < 0, "each axis once", axis.name);
+      expect(program_.axes.size() < most_axes, "at most 24 axes", axis.name);
+      sizes_.push_back(words[k].substr(equals + 1));
+      program_.axes.push_back(std::move(axis));
+    }
+    axes_line_ = line_;
+  }
+
+  int axis_called(std::string_view called) const {
+    for (size_t k = 0; k < program_.axes.size(); ++k) {
+      if (program_.axes[k].name == called) return static_cast<int>(k);
+    }
+    return -1;
+  }
+
+  // Once all inputs are known.
+  void resolve_axes() {
+    line_ = axes_line_;
+    for (size_t k = 0; k < sizes_.size(); ++k) {
+      Axis& axis = program_.axes[k];
+      const size_t dot = sizes_[k].find('.');
+      if (dot == std::string_view::npos) {
+        axis.size = integer(sizes_[k], "a size");
+        expect(axis.size >= 0, "a size of at least 0", sizes_[k]);
+        continue;
+      }
+      const std::string_view called = sizes_[k].substr(0, dot);
+      const auto found = std::find_if(program_.inputs.begin(), program_.inputs.end(),
+                                      [&](const Input& input) { return input.name == called; });
+      expect(found != program_.inputs.end(), "an input's dimension", sizes_[k]);
+      const int64_t dim = integer(sizes_[k].substr(dot + 1), "an input's dimension");
+      axis.input = static_cast<int>(found - program_.inputs.begin());
+      expect(dim >= 0 && dim < static_cast<int64_t>(found->dims.size()) && found->dims[dim] == Dim{static_cast<int>(k)},
+             "a dimension that runs along this axis alone", sizes_[k]);
+      axis.dim = static_cast<int>(dim);
+    }
+  }
+
+  // [a b*c 1], from words[at] on; `at` is then behind it.
+  std::vector<Dim> dims(const Words& words, size_t& at) {
+    std::vector<Dim> result;
+    std::vector<bool> used(program_.axes.size());
+    for (std::string_view word : bracketed(words, at)) {
+      Dim dim;
+      while (word != "1") {
+        const size_t star = std::min(word.find('*'), word.size());
+        const int axis = axis_called(word.substr(0, star));
+        expect(axis >= 0 && !used[axis], "an axis that this tensor does not have yet", word);
+        used[axis] = true;
+        dim.push_back(axis);
+        if (star == word.size()) break;
+        word.remove_prefix(star + 1);
+      }
+      result.push_back(std::move(dim));
+    }
+    return result;
+  }
+
+  // The words between [ and ].
+  Words bracketed(const Words& words, size_t& at) const {
+    Words result;
+    if (at >= words.size() || words[at][0] != '[') refuse("expected [");
+    for (bool first = true;; first = false) {
+      if (at >= words.size()) refuse("expected ]");
+      std::string_view word = words[at++];
+      if (first) word.remove_prefix(1);
+      const bool last = !word.empty() && word.back() == ']';
+      if (last) word.remove_suffix(1);
+      if (!word.empty()) result.push_back(word);
+      if (last) return result;
+    }
+  }
+
+  Level level_of(const std::vector<Dim>& dims) const {
+    Level level = Level::number;
+    for (const Dim& dim : dims) {
+      for (const int axis : dim) {
+        level = std::max(level, !program_.has_rows || axis >= program_.outer ? Level::element : Level::row);
+      }
+    }
+    return level;
+  }
+
+  // name: type = …
+  void parse_value(const Words& words) {
+    expect(words.size() >= 4 && words[0].back() == ':' && words[2] == "=", "name: type = …", words[0]);
+    Value value;
+    value.name = name(words[0].substr(0, words[0].size() - 1));
+    value.type = type(words[1]);
+    expect(values_.count(value.name) == 0, "a name that is not taken", value.name);
+    expect(program_.values.size() < most_values, "at most 4096 values", value.name);
+    if (words[3] == "input" || words[3] == "number") {
+      parse_input(words, value);
+    } else if (words[3] == "columns") {
+      expect(program_.has_rows && words.size() == 4, "columns in a program that has rows, alone", words.back());
+      expect(value.type != Type::boolean, "the number of columns as a number", words[1]);
+      value.source = Source::columns;
+    } else if (words[3] == "constant") {
+      expect(words.size() == 5, "one constant", words.back());
+      value.source = Source::constant;
+      parse_constant(words[4], value);
+    } else {
+      parse_operation(words, value);
+    }
+    values_[value.name] = static_cast<int>(program_.values.size());
+    program_.values.push_back(std::move(value));
+  }
+
+  void parse_input(const Words& words, Value& value) {
+    Input input;
+    input.name = value.name;
+    input.is_number = words[3] == "number";
+    if (input.is_number) {
+      expect(words.size() == 4, "number alone", words.back());
+      input.kind = value.type == Type::boolean ? Kind::boolean : value.type == Type::int32 ? Kind::int32
+                   : value.type == Type::int64 ? Kind::int64 : value.type == Type::float32 ? Kind::float32 : Kind::float64;
+    } else {
+      expect(words.size() >= 6, "an input's dtype and dimensions", words.back());
+      input.kind = kind(words[4]);
+      size_t at = 5;
+      input.dims = dims(words, at);
+      expect(at == words.size(), "nothing behind ]", words.back());
+      expect(type_of(input.kind) == value.type, std::string(type_names[static_cast<int>(type_of(input.kind))]), words[1]);
+    }
+    expect(program_.inputs.size() < most_tensors, "at most 256 inputs", value.name);
+    input.level = value.level = level_of(input.dims);
+    value.source = Source::input;
+    value.operand[0] = static_cast<int>(program_.inputs.size());
+    program_.inputs.push_back(std::move(input));
+  }
+
+  void parse_constant(std::string_view word, Value& value) const {
+    if (value.type == Type::boolean) {
+      expect(word == "true" || word == "false", "true or false", word);
+      value.integer = word == "true";
+    } else if (is_integer(value.type)) {
+      value.integer = integer(word, "an integer");
+      expect(value.type == Type::int64 || value.integer == static_cast<int32_t>(value.integer), "32 bits", word);
+    } else {
+      value.floating = floating(word);
+    }
+  }
+
+  double floating(std::string_view word) const {
+    const bool negative = !word.empty() && word[0] == '-';
+    const std::string_view digits = word.substr(negative);
+    if (digits == "inf") return negative ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+    if (digits == "nan") return std::numeric_limits<double>::quiet_NaN();
+    std::istringstream stream{std::string(word)};
+    stream.imbue(std::locale::classic());
+    double value = 0;
+    stream >> value;
+    // What is too small for a double is read as the nearest, and said to have failed.
+    const bool tiny = stream.fail() && value != 0 && value > -1 && value < 1;
+    expect((!stream.fail() || tiny) && (stream.eof() || stream.peek() == std::char_traits<char>::eof()), "a number", word);
+    return value;
+  }
+
+  void parse_operation(const Words& words, Value& value) {
+    const auto* const found = std::find_if(std::begin(descriptions), std::end(descriptions),
+                                           [&](const Description& one) { return words[3] == one.name; });
+    expect(found != std::end(descriptions), "an operation", words[3]);
+    value.op = static_cast<Operation>(found - std::begin(descriptions));
+    expect(static_cast<int>(words.size()) == 4 + found->operands,
+           std::to_string(found->operands) + (found->operands == 1 ? " operand of " : " operands of ") + found->name,
+           words.back());
+    for (int k = 0; k < found->operands; ++k) {
+      const auto operand = values_.find(std::string(words[4 + k]));
+      expect(operand != values_.end(), "a value that stands above", words[4 + k]);
+      value.operand[k] = operand->second;
+      value.level = std::max(value.level, program_.values[operand->second].level);
+    }
+    check_types(*found, words, value);
+    if (is_reduction(value.op)) {
+      expect(program_.has_rows, "a reduction in a program that has rows only", words[3]);
+      value.level = Level::row;
+    }
+  }
+
+  void check_types(const Description& op, const Words& words, const Value& value) const {
+    const auto type_at = [&](int k) { return program_.values[value.operand[k]].type; };
+    int first = 0;
+    if (op.rule == Rule::selection) {
+      expect(type_at(0) == Type::boolean, "a boolean as where's first operand", words[4]);
+      first = 1;
+    }
+    expect(takes(op.rule, type_at(first)), std::string("a type that ") + op.name + " takes", words[4 + first]);
+    for (int k = first + 1; k < op.operands; ++k) {
+      expect(type_at(k) == type_at(first), "operands of one type", words[4 + k]);
+    }
+    const Type result = op.rule == Rule::comparison ? Type::boolean
+                        : op.rule == Rule::conversion ? type(std::string_view(op.name).substr(3)) : type_at(first);
+    expect(value.type == result, std::string(type_names[static_cast<int>(result)]), words[1]);
+  }
+
+  // output y bfloat16 [a b c] order [0 1 2]
+  void parse_output(const Words& words) {
+    expect(words.size() >= 4, "an output's value, dtype and dimensions", words.back());
+    const auto value = values_.find(std::string(words[1]));
+    expect(value != values_.end(), "a value that stands above", words[1]);
+    Output output;
+    output.value = value->second;
+    output.kind = kind(words[2]);
+    const Value& source = program_.values[output.value];
+    expect(type_of(output.kind) == source.type, "a dtype of the value's type", words[2]);
+    size_t at = 3;
+    output.dims = dims(words, at);
+    output.level = level_of(output.dims);
+    // Where all axes are columns, a row's tensor has none.
+    if (output.level == Level::number && program_.has_rows && program_.outer == 0) output.level = Level::row;
+    expect(source.level <= output.level, "the dimensions that the value differs along", words[1]);
+    check_coverage(output, words[1]);
+    for (size_t k = 0; k < output.dims.size(); ++k) output.order.push_back(static_cast<int>(k));
+    if (at < words.size()) parse_order(words, at, output);
+    expect(program_.outputs.size() < most_tensors, "at most 256 outputs", words[1]);
+    program_.outputs.push_back(std::move(output));
+  }
+
+  // Every element of an output is written: it has all axes of its level.
+  void check_coverage(const Output& output, std::string_view called) const {
+    size_t axes = 0;
+    for (const Dim& dim : output.dims) axes += dim.size();
+    const size_t all = program_.axes.size();
+    const size_t wanted = output.level == Level::element ? all : output.level == Level::row ? program_.outer : 0;
+    expect(axes == wanted, "all the axes, or all that number the rows, or none", called);
+  }
+
+  void parse_order(const Words& words, size_t& at, Output& output) const {
+    expect(words[at] == "order", "order", words[at]);
+    const Words given = bracketed(words, ++at);
+    expect(at == words.size() && given.size() == output.dims.size(), "each dimension once", words.back());
+    std::vector<bool> used(given.size());
+    for (size_t k = 0; k < given.size(); ++k) {
+      const int64_t dim = integer(given[k], "a dimension");
+      expect(dim >= 0 && dim < static_cast<int64_t>(given.size()) && !used[dim], "each dimension once", given[k]);
+      used[dim] = true;
+      output.order[k] = static_cast<int>(dim);
+    }
+  }
+
+  std::string_view rest_;
+  int line_ = 0;
+  int axes_line_ = 0;
+  Program program_;
+  std::vector<std::string_view> sizes_;  // of each axis, as it was written
+  std::unordered_map<std::string, int> values_;
+};
+
+}  // namespace
+
+Program parse(std::string_view text) { return Parser(text).parse(); }
+
+}  // namespace fourfold::program

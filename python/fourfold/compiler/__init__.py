@@ -1,0 +1,7 @@
+"""torch.compile's backend: ``torch.compile(model, backend="fourfold")``.
+
+torch captures and differentiates; what is elementwise becomes programs (cpp/program), which run without a compiler."""
+
+from fourfold.compiler.backend import backend
+
+__all__ = ["backend"]

@@ -1,0 +1,60 @@
+"""What happens when a program can't be made or run: torch's own operators do its work, and a warning says so once."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+from torch.fx import Node
+
+SWITCH = "FOURFOLD_STRICT"
+_reported: set[str] = set()
+
+
+def is_strict() -> bool:
+    switch = os.environ.get(SWITCH, "")
+    if switch not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} is {switch}; set it to 1 for errors instead of warnings, or unset it")
+    return switch == "1"
+
+
+def report(target: object, error: Exception) -> None:
+    """Warns once for each operator; raises the error where FOURFOLD_STRICT is 1."""
+    if is_strict():
+        raise error
+    if str(target) not in _reported:
+        _reported.add(str(target))
+        what = f"fourfold could not compute {target} in a program, and leaves it to torch: {type(error).__name__}: {error}"
+        warnings.warn(what, RuntimeWarning, stacklevel=2)
+
+
+class Eagerly:
+    """A program's nodes, run one by one."""
+
+    def __init__(self, built: object):
+        self.built = built
+
+    def __call__(self, error: Exception, *given: object) -> object:
+        if isinstance(error, MemoryError) or "memory" in str(error).lower():
+            raise error
+        report(self.built.members[0].target, error)
+        known: dict[Node, object] = dict(zip(self.built.inputs, given, strict=True))
+        with torch.no_grad():
+            results = tuple(self.value(node, known) for node in self.built.outputs)
+        return results[0] if len(results) == 1 else results
+
+    def value(self, node: Node, known: dict[Node, object]) -> object:
+        """By way of a stack: a group may be longer than Python's own is deep."""
+        stack = [node]
+        while stack:
+            now = stack[-1]
+            missing = [operand for operand in now.all_input_nodes if operand not in known]
+            if now in known or missing:
+                stack.extend(missing) if now not in known else stack.pop()
+                continue
+            args, kwargs = torch.fx.map_arg((now.args, now.kwargs), known.__getitem__)
+            known[now] = now.target(*args, **kwargs)
+            stack.pop()
+        return known[node]
+

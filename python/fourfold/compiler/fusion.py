@@ -1,0 +1,397 @@
+"""Which operations of a graph become one program: groups as large as they can be.
+
+A group's values live in one space of elements, whose axes are numbered. Of each value it is known along which axes its
+dimensions run, so that broadcasts, permutations and reshapes cost nothing. A reduction makes the axes that it goes over the
+group's columns; a value that does not run along these is a row's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.program import KINDS, Dims
+from fourfold.compiler.views import VIEWS, Size, is_one, same, shape_of, viewed
+
+MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
+MOST_INPUTS = 64
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes that are computed together. ``dims``: of each, and of each view within, the axes of its dimensions."""
+
+    sizes: list[Size] = field(default_factory=list)  # of each axis
+    columns: frozenset[int] | None = None
+    members: list[Node] = field(default_factory=list)
+    dims: dict[Node, Dims] = field(default_factory=dict)
+    results: dict[Node, tuple[Dims, ...]] = field(default_factory=dict)  # of nodes that have several
+    reduced: dict[Node, Dims] = field(default_factory=dict)  # of nodes that reduce, those of what they go over
+
+    @property
+    def axes(self) -> frozenset[int]:
+        return frozenset(range(len(self.sizes)))
+
+    def fits(self, dims: Dims) -> bool:
+        """Whether a value with these dimensions is an element's, a row's or a number."""
+        own = along(dims)
+        if not own or own == self.axes:
+            return True
+        return self.columns is not None and own == self.axes - self.columns
+
+
+def along(dims: Dims) -> frozenset[int]:
+    return frozenset(axis for dim in dims for axis in dim)
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def can_be_read(node: Node) -> bool:
+    """Whether a program can take it: a tensor of a known kind in the CPU's memory, or a number."""
+    value = node.meta.get("val")
+    if is_tensor(value):
+        return value.dtype in KINDS and value.device.type == "cpu" and value.layout == torch.strided
+    return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))
+
+
+def can_be_computed(node: Node) -> bool:
+    values = node.meta.get("val")
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    results = all(is_tensor(v) and v.dtype in KINDS and v.device.type == "cpu" and v.layout == torch.strided for v in values)
+    return results and all(can_be_read(operand) for operand in node.all_input_nodes)
+
+
+def keeps_its_place(node: Node) -> bool:
+    """Whether it draws random numbers, writes to a tensor or has another effect, so that the order of two such matters."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op != "call_function" or node.is_impure() or isinstance(node.target, torch._ops.HigherOrderOperator)
+    return node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags or node.is_impure()
+
+
+class Fusion:
+    """The groups of a graph. Every node is of a unit: a group, or by itself; no unit waits for itself through others."""
+
+    def __init__(self, graph: Graph, reductions: bool = True):
+        self.reductions = reductions
+        self.unit: dict[Node, int] = {}
+        self.within: dict[Node, int] = {}  # of a group's members, and of views of them, the group
+        self.reach: list[int] = []  # of each unit, as bits, the units that it waits for
+        self.groups: dict[int, Group] = {}
+        self.last_in_order: Node | None = None
+        for node in graph.nodes:
+            self.place(node)
+
+    # Units.
+
+    def new_unit(self, operands: Iterable[Node]) -> int:
+        self.reach.append(self.waits_for(operands))
+        return len(self.reach) - 1
+
+    def waits_for(self, operands: Iterable[Node]) -> int:
+        bits = 0
+        for operand in operands:
+            if operand.target in CONSTANT:
+                continue
+            unit = self.unit[operand]
+            bits |= self.reach[unit] | 1 << unit
+        return bits
+
+    def can_join(self, unit: int, operands: Iterable[Node]) -> bool:
+        return not self.waits_for(operands) >> unit & 1
+
+    def grow(self, unit: int, bits: int) -> None:
+        """The unit waits for these as well, and so does all that waits for it."""
+        bits &= ~(1 << unit)
+        if bits & ~self.reach[unit]:
+            self.reach[unit] |= bits
+            for other in range(len(self.reach)):
+                if self.reach[other] >> unit & 1:
+                    self.reach[other] |= bits
+
+    def can_merge(self, a: int, b: int) -> bool:
+        """Whether no third unit lies between them."""
+        for other in range(len(self.reach)):
+            if other not in (a, b):
+                waits = self.reach[other]
+                if waits >> a & 1 and self.reach[b] >> other & 1 or waits >> b & 1 and self.reach[a] >> other & 1:
+                    return False
+        return True
+
+    # Nodes.
+
+    def place(self, node: Node) -> None:
+        if node.op == "call_function":
+            if node.target is operator.getitem and self.place_result(node):
+                return
+            if node.target in CONSTANT:
+                self.unit[node] = self.new_unit(())
+                return
+            if node.target in VIEWS and can_be_computed(node):
+                return self.place_view(node)
+            if node.target in POINTWISE and can_be_computed(node):
+                return self.place_pointwise(node)
+            if node.target in ROWS and self.reductions and can_be_computed(node) and self.place_rows(node):
+                return
+        operands = list(node.all_input_nodes)
+        if keeps_its_place(node):  # one after the other
+            operands += [self.last_in_order] if self.last_in_order else []
+            self.last_in_order = node
+        self.unit[node] = self.new_unit(operands)
+
+    def place_result(self, node: Node) -> bool:
+        source, index = node.args
+        unit = self.within.get(source)
+        if unit is None or source not in self.groups[unit].results:
+            return False
+        self.enter(unit, node, self.groups[unit].results[source][index])
+        return True
+
+    def place_view(self, node: Node) -> None:
+        """A view is always a unit of its own, for users outside; within its base's group it costs nothing."""
+        base = node.args[0]
+        if base in self.within:
+            group = self.groups[self.within[base]]
+            dims = viewed(node, group.dims[base], lambda axis: group.sizes[axis])
+            if dims is not None:
+                group.dims[node] = dims
+                self.within[node] = self.within[base]
+        self.unit[node] = self.new_unit(node.all_input_nodes)
+
+    def enter(self, unit: int, node: Node, dims: Dims) -> None:
+        group = self.groups[unit]
+        self.grow(unit, self.waits_for(self.outside(unit, node)))
+        self.unit[node] = self.within[node] = unit
+        group.members.append(node)
+        group.dims[node] = dims
+
+    def units_of_operands(self, node: Node) -> list[int]:
+        """The groups in which an operand, or what it is a view of, is computed; the latest first."""
+        return sorted({self.within[o] for o in node.all_input_nodes if o in self.within}, reverse=True)
+
+    def outside(self, unit: int, node: Node) -> list[Node]:
+        return [o for o in node.all_input_nodes if self.within.get(o) != unit]
+
+    def place_pointwise(self, node: Node) -> None:
+        units = self.units_of_operands(node)
+        for unit in units:
+            for other in units:
+                if other != unit and other in self.groups and unit in self.groups:
+                    self.try_merge(unit, other, node)
+        for unit in units:
+            if unit not in self.groups or len(self.groups[unit].members) >= MOST_MEMBERS:
+                continue
+            if not self.can_join(unit, self.outside(unit, node)):
+                continue
+            dims = joined(self.groups[unit], node)
+            if dims is not None:
+                return self.enter(unit, node, dims)
+        self.enter(*self.start(node, shape_of(node)))
+
+    def start(self, node: Node, shape: Sequence[Size]) -> tuple[int, Node, Dims]:
+        """A new group for the node, with an axis for each of these dimensions."""
+        unit = self.new_unit(node.all_input_nodes)
+        group = self.groups[unit] = Group()
+        return unit, node, tuple(new_axis(group, size) for size in shape)
+
+    def place_rows(self, node: Node) -> bool:
+        rule = ROWS[node.target]
+        x = node.args[0]
+        count = len(shape_of(x))
+        dims = reduced_dims(rule.dims(*node.args, **node.kwargs), count)
+        if not are_last(dims, shape_of(x)):
+            return False
+        results = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
+        for unit in self.units_of_operands(node):
+            group = self.groups[unit]
+            if self.within.get(x) == unit and self.can_join(unit, self.outside(unit, node)) and len(group.members) < MOST_MEMBERS:
+                if self.reduce(unit, node, group.dims[x], dims, results):
+                    return True
+        unit, _, own = self.start(node, shape_of(x))
+        if self.reduce(unit, node, own, dims, results):
+            return True
+        del self.groups[unit]
+        return False
+
+    def reduce(self, unit: int, node: Node, own: Dims, dims: list[int], results: tuple[str, ...]) -> bool:
+        """Into the group, where what is reduced has the dimensions `own`; false where the group's space is another."""
+        group = self.groups[unit]
+        shape = shape_of(node.args[0])
+        columns = frozenset(axis for d in dims for axis in own[d])
+        lacking = any(not dim and not is_one(size) for size, dim in zip(shape, own, strict=True))
+        if not columns or along(own) != group.axes or lacking or group.columns not in (None, columns):
+            return False
+        levels = (frozenset(), group.axes - columns, group.axes)
+        if not all(along(known) in levels for known in group.dims.values()):
+            return False
+        if not all(agree(group.dims[o], own) for o in operands_within(group, node)):
+            return False
+        group.columns = columns
+        group.reduced[node] = own
+        made = tuple(result_dims(kind, own, dims) for kind in results)
+        if isinstance(node.meta["val"], (tuple, list)):
+            group.results[node] = made
+        self.enter(unit, node, made[0])
+        return True
+
+    def try_merge(self, a: int, b: int, node: Node) -> None:
+        """The groups of two operands into one, where the node shows how their axes correspond."""
+        one, other = self.groups[a], self.groups[b]
+        if len(one.members) + len(other.members) > MOST_MEMBERS or not self.can_merge(a, b):
+            return
+        mapping = correspondence(one, other, node)
+        if mapping is None:
+            return
+        renamed = {n: renumbered(dims, mapping) for n, dims in other.dims.items()}
+        columns = None if other.columns is None else frozenset(mapping[axis] for axis in other.columns)
+        if one.columns is not None and columns is not None and one.columns != columns:
+            return
+        merged = Group(
+            list(one.sizes),
+            one.columns if columns is None else columns,
+            [*one.members, *other.members],
+            one.dims | renamed,
+            one.results | {n: tuple(renumbered(d, mapping) for d in r) for n, r in other.results.items()},
+            one.reduced | {n: renumbered(dims, mapping) for n, dims in other.reduced.items()},
+        )
+        if not all(merged.fits(dims) for dims in merged.dims.values()):
+            return
+        if not all(is_consistent(merged, member) for member in merged.members):
+            return
+        self.groups[a] = merged
+        for member in other.members:
+            self.unit[member] = a
+        for known in renamed:
+            self.within[known] = a
+        del self.groups[b]
+        both = (self.reach[a] | self.reach[b]) & ~(1 << a | 1 << b)
+        self.reach[a] = both
+        for unit, waits in enumerate(self.reach):
+            if unit != a and waits & (1 << a | 1 << b):
+                self.reach[unit] |= both | 1 << a | 1 << b
+
+
+def new_axis(group: Group, size: Size) -> tuple[int, ...]:
+    if is_one(size):
+        return ()
+    group.sizes.append(size)
+    return (len(group.sizes) - 1,)
+
+
+def renumbered(dims: Dims, mapping: dict[int, int]) -> Dims:
+    return tuple(tuple(mapping[axis] for axis in dim) for dim in dims)
+
+
+def agree(dims: Dims, whole: Dims) -> bool:
+    """Whether a value broadcasts along these dimensions: it runs along the same axes, or along none."""
+    kept = whole[len(whole) - len(dims) :]
+    return len(dims) <= len(whole) and all(not dim or dim == other for dim, other in zip(dims, kept, strict=True))
+
+
+def is_consistent(group: Group, node: Node) -> bool:
+    """Whether the node's operands have in the group the dimensions that the node reads them with."""
+    if node.target is operator.getitem:
+        return True
+    whole = group.reduced.get(node, group.dims[node])
+    return all(agree(group.dims[operand], whole) for operand in operands_within(group, node))
+
+
+def operands_within(group: Group, node: Node) -> list[Node]:
+    return [operand for operand in node.all_input_nodes if operand in group.dims]
+
+
+def aligned(group: Group, node: Node, place: int) -> list[tuple[int, ...]]:
+    """What the group's operands have where the node's result has its place-th dimension, counted from the last."""
+    found = []
+    for operand in operands_within(group, node):
+        dims = group.dims[operand]
+        if place < len(dims) and dims[len(dims) - 1 - place]:
+            found.append(dims[len(dims) - 1 - place])
+    return found
+
+
+def joined(group: Group, node: Node) -> Dims | None:
+    """The dimensions of a pointwise node's result in a group, or None. The group's space may grow by it."""
+    shape = shape_of(node)
+    dims: list[tuple[int, ...] | None] = []
+    for place in reversed(range(len(shape))):
+        found = set(aligned(group, node, place))
+        if len(found) > 1:
+            return None
+        size = shape[len(shape) - 1 - place]
+        dims.append(found.pop() if found else () if is_one(size) else None)
+    used = [axis for dim in dims if dim for axis in dim]
+    if len(set(used)) < len(used):
+        return None
+    missing = [k for k, dim in enumerate(dims) if dim is None]
+    for k in reversed(missing):
+        free = [a for a in sorted(group.axes - set(used), reverse=True) if same(group.sizes[a], shape[k])]
+        if free:
+            dims[k] = (free[0],)
+            used.append(free[0])
+    missing = [k for k, dim in enumerate(dims) if dim is None]
+    if missing:
+        return grown(group, dims, missing, shape)
+    result = tuple(dim or () for dim in dims)
+    return result if group.fits(result) else None
+
+
+def grown(group: Group, dims: list[tuple[int, ...] | None], missing: list[int], shape: Sequence[Size]) -> Dims | None:
+    """With new axes: what the group has so far becomes rows' values, whose columns these are."""
+    last = max((k for k, dim in enumerate(dims) if dim), default=-1)
+    present = {axis for dim in dims if dim for axis in dim}
+    if group.columns is not None or missing[0] < last or present != group.axes:
+        return None
+    if not all(along(d) in (frozenset(), group.axes) for d in group.dims.values()):
+        return None
+    before = len(group.sizes)
+    result = tuple(new_axis(group, shape[k]) if dim is None else dim for k, dim in enumerate(dims))
+    if before:
+        group.columns = frozenset(range(before, len(group.sizes)))
+    return result
+
+
+def correspondence(one: Group, other: Group, node: Node) -> dict[int, int] | None:
+    """For each axis of the other group, the one that it is the same as."""
+    mapping: dict[int, int] = {}
+    for place in range(len(shape_of(node))):
+        a, b = set(aligned(one, node, place)), set(aligned(other, node, place))
+        if len(a) > 1 or len(b) > 1:
+            return None
+        if a and b:
+            dim, own = a.pop(), b.pop()
+            if len(dim) != len(own):
+                return None
+            for axis, mine in zip(own, dim, strict=True):
+                if mapping.setdefault(axis, mine) != mine or not same(one.sizes[mine], other.sizes[axis]):
+                    return None
+    complete = set(mapping) == other.axes and len(set(mapping.values())) == len(mapping)
+    return mapping if complete else None
+
+
+def reduced_dims(dims: object, count: int) -> list[int]:
+    if dims is None or isinstance(dims, Sequence) and not dims:
+        return list(range(count))
+    given = dims if isinstance(dims, Sequence) else [dims]
+    return sorted({d % max(count, 1) for d in given})
+
+
+def are_last(dims: list[int], shape: Sequence[Size]) -> bool:
+    """Whether nothing but dimensions of size 1 comes after the first of them."""
+    if not dims or not shape:
+        return False
+    return all(k in dims or is_one(size) for k, size in enumerate(shape) if k >= dims[0])
+
+
+def result_dims(kind: str, own: Dims, reduced: list[int]) -> Dims:
+    if kind == "element":
+        return own
+    kept = tuple(() if k in reduced else dim for k, dim in enumerate(own))
+    return kept if kind == "keep" else tuple(dim for k, dim in enumerate(kept) if k not in reduced)

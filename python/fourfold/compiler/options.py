@@ -1,0 +1,29 @@
+"""The options of ``torch.compile(..., backend="fourfold", options={...})``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Options:
+    """min_elements: groups of fewer elements are left to torch. reductions: whether sums and the like become part of
+    programs. trace: whether each program that is made is logged (``fourfold.compiler``, at level INFO)."""
+
+    min_elements: int = 0
+    reductions: bool = True
+    trace: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, object] | None) -> Options:
+        """Raises ValueError for a name that is none of these, TypeError for a value of another type."""
+        known = {field.name: field for field in fields(cls)}
+        for name, value in (given or {}).items():
+            if name not in known:
+                raise ValueError(f"fourfold: expected an option of {', '.join(known)}, but got {name!r}")
+            expected = type(known[name].default)
+            if type(value) is not expected or expected is int and value < 0:
+                what = "a number of at least 0" if expected is int else "True or False"
+                raise TypeError(f"fourfold: expected option {name} to be {what}, but got {value!r}")
+        return cls(**(given or {}))

@@ -1,0 +1,115 @@
+"""What the backward computes again instead of having the forward keep it: cheap elementwise work on what is there anyway."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from fourfold.compiler.fusion import can_be_computed
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.views import VIEWS, hint
+
+MOST_STEPS = 64  # of what is computed again for one value
+FUSED = POINTWISE.keys() | ROWS.keys() | VIEWS | CONSTANT.keys()
+
+
+def partition(joint: GraphModule, inputs: object, *, num_fwd_outputs: int, **settings: object) -> object:
+    """A joint graph's forward and backward, as AOTAutograd's own partitioners give them."""
+    from torch._functorch.partitioners import default_partition
+
+    recompute(joint.graph, num_fwd_outputs)
+    joint.recompile()
+    return default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **settings)
+
+
+def recompute(graph: Graph, num_fwd_outputs: int) -> None:
+    """Gives the backward copies of its own of what it can compute from inputs, results and what is kept anyway."""
+    forward = forward_nodes(graph)
+    if not forward:
+        return
+    results = graph.output_node().args[0][:num_fwd_outputs]
+    free = {node for node in forward if node.op in ("placeholder", "get_attr")} | {n for n in results if isinstance(n, Node)}
+    crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
+    kept = set(crossing)
+    copies: dict[Node, Node] = {}
+    last = next(reversed(forward))
+    chosen: list[Node] = []
+    for node in reversed(crossing):
+        if not all(is_fused(user) for user in node.users if user not in forward):
+            continue
+        steps = steps_of(node, free | (kept - {node}))
+        if steps is None:
+            continue
+        sources = {o for step in steps for o in step.all_input_nodes} - set(steps) - free - kept
+        if sum(map(bytes_of, sources)) <= bytes_of(node):
+            kept = (kept - {node}) | sources
+            chosen.append(node)
+    insert_after = last
+    for node in forward:
+        if node in chosen:
+            for step in steps_of(node, free | kept) or ():
+                if step not in copies:
+                    insert_after = copy_of(graph, step, copies, insert_after)
+    for node in chosen:
+        node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in forward and user not in copied(copies))
+
+
+def copied(copies: dict[Node, Node]) -> set[Node]:
+    return set(copies.values())
+
+
+def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> Node:
+    with graph.inserting_after(after):
+        copy = graph.node_copy(step, lambda operand: copies.get(operand, operand))
+    copy.meta = {key: value for key, value in step.meta.items() if key != "partitioner_tag"}
+    copy.meta["partitioner_tag"] = "is_backward"
+    copies[step] = copy
+    return copy
+
+
+def forward_nodes(graph: Graph) -> dict[Node, None]:
+    """In order: all up to the last that was traced in the forward."""
+    found: dict[Node, None] = {}
+    pending: list[Node] = []
+    for node in graph.nodes:
+        if node.op == "output" or "tangents" in str(node.target) and node.op == "placeholder":
+            continue
+        pending.append(node)
+        if node.op == "placeholder" or node.meta.get("partitioner_tag") == "is_forward":
+            found.update(dict.fromkeys(pending))
+            pending.clear()
+    return found
+
+
+def is_fused(node: Node) -> bool:
+    return node.op == "call_function" and node.target in FUSED and can_be_computed(node)
+
+
+def is_cheap(node: Node) -> bool:
+    return is_fused(node) and node.target not in ROWS
+
+
+def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
+    """What has to be computed for the node, each step after its operands, from known values; None where that is too much."""
+    steps: dict[Node, None] = {}
+
+    def visit(step: Node) -> bool:
+        if step in known or step in steps:
+            return True
+        if not is_cheap(step):
+            return step is not node  # a source, which would be kept instead
+        if len(steps) >= MOST_STEPS or not all(visit(operand) for operand in step.all_input_nodes):
+            return False
+        steps[step] = None
+        return True
+
+    return list(steps) if visit(node) and node in steps else None
+
+
+def bytes_of(node: Node) -> int:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return 8 if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else 1 << 62
+    return math.prod(hint(size) for size in value.shape) * value.element_size()

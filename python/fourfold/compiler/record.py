@@ -1,0 +1,46 @@
+"""What a compilation made, for ``fourfold.explain``: every stage of it, and the time that it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch.fx import GraphModule
+
+from fourfold.compiler.generate import Compiled
+
+
+@dataclass
+class Half:
+    """A forward, a backward, or a forward without gradient: torch's graph, and what became of it."""
+
+    graph: GraphModule
+    compiled: Compiled
+
+
+@dataclass
+class Captured:
+    """One graph that torch captured. A function with graph breaks has several."""
+
+    graph: GraphModule
+    forward: Half | None = None
+    backward: Half | None = None
+    runtime: str = ""  # who runs the two: fourfold, or torch and why
+    seconds: dict[str, float] = field(default_factory=dict)  # differentiate, forward, backward: of the stages after capture
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass
+class Record:
+    """All that is compiled while it is the record of a call of ``backend``."""
+
+    captured: list[Captured] = field(default_factory=list)

@@ -1,0 +1,113 @@
+"""Views as index arithmetic: along which axes a view's dimensions run, from those of what it views, and back.
+
+Of a tensor in a group each dimension has the axes that it runs along, outermost first; none where it has one element, or where
+all its elements are the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.fx import Node
+
+from fourfold.compiler.program import Dims
+
+aten = torch.ops.aten
+Size = int | torch.SymInt
+
+RESHAPES = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.unsqueeze.default,
+        aten.squeeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+    }
+)
+PERMUTATIONS = frozenset({aten.permute.default, aten.transpose.int, aten.t.default})
+EXPANSIONS = frozenset({aten.expand.default})
+VIEWS = RESHAPES | PERMUTATIONS | EXPANSIONS
+
+
+def same(a: Size, b: Size) -> bool:
+    """Whether two sizes are known to be equal, without a guard."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return not isinstance(a, int) and not isinstance(b, int) and a.node.expr == b.node.expr
+
+
+def is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def hint(size: Size) -> int:
+    """The size that it was traced with."""
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def shape_of(node: Node) -> Sequence[Size]:
+    return node.meta["val"].shape
+
+
+def viewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | None:
+    """The dimensions of a view, from those of what it views; None where axes would have to be cut."""
+    if node.target in EXPANSIONS:
+        return ((),) * (len(shape_of(node)) - len(dims)) + dims
+    if node.target in PERMUTATIONS:
+        return tuple(dims[d] for d in permutation(node))
+    return reshaped(dims, shape_of(node.args[0]), shape_of(node), sizes)
+
+
+def unviewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | None:
+    """The other way round: the dimensions of what is viewed, from those that the view has to have."""
+    base = shape_of(node.args[0])
+    if node.target in EXPANSIONS:
+        kept = dims[len(dims) - len(base) :]
+        return tuple(() if is_one(size) else dim for size, dim in zip(base, kept, strict=True))
+    if node.target in PERMUTATIONS:
+        result: list[tuple[int, ...]] = [()] * len(dims)
+        for place, d in enumerate(permutation(node)):
+            result[d] = dims[place]
+        return tuple(result)
+    return reshaped(dims, shape_of(node), base, sizes)
+
+
+def permutation(node: Node) -> list[int]:
+    count = len(shape_of(node))
+    order = list(range(count))
+    if node.target is aten.permute.default:
+        return [d % count for d in node.args[1]]
+    if node.target is aten.t.default:
+        return order[::-1]
+    a, b = (d % count for d in node.args[1:3]) if count else (0, 0)
+    if count:
+        order[a], order[b] = order[b], order[a]
+    return order
+
+
+def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Callable[[int], Size]) -> Dims | None:
+    """Dimensions of size 1 come and go; others are taken together, or apart where they run along several axes."""
+    given = [(size, dim) for size, dim in zip(old, dims, strict=True) if not is_one(size)]
+    wanted = [size for size in new if not is_one(size)]
+    if len(given) == len(wanted) and all(same(size, other) for (size, _), other in zip(given, wanted, strict=True)):
+        rest = iter(dim for _, dim in given)
+        return tuple(() if is_one(size) else next(rest) for size in new)
+    if any(not dim for _, dim in given):
+        return None
+    axes = iter([axis for _, dim in given for axis in dim])
+    result = []
+    for size in new:
+        dim: tuple[int, ...] = ()
+        product: Size = 1
+        while not same(product, size):
+            axis = next(axes, None)
+            if axis is None or not isinstance(size, int) and dim:
+                return None
+            dim, own = (*dim, axis), sizes(axis)
+            product = own if is_one(product) else product * own if isinstance(own, int) and isinstance(product, int) else 0
+            if is_one(product) or isinstance(product, int) and isinstance(size, int) and product > size:
+                return None
+        result.append(dim)
+    return tuple(result) if next(axes, None) is None else None
