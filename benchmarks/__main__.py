@@ -113,15 +113,36 @@ examples:
 
 POINTWISE = """\
 Functions of elementwise operators and of reductions over rows, forward and with gradients, in microseconds: as they are
-written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million elements,
-then strided arguments, then the largest size with memory that malloc keeps. With --elements only those sizes. What
-Inductor has in its cache on disk it takes from there: for first calls see cold. Ten to twelve minutes on two cores."""
+written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million elements;
+then strided arguments, and the largest size with memory that malloc keeps. With --elements only those sizes. Inductor
+takes from its cache on disk what it has there: for first calls see cold. Ten minutes on two cores."""
 
 POINTWISE_EXAMPLES = """\
 examples:
   python -m benchmarks pointwise
   python -m benchmarks pointwise --quick
   python -m benchmarks pointwise --function sin2_cos2 adam --elements 1000 100000 --threads 1"""
+
+COLD = """\
+How long the first call of a compiled function takes in a fresh process, forward and backward, and that of another: in
+seconds after `import torch`. As usual with empty caches, and with an empty PATH, without HOME and on a read-only file
+system. Of plain PyTorch, and of torch.compile with aot_eager, with Inductor and with fourfold's backend."""
+
+COLD_EXAMPLES = """\
+examples:
+  python -m benchmarks cold
+  python -m benchmarks cold --skip inductor"""
+
+MODELS = """\
+Training of a small ViT, GPT-2 and Llama from the package transformers, built from their configurations with random
+weights: whether three steps give plain PyTorch's losses, seconds to the first step in a fresh process, and a warm step,
+as they are and under torch.compile's backends."""
+
+MODELS_EXAMPLES = """\
+examples:
+  python -m benchmarks models
+  python -m benchmarks models --quick
+  python -m benchmarks models --model GPT-2 --threads 1"""
 
 ALL = """\
 Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. 13 to
@@ -241,6 +262,12 @@ def add_machine(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     add_quick(group)
     add_json(group)
     set_benchmark(disturbed, "disturbed")
+    cold = benchmarks.add_parser("cold", help="first calls", description=COLD, epilog=COLD_EXAMPLES)
+    group = cold.add_argument_group("measurement")
+    add_quick(group)
+    add_skip(group, "inductor")
+    add_json(group)
+    set_benchmark(cold, "cold")
     every = benchmarks.add_parser("all", help="all of them", description=ALL, epilog=ALL_EXAMPLES)
     add_measurement(every, gpu=False)
     add_plots(every)

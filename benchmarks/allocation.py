@@ -1,4 +1,4 @@
-"""Memory that malloc keeps: on Linux a large result is otherwise fresh pages, which the kernel clears at first touch."""
+"""Memory that malloc keeps: a large result is otherwise fresh pages, each of which the kernel clears at first touch."""
 
 from __future__ import annotations
 

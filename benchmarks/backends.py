@@ -8,4 +8,3 @@ PLAIN = "plain PyTorch"
 INDUCTOR = "torch.compile (Inductor)"
 AOT_EAGER = "torch.compile (aot_eager)"
 BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "aot_eager"}  # "": called as it is
-

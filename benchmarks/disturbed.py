@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import worker
 from benchmarks.problem import OURS
+from benchmarks.processes import ask, child
 from benchmarks.report import Report
 from benchmarks.request import Request
 from benchmarks.targets import Outcome
@@ -129,31 +129,17 @@ def cells(work: str, alone: Samples, disturbed: Samples, slower: Mapping[tuple[s
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    # In a session of its own Ctrl-C does not reach it: this process is told, and ends it.
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes, start_new_session=True, cwd=Path(__file__).parent.parent)
-    try:
-        yield process
-    finally:
-        process.kill()  # which ends a stopped process too
-        process.communicate()
-
-
-@contextlib.contextmanager
 def timer(launcher: Sequence[str], threads: int) -> Iterator[Callable[[str, str, float], float]]:
     """A worker, asked for one sample at a time."""
     with child([*launcher, sys.executable, "-m", "benchmarks.worker", str(threads)]) as process:
 
-        def ask(work: str, row: str, seconds: float) -> float:
-            process.stdin.write(f"{work}\t{row}\t{seconds}\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
+        def timed(work: str, row: str, seconds: float) -> float:
+            answer = ask(process, f"{work}\t{row}\t{seconds}")
             if not answer:
                 raise RuntimeError(f"disturbed: expected a time of {work}, but got the end of its process")
             return float(answer)
 
-        yield ask
+        yield timed
 
 
 @contextlib.contextmanager

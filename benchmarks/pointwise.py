@@ -142,7 +142,8 @@ def targets(function: Function, count: int) -> tuple[Target, ...]:
 
 def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     torch.compiler.reset()  # each table compiles for its own shape, and Inductor for its number of threads
-    builds: dict[str, Callable[[], Candidate]] = {name: partial(candidate, problem, BACKENDS[name]) for name in BACKENDS}
+    builds: dict[str, Callable[[], Candidate]]
+    builds = {name: partial(candidate, problem, backend) for name, backend in BACKENDS.items()}
     if problem.sizes["elements"] >= LARGE:
         builds[AOT_EAGER] = partial(left_out, "left out: of so many elements as long as plain PyTorch")
     return [Contender(name, left_out if BACKENDS[name] in skip else build) for name, build in builds.items()]

@@ -11,7 +11,8 @@ from benchmarks.targets import Outcome
 
 @dataclass(frozen=True)
 class Report:
-    """cells: what is printed, a row each. figures: the same as numbers, for JSON."""
+    """cells: what is printed, a row each. figures: the same as numbers, for JSON. wrong: whether something of
+    fourfold's gave other numbers, or none."""
 
     title: str
     headings: Sequence[str]
@@ -19,6 +20,7 @@ class Report:
     figures: Sequence[Mapping[str, Any]]
     notes: Sequence[str] = ()
     outcomes: Sequence[Outcome] = ()
+    wrong: bool = False
 
     def plain(self) -> str:
         table = [self.headings, *self.cells]
@@ -32,4 +34,5 @@ class Report:
 
     def as_dictionary(self) -> dict[str, Any]:
         targets = [outcome.as_dictionary() for outcome in self.outcomes]
-        return {"title": self.title, "notes": list(self.notes), "figures": list(self.figures), "targets": targets}
+        figures = {"notes": list(self.notes), "figures": list(self.figures), "targets": targets}
+        return {"title": self.title, **figures, **({"wrong": True} if self.wrong else {})}

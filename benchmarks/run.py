@@ -20,7 +20,7 @@ from benchmarks.request import Request
 from benchmarks.targets import Outcome
 from fourfold.cli import timing
 
-SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "pointwise", "compiling", "disturbed")
+SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "pointwise", "cold", "compiling", "disturbed")
 LEGEND = (
     "Each row ran in turns with the others. spread: interquartile range; ratio: times as fast as the first row,\n"
     "or the one named under the table; the median over pairs of samples taken side by side."
@@ -42,7 +42,7 @@ class Run:
 
     @property
     def wrong(self) -> bool:
-        return any(row["wrong"] for result in self.results for row in result.get("rows", ()))
+        return any(table.get("wrong") for result in self.results for table in (result, *result.get("rows", ())))
 
     def contents(self, request: Request, complete: bool) -> dict[str, Any]:
         return {

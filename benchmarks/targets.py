@@ -37,8 +37,9 @@ class Outcome:
 
     @property
     def missed_by(self) -> float | None:
-        """The part of the limit that is missing, or too much; None where it is met or not known."""
-        if self.met in (None, True):
+        """The part of the limit that is missing, or too much; None where it is met or not known, or there is no part of
+        it."""
+        if self.met in (None, True) or not self.limit:
             return None
         return abs(self.measured - self.limit) / self.limit
 
@@ -84,7 +85,9 @@ class Line:
     def verdict(self) -> str:
         if self.worst.measured is None:
             return "not measured"
-        words = "reached" if self.worst.met else f"MISSED by {100 * self.worst.missed_by:.0f} %"
+        words = "reached" if self.worst.met else "MISSED"
+        if self.worst.missed_by is not None:
+            words += f" by {100 * self.worst.missed_by:.0f} %"
         if len(self.outcomes) > 1:
             met = sum(outcome.met is True for outcome in self.outcomes)
             words += f"; {met} of {len(self.outcomes)} tables reach it"

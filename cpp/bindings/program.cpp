@@ -4,86 +4,83 @@
 #include <structmember.h>
 
 #include <ATen/EmptyTensor.h>
-#include <fourfold/program.h>
+#include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <optional>
+#include <cstring>
 #include <string>
-#include <vector>
+
+#include "values.h"
 
 namespace fourfold::bindings {
 namespace {
 
-// Program(text): called with a tensor or a number for each of the program's inputs, gives its outputs: a tensor, or a tuple
-// of them where there are several.
+// Program(text, name): called with a tensor or a number for each of the program's inputs, gives its outputs: a tensor, or a
+// tuple of them where there are several. Profilers show the name.
 struct Program {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   fourfold_program* program;
+  std::string* name;
 };
 
-// The inputs of one call, held until it is over.
-struct Inputs {
-  std::vector<at::Tensor> tensors;
-  std::vector<fourfold_tensor> given;
-  std::vector<int64_t> numbers;
+PyTypeObject* program_type = nullptr;
 
+// The inputs of one call, held until it is over.
+class Inputs {
+ public:
   explicit Inputs(size_t count) {
-    tensors.reserve(count);
-    given.reserve(count);
-    numbers.reserve(count);
+    held_.reserve(count);
+    given_.reserve(count);
+    numbers_.reserve(count);
   }
 
   void add(const at::Tensor& tensor) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor._is_zerotensor(),
-                      "program: expected a strided tensor on the CPU, but got ", tensor.toString(), " on ", tensor.device());
-    tensors.push_back(tensor.is_neg() ? tensor.resolve_neg() : tensor);
-    const at::Tensor& held = tensors.back();
-    given.push_back({const_cast<void*>(held.const_data_ptr()), static_cast<int32_t>(held.scalar_type()),
-                     static_cast<int32_t>(held.dim()), held.sizes().data(), held.strides().data()});
+    const bool is_plain = !tensor.unsafeGetTensorImpl()->is_python_dispatch() && !tensor._is_zerotensor();
+    TORCH_CHECK_VALUE(is_plain && tensor.device().is_cpu() && tensor.layout() == at::kStrided,
+                      "program: expected a plain strided tensor on the CPU, but got ", tensor.toString());
+    const at::Tensor* read = &tensor;
+    if (tensor.is_neg()) {
+      held_.push_back(tensor.resolve_neg());
+      read = &held_.back();
+    }
+    given_.push_back({const_cast<void*>(read->const_data_ptr()), static_cast<int32_t>(read->scalar_type()),
+                      static_cast<int32_t>(read->dim()), read->sizes().data(), read->strides().data()});
   }
 
-  void add_bits(int64_t bits, int32_t dtype) {
-    numbers.push_back(bits);
-    given.push_back({&numbers.back(), dtype, 0, nullptr, nullptr});
+  void add(const c10::IValue& number, int32_t dtype) {
+    TORCH_CHECK_TYPE(number.isScalar() || number.isBool(), "program: expected a number, but got ", number.tagKind());
+    numbers_.push_back(bits_of(number.toScalar(), static_cast<at::ScalarType>(dtype)));
+    given_.push_back({&numbers_.back(), dtype, 0, nullptr, nullptr});
   }
-};
 
-template <typename T>
-int64_t bits_of(T number) {
-  int64_t bits = 0;
-  std::memcpy(&bits, &number, sizeof number);
-  return bits;
-}
+  const c10::SmallVector<fourfold_tensor, 8>& given() const { return given_; }
 
-bool add_number(Inputs& inputs, PyObject* given, int32_t dtype) {
-  switch (static_cast<at::ScalarType>(dtype)) {
-    case at::kDouble: inputs.add_bits(bits_of(PyFloat_AsDouble(given)), dtype); break;
-    case at::kFloat: inputs.add_bits(bits_of(static_cast<float>(PyFloat_AsDouble(given))), dtype); break;
-    case at::kBool: inputs.add_bits(PyObject_IsTrue(given), dtype); break;
-    case at::kInt: inputs.add_bits(bits_of(static_cast<int32_t>(PyLong_AsLongLong(given))), dtype); break;
-    default: inputs.add_bits(PyLong_AsLongLong(given), dtype);
+ private:
+  template <typename T>
+  static int64_t as_bits(T number) {
+    int64_t bits = 0;
+    std::memcpy(&bits, &number, sizeof number);
+    return bits;
   }
-  return PyErr_Occurred() == nullptr;
-}
 
-bool read(const Program& self, PyObject* const* arguments, size_t count, Inputs& inputs) {
-  const auto expected = static_cast<size_t>(fourfold_program_inputs(self.program));
-  TORCH_CHECK_TYPE(count == expected, "program: expected ", expected, " inputs, but got ", count);
-  for (size_t k = 0; k < count; ++k) {
-    const int32_t number = fourfold_program_number(self.program, static_cast<int32_t>(k));
-    if (number >= 0) {
-      if (!add_number(inputs, arguments[k], number)) return false;
-    } else {
-      TORCH_CHECK_TYPE(THPVariable_Check(arguments[k]), "program: expected a tensor as input ", k, ", but got ",
-                       Py_TYPE(arguments[k])->tp_name);
-      inputs.add(THPVariable_Unpack(arguments[k]));
+  static int64_t bits_of(const at::Scalar& number, at::ScalarType dtype) {
+    switch (dtype) {
+      case at::kDouble: return as_bits(number.toDouble());
+      case at::kFloat: return as_bits(number.toFloat());
+      case at::kBool: return as_bits(number.toBool());
+      case at::kInt: return as_bits(number.toInt());
+      default: return number.toLong();
     }
   }
-  return true;
-}
+
+  std::vector<at::Tensor> held_;
+  c10::SmallVector<fourfold_tensor, 8> given_;
+  std::vector<int64_t> numbers_;
+};
 
 void* allocate(void* context, int32_t, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides) {
   auto& outputs = *static_cast<std::vector<at::Tensor>*>(context);
@@ -94,18 +91,19 @@ void* allocate(void* context, int32_t, int32_t dtype, int32_t dim, const int64_t
 
 PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
-  const Program& self = *reinterpret_cast<const Program*>(callable);
-  TORCH_CHECK_TYPE(names == nullptr, "program: expected no names of arguments");
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
-  Inputs inputs(count);
-  if (!read(self, arguments, count, inputs)) return nullptr;
+  TORCH_CHECK_TYPE(names == nullptr, "program: expected no names of arguments");
+  std::vector<c10::IValue> values;
+  std::vector<const c10::IValue*> inputs;
+  values.reserve(count);
+  for (size_t k = 0; k < count; ++k) {
+    values.push_back(value_of(arguments[k]));
+    inputs.push_back(&values.back());
+  }
   std::vector<at::Tensor> outputs;
-  outputs.reserve(static_cast<size_t>(fourfold_program_outputs(self.program)));
   {
     const pybind11::gil_scoped_release released;
-    const int32_t failed = fourfold_program_run(
-        self.program, inputs.given.data(), static_cast<int32_t>(count), allocate, &outputs);
-    TORCH_CHECK_VALUE(failed == 0, fourfold_program_error());
+    run_program(program_of(callable), inputs, outputs);
   }
   if (outputs.size() == 1) return THPVariable_Wrap(std::move(outputs[0]));
   PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(outputs.size()));
@@ -119,17 +117,20 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
 int init(PyObject* made, PyObject* given, PyObject*) {
   Program& self = *reinterpret_cast<Program*>(made);
   const char* text = nullptr;
+  const char* name = "fourfold_program";
   Py_ssize_t length = 0;
-  if (!PyArg_ParseTuple(given, "s#", &text, &length)) return -1;
+  if (!PyArg_ParseTuple(given, "s#|s", &text, &length, &name)) return -1;
   self.vectorcall = call;
   self.program = fourfold_program_new(text, length);
   if (self.program == nullptr) PyErr_SetString(PyExc_ValueError, fourfold_program_error());
+  self.name = new std::string(name);
   return self.program == nullptr ? -1 : 0;
 }
 
 void dealloc(PyObject* made) {
   PyTypeObject* type = Py_TYPE(made);
   fourfold_program_delete(reinterpret_cast<Program*>(made)->program);
+  delete reinterpret_cast<Program*>(made)->name;
   type->tp_free(made);
   Py_DECREF(type);
 }
@@ -148,6 +149,36 @@ PyType_Spec spec = {"fourfold.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT |
 
 }  // namespace
 
-PyObject* make_program_type() { return PyType_FromSpec(&spec); }
+PyObject* make_program_type() {
+  PyObject* type = PyType_FromSpec(&spec);
+  program_type = reinterpret_cast<PyTypeObject*>(type);
+  return type;
+}
+
+NamedProgram program_of(PyObject* object) {
+  TORCH_CHECK_TYPE(Py_TYPE(object) == program_type, "expected a Program, but got ", Py_TYPE(object)->tp_name);
+  const Program& self = *reinterpret_cast<const Program*>(object);
+  return {self.program, self.name->c_str()};
+}
+
+void run_program(const NamedProgram& named, const std::vector<const c10::IValue*>& values, std::vector<at::Tensor>& outputs) {
+  at::RecordFunction record(at::RecordScope::FUNCTION);
+  if (record.isActive()) record.before(named.name);
+  const auto expected = static_cast<size_t>(fourfold_program_inputs(named.program));
+  TORCH_CHECK_TYPE(values.size() == expected, "program: expected ", expected, " inputs, but got ", values.size());
+  Inputs inputs(expected);
+  for (size_t k = 0; k < expected; ++k) {
+    const int32_t number = fourfold_program_number(named.program, static_cast<int32_t>(k));
+    if (number >= 0) {
+      inputs.add(*values[k], number);
+    } else {
+      TORCH_CHECK_TYPE(values[k]->isTensor(), "program: expected a tensor as input ", k, ", but got ", values[k]->tagKind());
+      inputs.add(values[k]->toTensor());
+    }
+  }
+  const int32_t failed = fourfold_program_run(
+      named.program, inputs.given().data(), static_cast<int32_t>(expected), allocate, &outputs);
+  TORCH_CHECK_VALUE(failed == 0, fourfold_program_error());
+}
 
 }  // namespace fourfold::bindings

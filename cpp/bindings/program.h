@@ -3,9 +3,29 @@
 
 #include <Python.h>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <fourfold/program.h>
+
+#include <vector>
+
 namespace fourfold::bindings {
 
-// The type, a new reference; null with a Python error set.
+// The types' objects, new references; null with a Python error set.
 PyObject* make_program_type();
+PyObject* make_graph_type();
+PyObject* make_compiled_type();
+
+// A program with the name that profilers show.
+struct NamedProgram {
+  fourfold_program* program;
+  const char* name;
+};
+
+// Of an object of the type Program; throws TypeError for others. It lives as long as the object.
+NamedProgram program_of(PyObject* object);
+
+// Its outputs, appended to `outputs`. Throws c10::Error where the inputs, tensors and numbers, are not what it takes.
+void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs);
 
 }  // namespace fourfold::bindings

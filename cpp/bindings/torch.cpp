@@ -248,7 +248,9 @@ int fill(PyObject* module) {
     return type == nullptr ? -1 : PyModule_AddObject(module, name, type);
   };
   const int failed = add("Call", PyType_FromSpec(&call_spec));
-  return failed != 0 ? failed : add("Program", fourfold::bindings::make_program_type());
+  if (failed != 0 || add("Program", fourfold::bindings::make_program_type()) != 0) return -1;
+  if (add("Graph", fourfold::bindings::make_graph_type()) != 0) return -1;
+  return add("Compiled", fourfold::bindings::make_compiled_type());
 }
 
 PyMethodDef methods[] = {

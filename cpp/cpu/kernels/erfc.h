@@ -16,7 +16,8 @@ FOURFOLD_FN Vectorized<S> erfc(const Vectorized<S>& x) {
   } else {
     static constexpr float c[] = {3.580023e-01f,  -2.9446483e-01f, 1.9674261e-01f, -1.0348872e-01f,  3.984464e-02f,
                                   -8.94591e-03f, -4.1414186e-04f, 1.0235243e-03f, -1.5562591e-04f, -1.042729e-04f};
-    static constexpr float of_erf[] = {1.1283791e+00f, -3.7612316e-01f, 1.12787835e-01f, -2.6547778e-02f, 4.3534455e-03f};
+    static constexpr float of_erf[] = {1.1283791e+00f, -3.7612316e-01f, 1.12787835e-01f, -2.6547778e-02f,
+                                       4.3534455e-03f};
     const Floats a = hold(x.abs(), 0.0f, 10.5f);  // erfc of it is zero
     // P depends on t so strongly that what the rounding of t loses is put back.
     const Floats three(3.0f), divisor = a + three;

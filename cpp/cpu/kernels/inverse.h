@@ -1,8 +1,8 @@
 // The inverse trigonometric and hyperbolic functions for a vector.
 //
-// float: asin and atan by minimax polynomials on [0, 0.5625] and [0, 1] (Remez' algorithm, coefficients rounded one by one,
-// relative errors 1.9e-9 and 3.5e-9), to which half-angle and reciprocal formulas lead; asinh, acosh and atanh by log1p.
-// double: the C library's. Tested bounds in ulp, over all floats: BOUNDS_INVERSE
+// float: asin and atan by minimax polynomials on [0, 0.5625] and [0, 1] (Remez' algorithm, coefficients rounded one by
+// one, relative errors 1.9e-9 and 3.5e-9), to which half-angle and reciprocal formulas lead; asinh, acosh and atanh by
+// log1p. double: the C library's. Bounds in ulp, tested over all floats: BOUNDS_INVERSE
 #pragma once
 
 #include "cpu/kernels/logarithm.h"
@@ -12,7 +12,7 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 inline constexpr float pi = 3.1415927f;
 inline constexpr float pi_rest = -2.7827534e-8f;  // (π - pi) / pi
 
-// With c π/2 for c = 0, 1 or 2 as `multiple`, rounded to float: multiple + x.
+// c π/2 + x, where `multiple` is c π/2 rounded to float, c = 0, 1 or 2.
 FOURFOLD_FN Floats plus_quarters(const Floats& multiple, const Floats& x) {
   return multiple + at::vec::fmadd(multiple, Floats(pi_rest), x);
 }
@@ -90,14 +90,14 @@ FOURFOLD_FN Vectorized<S> atan2(const Vectorized<S>& y, const Vectorized<S>& x) 
     // 0 / 0 is to be 0 here, and infinity / infinity 1.
     const Floats like = choose(equal(larger, Floats(0.0f)), larger, Floats(1.0f));
     const Floats ratio = choose(equal(larger, smaller), like, smaller / larger);
-    const Floats base = float_of((bits_of(x) >> Ints(31)) & bits_of(Floats(pi)));  // π or 0 by the sign, also of a zero
+    const Floats base = float_of((bits_of(x) >> Ints(31)) & bits_of(Floats(pi)));  // π if x has a sign, as -0 does
     const Floats angle = atan_near(ratio) ^ sign_of(x) ^ choose(steep, Floats(-0.0f), Floats(0.0f));
     const Floats result = plus_quarters(choose(steep, Floats(pi / 2), base), angle).abs() | sign_of(y);
     return choose(either_nan(x, y), x + y, result);
   }
 }
 
-// The functions below are log1p(z), with z so large that 1 does not matter where x is: log(2 x) there.
+// log1p(z) for the inverse hyperbolic functions, which are log(2 x) where x is large, and z overflows.
 FOURFOLD_FN Floats log1p_or_of_twice(const Floats& z, const Floats& x) {
   const Mask large = at_most(Floats(0x1p40f), x);
   return log1p_ordinary(choose(large, x, z), choose(large, Floats(1.0f), Floats(0.0f)));

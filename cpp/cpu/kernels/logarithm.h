@@ -32,7 +32,7 @@ FOURFOLD_FN LogSplit log_split(const Floats& x) {
           float_of(bits_of(x) - shift) - Floats(1.0f)};
 }
 
-// finish(log_split(x)), where finish is increasing and e has a factor that is not negative wherever it occurs in it.
+// finish(log_split(x)) for every x. The factors of e in it are positive, so that an infinite e never meets its opposite.
 template <typename F>
 FOURFOLD_FN Floats logarithm(const Floats& x, const F& finish) {
 #if defined(CPU_CAPABILITY_AVX512)

@@ -1,9 +1,9 @@
 // pow and hypot for a vector.
 //
-// float: |x|^y = 2^(y log2|x|) in double. log2|x| = k + log2(c) + log2(z / c) for |x| = 2^k z and the nearest of 16 c, whose
-// reciprocals have 9 bits, so that z / c - 1 is exact; minimax polynomials for log2(1 + r), |r| <= 0.0315, and for 2^r,
-// |r| <= 1/2 (relative errors 6.3e-12 and 1.9e-9). The default level takes the C library's, as double does. Tested bounds
-// in ulp: BOUNDS_POWER
+// float: |x|^y = 2^(y log2|x|) in double. log2|x| = k + log2(c) + log2(z / c) for |x| = 2^k z and one of 16 c near z, whose
+// reciprocals have 9 bits, so that z / c - 1 is exact; minimax polynomials (linear programming and Remez' algorithm) for
+// log2(1 + r), |r| <= 0.0315, and for 2^r, |r| <= 1/2, of relative errors 6.3e-12 and 1.9e-9. Without AVX2 pow is the C
+// library's, as double's functions are. Bounds in ulp: BOUNDS_POWER
 #pragma once
 
 #include "cpu/kernels/lanes.h"
@@ -66,8 +66,8 @@ FOURFOLD_FN Doubles pow_half(HalfFloats k, HalfFloats z, HalfInts place, HalfFlo
   static constexpr double c[] = {1.4426950408952635,  -0.7213475204774898, 0.48089823268745363,
                                  -0.360673549330203, 0.2888460350736284,  -0.24080726801664668};
   const Doubles r = at::vec::fmadd(widened(z), entry(reciprocals, place), Doubles(-1.0));
-  const Doubles whole = widened(k) + entry(logarithms, place);
-  const Doubles product = widened(y) * at::vec::fmadd(horner(r, c), r, whole);
+  const Doubles log_of_c = widened(k) + entry(logarithms, place);
+  const Doubles product = widened(y) * at::vec::fmadd(horner(r, c), r, log_of_c);
   return exp2_of(at::vec::clamp(product, Doubles(-160.0), Doubles(130.0)));
 }
 
@@ -92,10 +92,10 @@ __attribute__((noinline)) inline Floats pow_unusual(const Floats& x, const Float
   result = choose(is_zero, choose(rising, zero, inf), result);
   result = choose(is_infinite, choose(rising, inf, zero), result);
 
-  const Mask whole = equal(y.trunc(), y);
   const Floats half = y * Floats(0.5f);
-  const Floats uneven = choose(equal(half.trunc(), half), zero, sign_of(x));  // the sign, if y is whole
-  const Floats of_negative = choose(whole, result ^ uneven, choose(is_zero | is_infinite, result, Floats(not_a_number)));
+  const Floats sign = choose(equal(half.trunc(), half), zero, sign_of(x));  // if y is integral
+  const Floats fractional = choose(is_zero | is_infinite, result, Floats(not_a_number));
+  const Floats of_negative = choose(equal(y.trunc(), y), result ^ sign, fractional);
   result = choose(less(x, zero) | is_zero, of_negative, result);
 
   result = choose(either_nan(x, y), x + y, result);

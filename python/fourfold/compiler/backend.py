@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import GraphModule
 
-from fourfold.compiler.generate import compile_graph
+from fourfold.compiler import runtime
+from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.options import Options
 from fourfold.compiler.record import Captured, Half, Record
 from fourfold.compiler.recompute import partition
@@ -45,6 +46,8 @@ class Compilation:
     def __init__(self, captured: Captured, options: Options):
         self.captured = captured
         self.options = options
+        self.metadata: object = None  # AOTAutograd's, of inputs and outputs
+        self.backward_graph: GraphModule | None = None
 
     def run(self, inputs: Sequence[object]) -> Function:
         from torch._dynamo.utils import counters
@@ -53,29 +56,54 @@ class Compilation:
         counters["aot_autograd"]["total"] += 1
         try:
             with self.captured.timed("differentiate"):
-                compiled = aot_module_simplified(
+                torchs = aot_module_simplified(
                     self.captured.graph,
                     inputs,
                     fw_compiler=self.forward,
                     bw_compiler=self.backward,
                     inference_compiler=self.forward,
-                    partition_fn=partition,
+                    partition_fn=self.partition,
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1
             raise
         counters["aot_autograd"]["ok"] += 1
-        self.captured.runtime = self.captured.runtime or "torch"
-        return torch._dynamo.disable(compiled)
+        return self.thin(inputs) or torch._dynamo.disable(torchs)
+
+    def partition(self, joint: GraphModule, given: object, **settings: object) -> tuple[GraphModule, GraphModule]:
+        forward, self.backward_graph = partition(joint, given, **settings)
+        return forward, self.backward_graph
 
     def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
+        context = torch._guards.TracingContext.try_get()
+        self.metadata = context and context.fw_metadata
         self.captured.forward = self.half(graph, "forward")
         return self.captured.forward.compiled.run
 
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
-        self.captured.backward = self.half(graph, "backward")
-        return torch._dynamo.disable(self.captured.backward.compiled.run)
+        return torch._dynamo.disable(self.compile_backward(graph).run)
+
+    def compile_backward(self, graph: GraphModule) -> Compiled:
+        if self.captured.backward is None:
+            self.captured.backward = self.half(graph, "backward")
+        return self.captured.backward.compiled
 
     def half(self, graph: GraphModule, stage: str) -> Half:
         with self.captured.timed(stage):
             return Half(graph, compile_graph(graph, self.options))
+
+    def thin(self, inputs: Sequence[object]) -> Function | None:
+        """Our own runtime where the graphs are simple."""
+        forward, backward = self.captured.forward, self.backward_graph
+        graphs = [forward.graph] if backward is None else [forward.graph, backward]
+        self.captured.runtime = runtime.obstacle(self.metadata, inputs, graphs)
+        if self.captured.runtime:
+            return None
+        if backward is None:
+            return runtime.inference(forward.compiled, len(inputs))
+        function = runtime.training(
+            forward.compiled, lambda: self.compile_backward(backward), self.metadata, backward
+        )
+        if function is None:
+            self.captured.runtime = "the backward takes more than the forward gives"
+        return function

@@ -98,10 +98,8 @@ class Builder:
             return self.values[node]
         if not isinstance(fake, torch.Tensor):
             return self.number(node)
-        if node.target in CONSTANT:
-            number = CONSTANT[node.target](*node.args, **node.kwargs)
-            if not isinstance(number, (bool, int, float)):
-                raise NotFusable(f"{node.target} of what is no number")
+        number = constant_of(node)
+        if number is not None:
             return self.program.constant(TYPES[fake.dtype], number)
         kept = whole[len(whole) - fake.dim() :]
         return self.read(node, tuple(() if is_one(s) else dim for s, dim in zip(fake.shape, kept, strict=True)))
@@ -144,6 +142,16 @@ class Builder:
                 if dim == (self.place[axis],):
                     return f"{given.name}.{d}"
         raise NotFusable(f"no input has a dimension of size {size}")
+
+
+def constant_of(node: Node) -> bool | int | float | None:
+    """The one number that a tensor holds, where that is known."""
+    while node.op == "call_function" and node.target in VIEWS:
+        node = node.args[0]
+    if node.op != "call_function" or node.target not in CONSTANT:
+        return None
+    number = CONSTANT[node.target](*node.args, **node.kwargs)
+    return number if isinstance(number, (bool, int, float)) else None
 
 
 def memory_order(fake: torch.Tensor) -> list[int]:

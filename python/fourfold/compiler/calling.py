@@ -25,11 +25,13 @@ _BY_NUMBER = {number: dtype for dtype, number in _DTYPES.items()}
 
 
 class ProgramByAddress:
-    """Program(text): called with a tensor or a number for each input, gives its outputs: a tensor, or a tuple of them where
-    there are several. Raises ValueError where the text is no program, or a tensor not what the program takes."""
+    """Program(text, name): called with a tensor or a number for each input, gives its outputs: a tensor, or a tuple of them where
+    there are several. Profilers show the name. Raises ValueError where the text is no program, or a tensor not what the
+    program takes."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, name: str = "fourfold_program"):
         self._program = _C.Program(text)
+        self._name = name
         self._numbers = self._program.numbers()
 
     def __call__(self, *arguments: torch.Tensor | bool | int | float) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -54,7 +56,8 @@ class ProgramByAddress:
             outputs.append(torch.empty_strided(sizes, strides, dtype=_BY_NUMBER[dtype], device="cpu"))
             return outputs[-1].data_ptr()
 
-        self._program.run(given, allocate)
+        with torch.profiler.record_function(self._name):
+            self._program.run(given, allocate)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.program import KINDS, Dims
 from fourfold.compiler.views import VIEWS, Size, is_one, same, shape_of, viewed
 
@@ -98,8 +98,6 @@ class Fusion:
     def waits_for(self, operands: Iterable[Node]) -> int:
         bits = 0
         for operand in operands:
-            if operand.target in CONSTANT:
-                continue
             unit = self.unit[operand]
             bits |= self.reach[unit] | 1 << unit
         return bits
@@ -130,9 +128,6 @@ class Fusion:
     def place(self, node: Node) -> None:
         if node.op == "call_function":
             if node.target is operator.getitem and self.place_result(node):
-                return
-            if node.target in CONSTANT:
-                self.unit[node] = self.new_unit(())
                 return
             if node.target in VIEWS and can_be_computed(node):
                 return self.place_view(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import keyword
 import logging
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,10 +16,11 @@ from fourfold.compiler import failures
 from fourfold.compiler.building import Built, build, uses_outside
 from fourfold.compiler.calling import Program
 from fourfold.compiler.fusion import Fusion, Group, keeps_its_place
-from fourfold.compiler.lowering import NotFusable
+from fourfold.compiler.lowering import CONSTANT, NotFusable
 from fourfold.compiler.options import Options
 from fourfold.compiler.views import VIEWS, hint
 
+LONGEST_NAME = 60
 log = logging.getLogger("fourfold.compiler")
 
 
@@ -29,6 +31,10 @@ class Compiled:
     programs: list[Built] = field(default_factory=list)
     left: dict[Node, str] = field(default_factory=dict)
     source: str = ""
+    outputs: int = 0
+    # Where it is programs alone: each with the places of its inputs, and the outputs' places, -1 for None. The graph's
+    # inputs have the first places, then comes what the programs give, in their order.
+    straight: tuple[list[tuple[Program, list[int]]], list[int]] | None = None
     run: Callable[[list[object]], object] | None = None
 
 
@@ -37,11 +43,36 @@ def compile_graph(module: GraphModule, options: Options) -> Compiled:
     return Generator(module, options).compile()
 
 
+def name_of(members: list[Node]) -> str:
+    """What profilers show: the operators, in their order, as far as they fit."""
+    words = dict.fromkeys(node.target._schema.name.split("::")[1] for node in members if node.target is not operator.getitem)
+    name = "fourfold"
+    for word in words:
+        if len(name) + len(word) > LONGEST_NAME:
+            return name + "_etc"
+        name += f"_{word}"
+    return name
+
+
+def free_constants(module: GraphModule) -> None:
+    """What is filled with one number waits for no tensor whose shape it has."""
+    for node in list(module.graph.nodes):
+        fake = node.meta.get("val")
+        if node.target not in CONSTANT or not node.all_input_nodes or not isinstance(fake, torch.Tensor):
+            continue
+        number = CONSTANT[node.target](*node.args, **node.kwargs)
+        shape = list(fake.shape)
+        if isinstance(number, (bool, int, float)) and all(isinstance(s, int) for s in shape) and fake.is_contiguous():
+            node.target, node.args = torch.ops.aten.full.default, (shape, number)
+            node.kwargs = {"dtype": fake.dtype, "layout": fake.layout, "device": fake.device, "pin_memory": False}
+
+
 class Generator:
     def __init__(self, module: GraphModule, options: Options):
         self.module = module
         self.options = options
         self.compiled = Compiled()
+        free_constants(module)
         self.nodes = list(module.graph.nodes)
         self.place = {node: k for k, node in enumerate(self.nodes)}
         self.built: dict[int, Built] = {}
@@ -53,6 +84,8 @@ class Generator:
         for unit, group in self.fusion.groups.items():
             self.build(unit, group)
         steps = self.in_order(self.needed())
+        self.compiled.outputs = len(self.nodes[-1].args[0])
+        self.compiled.straight = self.straight(steps)
         self.compiled.source = self.source(steps)
         exec(compile(self.compiled.source, "<fourfold>", "exec"), self.globals)
         self.compiled.run = self.globals["run"]
@@ -71,7 +104,7 @@ class Generator:
             return
         try:
             built = build(group, members, outputs)
-            program = Program(built.program.text())
+            program = Program(built.program.text(), name_of(members))
         except NotFusable as reason:
             return self.leave(members, str(reason))
         except Exception as error:
@@ -139,6 +172,21 @@ class Generator:
         if len(ordered) != len(units):
             raise AssertionError("a program waits for itself")
         return ordered
+
+    def straight(self, steps: list[Built | Node]) -> tuple[list[tuple[Program, list[int]]], list[int]] | None:
+        places = {node: k for k, node in enumerate(n for n in self.nodes if n.op == "placeholder")}
+        calls = []
+        for unit in steps:
+            if isinstance(unit, Built):
+                calls.append((self.globals[self.names[id(unit)]], [places[node] for node in unit.inputs]))
+                for node in unit.outputs:
+                    places[node] = len(places)
+            elif unit.op not in ("placeholder", "output"):
+                return None
+        results = self.nodes[-1].args[0]
+        if not all(result is None or isinstance(result, Node) for result in results):
+            return None
+        return calls, [-1 if result is None else places[result] for result in results]
 
     # The function.
 

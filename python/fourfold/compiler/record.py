@@ -27,7 +27,7 @@ class Captured:
     graph: GraphModule
     forward: Half | None = None
     backward: Half | None = None
-    runtime: str = ""  # who runs the two: fourfold, or torch and why
+    runtime: str = ""  # why torch's own runtime runs the two; nothing where ours does
     seconds: dict[str, float] = field(default_factory=dict)  # differentiate, forward, backward: of the stages after capture
 
     @contextmanager

@@ -1,0 +1,255 @@
+// fourfold.Compiled for Python: a compiled function's two graphs under one node of autograd, in place of AOTAutograd's own
+// wrappers, which take longer than small work does. For graphs without mutation, aliasing, subclasses or randomness.
+#include <Python.h>
+#include <structmember.h>
+
+#include <fourfold/autograd.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "graph.h"
+#include "values.h"
+
+namespace fourfold::bindings {
+namespace {
+
+using gradients::any_defined;
+using torch::autograd::Edge;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// What the forward and the backward of one compiled function have in common.
+struct Function {
+  std::shared_ptr<const CompiledGraph> forward;
+  Held make_backward;                // called once, when it is first needed; None without a gradient
+  std::vector<bool> differentiable;  // of each output, whether it has a gradient
+  std::vector<bool> wanted;          // of each input, whether the backward gives its gradient
+  std::shared_ptr<const CompiledGraph> backward;
+  std::mutex mutex;
+
+  bool has_backward() const { return make_backward.get() != Py_None; }
+
+  std::shared_ptr<const CompiledGraph> get_backward() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (backward != nullptr) return backward;
+    }
+    const pybind11::gil_scoped_acquire held;
+    const pybind11::object made = pybind11::reinterpret_borrow<pybind11::object>(make_backward.get())();
+    const std::lock_guard<std::mutex> lock(mutex);
+    backward = graph_of(made.ptr());
+    return backward;
+  }
+};
+
+constexpr const char* twice = "torch.compile with aot_autograd does not currently support double backward";
+
+// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13 on.
+template <typename AnyNode = torch::autograd::Node>
+auto make_error() {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, AnyNode>) {
+    return c10::make_intrusive<torch::autograd::Error>(twice);
+  } else {
+    return std::make_shared<torch::autograd::Error>(twice);
+  }
+}
+
+struct Node final : torch::autograd::Node {
+  explicit Node(std::shared_ptr<Function> function) : function(std::move(function)) {}
+
+  std::shared_ptr<Function> function;
+  std::vector<SavedVariable> tensors;
+  std::vector<bool> outputs;  // of the tensors, which are results of this node
+  std::vector<c10::IValue> numbers;
+
+  std::string name() const override { return "CompiledFunctionBackward"; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable& tensor : tensors) tensor.reset_data();
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    if (!any_defined(grads)) return variable_list(num_outputs());
+    return without_second(differentiate(*function, unpack(), complete(std::move(grads))));
+  }
+
+  void compiled_args(torch::autograd::CompiledNodeArgs& args) const override {
+    args.collect(reinterpret_cast<int64_t>(function.get()));
+    for (size_t k = 0; k < tensors.size(); ++k) args.collect(tensors[k], outputs[k]);
+    for (const c10::IValue& number : numbers) args.collect(number, /*nested=*/true);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, torch::autograd::SwapSavedVariables& saved) override {
+    for (SavedVariable& tensor : tensors) saved.before(tensor);
+    Values args = unpack();
+    std::vector<c10::TypePtr> types;
+    for (const c10::IValue& arg : args) types.push_back(arg.isTensor() ? c10::TensorType::get() : arg.type());
+    // A gradient that is left out stands for zeros, whose shape is known here only.
+    variable_list all = complete(variable_list(grads));
+    const auto call = [function = function](variable_list given, std::vector<c10::IValue> kept) {
+      return differentiate(*function, std::move(kept), std::move(given));
+    };
+    namespace compiled = torch::dynamo::autograd;
+    const auto& python = compiled::getPyCompilerInterface();
+    const std::string bound = python->bind_function(saved.get_py_compiler(), name(), call, types, /*is_custom_function=*/true);
+    const auto metadata = compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+        compiled::get_input_metadata(next_edges()));
+    variable_list results =
+        python->call_function(saved.get_py_compiler(), "apply_functional", bound, all, args, metadata);
+    for (SavedVariable& tensor : tensors) saved.after(tensor);
+    return results;
+  }
+
+ private:
+  // The backward's inputs are the numbers that were kept, the tensors, and the gradients of the outputs that have one.
+  static variable_list differentiate(Function& function, Values kept, variable_list grads) {
+    const auto backward = function.get_backward();
+    for (at::Tensor& grad : grads) kept.emplace_back(backward->is_straight ? std::move(grad) : grad.contiguous());
+    Values given = backward->run(std::move(kept));
+    TORCH_INTERNAL_ASSERT(given.size() == function.wanted.size());
+    variable_list results(given.size());
+    for (size_t k = 0; k < given.size(); ++k) {
+      if (function.wanted[k] && given[k].isTensor()) results[k] = std::move(given[k]).toTensor();
+    }
+    return results;
+  }
+
+  variable_list complete(variable_list grads) const {
+    for (size_t k = 0; k < grads.size(); ++k) {
+      if (!grads[k].defined()) grads[k] = input_metadata(k).zeros_like();
+    }
+    return grads;
+  }
+
+  Values unpack() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Values values;
+    values.reserve(numbers.size() + tensors.size() + function->differentiable.size());
+    values.insert(values.end(), numbers.begin(), numbers.end());
+    for (SavedVariable& tensor : tensors) values.emplace_back(tensor.unpack(getptr()));
+    return values;
+  }
+
+  // Under create_graph=True the gradients belong to a graph, which refuses to be differentiated.
+  static variable_list without_second(variable_list results) {
+    if (!at::GradMode::is_enabled()) return results;
+    for (at::Tensor& result : results) {
+      if (result.defined() && torch::autograd::isDifferentiableType(result.scalar_type())) {
+        torch::autograd::set_history(result, make_error());
+      }
+    }
+    return results;
+  }
+};
+
+template <typename AnyNode = Node>
+auto make_node(std::shared_ptr<Function> function) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, AnyNode>) {
+    return c10::make_intrusive<AnyNode>(std::move(function));
+  } else {
+    return std::shared_ptr<AnyNode>(new AnyNode(std::move(function)), [](AnyNode* node) { deleteNode(node); });
+  }
+}
+
+// Whether `tensor` is one of the first `count` values.
+bool is_output(const at::Tensor& tensor, const Values& values, size_t count) {
+  for (size_t k = 0; k < count; ++k) {
+    if (values[k].isTensor() && values[k].toTensor().is_same(tensor)) return true;
+  }
+  return false;
+}
+
+// The outputs, of which those that have a gradient remember where they come from.
+void record(const std::shared_ptr<Function>& function, const Values& inputs, Values& values) {
+  const size_t outputs = function->differentiable.size();
+  const auto node = make_node(function);
+  torch::autograd::edge_list edges;
+  edges.reserve(inputs.size());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    edges.push_back(function->wanted[k] ? torch::autograd::impl::gradient_edge(inputs[k].toTensor()) : Edge());
+  }
+  node->set_next_edges(std::move(edges));
+  for (size_t k = 0; k < outputs; ++k) {
+    if (function->differentiable[k]) torch::autograd::set_history(values[k].toTensor(), node);
+  }
+  node->tensors.reserve(values.size() - outputs);
+  for (size_t k = outputs; k < values.size(); ++k) {
+    if (values[k].isTensor()) {
+      node->outputs.push_back(is_output(values[k].toTensor(), values, outputs));
+      node->tensors.emplace_back(values[k].toTensor(), node->outputs.back());
+    } else {
+      node->numbers.push_back(std::move(values[k]));
+    }
+  }
+  values.resize(outputs);
+}
+
+// Compiled(forward, make_backward, differentiable, wanted): called with the graph's inputs, gives a tuple of its outputs.
+struct Compiled {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  std::shared_ptr<Function>* function;
+};
+
+PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const std::shared_ptr<Function>& function = *reinterpret_cast<Compiled*>(callable)->function;
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  TORCH_CHECK_TYPE(names == nullptr && count == function->wanted.size(), "expected ", function->wanted.size(),
+                   " arguments without names, but got ", count);
+  Values inputs;
+  inputs.reserve(count);
+  for (size_t k = 0; k < count; ++k) inputs.push_back(value_of(arguments[k]));
+  Values values;
+  {
+    const pybind11::gil_scoped_release released;
+    values = function->forward->run(inputs);
+    if (function->has_backward()) record(function, inputs, values);
+  }
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+  for (size_t k = 0; results != nullptr && k < values.size(); ++k) {
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(k), object_of(values[k]));
+  }
+  return results;
+  END_HANDLE_TH_ERRORS
+}
+
+int init(PyObject* made, PyObject* given, PyObject*) {
+  HANDLE_TH_ERRORS
+  Compiled& self = *reinterpret_cast<Compiled*>(made);
+  PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *wanted = nullptr;
+  if (!PyArg_ParseTuple(given, "OOOO", &forward, &backward, &differentiable, &wanted)) return -1;
+  self.vectorcall = call;
+  self.function = new std::shared_ptr<Function>(
+      new Function{graph_of(forward), Held(backward), pybind11::handle(differentiable).cast<std::vector<bool>>(),
+                   pybind11::handle(wanted).cast<std::vector<bool>>(), nullptr, {}});
+  return 0;
+  END_HANDLE_TH_ERRORS_RET(-1)
+}
+
+void dealloc(PyObject* made) {
+  PyTypeObject* type = Py_TYPE(made);
+  delete reinterpret_cast<Compiled*>(made)->function;
+  type->tp_free(made);
+  Py_DECREF(type);
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_init, reinterpret_cast<void*>(init)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_members, members},
+    {Py_tp_doc, const_cast<char*>("A compiled function, and its gradient.")},
+    {0, nullptr}};
+PyType_Spec spec = {"fourfold.Compiled", sizeof(Compiled), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+
+}  // namespace
+
+PyObject* make_compiled_type() { return PyType_FromSpec(&spec); }
+
+}  // namespace fourfold::bindings

@@ -1,0 +1,30 @@
+// What a compiled function is called with and gives, between Python and C++: tensors and numbers.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+namespace fourfold::bindings {
+
+// None becomes nothing. Throws TypeError for what is none of these.
+inline c10::IValue value_of(PyObject* given) {
+  if (THPVariable_Check(given)) return THPVariable_Unpack(given);
+  if (given == Py_None) return {};
+  if (PyBool_Check(given)) return given == Py_True;
+  if (PyLong_Check(given)) return static_cast<int64_t>(PyLong_AsLongLong(given));
+  TORCH_CHECK_TYPE(PyFloat_Check(given), "expected a tensor or a number, but got ", Py_TYPE(given)->tp_name);
+  return PyFloat_AS_DOUBLE(given);
+}
+
+// A new reference.
+inline PyObject* object_of(const c10::IValue& value) {
+  if (value.isTensor()) return THPVariable_Wrap(value.toTensor());
+  if (value.isBool()) return PyBool_FromLong(value.toBool());
+  if (value.isInt()) return PyLong_FromLongLong(value.toInt());
+  if (value.isDouble()) return PyFloat_FromDouble(value.toDouble());
+  Py_RETURN_NONE;
+}
+
+}  // namespace fourfold::bindings

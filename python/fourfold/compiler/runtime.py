@@ -1,0 +1,87 @@
+"""Who runs a compiled function's two graphs: one node of autograd in C++ where they are simple, else AOTAutograd's own
+wrappers, which see to mutation, aliasing, subclasses and random numbers, and take longer than small work does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fourfold import _native
+from fourfold.compiler.fusion import keeps_its_place
+from fourfold.compiler.generate import Compiled
+
+
+def obstacle(metadata: object, inputs: Sequence[object], graphs: Sequence[GraphModule]) -> str:
+    """Why torch has to run them; nothing where we may. metadata: AOTAutograd's, of the captured function."""
+    if _native.module is None:
+        return f"no calls compiled for this torch: {_native.road}"
+    if metadata is None:
+        return "torch tells nothing of the graph's inputs and outputs"
+    return of_inputs(metadata, inputs) or of_outputs(metadata) or of_effects(metadata, graphs)
+
+
+def of_inputs(metadata: object, inputs: Sequence[object]) -> str:
+    from torch._functorch._aot_autograd.schemas import MutationType, SubclassCreationMeta
+
+    if any(info.mutation_type != MutationType.NOT_MUTATED for info in metadata.input_info):
+        return "an input is changed in place"
+    if any(isinstance(meta, SubclassCreationMeta) for meta in metadata.subclass_inp_meta):
+        return "an input is of a subclass of Tensor"
+    if not all(isinstance(given, (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)) for given in inputs):
+        return "an input is neither a tensor nor a number"
+    if len(inputs) != len(metadata.input_info):
+        return "the graph has inputs of its own"
+    return ""
+
+
+def of_outputs(metadata: object) -> str:
+    from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
+
+    if any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info):
+        return "an output is no tensor"
+    if any(info.output_type not in (OutputType.non_alias, OutputType.unsafe_view_alias) for info in metadata.output_info):
+        return "an output is an input, or a view of a tensor that is there already"
+    if metadata.num_intermediate_bases:
+        return "an output is a view of what another is a view of"
+    if any(isinstance(meta, SubclassCreationMeta) for meta in metadata.subclass_fw_graph_out_meta):
+        return "an output is of a subclass of Tensor"
+    return ""
+
+
+def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
+    effects = ("tokens", "num_backward_tokens", "num_graphsafe_rng_states", "is_rng_op_functionalized", "act_input_indices")
+    if any(getattr(metadata, name, None) for name in effects) or metadata.grad_enabled_mutation is not None:
+        return "it has effects besides its results"
+    if metadata.deterministic:
+        return "deterministic algorithms are asked for"
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+        return "hooks see what is kept for the backward"
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            if keeps_its_place(node):
+                return f"{node.target} draws random numbers, or has another effect"
+    return ""
+
+
+def graph_of(compiled: Compiled) -> object:
+    if compiled.straight is None:
+        return _native.module.Graph(compiled.run, None, None)
+    return _native.module.Graph(compiled.run, *compiled.straight)
+
+
+def inference(forward: Compiled, inputs: int) -> Callable[..., object]:
+    return _native.module.Compiled(graph_of(forward), None, [], [False] * inputs)
+
+
+def training(
+    forward: Compiled, make_backward: Callable[[], Compiled], metadata: object, backward: GraphModule
+) -> Callable[..., object] | None:
+    """None where the backward takes what the metadata does not tell."""
+    differentiable = [info.requires_grad for info in metadata.output_info]
+    wanted = [isinstance(node, Node) for node in backward.graph.output_node().args[0]]
+    taken = len(backward.graph.find_nodes(op="placeholder"))
+    if taken != forward.outputs - len(differentiable) + sum(differentiable) or len(wanted) != len(metadata.input_info):
+        return None
+    return _native.module.Compiled(graph_of(forward), lambda: graph_of(make_backward()), differentiable, wanted)

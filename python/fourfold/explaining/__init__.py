@@ -1,0 +1,32 @@
+"""What torch.compile(backend="fourfold") makes of a function, shown: ``fourfold.explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fourfold.explaining.explanation import Explanation
+
+__all__ = ["Explanation", "explain"]
+
+Explanation.__module__ = __name__
+
+
+def explain(
+    f: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, object] | None = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Explanation:
+    """Compile ``f``, run it, and tell what became of it: print the result, ``save`` it as a page, or let a notebook draw it.
+
+    f: a function or a module, called with args and kwargs, compiled or not; what it was compiled as stays as it is. Where
+    its results can be differentiated, their backward runs too; no ``.grad`` is touched. It runs several times, and each
+    time does whatever it does to its surroundings; torch's random numbers are put back.
+    options, dynamic: torch.compile's. Raises ValueError or TypeError for options that the backend doesn't have, and what f
+    or torch's capture raises."""
+    from fourfold.explaining.running import observe
+    from fourfold.explaining.telling import explained
+
+    return explained(f, observe(f, args, kwargs, options, dynamic))
