@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.functions import FUNCTIONS
+from benchmarks.model_worker import MODELS as MODEL_NAMES
 from fourfold.cli import console
 from fourfold.cli.usage import (
     Parser,
@@ -113,9 +114,9 @@ examples:
 
 POINTWISE = """\
 Functions of elementwise operators and of reductions over rows, forward and with gradients, in microseconds: as they are
-written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million elements;
-then strided arguments, and the largest size with memory that malloc keeps. With --elements only those sizes. Inductor
-takes from its cache on disk what it has there: for first calls see cold. Ten minutes on two cores."""
+written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million
+elements; then strided arguments, and the largest size with memory that malloc keeps. With --elements only those sizes.
+Inductor takes from its cache on disk what it has there: for first calls see cold. Ten minutes on two cores."""
 
 POINTWISE_EXAMPLES = """\
 examples:
@@ -268,6 +269,16 @@ def add_machine(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     add_skip(group, "inductor")
     add_json(group)
     set_benchmark(cold, "cold")
+    models = benchmarks.add_parser("models", help="training of models", description=MODELS, epilog=MODELS_EXAMPLES)
+    text = f"some of {', '.join(MODEL_NAMES)} (all; GPT-2 with --quick)"
+    models.add_argument("--model", dest="kinds", nargs="+", choices=MODEL_NAMES, metavar="NAME", help=text)
+    group = models.add_argument_group("measurement")
+    group.add_argument("--threads", type=thread_count, nargs=1, metavar="N", help="CPU threads (2; 1 with --quick)")
+    add_repeats(group)
+    add_quick(group)
+    add_skip(group, "inductor", "aot_eager")
+    add_json(group)
+    set_benchmark(models, "models")
     every = benchmarks.add_parser("all", help="all of them", description=ALL, epilog=ALL_EXAMPLES)
     add_measurement(every, gpu=False)
     add_plots(every)

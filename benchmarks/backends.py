@@ -7,4 +7,4 @@ from benchmarks.problem import OURS
 PLAIN = "plain PyTorch"
 INDUCTOR = "torch.compile (Inductor)"
 AOT_EAGER = "torch.compile (aot_eager)"
-BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "aot_eager"}  # "": called as it is
+BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "fourfold"}  # "": called as it is

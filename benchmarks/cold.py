@@ -41,8 +41,8 @@ def reports(request: Request) -> Iterator[Report]:
 
 
 def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples, dict[str, str]]:
-    """Times of fresh processes in turns, and why a way gave none. A full run's first round is not counted: it reads from
-    disk what the others find in memory."""
+    """Times of fresh processes in turns, and why a way gave none. A full run's first round is not counted: it reads
+    from disk what the others find in memory."""
     samples: Samples = {}
     reasons: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent  # where ``python -m benchmarks.NAME`` finds its module
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     # In a session of its own Ctrl-C does not reach it: this process is told, and ends it.
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes, start_new_session=True, cwd=ROOT)
+    process = subprocess.Popen(command, **pipes, start_new_session=True, cwd=ROOT, env=environment)
     try:
         yield process
     finally:

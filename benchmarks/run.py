@@ -20,7 +20,19 @@ from benchmarks.request import Request
 from benchmarks.targets import Outcome
 from fourfold.cli import timing
 
-SUITES = ("cell", "mlp", "elementwise", "stream", "rl", "sequence", "pointwise", "cold", "compiling", "disturbed")
+SUITES = (
+    "cell",
+    "mlp",
+    "elementwise",
+    "stream",
+    "rl",
+    "sequence",
+    "pointwise",
+    "cold",
+    "models",
+    "compiling",
+    "disturbed",
+)
 LEGEND = (
     "Each row ran in turns with the others. spread: interquartile range; ratio: times as fast as the first row,\n"
     "or the one named under the table; the median over pairs of samples taken side by side."

@@ -82,7 +82,6 @@ template <typename T>
 FOURFOLD_FN T bitwise_xor(T a, T b) { return a ^ b; }
 template <typename T>
 FOURFOLD_FN T bitwise_not(T x) { return ~x; }
-FOURFOLD_FN bool bitwise_not(bool x) { return !x; }
 
 template <typename T>
 FOURFOLD_FN auto eq(T a, T b) { return a == b; }

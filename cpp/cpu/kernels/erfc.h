@@ -1,8 +1,8 @@
 // erfc for a vector.
 //
-// float: with t = 3 / (|x| + 3), erfc(|x|) = t P(1 - 2 t) exp(-x²), P a minimax polynomial (fitted by linear programming,
-// coefficients rounded one by one, relative error 7.7e-9), and what the rounding of x² loses is kept. double: the C
-// library's. Tested bounds in ulp, over all floats: BOUNDS_ERFC
+// float: 1 - x Q(x²) within ±1/2; beyond, with t = 3 / (|x| + 3), erfc(|x|) = t P(1 - 2 t) exp(-x²), where what the
+// rounding of x² loses is kept. Minimax polynomials (Q by Remez' algorithm, P by linear programming, coefficients
+// rounded one by one, relative errors 3.8e-9 and 7.7e-9). Bound in ulp, tested over all floats: 3.5.
 #pragma once
 
 #include "cpu/kernels/exponential.h"

@@ -2,7 +2,8 @@
 //
 // float: asin and atan by minimax polynomials on [0, 0.5625] and [0, 1] (Remez' algorithm, coefficients rounded one by
 // one, relative errors 1.9e-9 and 3.5e-9), to which half-angle and reciprocal formulas lead; asinh, acosh and atanh by
-// log1p. double: the C library's. Bounds in ulp, tested over all floats: BOUNDS_INVERSE
+// log1p. Bounds in ulp, tested over all floats, atan2 over random ones: asin, atan 1.4, acos 1.1, atan2 1.6, asinh 1.8,
+// acosh, atanh 2.1.
 #pragma once
 
 #include "cpu/kernels/logarithm.h"

@@ -1,5 +1,5 @@
-// What the elementary functions need beyond at::vec: comparisons whose masks stay in mask registers where there are some,
-// rounding, scaling by powers of two, and the C library's functions lane by lane.
+// What the elementary functions need beyond at::vec: comparisons whose masks may stay in mask registers, rounding,
+// scaling by powers of two, and the C library's functions lane by lane.
 //
 // The functions of float are made of fused products. avx2 and avx512 take the same steps in the same order, so their
 // results have the same bits. Without fused products, and for double, the functions are the C library's.

@@ -1,4 +1,5 @@
 // Primitives on vectors of floating point.
+#include "cpu/kernels/masks.h"
 #include "cpu/kernels/operations.h"
 #include "cpu/kernels/primitives.h"
 
@@ -42,11 +43,49 @@ void run(Frame& frame, int64_t n, const Instruction& at) {
   run<T, op>(frame, n, at, std::make_index_sequence<program::describe(op).operands>());
 }
 
+template <Operation op>
+FOURFOLD_FN Mask compared(const Floats& a, const Floats& b) {
+  switch (op) {
+    case Operation::lt: return less(a, b);
+    case Operation::le: return at_most(a, b);
+    case Operation::gt: return less(b, a);
+    case Operation::ge: return at_most(b, a);
+    case Operation::eq: return equal(a, b);
+    default: return opposite(equal(a, b));
+  }
+}
+
+template <Operation op>
+void run_comparison(Frame& frame, int64_t n, const Instruction& at) {
+  uint8_t* to = static_cast<uint8_t*>(frame.slots[at.out].data);
+  const auto a = elements<float>(frame.slots[at.in[0]]), b = elements<float>(frame.slots[at.in[1]]);
+  for (int64_t k = 0; k < n; k += Floats::size()) {
+    const int64_t count = n - k < Floats::size() ? n - k : Floats::size();
+    store_mask(to + k, compared<op>(vector_at(a, k, count), vector_at(b, k, count)), count);
+  }
+}
+
+void run_where(Frame& frame, int64_t n, const Instruction& at) {
+  float* to = static_cast<float*>(frame.slots[at.out].data);
+  const Slot& masks = frame.slots[at.in[0]];
+  const uint8_t* mask = static_cast<const uint8_t*>(masks.data);
+  const auto yes = elements<float>(frame.slots[at.in[1]]), no = elements<float>(frame.slots[at.in[2]]);
+  const Mask all = all_or_none(*mask != 0);
+  for (int64_t k = 0; k < n; k += Floats::size()) {
+    const int64_t count = n - k < Floats::size() ? n - k : Floats::size();
+    const Mask chosen = masks.stride == 0 ? all : load_mask(mask + k, count);
+    const Floats result = choose(chosen, vector_at(yes, k, count), vector_at(no, k, count));
+    count == Floats::size() ? result.store(to + k) : result.store(to + k, static_cast<int>(count));
+  }
+}
+
 template <typename T>
 Primitive* find(Operation op) {
   return visit_operation<Primitive>(op, []<Operation one>() -> Primitive* {
     constexpr Rule rule = program::describe(one).rule;
     if constexpr (rule == Rule::floating || rule == Rule::numbers) return run<T, one>;
+    if constexpr (std::is_same_v<T, float> && rule == Rule::comparison) return run_comparison<one>;
+    if constexpr (std::is_same_v<T, float> && one == Operation::where) return run_where;
     return nullptr;
   });
 }

@@ -9,6 +9,11 @@ namespace {
 // So many elements at a time, for which one that stands for all is laid out side by side.
 constexpr int64_t part = 256;
 
+// Booleans are bytes, 0 or 1: of the type bool the compiler makes no vectors.
+using Boolean = uint8_t;
+template <typename T>
+using Stored = std::conditional_t<std::is_same_v<T, bool>, Boolean, T>;
+
 template <typename T>
 struct Operand {
   const T* data;
@@ -50,10 +55,16 @@ FOURFOLD_FN auto one(T value) {
 template <typename T, Operation op, size_t... k>
 void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
   constexpr bool compares = program::describe(op).rule == Rule::comparison;
-  using Out = std::conditional_t<compares, bool, T>;
-  const auto same = [](const Slot& slot, size_t) { return Operand<T>(slot); };
-  loop(n, static_cast<Out*>(frame.slots[at.out].data), [](auto... v) { return Of<op>::of(one<op>(v)...); },
-       same(frame.slots[at.in[k]], k)...);
+  using Out = std::conditional_t<compares, Boolean, Stored<T>>;
+  const auto same = [](const Slot& slot, size_t) { return Operand<Stored<T>>(slot); };
+  const auto f = [](auto... v) {
+    if constexpr (std::is_same_v<T, bool> && op == Operation::bitwise_not) {
+      return (v ^ ...) ^ 1;
+    } else {
+      return Of<op>::of(one<op>(v)...);
+    }
+  };
+  loop(n, static_cast<Out*>(frame.slots[at.out].data), f, same(frame.slots[at.in[k]], k)...);
 }
 
 template <typename T, Operation op>
@@ -64,13 +75,13 @@ void run(Frame& frame, int64_t n, const Instruction& at) {
 template <typename T>
 void run_where(Frame& frame, int64_t n, const Instruction& at) {
   const Slot* slots = frame.slots;
-  loop(n, static_cast<T*>(slots[at.out].data), [](bool mask, T yes, T no) { return mask ? yes : no; },
-       Operand<bool>(slots[at.in[0]]), Operand<T>(slots[at.in[1]]), Operand<T>(slots[at.in[2]]));
+  loop(n, static_cast<T*>(slots[at.out].data), [](Boolean mask, T yes, T no) { return mask != 0 ? yes : no; },
+       Operand<Boolean>(slots[at.in[0]]), Operand<T>(slots[at.in[1]]), Operand<T>(slots[at.in[2]]));
 }
 
 template <typename T>
 Primitive* find(Operation op) {
-  if (op == Operation::where) return run_where<T>;
+  if (op == Operation::where) return run_where<Stored<T>>;
   return visit_operation<Primitive>(op, []<Operation one>() -> Primitive* {
     constexpr Rule rule = program::describe(one).rule;
     constexpr bool takes = program::takes(rule, std::is_same_v<T, bool>       ? Type::boolean
@@ -84,15 +95,14 @@ Primitive* find(Operation op) {
 
 template <typename In, typename Out>
 void convert(Frame& frame, int64_t n, const Instruction& at) {
-  loop(n, static_cast<Out*>(frame.slots[at.out].data),
-       [](In value) {
-         if constexpr (std::is_same_v<Out, bool>) {
-           return value != In(0);
-         } else {
-           return static_cast<Out>(value);
-         }
-       },
-       Operand<In>(frame.slots[at.in[0]]));
+  const auto f = [](Stored<In> value) {
+    if constexpr (std::is_same_v<Out, bool>) {
+      return static_cast<Boolean>(value != Stored<In>(0));
+    } else {
+      return static_cast<Out>(value);
+    }
+  };
+  loop(n, static_cast<Stored<Out>*>(frame.slots[at.out].data), f, Operand<Stored<In>>(frame.slots[at.in[0]]));
 }
 
 // An int32 with the values of a smaller integer.

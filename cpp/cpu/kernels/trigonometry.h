@@ -1,8 +1,9 @@
 // sin, cos and tan for a vector.
 //
-// float: x = n π/2 + r with |r| <= π/4; π/2 in three parts (W. J. Cody and W. Waite, "Software Manual for the Elementary
-// Functions", 1980) and minimax polynomials for sine and cosine on |r| <= 0.793 (Remez' algorithm, coefficients rounded
-// one by one, relative errors 4.2e-9 and 1.4e-10). Lanes beyond 2^17 are the C library's, as double's are. Tested bounds in ulp, over all floats: BOUNDS_TRIG
+// float: x = n π/2 + r with |r| <= π/4; π/2 in three parts (W. J. Cody and W. Waite, "Software Manual for the
+// Elementary Functions", 1980) and minimax polynomials for sine and cosine on |r| <= 0.793 (Remez' algorithm,
+// coefficients rounded one by one, relative errors 4.2e-9 and 1.4e-10). Lanes beyond 2^17 are the C library's. Bounds
+// in ulp, tested over all floats: sin and cos 1.6, tan 3.5.
 #pragma once
 
 #include "cpu/kernels/lanes.h"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
-from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.lowering import POINTWISE, ROWS, refusal
 from fourfold.compiler.program import KINDS, Dims
 from fourfold.compiler.views import VIEWS, Size, is_one, same, shape_of, viewed
 
@@ -52,19 +52,34 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def can_be_held(value: torch.Tensor) -> bool:
+    return value.dtype in KINDS and value.device.type == "cpu" and value.layout == torch.strided
+
+
 def can_be_read(node: Node) -> bool:
     """Whether a program can take it: a tensor of a known kind in the CPU's memory, or a number."""
     value = node.meta.get("val")
     if is_tensor(value):
-        return value.dtype in KINDS and value.device.type == "cpu" and value.layout == torch.strided
+        return can_be_held(value)
     return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))
 
 
-def can_be_computed(node: Node) -> bool:
+def results_of(node: Node) -> list[object]:
+    """What torch traced it to give; None is a gradient that nobody asked for."""
     values = node.meta.get("val")
-    values = values if isinstance(values, (tuple, list)) else (values,)
-    results = all(is_tensor(v) and v.dtype in KINDS and v.device.type == "cpu" and v.layout == torch.strided for v in values)
-    return results and all(can_be_read(operand) for operand in node.all_input_nodes)
+    return [v for v in values if v is not None] if isinstance(values, (tuple, list)) else [values]
+
+
+def can_be_computed(node: Node) -> bool:
+    results = results_of(node)
+    if not results or not all(is_tensor(value) and can_be_held(value) for value in results):
+        return False
+    return all(can_be_read(operand) for operand in node.all_input_nodes) and refused(node) is None
+
+
+def refused(node: Node) -> str | None:
+    """Why an operator that is lowered is left to torch when it is called like this, or None."""
+    return refusal(node.target, results_of(node)[0].dtype, *node.args, **node.kwargs)
 
 
 def keeps_its_place(node: Node) -> bool:

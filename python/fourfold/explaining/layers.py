@@ -228,16 +228,18 @@ class Arrangement:
                 width, height = self.sizes[name]
                 if not isinstance(name, Lane):
                     result.boxes[name] = Box(x[name] - width / 2, tops[k] + (heights[k] - height) / 2, width, height)
-        level = {name: k for k, row in enumerate(self.rows) for name in row}
+        level = {name: (tops[k], heights[k]) for k, row in enumerate(self.rows) for name in row}
+        entries = self.entries(x)
         for edge, chain in zip(self.edges, self.chains, strict=True):
-            result.routes.append(self.route(edge, chain, x, result.boxes, [(tops[k], heights[k]) for k in map(level.get, chain)]))
+            end = x[edge.target] + (edge.enters or entries[chain[-2], edge.target])
+            result.routes.append(self.route(edge, chain, x, end, result.boxes, [level[name] for name in chain]))
         result.width = max((x[name] + self.sizes[name][0] / 2 for name in x), default=0.0)
         result.height = tops[-1] + heights[-1] if tops else 0.0
         return result
 
     def levels(self, x: Mapping[Name, float], head: float) -> tuple[list[float], list[float]]:
         """Of each layer its top and its height; where edges go far aside, the gap above is larger."""
-        heights = [max(self.sizes[name][1] for name in row) for row in self.rows]
+        heights = [max((self.sizes[name][1] for name in row), default=0.0) for row in self.rows]
         tops: list[float] = []
         for k, row in enumerate(self.rows):
             if not k:
@@ -248,11 +250,22 @@ class Arrangement:
             tops.append(tops[-1] + heights[k - 1] + gap + (head if k == 1 else 0.0))
         return tops, heights
 
+    def entries(self, x: Mapping[Name, float]) -> dict[tuple[Name, Name], float]:
+        """How far from a box's middle each edge from above enters: side by side."""
+        found = {}
+        for name in self.sizes:
+            sources = sorted({e.source: None for e in self.above[name] if not e.enters}, key=lambda source: x[source])
+            step = min(LANE, (self.sizes[name][0] - LANE) / max(1, len(sources) - 1))
+            for k, source in enumerate(sources):
+                found[source, name] = step * (k - (len(sources) - 1) / 2)
+        return found
+
     def route(
         self,
         edge: Edge,
         chain: Sequence[Name],
         x: Mapping[Name, float],
+        end: float,
         boxes: Mapping[Name, Box],
         levels: Sequence[tuple[float, float]],
     ) -> list[Point]:
@@ -260,7 +273,6 @@ class Arrangement:
         points = [(source.middle + edge.leaves, source.y + source.height), (source.middle + edge.leaves, sum(levels[0]))]
         for name, (top, height) in zip(chain[1:-1], levels[1:-1], strict=True):
             points += [(x[name], top), (x[name], top + height)]
-        end = target.middle + edge.enters
         return [*points, (end, levels[-1][0]), (end, target.y)]
 
 

@@ -1,0 +1,86 @@
+"""Operators that torch writes in terms of others as they are traced, chosen by hand: where these are fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+# By torch's own decompositions. A forward of binary_cross_entropy is none of them: torch checks its input.
+TORCHS = (
+    aten.binary_cross_entropy_backward.default,
+    aten.binary_cross_entropy_with_logits.default,
+    aten.huber_loss.default,
+    aten.huber_loss_backward.default,
+    aten.log_sigmoid_forward.default,
+    aten.mse_loss.default,
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.soft_margin_loss.default,
+    aten.soft_margin_loss_backward.default,
+    aten._prelu_kernel_backward.default,
+    aten.native_group_norm_backward.default,
+    aten._fused_rms_norm.default,
+    aten._fused_rms_norm_backward.default,
+)
+
+
+@cache
+def decompositions() -> dict[object, Callable[..., object]]:
+    """By operator; torch's table is looked at when this is first called."""
+    from torch._decomp import get_decompositions
+
+    return {
+        **get_decompositions(TORCHS),
+        aten.native_layer_norm_backward.default: layer_norm_backward,
+        aten.native_group_norm.default: group_norm,
+    }
+
+
+def layer_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    shape: list[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: list[bool],
+) -> object:
+    """The input's gradient, which is fused, apart from the parameters', which torch sums over the rows."""
+    if not mask[0] or not any(mask[1:]):
+        return NotImplemented
+    operator = aten.native_layer_norm_backward.default
+    own = operator(grad, x, shape, mean, rstd, weight, bias, [True, False, False])[0]
+    return own, *operator(grad, x, shape, mean, rstd, weight, bias, [False, *mask[1:]])[1:]
+
+
+def group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> object:
+    """A group is a row."""
+    if not x.is_contiguous() or isinstance(x.numel(), int) and x.numel() == 0:
+        return NotImplemented
+    shaped = x.reshape(batch, groups, channels // groups, size)
+    if x.dtype in (torch.float16, torch.bfloat16):
+        shaped = shaped.float()
+    variance, mean = torch.var_mean(shaped, (2, 3), correction=0, keepdim=True)
+    rstd = (variance + eps).rsqrt()
+    result = (shaped - mean) * rstd
+    for parameter, operation in ((weight, torch.mul), (bias, torch.add)):
+        if parameter is not None:
+            result = operation(result, parameter.reshape(1, groups, channels // groups, 1))
+    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+    return result.to(x.dtype).reshape(x.shape), mean.to(dtype).reshape(batch, groups), rstd.to(dtype).reshape(batch, groups)

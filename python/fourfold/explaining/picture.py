@@ -1,0 +1,265 @@
+"""A graph as boxes, arrows and frames: inputs above, results below, what became one program in a frame of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from torch.fx import Node
+
+from fourfold.explaining.layers import Box, Edge, Layout, Point, arranged, layers_of
+from fourfold.explaining.nodes import Reading, clipped, detail, is_recomputed, is_view, line_of, operator_name, title
+
+MOST = 150  # nodes that are drawn one by one
+CHARACTER, LINE = 7.3, 15.0  # of the pictures' monospaced letters
+HEAD = 24.0  # of a frame, for its name
+PADDING = 12.0
+
+
+@dataclass(eq=False)
+class Item:
+    """A box. kind: input, saved, gradient; operator, torch (an operator in no program), view, program; result, kept."""
+
+    kind: str
+    lines: list[str]
+    more: str  # what a pointer that rests on it is told
+    group: int | None = None
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return CHARACTER * max(map(len, self.lines)) + 20.0, LINE * len(self.lines) + 10.0
+
+
+@dataclass(eq=False)
+class Frame:
+    """A program, drawn around its operators."""
+
+    number: int
+    name: str
+    box: Box
+
+
+@dataclass
+class Picture:
+    boxes: list[tuple[Item, Box]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    routes: list[list[Point]] = field(default_factory=list)
+    ends: list[bool] = field(default_factory=list)  # of each route, whether it ends at a box, and not at a frame
+    width: float = 0.0
+    height: float = 0.0
+    note: str = ""
+
+
+@dataclass
+class Names:
+    """What a half's inputs and results are called, in the graph's order; and which results are kept for the backward."""
+
+    inputs: Sequence[str]
+    kinds: Sequence[str]
+    results: Sequence[str]
+    kept: int = 0  # so many of the last
+
+
+class Drawing:
+    """A graph's items and what each reads."""
+
+    def __init__(self, reading: Reading, names: Names):
+        self.reading = reading
+        self.names = names
+        self.items: dict[object, Item] = {}
+        self.links: dict[tuple[object, object], None] = {}
+        self.collapsed = False
+        self.groups = self.groups_of_nodes()
+        self.add_nodes()
+        self.add_results()
+        if len(self.items) > MOST and reading.programs:
+            self.collapse()
+        self.break_cycles()
+
+    def groups_of_nodes(self) -> dict[Node, int]:
+        """Of each node the program it is drawn in. A view or a constant goes where it is only index arithmetic."""
+        found = dict(self.reading.program)
+        for node in reversed(self.reading.graph.nodes):
+            if node.op != "call_function" or node in found or not (is_view(node) or node not in self.reading.run):
+                continue
+            users = {found.get(user) for user in node.users}
+            base = next((found[o] for o in node.all_input_nodes if o in self.reading.program), None)
+            if node not in self.reading.run and len(users) == 1 and None not in users:
+                found[node] = users.pop()
+            elif base is not None and base in users:
+                found[node] = base
+        return found
+
+    def add_nodes(self) -> None:
+        inputs = 0
+        for node in self.reading.graph.nodes:
+            if node.op == "output":
+                continue
+            if node.op == "placeholder":
+                name, kind = self.names.inputs[inputs], self.names.kinds[inputs]
+                inputs += 1
+                if node.users:
+                    words = {"input": "", "saved": "kept by the forward", "gradient": "gradient"}[kind]
+                    lines = [clipped(name), ", ".join(filter(None, [words, detail(node)]))]
+                    self.items[node] = Item(kind, lines, f"{kind} {name}: {detail(node)}")
+                continue
+            if node in self.reading.run or self.groups.get(node) is not None:
+                self.items[node] = self.item(node)
+            for operand in node.all_input_nodes:
+                self.links[operand, node] = None
+        self.links = {pair: None for pair in self.links if pair[0] in self.items and pair[1] in self.items}
+
+    def item(self, node: Node) -> Item:
+        group = self.groups.get(node)
+        kind = "view" if is_view(node) else "torch" if group is None else "operator"
+        words = [detail(node), "again" if is_recomputed(node) and self.is_backward else ""]
+        more = f"{node.name} = {operator_name(node)}({', '.join(o.name for o in node.all_input_nodes)})"
+        line = line_of(node)
+        return Item(kind, [title(node), ", ".join(filter(None, words))], f"{more}\n{line}" if line else more, group)
+
+    @property
+    def is_backward(self) -> bool:
+        return "gradient" in self.names.kinds
+
+    def add_results(self) -> None:
+        results = self.reading.graph.output_node().args[0]
+        results = results if isinstance(results, (tuple, list)) else [results]
+        for k, node in enumerate(results):
+            if not isinstance(node, Node):
+                continue
+            kept = k >= len(results) - self.names.kept
+            name = node.name if kept else self.names.results[k] if k < len(self.names.results) else f"result {k}"
+            words = ["kept for the backward"] if kept else [detail(node)]
+            item = Item("kept" if kept else "result", [clipped(name), *words], f"{name}: {detail(node)}")
+            self.items[k] = item
+            self.links[node, k] = None
+
+    def collapse(self) -> None:
+        """Each program into one box."""
+        self.collapsed = True
+        members: dict[int, list[Item]] = {}
+        for item in self.items.values():
+            if item.group is not None:
+                members.setdefault(item.group, []).append(item)
+        for number, inside in members.items():
+            outputs = self.reading.programs[number].outputs
+            lines = [f"program_{number}", count_of(inside), clipped(", ".join(map(detail, outputs)))]
+            self.items["program", number] = Item("program", lines, " ".join(item.lines[0] for item in inside), number)
+
+        def box_of(name: object) -> object:
+            group = self.items[name].group
+            return name if group is None else ("program", group)
+
+        renamed = [(box_of(a), box_of(b)) for a, b in self.links]
+        self.links = {pair: None for pair in renamed if pair[0] != pair[1]}
+        inside = {name for name in self.items if self.items[name].group is not None and name != box_of(name)}
+        self.items = {name: item for name, item in self.items.items() if name not in inside}
+
+    def break_cycles(self) -> None:
+        """Fusion leaves no program waiting for itself; should views make it look so, the frames go, and the boxes stay."""
+        outer = {(self.outer(a), self.outer(b)) for a, b in self.links}
+        names = dict.fromkeys(map(self.outer, self.items))
+        try:
+            layers_of(names, [Edge(a, b) for a, b in outer if a != b])
+        except ValueError:
+            for item in self.items.values():
+                item.group = None
+
+    def outer(self, name: object) -> object:
+        group = self.items[name].group
+        return name if group is None else ("frame", group)
+
+    # The picture.
+
+    def picture(self) -> Picture:
+        frames = {} if self.collapsed else self.frames()
+        sizes = {}
+        for name, item in self.items.items():
+            if item.group in frames:
+                sizes["frame", item.group] = frames[item.group].size
+            else:
+                sizes[name] = item.size
+        edges: dict[Edge, bool] = {}
+        for a, b in self.links:
+            above, below = frames.get(self.items[a].group), frames.get(self.items[b].group)
+            if above is None or above is not below:
+                source = (a, 0.0) if above is None else (above.name, above.leaves(a))
+                target = (b, 0.0) if below is None else (below.name, below.enters(a))
+                edges[Edge(source[0], target[0], source[1], target[1])] = below is None
+        layout = arranged(sizes, list(edges))
+        result = Picture(routes=list(layout.routes), ends=list(edges.values()), width=layout.width, height=layout.height)
+        result.boxes = [(self.items[name], box) for name, box in layout.boxes.items() if name in self.items]
+        for number, inner in frames.items():
+            self.put(result, number, inner, layout.boxes[inner.name])
+        if self.collapsed:
+            result.note = f"A graph of more than {MOST} nodes: each program is one box."
+        return result
+
+    def put(self, result: Picture, number: int, inner: Inner, place: Box) -> None:
+        dx, dy = place.x + inner.left, place.y + inner.above
+        result.frames.append(Frame(number, inner.title, place))
+        for name, box in inner.layout.boxes.items():
+            if name in self.items:
+                result.boxes.append((self.items[name], Box(box.x + dx, box.y + dy, box.width, box.height)))
+        result.routes += [[(x + dx, y + dy) for x, y in route] for route in inner.layout.routes]
+        result.ends += [edge.target in self.items for edge in inner.edges]
+
+    def frames(self) -> dict[int, Inner]:
+        members: dict[int, list[object]] = {}
+        for name, item in self.items.items():
+            if item.group is not None:
+                members.setdefault(item.group, []).append(name)
+        return {number: self.inner(number, names) for number, names in sorted(members.items())}
+
+    def inner(self, number: int, names: list[object]) -> Inner:
+        inside = set(names)
+        edges = [Edge(a, b) for a, b in self.links if a in inside and b in inside]
+        given = dict.fromkeys(a for a, b in self.links if a not in inside and b in inside)
+        taken = dict.fromkeys(a for a, b in self.links if a in inside and b not in inside)
+        edges += [Edge(("in", a), b) for a, b in self.links if a in given and b in inside]
+        edges += [Edge(a, ("out", a)) for a in taken]
+        ports = [("in", a) for a in given], [("out", a) for a in taken]
+        sizes = {name: self.items[name].size for name in names} | dict.fromkeys([*ports[0], *ports[1]], (8.0, 0.0))
+        layout = arranged(sizes, edges, *ports, head=HEAD if given else 0.0)
+        words = count_of(self.items[name] for name in names)
+        above, below = 0.0 if given else HEAD + PADDING, 0.0 if taken else PADDING
+        return Inner(number, f"program_{number}: {words}, one pass", layout, edges, above, below)
+
+
+@dataclass
+class Inner:
+    """What is within a frame. Arrows come in through places at its top and go out through others at its bottom."""
+
+    number: int
+    title: str
+    layout: Layout
+    edges: list[Edge]
+    above: float
+    below: float
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return ("frame", self.number)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return max(self.layout.width + 2 * PADDING, self.words), self.layout.height + self.above + self.below
+
+    @property
+    def words(self) -> float:
+        return CHARACTER * len(self.title) + 2 * PADDING
+
+    @property
+    def left(self) -> float:
+        return (self.size[0] - self.layout.width) / 2
+
+    def leaves(self, name: object) -> float:
+        return self.layout.boxes["out", name].middle + self.left - self.size[0] / 2
+
+    def enters(self, name: object) -> float:
+        return self.layout.boxes["in", name].middle + self.left - self.size[0] / 2
+
+
+def count_of(items: Iterable[Item]) -> str:
+    count = sum(item.kind == "operator" for item in items)
+    return f"{count} operator{'s' * (count != 1)}"

@@ -1,0 +1,141 @@
+"""From what was observed to what is told of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+import fourfold
+from fourfold.compiler import record
+from fourfold.compiler.building import Built
+from fourfold.explaining.explanation import Explanation, Graph, Half, Outside, Program, Stage, plural
+from fourfold.explaining.nodes import Reading, code_of, is_operator, is_recomputed, operator_name, why_outside
+from fourfold.explaining.picture import Drawing, Names
+from fourfold.explaining.running import Observed, Seen
+from fourfold.explaining.svg import svg
+
+STAGES = {
+    "load": "load torch's compiler",
+    "capture": "capture (torch)",
+    "differentiate": "differentiate (torch)",
+    "forward": "programs of the forward",
+    "backward": "programs of the backward",
+    "first call": "a first call, in all",
+    "later forward": "a later call, forward",
+    "later backward": "a later call, backward",
+}
+
+
+def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
+    name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
+    cold, warm = observed.cold, observed.warm
+    has_backward = any(seen.captured.backward is not None for seen in observed.seen)
+    stages = [
+        Stage(words, cold.get(key), warm.get(key))
+        for key, words in STAGES.items()
+        if (key in cold or key in warm) and (key != "backward" or has_backward)
+    ]
+    return Explanation(
+        name.replace("<locals>.", ""),
+        f"fourfold {fourfold.__version__}, torch {torch.__version__}",
+        tuple(graph_of(seen, place if len(observed.seen) > 1 else None) for place, seen in enumerate(observed.seen)),
+        tuple(short_reason(reason) for reason in observed.breaks),
+        tuple(stages),
+        observed.compilations,
+    )
+
+
+def short_reason(reason: str) -> str:
+    """Of torch's page of text what it is and why."""
+    kept = [line.strip() for line in reason.splitlines()[:4]]
+    return " ".join(line.removeprefix("Explanation: ") for line in kept if line and not line.startswith("Hint:"))
+
+
+def graph_of(seen: Seen, place: int | None) -> Graph:
+    captured = seen.captured
+    of = "" if place is None else f" of graph {place}"
+    inputs, kept = forward_inputs(seen), kept_by(captured)
+    primals = [node for node in captured.forward.graph.graph.nodes if node.op == "placeholder"]
+    forward = half_of(captured.forward, "forward", of, Names(inputs, ["input"] * len(primals), results_of(captured, kept), kept))
+    backward = None
+    if captured.backward is not None:
+        names, kinds = backward_inputs(captured.backward, dict(zip((p.name for p in primals), inputs, strict=True)))
+        backward = half_of(captured.backward, "backward", of, Names(names, kinds, [f"gradient of {name}" for name in inputs]))
+    return Graph(code_of(captured.graph), captured.runtime, forward, backward)
+
+
+def forward_inputs(seen: Seen) -> list[str]:
+    primals = [node.name for node in seen.captured.forward.graph.graph.nodes if node.op == "placeholder"]
+    return seen.names if len(seen.names) == len(primals) else primals
+
+
+def backward_inputs(half: record.Half, primals: dict[str, str]) -> tuple[list[str], list[str]]:
+    """The names of a backward's inputs, and their kinds: what the forward has kept, and the results' gradients."""
+    given = [node.name for node in half.graph.graph.nodes if node.op == "placeholder"]
+    gradients = [name for name in given if name.startswith("tangents")]
+    words = {name: "gradient of result" + (f" {k}" if len(gradients) > 1 else "") for k, name in enumerate(gradients)}
+    names = [words.get(name) or primals.get(name, name) for name in given]
+    return names, ["gradient" if name in words else "saved" for name in given]
+
+
+def kept_by(captured: record.Captured) -> int:
+    """How many of the forward's results are for its backward."""
+    if captured.backward is None:
+        return 0
+    return sum(kind == "saved" for kind in backward_inputs(captured.backward, {})[1])
+
+
+def results_of(captured: record.Captured, kept: int) -> list[str]:
+    results = captured.forward.graph.graph.output_node().args[0]
+    count = len(results) - kept if isinstance(results, (tuple, list)) else 1
+    return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
+
+
+def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
+    reading = Reading.of(half)
+    drawing = Drawing(reading, names)
+    programs = tuple(program_of(built, k) for k, built in enumerate(half.compiled.programs))
+    outside = outside_of(half, reading)
+    operators = [node for node in reading.graph.nodes if is_operator(node) and (node in reading.run or node in reading.program)]
+    words = [f"{one.name} does {', '.join(one.operators)}." for one in programs]
+    words += [f"Torch runs {', '.join(f'{one.count} {one.operator}' for one in outside)}."] if outside else []
+    return Half(
+        name,
+        code_of(half.graph),
+        half.compiled.source,
+        svg(drawing.picture(), f"The {name}{of}: {plural(len(operators), 'operator')}", " ".join(words)),
+        programs,
+        outside,
+        len(operators),
+        sum(map(is_recomputed, operators)) if name == "backward" else 0,
+        reading.bytes_before(name == "backward"),
+        reading.bytes_after(),
+        drawing.collapsed,
+    )
+
+
+def program_of(built: Built, number: int) -> Program:
+    operators = tuple(operator_name(node) for node in built.members if is_operator(node))
+    return Program(f"program_{number}", operators, built.program.text(), cpp_of(built))
+
+
+def cpp_of(built: Built) -> str | None:
+    """The program as C++, where whoever built it can say it so: an attribute ``cpp``, the text or what gives it."""
+    text = getattr(built, "cpp", None)
+    return text() if callable(text) else text
+
+
+def outside_of(half: record.Half, reading: Reading) -> tuple[Outside, ...]:
+    found: Counter[tuple[str, str]] = Counter()
+    for node in reading.graph.nodes:
+        if node in reading.run and is_told(node):
+            found[operator_name(node), why_outside(half, node)] += 1
+    return tuple(Outside(operator, count, reason) for (operator, reason), count in found.items())
+
+
+def is_told(node: Node) -> bool:
+    return node.op == "call_function" and is_operator(node)

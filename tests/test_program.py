@@ -1,0 +1,317 @@
+"""Pointwise programs by themselves: what the checker takes, what each operation computes, where elements lie."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise, kind_of, type_of, values
+
+# In float32, units in the last place of the exact result; the operations that are not here are exact.
+ULPS = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "asin", "acos", "atan"), 2),
+    **dict.fromkeys(("tan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "pow", "atan2"), 4),
+    "rsqrt": 2,  # of a root that was rounded
+}
+SIZES = (0, 1, 7, 64, 1023, 1024, 1025, 5000)
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def cases(table):
+    return [pytest.param(name, dtype, id=f"{name}-{kind_of(dtype)}") for name, (_, dtypes) in table.items() for dtype in dtypes]
+
+
+def assert_right(name: str, got: torch.Tensor, operands: list[torch.Tensor], reference) -> None:
+    if got.dtype == torch.float32 and name in ULPS:
+        exact = reference(*(operand.double() for operand in operands))
+        with_nan = exact.isnan()
+        assert torch.equal(got.isnan(), with_nan), name
+        expected = exact.float()
+        unit = torch.maximum(torch.nextafter(expected.abs(), torch.tensor(torch.inf)) - expected.abs(), torch.tensor(1e-45))
+        finite = expected.isfinite() & ~with_nan
+        error = (got.double() - exact).abs() / unit.double()
+        assert error[finite].max().item() <= ULPS[name], f"{name}: {error[finite].max().item()} ulp"
+        assert torch.equal(got[~finite & ~with_nan], expected[~finite & ~with_nan])
+        zero = (expected == 0) & (got == 0)
+        assert torch.equal(got[zero].signbit(), expected[zero].signbit())
+    elif got.dtype == torch.float64 and name in ULPS:
+        torch.testing.assert_close(got, reference(*operands), rtol=1e-14, atol=1e-300, equal_nan=True)
+    else:
+        torch.testing.assert_close(got, reference(*operands), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases(UNARY))
+def test_an_operation_of_one(name: str, dtype: torch.dtype) -> None:
+    x = values(dtype, 3000)
+    got = ROADS[0](elementwise(name, dtype, 1, dtype))(x)
+    assert_right(name, got, [x], UNARY[name][0])
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases(BINARY))
+def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
+    x, y = values(dtype, 3000, 1), values(dtype, 3000, 2)
+    if name.startswith("integer_"):
+        y = torch.where(y % 7 == 0, y // (1 << 20) | 1, y)
+        y[::5] = -1
+    if name.startswith("shift_"):
+        y = y % 80 - 8
+    result = torch.bool if name in COMPARISONS else dtype
+    got = ROADS[0](elementwise(name, dtype, 2, result))(x, y)
+    if name.startswith("shift_"):  # torch's own of too many bits is the machine's
+        inside = (y >= 0) & (y < x.element_size() * 8)
+        got, x, y = got[inside], x[inside], y[inside]
+    if name in ("integer_floor_divide", "integer_trunc_divide", "integer_remainder", "integer_fmod"):
+        fits = (x != torch.iinfo(dtype).min) | (y != -1)
+        got, x, y = got[fits], x[fits], y[fits]
+    assert_right(name, got, [x, y], BINARY[name][0])
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_choice(dtype: torch.dtype) -> None:
+    program = (
+        f"{HEAD}axes a=m.0\nm: boolean = input boolean [a]\nx: {type_of(dtype)} = input {kind_of(dtype)} [a]\n"
+        f"y: {type_of(dtype)} = input {kind_of(dtype)} []\nr: {type_of(dtype)} = where m x y\noutput r {kind_of(dtype)} [a]\n"
+    )
+    mask, x, y = values(torch.bool, 500), values(dtype, 500), values(dtype, 20, 3)[7]
+    for road in ROADS:
+        torch.testing.assert_close(road(program)(mask, x, y), torch.where(mask, x, y), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("to", KINDS)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_conversion(dtype: torch.dtype, to: torch.dtype) -> None:
+    """What no number of the other dtype stands for is the machine's business."""
+    x = values(dtype, 1000)
+    if dtype.is_floating_point and not to.is_floating_point and to != torch.bool:
+        x = x.nan_to_num(1, 100, 50).abs().clamp(0, 100)
+    narrow = {torch.uint8: "to_uint8", torch.int8: "to_int8", torch.int16: "to_int16"}.get(to)
+    wide = type_of(to)
+    program = f"{HEAD}axes a=x.0\nx: {type_of(dtype)} = input {kind_of(dtype)} [a]\ny: {wide} = to_{wide} x\n"
+    program += f"z: {wide} = {narrow} y\n" if narrow else ""
+    program += f"output {'z' if narrow else 'y'} {kind_of(to)} [a]\n"
+    torch.testing.assert_close(ROADS[0](program)(x), x.to(to), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+def test_rounding(to: torch.dtype) -> None:
+    x = values(torch.float32, 2000)
+    got = ROADS[0](elementwise(f"to_{kind_of(to)}", torch.float32, 1, torch.float32))(x)
+    torch.testing.assert_close(got, x.to(to).float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("columns", (1, 3, 60, 700, 1500, 20_000))
+@pytest.mark.parametrize(("name", "dtype"), cases(REDUCTIONS))
+def test_a_reduction(name: str, dtype: torch.dtype, columns: int) -> None:
+    rows = 1 if columns > 10_000 else 40
+    x = values(dtype, rows * columns).view(rows, columns)
+    if dtype.is_floating_point and name in ("sum", "prod"):
+        x = torch.randn(rows, columns, dtype=dtype) * (1 if name == "sum" else 0.1) + (name == "prod")
+    program = f"{HEAD}axes a=x.0 | b=x.1\nx: {type_of(dtype)} = input {kind_of(dtype)} [a b]\n"
+    program += f"r: {type_of(dtype)} = {name} x\noutput r {kind_of(dtype)} [a]\noutput r {kind_of(dtype)} [a b]\n"
+    reference = REDUCTIONS[name][0]
+    exact = reference(x.double()).to(dtype) if dtype == torch.float32 else reference(x)
+    got, spread = ROADS[0](program)(x)
+    tolerance = {"rtol": 2e-6 if name == "prod" else 1e-6, "atol": 1e-5} if dtype.is_floating_point else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(got, exact, equal_nan=True, **tolerance)
+    assert torch.equal(spread.nan_to_num(), got.nan_to_num()[:, None].expand(rows, columns))
+
+
+SOFTMAX = (
+    f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nm: float32 = amax x\nd: float32 = sub x m\n"
+    "e: float32 = exp d\ns: float32 = sum e\ny: float32 = div e s\noutput y float32 [a b]\n"
+)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (7, 3), (50, 60), (9, 1000), (3, 3000), (1, 40_000), (2, 20_000)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_in_stages(shape: tuple[int, int], transposed: bool) -> None:
+    x = torch.randn(shape[::-1]).t() if transposed else torch.randn(shape)
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results += [road(SOFTMAX)(x) for road in ROADS]
+    torch.testing.assert_close(results[0], torch.softmax(x, -1) if x.numel() else x.contiguous())
+    assert all(torch.equal(result, results[0]) for result in results), "the same bits from any number of threads"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_elements_that_lie_apart(size: int) -> None:
+    """Rows, columns, a transposed matrix, every second element, one for all; results in another order of dimensions."""
+    program = (
+        f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float32 [b]\n"
+        "c: float32 = input float32 [a 1]\nt: float32 = input float32 [b a]\nk: float32 = number\n"
+        "p: float32 = mul x w\nq: float32 = add p c\nr: float32 = add q t\ns: float32 = mul r k\n"
+        "output s float32 [a b]\noutput r float32 [b a]\noutput q float32 [a b] order [1 0]\n"
+    )
+    x, w = torch.randn(6, 2 * size)[:, ::2], torch.randn(size)
+    c, t = torch.randn(6, 1), torch.randn(size, 6)
+    q = x * w + c
+    for road in ROADS:
+        s, r, other = road(program)(x, w, c, t, 2.5)
+        torch.testing.assert_close(s, (q + t.t()) * 2.5)
+        torch.testing.assert_close(r, (q + t.t()).t())
+        torch.testing.assert_close(other, q)
+        assert other.stride() == (1, 6) or size < 2
+        assert r.is_contiguous()
+
+
+def test_axes_together_and_numbers_alone() -> None:
+    program = (
+        f"{HEAD}axes a=x.0 b=x.1 c=3\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a*b c]\n"
+        "z: float32 = add x y\none: float32 = constant 1.0\nn: int64 = number\nm: float32 = to_float32 n\n"
+        "two: float32 = add one m\noutput z float32 [a b*c]\noutput two float32 []\noutput one float32 [c a b]\n"
+    )
+    x = torch.randn(4, 5, 3)
+    for road in ROADS:
+        z, two, one = road(program)(x, x.view(20, 3), 6)
+        torch.testing.assert_close(z, (2 * x).view(4, 15))
+        assert two.item() == 7
+        assert torch.equal(one, torch.ones(3, 4, 5))
+
+
+def test_the_number_of_columns_and_a_kept_row() -> None:
+    """Three passes: the second needs what the first summed up, the third what both did, and an output of each."""
+    program = (
+        f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input bfloat16 [a b]\nn: float32 = columns\nt: float32 = sum x\n"
+        "m: float32 = div t n\nd: float32 = sub x m\ne: float32 = exp d\nv: float32 = sum e\nr: float32 = div e v\n"
+        "output m float32 [a 1]\noutput e bfloat16 [a b]\noutput r float32 [b a]\n"
+    )
+    for shape in ((6, 11), (3, 5000), (1, 30_000)):
+        x = torch.randn(shape).bfloat16()
+        m, e, r = ROADS[0](program)(x)
+        exact = (x.float() - x.float().mean(-1, keepdim=True)).exp()
+        torch.testing.assert_close(m, x.float().mean(-1, keepdim=True), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(e, exact.bfloat16(), rtol=1e-2, atol=0)
+        torch.testing.assert_close(r, (exact / exact.sum(-1, keepdim=True)).t())
+
+
+def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:
+    program = (
+        f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nc: float32 = cos x\ns: float32 = sin x\n"
+        "output s float32 [a]\noutput c float32 [a]\n"
+    )
+    x = torch.cat([values(torch.float32, 2000), torch.tensor([1e5, 1e9, 3e38, -7e20])])
+    s, c = ROADS[0](program)(x)
+    assert_right("sin", s, [x], torch.sin)
+    assert_right("cos", c, [x], torch.cos)
+
+
+X = "x: float32 = input float32 [a]\n"
+REFUSED = [
+    ("", "line 1: expected 'fourfold program 1'"),
+    ("fourfold program 2\n", "line 1: expected 'fourfold program 1'"),
+    (HEAD, "line 2: expected 'axes'"),
+    (f"{HEAD}axes a=x.0\n", "line 2: expected an input's dimension, but got 'x.0'"),
+    (f"{HEAD}axes a=3\n", "expected an output, and there is none"),
+    (f"{HEAD}axes a=-3\n", "line 2: expected a size of at least 0, but got '-3'"),
+    (f"{HEAD}axes a=3 a=4\n", "line 2: expected each axis once, but got 'a'"),
+    (f"{HEAD}axes a=3 | b=3 | c=3\n", "line 2: expected one |, but got '|'"),
+    (f"{HEAD}axes a=x.1\n{X}output x float32 [a]\n", "expected a dimension that runs along this axis alone, but got 'x.1'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = sinus x\n", "line 4: expected an operation, but got 'sinus'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = add x\n", "line 4: expected 2 operands of add, but got 'x'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = sin z\n", "line 4: expected a value that stands above, but got 'z'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = sin y\n", "line 4: expected a value that stands above, but got 'y'"),
+    (f"{HEAD}axes a=x.0\n{X}x: float32 = sin x\n", "line 4: expected a name that is not taken, but got 'x'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float64 = sin x\n", "line 4: expected float32, but got 'float64'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = bitwise_not x\n", "line 4: expected a type that bitwise_not takes, but got 'x'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = sum x\n", "line 4: expected a reduction in a program that has rows only, but got 'sum'"),
+    (f"{HEAD}axes a=x.0\n{X}y: float32 = where x x x\n", "line 4: expected a boolean as where's first operand, but got 'x'"),
+    (f"{HEAD}axes a=x.0\n{X}k: int32 = constant 9999999999\n", "line 4: expected 32 bits, but got '9999999999'"),
+    (f"{HEAD}axes a=x.0\n{X}k: float32 = constant 1,5\n", "line 4: expected a number, but got '1,5'"),
+    (f"{HEAD}axes a=x.0\n{X}output x float64 [a]\n", "line 4: expected a dtype of the value's type, but got 'float64'"),
+    (f"{HEAD}axes a=x.0 b=3\n{X}output x float32 [a]\n", "line 4: expected all the axes, or all that number the rows, or none"),
+    (f"{HEAD}axes a=x.0\n{X}output x float32 [a a]\n", "line 4: expected an axis that this tensor does not have yet, but got 'a'"),
+    (f"{HEAD}axes a=x.0\n{X}output x float32 []\n", "line 4: expected the dimensions that the value differs along, but got 'x'"),
+    (f"{HEAD}axes a=x.0\n{X}output x float32 [a] order [1]\n", "line 4: expected each dimension once, but got '1'"),
+    (f"{HEAD}axes a=x.0\n{X}output x float32 [a\n", "line 4: expected ]"),
+    (f"{HEAD}axes a=x.0\nx: float16 = input float16 [a]\n", "line 3: expected boolean, int32, int64, float32 or float64, but got"),
+    (f"{HEAD}axes a=x.0\nx: int32 = input float32 [a]\n", "line 3: expected float32, but got 'int32'"),
+    (f"{HEAD}axes a=x.0\n{X}9: float32 = sin x\n", "line 4: expected a name of letters, digits and _, but got '9'"),
+    (f"{HEAD}axes a=x.0\n{X}n: float32 = columns\n", "line 4: expected columns in a program that has rows, alone"),
+    (f"{HEAD}axes {' '.join(f'a{k}=2' for k in range(25))}\n", "line 2: expected at most 24 axes, but got 'a24'"),
+]
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(("text", "sentence"), REFUSED)
+def test_what_is_no_program_is_refused(text: str, sentence: str, road: type) -> None:
+    with pytest.raises(ValueError) as error:
+        road(text)
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_tensors_that_are_not_the_programs_are_refused(road: type) -> None:
+    program = road(f"{HEAD}axes a=x.0\n{X}y: float32 = input float32 [a]\nz: float32 = add x y\noutput z float32 [a]\n")
+    x = torch.randn(4)
+    refused = [
+        ((x,), TypeError, "expected 2 inputs, but got 1"),
+        ((x, x[:3]), ValueError, "expected dimension 0 of y to have size 4, but got 3"),
+        ((x, x.double()), ValueError, "expected another dtype of y"),
+        ((x, x[None]), ValueError, "expected y to have 1 dimensions, but got 2"),
+        ((x, x.to(torch.complex64)), ValueError, "program: expected"),
+        ((x, x.to_sparse()), ValueError, "program: expected a"),
+        ((x, torch.empty(4, device="meta")), ValueError, "program: expected a"),
+    ]
+    for arguments, kind, sentence in refused:
+        with pytest.raises(kind, match=sentence):
+            program(*arguments)
+    torch.testing.assert_close(program(x, x), x + x)
+
+
+def test_a_negative_view_is_read_as_it_is() -> None:
+    """The imaginary part of a conjugated tensor is torch's own memory, to be negated as it is read."""
+    x = torch.randn(5, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    program = f"{HEAD}axes a=x.0\n{X}y: float32 = abs x\nz: float32 = add x y\noutput z float32 [a]\n"
+    for road in ROADS:
+        torch.testing.assert_close(road(program)(x), x + x.abs())
+
+
+WHOLE = [
+    SOFTMAX,
+    elementwise("pow", torch.float32, 2, torch.float32),
+    f"{HEAD}axes a=x.0 b=4 | c=2\nx: int32 = input int8 [a 1 c]\ny: int32 = to_int8 x\noutput y int8 [c b a] order [2 0 1]\n",
+]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_broken_programs_crash_nothing(seed: int) -> None:
+    """Letters lost, doubled and exchanged, words and lines too: refused in a sentence, or a program that runs or refuses
+    its tensors."""
+    rng = random.Random(seed)
+    ran = 0
+    for _ in range(250):
+        text = broken(rng, rng.choice(WHOLE))
+        try:
+            program = ROADS[0](text)
+        except ValueError as error:
+            assert str(error).startswith("program: line "), (text, error)
+            continue
+        try:
+            program(*(torch.ones(3, 2) for _ in range(text.count("= input"))))
+        except (ValueError, TypeError) as error:
+            assert str(error).startswith("program: expected"), (text, error)
+        ran += 1
+    assert ran > 0
+
+
+def broken(rng: random.Random, text: str) -> str:
+    for _ in range(rng.randint(1, 3)):
+        separator = rng.choice(["", " ", "\n"])
+        parts = list(text) if not separator else text.split(separator)
+        k = rng.randrange(len(parts))
+        change = rng.randrange(4)
+        if change == 0:
+            del parts[k]
+        elif change == 1:
+            parts.insert(k, rng.choice(parts))
+        elif change == 2:
+            other = rng.randrange(len(parts))
+            parts[k], parts[other] = parts[other], parts[k]
+        else:
+            parts[k] = rng.choice(["0", "9" * 30, "\x00", "é", "a", "|", "[", "]", "*", ".", "=", "-1", "input", "sum"])
+        text = separator.join(parts)
+    return text
