@@ -18,7 +18,6 @@ EVERY = (*NUMBERS, torch.bool)
 KINDS = (*EVERY, torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16)
 
 
-
 def by_numpy(function) -> object:
     """Of what torch's vectors round otherwise, or find no number for where there is one: C's own."""
 
@@ -35,7 +34,21 @@ UNARY = {
     **{
         name: (getattr(torch, name), FLOATING)
         for name in (
-            *("sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+            *(
+                "sqrt",
+                "rsqrt",
+                "reciprocal",
+                "exp",
+                "exp2",
+                "expm1",
+                "log",
+                "log2",
+                "log10",
+                "log1p",
+                "sin",
+                "cos",
+                "tan",
+            ),
             *("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc"),
             *("floor", "ceil", "trunc", "round"),
         )
@@ -45,10 +58,7 @@ UNARY = {
 }
 BINARY = {
     **{name: (getattr(torch, name), NUMBERS) for name in ("add", "sub", "mul", "minimum", "maximum")},
-    **{
-        name: (getattr(torch, name), FLOATING)
-        for name in ("div", "pow", "atan2", "copysign", "floor_divide")
-    },
+    **{name: (getattr(torch, name), FLOATING) for name in ("div", "pow", "atan2", "copysign", "floor_divide")},
     "fmod": (by_numpy(numpy.fmod), FLOATING),
     "remainder": (by_numpy(numpy.remainder), FLOATING),
     "integer_floor_divide": (torch.floor_divide, INTEGERS),
@@ -85,12 +95,25 @@ def elementwise(operation: str, dtype: torch.dtype, operands: int, result: torch
     """A program of one operation on tensors of one dimension."""
     names = "xyz"[:operands]
     inputs = "".join(f"{name}: {type_of(dtype)} = input {kind_of(dtype)} [a]\n" for name in names)
-    return (
-        f"{HEAD}axes a=x.0\n{inputs}r: {type_of(result)} = {operation} {' '.join(names)}\noutput r {kind_of(result)} [a]\n"
-    )
+    return f"{HEAD}axes a=x.0\n{inputs}r: {type_of(result)} = {operation} {' '.join(names)}\noutput r {kind_of(result)} [a]\n"
 
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1e-38, 3e38, -3e38, float("inf"), float("-inf"), float("nan"))
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-45,
+    -1e-45,
+    1e-38,
+    3e38,
+    -3e38,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 
 
 def values(dtype: torch.dtype, count: int, seed: int = 0) -> torch.Tensor:

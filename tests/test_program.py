@@ -12,7 +12,9 @@ from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise,
 # In float32, units in the last place of the exact result; the operations that are not here are exact.
 ULPS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "asin", "acos", "atan"), 2),
-    **dict.fromkeys(("tan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "pow", "atan2"), 4),
+    **dict.fromkeys(
+        ("tan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "pow", "atan2"), 4
+    ),
     "rsqrt": 2,  # of a root that was rounded
 }
 SIZES = (0, 1, 7, 64, 1023, 1024, 1025, 5000)
@@ -20,7 +22,11 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def cases(table):
-    return [pytest.param(name, dtype, id=f"{name}-{kind_of(dtype)}") for name, (_, dtypes) in table.items() for dtype in dtypes]
+    return [
+        pytest.param(name, dtype, id=f"{name}-{kind_of(dtype)}")
+        for name, (_, dtypes) in table.items()
+        for dtype in dtypes
+    ]
 
 
 def assert_right(name: str, got: torch.Tensor, operands: list[torch.Tensor], reference) -> None:
@@ -29,7 +35,9 @@ def assert_right(name: str, got: torch.Tensor, operands: list[torch.Tensor], ref
         with_nan = exact.isnan()
         assert torch.equal(got.isnan(), with_nan), name
         expected = exact.float()
-        unit = torch.maximum(torch.nextafter(expected.abs(), torch.tensor(torch.inf)) - expected.abs(), torch.tensor(1e-45))
+        unit = torch.maximum(
+            torch.nextafter(expected.abs(), torch.tensor(torch.inf)) - expected.abs(), torch.tensor(1e-45)
+        )
         finite = expected.isfinite() & ~with_nan
         error = (got.double() - exact).abs() / unit.double()
         assert error[finite].max().item() <= ULPS[name], f"{name}: {error[finite].max().item()} ulp"
@@ -113,7 +121,9 @@ def test_a_reduction(name: str, dtype: torch.dtype, columns: int) -> None:
     reference = REDUCTIONS[name][0]
     exact = reference(x.double()).to(dtype) if dtype == torch.float32 else reference(x)
     got, spread = ROADS[0](program)(x)
-    tolerance = {"rtol": 2e-6 if name == "prod" else 1e-6, "atol": 1e-5} if dtype.is_floating_point else {"rtol": 0, "atol": 0}
+    tolerance = (
+        {"rtol": 2e-6 if name == "prod" else 1e-6, "atol": 1e-5} if dtype.is_floating_point else {"rtol": 0, "atol": 0}
+    )
     torch.testing.assert_close(got, exact, equal_nan=True, **tolerance)
     assert torch.equal(spread.nan_to_num(), got.nan_to_num()[:, None].expand(rows, columns))
 
@@ -124,7 +134,9 @@ SOFTMAX = (
 )
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (7, 3), (50, 60), (9, 1000), (3, 3000), (1, 40_000), (2, 20_000)])
+@pytest.mark.parametrize(
+    "shape", [(0, 5), (5, 0), (1, 1), (7, 3), (50, 60), (9, 1000), (3, 3000), (1, 40_000), (2, 20_000)]
+)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_rows_in_stages(shape: tuple[int, int], transposed: bool) -> None:
     x = torch.randn(shape[::-1]).t() if transposed else torch.randn(shape)
@@ -208,25 +220,49 @@ REFUSED = [
     (f"{HEAD}axes a=-3\n", "line 2: expected a size of at least 0, but got '-3'"),
     (f"{HEAD}axes a=3 a=4\n", "line 2: expected each axis once, but got 'a'"),
     (f"{HEAD}axes a=3 | b=3 | c=3\n", "line 2: expected one |, but got '|'"),
-    (f"{HEAD}axes a=x.1\n{X}output x float32 [a]\n", "expected a dimension that runs along this axis alone, but got 'x.1'"),
+    (
+        f"{HEAD}axes a=x.1\n{X}output x float32 [a]\n",
+        "expected a dimension that runs along this axis alone, but got 'x.1'",
+    ),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = sinus x\n", "line 4: expected an operation, but got 'sinus'"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = add x\n", "line 4: expected 2 operands of add, but got 'x'"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = sin z\n", "line 4: expected a value that stands above, but got 'z'"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = sin y\n", "line 4: expected a value that stands above, but got 'y'"),
     (f"{HEAD}axes a=x.0\n{X}x: float32 = sin x\n", "line 4: expected a name that is not taken, but got 'x'"),
     (f"{HEAD}axes a=x.0\n{X}y: float64 = sin x\n", "line 4: expected float32, but got 'float64'"),
-    (f"{HEAD}axes a=x.0\n{X}y: float32 = bitwise_not x\n", "line 4: expected a type that bitwise_not takes, but got 'x'"),
-    (f"{HEAD}axes a=x.0\n{X}y: float32 = sum x\n", "line 4: expected a reduction in a program that has rows only, but got 'sum'"),
-    (f"{HEAD}axes a=x.0\n{X}y: float32 = where x x x\n", "line 4: expected a boolean as where's first operand, but got 'x'"),
+    (
+        f"{HEAD}axes a=x.0\n{X}y: float32 = bitwise_not x\n",
+        "line 4: expected a type that bitwise_not takes, but got 'x'",
+    ),
+    (
+        f"{HEAD}axes a=x.0\n{X}y: float32 = sum x\n",
+        "line 4: expected a reduction in a program that has rows only, but got 'sum'",
+    ),
+    (
+        f"{HEAD}axes a=x.0\n{X}y: float32 = where x x x\n",
+        "line 4: expected a boolean as where's first operand, but got 'x'",
+    ),
     (f"{HEAD}axes a=x.0\n{X}k: int32 = constant 9999999999\n", "line 4: expected 32 bits, but got '9999999999'"),
     (f"{HEAD}axes a=x.0\n{X}k: float32 = constant 1,5\n", "line 4: expected a number, but got '1,5'"),
     (f"{HEAD}axes a=x.0\n{X}output x float64 [a]\n", "line 4: expected a dtype of the value's type, but got 'float64'"),
-    (f"{HEAD}axes a=x.0 b=3\n{X}output x float32 [a]\n", "line 4: expected all the axes, or all that number the rows, or none"),
-    (f"{HEAD}axes a=x.0\n{X}output x float32 [a a]\n", "line 4: expected an axis that this tensor does not have yet, but got 'a'"),
-    (f"{HEAD}axes a=x.0\n{X}output x float32 []\n", "line 4: expected the dimensions that the value differs along, but got 'x'"),
+    (
+        f"{HEAD}axes a=x.0 b=3\n{X}output x float32 [a]\n",
+        "line 4: expected all the axes, or all that number the rows, or none",
+    ),
+    (
+        f"{HEAD}axes a=x.0\n{X}output x float32 [a a]\n",
+        "line 4: expected an axis that this tensor does not have yet, but got 'a'",
+    ),
+    (
+        f"{HEAD}axes a=x.0\n{X}output x float32 []\n",
+        "line 4: expected the dimensions that the value differs along, but got 'x'",
+    ),
     (f"{HEAD}axes a=x.0\n{X}output x float32 [a] order [1]\n", "line 4: expected each dimension once, but got '1'"),
     (f"{HEAD}axes a=x.0\n{X}output x float32 [a\n", "line 4: expected ]"),
-    (f"{HEAD}axes a=x.0\nx: float16 = input float16 [a]\n", "line 3: expected boolean, int32, int64, float32 or float64, but got"),
+    (
+        f"{HEAD}axes a=x.0\nx: float16 = input float16 [a]\n",
+        "line 3: expected boolean, int32, int64, float32 or float64, but got",
+    ),
     (f"{HEAD}axes a=x.0\nx: int32 = input float32 [a]\n", "line 3: expected float32, but got 'int32'"),
     (f"{HEAD}axes a=x.0\n{X}9: float32 = sin x\n", "line 4: expected a name of letters, digits and _, but got '9'"),
     (f"{HEAD}axes a=x.0\n{X}n: float32 = columns\n", "line 4: expected columns in a program that has rows, alone"),

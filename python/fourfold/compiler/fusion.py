@@ -79,7 +79,7 @@ def can_be_computed(node: Node) -> bool:
 
 def refused(node: Node) -> str | None:
     """Why an operator that is lowered is left to torch when it is called like this, or None."""
-    return refusal(node.target, results_of(node)[0].dtype, *node.args, **node.kwargs)
+    return refusal(node.target, results_of(node)[0].dtype, node.args, node.kwargs)
 
 
 def keeps_its_place(node: Node) -> bool:
@@ -103,6 +103,7 @@ class Fusion:
         self.last_in_order: Node | None = None
         for node in graph.nodes:
             self.place(node)
+        self.merge_neighbours(graph)
 
     # Units.
 
@@ -253,10 +254,35 @@ class Fusion:
 
     def try_merge(self, a: int, b: int, node: Node) -> None:
         """The groups of two operands into one, where the node shows how their axes correspond."""
+        pairs = [
+            (set(aligned(self.groups[a], node, place)), set(aligned(self.groups[b], node, place)))
+            for place in range(len(shape_of(node)))
+        ]
+        if all(len(one) <= 1 and len(other) <= 1 for one, other in pairs):
+            self.merge(a, b, [(one.pop(), other.pop()) for one, other in pairs if one and other])
+
+    def merge_neighbours(self, graph: Graph) -> None:
+        """Groups that read the same tensor whole, which is then read once."""
+        for node in graph.nodes:
+            if not is_tensor(node.meta.get("val")):
+                continue
+            readers: dict[int, Dims] = {}
+            for user in node.users:
+                unit = self.within.get(user)
+                if unit is not None and unit == self.unit[user] and self.within.get(node) != unit:
+                    dims = read_dims(self.groups[unit], user, node)
+                    if dims is not None and along(dims) == self.groups[unit].axes:
+                        readers.setdefault(unit, dims)
+            first, *others = sorted(readers) or [None]
+            for other in others:
+                self.merge(first, other, list(zip(readers[first], readers[other], strict=True)))
+
+    def merge(self, a: int, b: int, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+        """Two groups into one, where that can be. pairs: dimensions of a tensor as the one has them, and the other."""
         one, other = self.groups[a], self.groups[b]
         if len(one.members) + len(other.members) > MOST_MEMBERS or not self.can_merge(a, b):
             return
-        mapping = correspondence(one, other, node)
+        mapping = correspondence(one, other, pairs)
         if mapping is None:
             return
         renamed = {n: renumbered(dims, mapping) for n, dims in other.dims.items()}
@@ -368,20 +394,27 @@ def grown(group: Group, dims: list[tuple[int, ...] | None], missing: list[int], 
     return result
 
 
-def correspondence(one: Group, other: Group, node: Node) -> dict[int, int] | None:
+def read_dims(group: Group, user: Node, operand: Node) -> Dims | None:
+    """With which dimensions a member reads a tensor that is computed elsewhere."""
+    whole = group.reduced.get(user, group.dims[user])
+    shape = shape_of(operand)
+    if user.target is operator.getitem or len(shape) > len(whole):
+        return None
+    kept = whole[len(whole) - len(shape) :]
+    return tuple(() if is_one(size) else dim for size, dim in zip(shape, kept, strict=True))
+
+
+def correspondence(
+    one: Group, other: Group, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> dict[int, int] | None:
     """For each axis of the other group, the one that it is the same as."""
     mapping: dict[int, int] = {}
-    for place in range(len(shape_of(node))):
-        a, b = set(aligned(one, node, place)), set(aligned(other, node, place))
-        if len(a) > 1 or len(b) > 1:
+    for mine, own in pairs:
+        if len(mine) != len(own):
             return None
-        if a and b:
-            dim, own = a.pop(), b.pop()
-            if len(dim) != len(own):
+        for axis, same_axis in zip(own, mine, strict=True):
+            if mapping.setdefault(axis, same_axis) != same_axis or not same(one.sizes[same_axis], other.sizes[axis]):
                 return None
-            for axis, mine in zip(own, dim, strict=True):
-                if mapping.setdefault(axis, mine) != mine or not same(one.sizes[mine], other.sizes[axis]):
-                    return None
     complete = set(mapping) == other.axes and len(set(mapping.values())) == len(mapping)
     return mapping if complete else None
 

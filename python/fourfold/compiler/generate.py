@@ -21,6 +21,7 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.views import VIEWS, hint
 
 LONGEST_NAME = 60
+ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 log = logging.getLogger("fourfold.compiler")
 
 
@@ -54,10 +55,13 @@ def name_of(members: list[Node]) -> str:
     return name
 
 
-def free_constants(module: GraphModule) -> None:
-    """What is filled with one number waits for no tensor whose shape it has."""
+def tidy(module: GraphModule) -> None:
+    """What is filled with one number waits for no tensor whose shape it has, and a graph without gradients needs no other
+    names for its tensors."""
     for node in list(module.graph.nodes):
         fake = node.meta.get("val")
+        if node.target in ALIASES:
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if node.target not in CONSTANT or not node.all_input_nodes or not isinstance(fake, torch.Tensor):
             continue
         number = CONSTANT[node.target](*node.args, **node.kwargs)
@@ -72,7 +76,7 @@ class Generator:
         self.module = module
         self.options = options
         self.compiled = Compiled()
-        free_constants(module)
+        tidy(module)
         self.nodes = list(module.graph.nodes)
         self.place = {node: k for k, node in enumerate(self.nodes)}
         self.built: dict[int, Built] = {}

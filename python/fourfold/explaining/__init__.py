@@ -19,13 +19,13 @@ def explain(
     dynamic: bool | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Compile ``f``, run it, and tell what became of it: print the result, ``save`` it as a page, or let a notebook draw it.
+    """Compile ``f``, run it, and tell what became of it: to print, to ``save`` as a page, for a notebook to draw.
 
-    f: a function or a module, called with args and kwargs, compiled or not; what it was compiled as stays as it is. Where
-    its results can be differentiated, their backward runs too; no ``.grad`` is touched. It runs several times, and each
-    time does whatever it does to its surroundings; torch's random numbers are put back.
-    options, dynamic: torch.compile's. Raises ValueError or TypeError for options that the backend doesn't have, and what f
-    or torch's capture raises."""
+    f: a function or a module, called with args and kwargs. One that is compiled already is compiled anew, and stays as
+    it is. Where its results can be differentiated, their backward runs too; no ``.grad`` is touched. It runs several
+    times, and each time does whatever it does to its surroundings; the CPU's random numbers are put back.
+    options, dynamic: torch.compile's. Raises ValueError or TypeError for options that the backend doesn't have, and
+    what f or torch's capture raises."""
     from fourfold.explaining.running import observe
     from fourfold.explaining.telling import explained
 

@@ -93,7 +93,9 @@ class Explanation:
         return as_text(self)
 
     def __repr__(self) -> str:
-        return f"<fourfold.explain of {self.name}: {plural(len(self.graphs), 'graph')}; print it, or .save('page.html')>"
+        return (
+            f"<fourfold.explain of {self.name}: {plural(len(self.graphs), 'graph')}; print it, or .save('page.html')>"
+        )
 
     def _repr_html_(self) -> str:
         from fourfold.explaining.page import fragment
@@ -107,8 +109,8 @@ class Explanation:
         Path(path).write_text(page(self), encoding="utf-8")
 
     def svg(self, half: str = "forward", graph: int = 0) -> str:
-        """The picture of ``"forward"`` or ``"backward"`` of the graph of that number, from 0 on. Raises ValueError where
-        there is none."""
+        """The picture of ``"forward"`` or ``"backward"``; graph: of which, from 0 on. Raises ValueError where there is
+        none."""
         if not 0 <= graph < len(self.graphs):
             raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
         found = {one.name: one for one in self.graphs[graph].halves}

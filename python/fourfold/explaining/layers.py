@@ -1,9 +1,9 @@
 """A graph in layers, after Sugiyama, Tagawa and Toda (1981): each box below those that it reads, edges in between.
 
-1. A box's layer is one below the lowest of those that it reads; what reads nothing stands right above its first reader.
+1. A box's layer is one below the lowest of those that it reads; what reads nothing stands right above its readers.
 2. An edge over several layers gets a place in each; edges of one origin share them.
-3. Layers are ordered by the barycentres of their neighbours, sweeping down and up; the order with fewest crossings stays.
-4. Each layer's positions are the nearest to its neighbours' that leave all apart (isotonic regression), in sweeps again.
+3. Layers are ordered by the barycentres of their neighbours, sweeping down and up; the fewest crossings stay.
+4. A layer's positions are the nearest to its neighbours' that leave all apart (isotonic regression), in sweeps again.
 
 Equal input gives an equal drawing."""
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 APART = 22.0  # of two boxes side by side
 LANE = 14.0  # of an edge that passes a layer
 LEAST_GAP, MOST_GAP = 30.0, 74.0  # of two layers
-ORDERINGS, PLACEMENTS = 12, 14
+ORDERINGS, PLACEMENTS, ROUGH = 12, 48, 8  # sweeps; the rough ones look only the way that they go
 
 Name = Hashable
 Point = tuple[float, float]
@@ -46,7 +46,7 @@ class Box:
 
 @dataclass
 class Layout:
-    """Where each box is; of each edge the points that it runs through, in pairs: across a gap, then straight past a layer."""
+    """Where each box is; of each edge the points that it runs through: across a gap, straight past a layer, …"""
 
     boxes: dict[Name, Box] = field(default_factory=dict)
     routes: list[list[Point]] = field(default_factory=list)
@@ -54,7 +54,9 @@ class Layout:
     height: float = 0.0
 
 
-def layers_of(names: Iterable[Name], edges: Sequence[Edge], top: Iterable[Name] = (), bottom: Iterable[Name] = ()) -> dict[Name, int]:
+def layers_of(
+    names: Iterable[Name], edges: Sequence[Edge], top: Iterable[Name] = (), bottom: Iterable[Name] = ()
+) -> dict[Name, int]:
     """Of each box its layer; those at the top and the bottom stay there. Raises ValueError where there is a cycle."""
     names, top, bottom = list(names), set(top), set(bottom)
     below, above = neighbours(names, edges)
@@ -70,8 +72,12 @@ def layers_of(names: Iterable[Name], edges: Sequence[Edge], top: Iterable[Name] 
                 ready.append(other)
     if len(layer) < len(names):
         raise ValueError("a box is below itself")
-    for name in names:
-        if not above[name] and below[name] and name not in top:
+    loose = {name for name in names if not above[name] and name not in top}
+    for name in ready:
+        if len(set(above[name])) == 1 and loose.issuperset(above[name]):
+            loose.add(name)
+    for name in reversed(ready):
+        if name in loose and below[name]:
             layer[name] = min(layer[other] for other in below[name]) - 1
     last = max((at + (name not in bottom) for name, at in layer.items()), default=0)
     return layer | dict.fromkeys(bottom, last)
@@ -92,10 +98,9 @@ def arranged(
     edges: Sequence[Edge],
     top: Iterable[Name] = (),
     bottom: Iterable[Name] = (),
-    head: float = 0.0,
 ) -> Layout:
-    """Boxes of these sizes. head: how much more room there is below the top layer."""
-    return Arrangement(sizes, edges, layers_of(sizes, edges, top, bottom)).layout(head)
+    """Boxes of these sizes; those at the top and the bottom are in the first and the last layer."""
+    return Arrangement(sizes, edges, layers_of(sizes, edges, top, bottom)).layout()
 
 
 @dataclass(frozen=True)
@@ -185,14 +190,13 @@ class Arrangement:
         """Of each the middle."""
         x: dict[Name, float] = {}
         for row in self.rows:
-            for name, offset in zip(row, self.offsets(row), strict=True):
-                x[name] = offset
+            offsets = self.offsets(row)
+            x.update({name: offset - offsets[-1] / 2 for name, offset in zip(row, offsets, strict=True)})
         for sweep in range(PLACEMENTS):
-            last = sweep >= PLACEMENTS - 2
-            for row in self.rows if sweep % 2 == 0 else self.rows[::-1]:
-                wanted = [self.wanted(x, name, last or sweep % 2 == 0, last or sweep % 2 == 1) for name in row]
-                for name, value in zip(row, nearest(wanted, self.offsets(row)), strict=True):
-                    x[name] = value
+            rough, down = sweep < ROUGH, sweep % 2 == 0
+            for row in self.rows if down else self.rows[::-1]:
+                wanted = [self.wanted(x, name, not rough or down, not rough or not down) for name in row]
+                x.update(zip(row, nearest(wanted, self.offsets(row)), strict=True))
         return x
 
     def offsets(self, row: Sequence[Name]) -> list[float]:
@@ -208,20 +212,21 @@ class Arrangement:
 
     def wanted(self, x: Mapping[Name, float], name: Name, from_above: bool, from_below: bool) -> tuple[float, float]:
         """Where its neighbours would have it, and how much that counts: an edge's lanes are to be straight."""
-        places = [x[e.source] + e.leaves - e.enters for e in self.above[name]] if from_above else []
-        places += [x[e.target] + e.enters - e.leaves for e in self.below[name]] if from_below else []
+        places = [(x[e.source] + e.leaves - e.enters, weight(e)) for e in self.above[name]] if from_above else []
+        places += [(x[e.target] + e.enters - e.leaves, weight(e)) for e in self.below[name]] if from_below else []
         if not places:
             return x[name], 0.1
-        return sum(places) / len(places), (4.0 if isinstance(name, Lane) else 1.0) * len(places)
+        whole = sum(heavy for _, heavy in places)
+        return sum(place * heavy for place, heavy in places) / whole, whole
 
     # All together.
 
-    def layout(self, head: float) -> Layout:
+    def layout(self) -> Layout:
         self.order()
         x = self.place()
         left = min((x[name] - self.sizes[name][0] / 2 for name in x), default=0.0)
         x = {name: value - left for name, value in x.items()}
-        tops, heights = self.levels(x, head)
+        tops, heights = self.levels(x)
         result = Layout()
         for k, row in enumerate(self.rows):
             for name in row:
@@ -237,7 +242,7 @@ class Arrangement:
         result.height = tops[-1] + heights[-1] if tops else 0.0
         return result
 
-    def levels(self, x: Mapping[Name, float], head: float) -> tuple[list[float], list[float]]:
+    def levels(self, x: Mapping[Name, float]) -> tuple[list[float], list[float]]:
         """Of each layer its top and its height; where edges go far aside, the gap above is larger."""
         heights = [max((self.sizes[name][1] for name in row), default=0.0) for row in self.rows]
         tops: list[float] = []
@@ -245,9 +250,11 @@ class Arrangement:
             if not k:
                 tops.append(0.0)
                 continue
-            aside = max((abs(x[e.source] + e.leaves - x[e.target] - e.enters) for n in row for e in self.above[n]), default=0)
+            aside = max(
+                (abs(x[e.source] + e.leaves - x[e.target] - e.enters) for n in row for e in self.above[n]), default=0
+            )
             gap = min(max(LEAST_GAP, 0.16 * aside), MOST_GAP)
-            tops.append(tops[-1] + heights[k - 1] + gap + (head if k == 1 else 0.0))
+            tops.append(tops[-1] + heights[k - 1] + gap)
         return tops, heights
 
     def entries(self, x: Mapping[Name, float]) -> dict[tuple[Name, Name], float]:
@@ -270,10 +277,18 @@ class Arrangement:
         levels: Sequence[tuple[float, float]],
     ) -> list[Point]:
         source, target = boxes[edge.source], boxes[edge.target]
-        points = [(source.middle + edge.leaves, source.y + source.height), (source.middle + edge.leaves, sum(levels[0]))]
+        points = [
+            (source.middle + edge.leaves, source.y + source.height),
+            (source.middle + edge.leaves, sum(levels[0])),
+        ]
         for name, (top, height) in zip(chain[1:-1], levels[1:-1], strict=True):
             points += [(x[name], top), (x[name], top + height)]
         return [*points, (end, levels[-1][0]), (end, target.y)]
+
+
+def weight(edge: Edge) -> float:
+    """How much it counts that an edge is straight: most where it is long (Gansner, Koutsofios, North and Vo, 1993)."""
+    return (1.0, 2.0, 8.0)[isinstance(edge.source, Lane) + isinstance(edge.target, Lane)]
 
 
 def nearest(wanted: Sequence[tuple[float, float]], offsets: Sequence[float]) -> list[float]:

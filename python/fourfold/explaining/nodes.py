@@ -37,7 +37,7 @@ def is_operator(node: Node) -> bool:
 
 
 def is_recomputed(node: Node) -> bool:
-    """Of a backward's: whether it is a copy of one of the forward's. In a backward, the nodes of autograd's own name their forward."""
+    """Of a node in a backward: whether it is a copy of one of the forward's, which autograd's own are not."""
     return node.op == "call_function" and "source_fn_stack" in node.meta
 
 
@@ -79,7 +79,14 @@ def nodes_in(argument: object) -> Iterable[Node]:
 def dtype_name(dtype: torch.dtype) -> str:
     """As torch.fx writes it: f32, bf16, i64, b8."""
     name = str(dtype).removeprefix("torch.")
-    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"), ("bool", "b8")):
+    for long, short in (
+        ("bfloat", "bf"),
+        ("float", "f"),
+        ("uint", "u"),
+        ("int", "i"),
+        ("complex", "c"),
+        ("bool", "b8"),
+    ):
         if name.startswith(long):
             return short + name.removeprefix(long)
     return name
@@ -133,7 +140,9 @@ class Reading:
         return found
 
     def bytes_before(self, is_backward: bool) -> int | None:
-        operators = [node for node in self.graph.nodes if is_operator(node) and not (is_backward and is_recomputed(node))]
+        operators = [
+            node for node in self.graph.nodes if is_operator(node) and not (is_backward and is_recomputed(node))
+        ]
         return moved(([*node.all_input_nodes], [node]) for node in operators)
 
     def bytes_after(self) -> int | None:
@@ -145,7 +154,9 @@ class Reading:
 def moved(steps: Iterable[tuple[list[Node], list[Node]]]) -> int | None:
     """Bytes read and written; None where a size is known only when it runs."""
     try:
-        return sum(sum(bytes_of(node) for node in reads) + sum(bytes_of(node) for node in writes) for reads, writes in steps)
+        return sum(
+            sum(bytes_of(node) for node in reads) + sum(bytes_of(node) for node in writes) for reads, writes in steps
+        )
     except TypeError:
         return None
 
@@ -183,7 +194,9 @@ def code_of(module: GraphModule) -> str:
     text = module.print_readable(print_output=False).rstrip()
     for node in module.graph.nodes:
         if node.op == "placeholder" and node.name != node.target:
-            text = re.sub(rf"\n *{node.name} = {node.target}\n", "\n", text).replace(f"{node.target}: ", f"{node.name}: ", 1)
+            text = re.sub(rf"\n *{node.name} = {node.target}\n", "\n", text).replace(
+                f"{node.target}: ", f"{node.name}: ", 1
+            )
     lines: list[str] = []
     for line in text.splitlines():
         line = PLACE.sub(r"# line \1, \2: \3", CLEARS.sub("", line.rstrip()))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch.fx import Node
 
 from fourfold.explaining.layers import Box, Edge, Layout, Point, arranged, layers_of
-from fourfold.explaining.nodes import Reading, clipped, detail, is_recomputed, is_view, line_of, operator_name, title
+from fourfold.explaining.nodes import (
+    Reading,
+    clipped,
+    detail,
+    is_operator,
+    is_recomputed,
+    is_view,
+    line_of,
+    operator_name,
+    title,
+)
 
 MOST = 150  # nodes that are drawn one by one
 CHARACTER, LINE = 7.3, 15.0  # of the pictures' monospaced letters
-HEAD = 24.0  # of a frame, for its name
+HEAD = 22.0  # of a frame: the bar with its name, which arrows from outside end at
 PADDING = 12.0
 
 
@@ -44,7 +55,9 @@ class Picture:
     boxes: list[tuple[Item, Box]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     routes: list[list[Point]] = field(default_factory=list)
-    ends: list[bool] = field(default_factory=list)  # of each route, whether it ends at a box, and not at a frame
+    ends: list[bool] = field(
+        default_factory=list
+    )  # of each route, whether it ends at a box or a frame, and doesn't leave one
     width: float = 0.0
     height: float = 0.0
     note: str = ""
@@ -52,7 +65,7 @@ class Picture:
 
 @dataclass
 class Names:
-    """What a half's inputs and results are called, in the graph's order; and which results are kept for the backward."""
+    """What a half's inputs and results are called, in order; and how many results are kept for the backward."""
 
     inputs: Sequence[str]
     kinds: Sequence[str]
@@ -69,6 +82,9 @@ class Drawing:
         self.items: dict[object, Item] = {}
         self.links: dict[tuple[object, object], None] = {}
         self.collapsed = False
+        results = reading.graph.output_node().args[0]
+        self.results = list(results) if isinstance(results, (tuple, list)) else [results]
+        self.kept = set(self.results[len(self.results) - names.kept :])
         self.groups = self.groups_of_nodes()
         self.add_nodes()
         self.add_results()
@@ -98,10 +114,8 @@ class Drawing:
             if node.op == "placeholder":
                 name, kind = self.names.inputs[inputs], self.names.kinds[inputs]
                 inputs += 1
-                if node.users:
-                    words = {"input": "", "saved": "kept by the forward", "gradient": "gradient"}[kind]
-                    lines = [clipped(name), ", ".join(filter(None, [words, detail(node)]))]
-                    self.items[node] = Item(kind, lines, f"{kind} {name}: {detail(node)}")
+                if any(user.op != "output" for user in node.users) or kind == "gradient":
+                    self.items[node] = self.input_item(node, name, kind)
                 continue
             if node in self.reading.run or self.groups.get(node) is not None:
                 self.items[node] = self.item(node)
@@ -109,9 +123,20 @@ class Drawing:
                 self.links[operand, node] = None
         self.links = {pair: None for pair in self.links if pair[0] in self.items and pair[1] in self.items}
 
+    def input_item(self, node: Node, name: str, kind: str) -> Item:
+        """An input that the forward keeps says so itself."""
+        if node in self.kept:
+            kind = "kept"
+        words = {"kept": "kept for the backward", "saved": "kept by the forward"}.get(kind)
+        lines = [clipped(name), detail(node)] + ([words] if words else [])
+        return Item(kind, lines, f"{words or kind}: {name}, {detail(node)}")
+
     def item(self, node: Node) -> Item:
         group = self.groups.get(node)
-        kind = "view" if is_view(node) else "torch" if group is None else "operator"
+        kind = "operator" if group is not None else "torch"
+        member = node in self.reading.program and node.target is not operator.getitem
+        if node.op == "call_function" and not member and not is_operator(node):
+            kind = "view"
         words = [detail(node), "again" if is_recomputed(node) and self.is_backward else ""]
         more = f"{node.name} = {operator_name(node)}({', '.join(o.name for o in node.all_input_nodes)})"
         line = line_of(node)
@@ -122,16 +147,17 @@ class Drawing:
         return "gradient" in self.names.kinds
 
     def add_results(self) -> None:
-        results = self.reading.graph.output_node().args[0]
-        results = results if isinstance(results, (tuple, list)) else [results]
-        for k, node in enumerate(results):
-            if not isinstance(node, Node):
+        first_kept = len(self.results) - self.names.kept
+        for k, node in enumerate(self.results):
+            if not isinstance(node, Node) or k >= first_kept and node.op == "placeholder" and node in self.items:
                 continue
-            kept = k >= len(results) - self.names.kept
-            name = node.name if kept else self.names.results[k] if k < len(self.names.results) else f"result {k}"
-            words = ["kept for the backward"] if kept else [detail(node)]
-            item = Item("kept" if kept else "result", [clipped(name), *words], f"{name}: {detail(node)}")
-            self.items[k] = item
+            if node not in self.items and node.op == "placeholder":  # which nothing else reads
+                self.items[node] = self.input_item(node, node.name, "input")
+            name = node.name if k >= first_kept else self.names.results[k]
+            lines = [clipped(name), detail(node)] + (["kept for the backward"] if k >= first_kept else [])
+            self.items[k] = Item(
+                "kept" if k >= first_kept else "result", lines, ": ".join(filter(None, [name, detail(node)]))
+            )
             self.links[node, k] = None
 
     def collapse(self) -> None:
@@ -156,7 +182,7 @@ class Drawing:
         self.items = {name: item for name, item in self.items.items() if name not in inside}
 
     def break_cycles(self) -> None:
-        """Fusion leaves no program waiting for itself; should views make it look so, the frames go, and the boxes stay."""
+        """Fusion leaves no program waiting for itself. Should views make it look so, the frames go, the boxes stay."""
         outer = {(self.outer(a), self.outer(b)) for a, b in self.links}
         names = dict.fromkeys(map(self.outer, self.items))
         try:
@@ -179,15 +205,15 @@ class Drawing:
                 sizes["frame", item.group] = frames[item.group].size
             else:
                 sizes[name] = item.size
-        edges: dict[Edge, bool] = {}
+        edges: dict[Edge, None] = {}
         for a, b in self.links:
             above, below = frames.get(self.items[a].group), frames.get(self.items[b].group)
             if above is None or above is not below:
                 source = (a, 0.0) if above is None else (above.name, above.leaves(a))
                 target = (b, 0.0) if below is None else (below.name, below.enters(a))
-                edges[Edge(source[0], target[0], source[1], target[1])] = below is None
+                edges[Edge(source[0], target[0], source[1], target[1])] = None
         layout = arranged(sizes, list(edges))
-        result = Picture(routes=list(layout.routes), ends=list(edges.values()), width=layout.width, height=layout.height)
+        result = Picture(routes=list(layout.routes), ends=[True] * len(edges), width=layout.width, height=layout.height)
         result.boxes = [(self.items[name], box) for name, box in layout.boxes.items() if name in self.items]
         for number, inner in frames.items():
             self.put(result, number, inner, layout.boxes[inner.name])
@@ -219,8 +245,9 @@ class Drawing:
         edges += [Edge(("in", a), b) for a, b in self.links if a in given and b in inside]
         edges += [Edge(a, ("out", a)) for a in taken]
         ports = [("in", a) for a in given], [("out", a) for a in taken]
-        sizes = {name: self.items[name].size for name in names} | dict.fromkeys([*ports[0], *ports[1]], (8.0, 0.0))
-        layout = arranged(sizes, edges, *ports, head=HEAD if given else 0.0)
+        sizes = {name: self.items[name].size for name in names}
+        sizes |= dict.fromkeys(ports[0], (8.0, HEAD)) | dict.fromkeys(ports[1], (8.0, 0.0))
+        layout = arranged(sizes, edges, *ports)
         words = count_of(self.items[name] for name in names)
         above, below = 0.0 if given else HEAD + PADDING, 0.0 if taken else PADDING
         return Inner(number, f"program_{number}: {words}, one pass", layout, edges, above, below)

@@ -51,7 +51,9 @@ class Compilation:
 
     def stages(self, warm_forward: float) -> dict[str, float]:
         backend = sum(seen.seconds for seen in self.seen)
-        made = {stage: sum(seen.captured.seconds.get(stage, 0.0) for seen in self.seen) for stage in ("forward", "backward")}
+        made = {
+            stage: sum(seen.captured.seconds.get(stage, 0.0) for seen in self.seen) for stage in ("forward", "backward")
+        }
         parts = sum(seen.within.get(stage, 0.0) for seen in self.seen for stage in made)
         differentiate = backend - parts
         capture = max(0.0, self.forward_seconds - backend - warm_forward)
@@ -74,7 +76,11 @@ class Observed:
 
 
 def observe(
-    f: Function, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, object] | None, dynamic: bool | None
+    f: Function,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, object] | None,
+    dynamic: bool | None,
 ) -> Observed:
     is_loaded = "torch._dynamo" in sys.modules
     start = time.perf_counter()
@@ -183,12 +189,15 @@ def uncompiled(f: Function) -> Function:
 def fresh(f: Function) -> Function:
     """The same with code of its own: torch keeps what it compiles with the code, and bounds how much."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return f(*args, **kwargs)
+    def calling(self: Function) -> types.FunctionType:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
+        return with_own_code(call)
 
     function = f.__func__ if isinstance(f, types.MethodType) else f
     if not isinstance(function, types.FunctionType) or function.__code__.co_filename.startswith(TORCHS):
-        return with_own_code(call)
+        return calling(f)
     copied = with_own_code(function)
     return types.MethodType(copied, f.__self__) if isinstance(f, types.MethodType) else copied
 
@@ -222,4 +231,4 @@ def input_name(node: torch.fx.Node, parameters: Sequence[str]) -> str:
     place = re.match(r"args\[(\d+)\]", name)
     if place and int(place[1]) < len(parameters):
         name = parameters[int(place[1])] + name[place.end() :]
-    return re.sub(r"^(?:kwargs\['(\w+)'\]|f(?=\.))", lambda found: found[1] or "self", name)
+    return re.sub(r"^kwargs\['(\w+)'\]", r"\1", name)

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from fourfold.explaining.layers import Point
+from fourfold.explaining.layers import Box, Point
 from fourfold.explaining.picture import CHARACTER, HEAD, LINE, Frame, Item, Picture
-from fourfold.explaining.layers import Box
 
+SVG = "http://www.w3.org/2000/svg"
 MARGIN = 12.0
 INK, PALE, EDGE, PAPER = "#212529", "#5c6370", "#7b8494", "#ffffff"
 # Of each kind of box: what fills it, its border, whether that is dashed, and how round it is.
@@ -34,7 +34,7 @@ def svg(picture: Picture, title: str, description: str) -> str:
     if picture.note:
         width, height = max(width, CHARACTER * len(picture.note) + 2 * MARGIN), height + 2 * LINE
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" aria-label="{escape(title)}" '
+        f'<svg xmlns="{SVG}" class="graph" role="img" aria-label="{escape(title)}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
         'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="12">',
         f"<title>{escape(title)}</title>",
@@ -57,17 +57,16 @@ def colour(number: int) -> str:
 
 def frame(one: Frame) -> str:
     ink = colour(one.number)
-    return f'<rect class="frame" {place_of(one.box)} rx="10" fill="{ink}" fill-opacity="0.09" stroke="{ink}" stroke-width="1.5"/>'
+    paint = f'fill="{ink}" fill-opacity="0.09" stroke="{ink}" stroke-width="1.5"'
+    return f'<rect class="frame" {place_of(one.box)} rx="10" {paint}/>'
 
 
 def name_of(one: Frame) -> str:
-    """On a ground of its own, over the arrows that come in."""
-    width = CHARACTER * len(one.name) + 14
-    ground = Box(one.box.x + 6, one.box.y + 6, width, HEAD - 6)
-    return (
-        f'<rect {place_of(ground)} rx="5" fill="{colour(one.number)}"/>'
-        + text(one.name, ground.x + 7, ground.y + 13, "#ffffff", "", "600")
-    )
+    """A bar along the frame's top."""
+    x, y, width = one.box.x, one.box.y, one.box.width
+    bar = f"M{x:.1f} {y + HEAD:.1f}v{10 - HEAD:g}a10 10 0 0 1 10 -10h{width - 20:.1f}a10 10 0 0 1 10 10v{HEAD - 10:g}z"
+    words = text(one.name, one.box.middle, y + 15, "#ffffff", "", "600", "middle")
+    return f'<path d="{bar}" fill="{colour(one.number)}"/>{words}'
 
 
 def box(item: Item, place: Box) -> str:
@@ -76,13 +75,17 @@ def box(item: Item, place: Box) -> str:
         ink = colour(item.group or 0)
         shape = f'<rect {place_of(place)} rx="10" fill="{ink}" fill-opacity="0.12" stroke="{ink}" stroke-width="1.5"/>'
     else:
-        fill, border, dashes, round_ = KINDS["again" if kind == "operator" and item.lines[1].endswith("again") else kind]
+        fill, border, dashes, round_ = KINDS[
+            "again" if kind == "operator" and item.lines[1].endswith("again") else kind
+        ]
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         rounded = min(round_, place.height / 2)
         shape = f'<rect class="box" {place_of(place)} rx="{rounded:g}" fill="{fill}" stroke="{border}"{dashed}/>'
     top = place.y + (place.height - LINE * len(item.lines)) / 2 + 11
     lines = [
-        text(line, place.middle, top + LINE * k, PALE if k else INK, "pale" if k else "ink", "" if k else "600", "middle")
+        text(
+            line, place.middle, top + LINE * k, PALE if k else INK, "pale" if k else "ink", "" if k else "600", "middle"
+        )
         for k, line in enumerate(item.lines)
     ]
     return f'<g class="node {kind}"><title>{escape(item.more)}</title>{shape}{"".join(lines)}</g>'
@@ -109,7 +112,11 @@ def edges(routes: Iterable[list[Point]], ends: Iterable[bool]) -> list[str]:
                 continue
             start = f"M{x:.1f} {y:.1f}"
             bend = (y + to_y) / 2
-            line = f"V{to_y:.1f}" if abs(x - to_x) < 0.05 else f"C{x:.1f} {bend:.1f} {to_x:.1f} {bend:.1f} {to_x:.1f} {to_y:.1f}"
+            line = (
+                f"V{to_y:.1f}"
+                if abs(x - to_x) < 0.05
+                else f"C{x:.1f} {bend:.1f} {to_x:.1f} {bend:.1f} {to_x:.1f} {to_y:.1f}"
+            )
             pieces[start + line] = None
         if at_box:
             x, y = route[-1]

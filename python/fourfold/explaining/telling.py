@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -60,11 +61,15 @@ def graph_of(seen: Seen, place: int | None) -> Graph:
     of = "" if place is None else f" of graph {place}"
     inputs, kept = forward_inputs(seen), kept_by(captured)
     primals = [node for node in captured.forward.graph.graph.nodes if node.op == "placeholder"]
-    forward = half_of(captured.forward, "forward", of, Names(inputs, ["input"] * len(primals), results_of(captured, kept), kept))
+    forward = half_of(
+        captured.forward, "forward", of, Names(inputs, ["input"] * len(primals), results_of(captured, kept), kept)
+    )
     backward = None
     if captured.backward is not None:
         names, kinds = backward_inputs(captured.backward, dict(zip((p.name for p in primals), inputs, strict=True)))
-        backward = half_of(captured.backward, "backward", of, Names(names, kinds, [f"gradient of {name}" for name in inputs]))
+        backward = half_of(
+            captured.backward, "backward", of, Names(names, kinds, [f"gradient of {name}" for name in inputs])
+        )
     return Graph(code_of(captured.graph), captured.runtime, forward, backward)
 
 
@@ -100,7 +105,9 @@ def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
     drawing = Drawing(reading, names)
     programs = tuple(program_of(built, k) for k, built in enumerate(half.compiled.programs))
     outside = outside_of(half, reading)
-    operators = [node for node in reading.graph.nodes if is_operator(node) and (node in reading.run or node in reading.program)]
+    operators = [
+        node for node in reading.graph.nodes if is_operator(node) and (node in reading.run or node in reading.program)
+    ]
     words = [f"{one.name} does {', '.join(one.operators)}." for one in programs]
     words += [f"Torch runs {', '.join(f'{one.count} {one.operator}' for one in outside)}."] if outside else []
     return Half(
@@ -119,7 +126,7 @@ def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
 
 
 def program_of(built: Built, number: int) -> Program:
-    operators = tuple(operator_name(node) for node in built.members if is_operator(node))
+    operators = tuple(operator_name(node) for node in built.members if node.target is not operator.getitem)
     return Program(f"program_{number}", operators, built.program.text(), cpp_of(built))
 
 
@@ -134,7 +141,7 @@ def outside_of(half: record.Half, reading: Reading) -> tuple[Outside, ...]:
     for node in reading.graph.nodes:
         if node in reading.run and is_told(node):
             found[operator_name(node), why_outside(half, node)] += 1
-    return tuple(Outside(operator, count, reason) for (operator, reason), count in found.items())
+    return tuple(Outside(name, count, reason) for (name, reason), count in found.items())
 
 
 def is_told(node: Node) -> bool:

@@ -11,7 +11,7 @@ from fourfold.explaining.explanation import Explanation, Graph, Half, Stage
 COLUMNS = 100
 BYTES = (
     "Counted so: each operator, or program, reads each of its inputs and writes each of its results once; a view moves "
-    "nothing. Before: torch's operators one by one, without what is computed again. After: the programs, and what torch runs."
+    "nothing. Before: torch's operators, without what is computed again. After: programs, and what torch runs."
 )
 
 
@@ -33,7 +33,11 @@ NOTHING = "Torch captured no graph: it found nothing to compute, or could not fo
 
 
 def about_time(explanation: Explanation) -> str:
-    again = "one more compilation" if explanation.compilations == 1 else f"the median of {explanation.compilations} more compilations"
+    again = (
+        "one more compilation"
+        if explanation.compilations == 1
+        else f"the median of {explanation.compilations} more compilations"
+    )
     return f"First: in this process, with all that torch loads on its way. Again: {again}; of later calls their median."
 
 
@@ -74,7 +78,8 @@ def byte_rows(explanation: Explanation) -> list[tuple[str, ...]]:
 
 
 def ratio(half: Half) -> str:
-    return f"{half.bytes_before / half.bytes_after:.1f}× fewer" if half.bytes_before and half.bytes_after else ""
+    fewer = half.bytes_before / half.bytes_after if half.bytes_before and half.bytes_after else 0.0
+    return f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
 
 
 def time_rows(stages: Iterable[Stage]) -> list[tuple[str, ...]]:
@@ -101,7 +106,11 @@ def hanging(line: str, more: int | None = None) -> list[str]:
         return [line.rstrip()]
     own = len(line) - len(line.lstrip()) + 4 if more is None else more
     return textwrap.wrap(
-        line, COLUMNS, subsequent_indent=" " * min(own, COLUMNS // 2), drop_whitespace=True, break_on_hyphens=False,
+        line,
+        COLUMNS,
+        subsequent_indent=" " * min(own, COLUMNS // 2),
+        drop_whitespace=True,
+        break_on_hyphens=False,
         replace_whitespace=False,
     )
 

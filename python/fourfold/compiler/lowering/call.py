@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -136,7 +136,9 @@ def rows(
     return register
 
 
-def refusal(target: object, dtype: torch.dtype, *args: object, **kwargs: object) -> str | None:
+def refusal(
+    target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> str | None:
     """Why this call of an operator that is lowered is left to torch, or None. Tensors may be given as anything but numbers."""
     rule = REFUSALS.get(target)
     return rule(dtype, *args, **kwargs) if rule else None

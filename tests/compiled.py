@@ -1,0 +1,208 @@
+"""Functions for torch.compile's backend "fourfold", and how the tests compare them with eager."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fourfold.compiler.backend import backend
+from fourfold.compiler.record import Record
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, gradient: bool = True, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(dtype).requires_grad_(gradient)
+
+
+def compiled(function: Callable, record: Record | None = None, **settings: object) -> Callable:
+    """With nothing left of earlier compilations."""
+    torch._dynamo.reset()
+    return torch.compile(function, backend=partial(backend, record=record) if record else "fourfold", **settings)
+
+
+def results_of(function: Callable, arguments: tuple, parameters: tuple = ()) -> list[object]:
+    """What a call gives, the gradients of all that takes one, and what became of the arguments."""
+    torch.manual_seed(0)
+    own = [
+        a.detach().clone(memory_format=torch.preserve_format).requires_grad_(a.requires_grad)
+        if isinstance(a, Tensor)
+        else a
+        for a in arguments
+    ]
+    given = function(*own)
+    outputs = list(given) if isinstance(given, (tuple, list)) else [given]
+    differentiable = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
+    gradients: list[object] = []
+    if differentiable:
+        upstream = [draw(*o.shape, dtype=o.dtype, gradient=False, seed=7) for o in differentiable]
+        torch.autograd.backward(differentiable, upstream)
+        gradients = [a.grad for a in own if isinstance(a, Tensor)] + [p.grad for p in parameters]
+    return (
+        [o.detach() if isinstance(o, Tensor) else o for o in outputs]
+        + gradients
+        + [a.detach() for a in own if isinstance(a, Tensor)]
+    )
+
+
+def assert_same(got: list[object], expected: list[object], **tolerance: float) -> None:
+    assert len(got) == len(expected)
+    for mine, theirs in zip(got, expected, strict=True):
+        if isinstance(theirs, Tensor):
+            torch.testing.assert_close(mine, theirs, equal_nan=True, **tolerance)
+            assert mine.stride() == theirs.stride()
+        else:
+            assert mine == theirs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function and what it is called with. programs: in forward and backward together, where that is what matters."""
+
+    name: str
+    call: Callable
+    arguments: tuple
+    tolerance: dict[str, float] = field(default_factory=dict)
+    programs: int | None = None
+    runtime: str = ""  # what of it torch's own runtime is there for
+    dynamic: bool = True  # whether it is also compiled for any sizes
+
+    def check(self, **settings: object) -> Record:
+        record = Record()
+        if isinstance(self.call, nn.Module):
+            eager, ours = copy.deepcopy(self.call), copy.deepcopy(self.call)
+            expected = results_of(eager, self.arguments, tuple(eager.parameters()))
+            got = results_of(compiled(ours, record, **settings), self.arguments, tuple(ours.parameters()))
+        else:
+            expected = results_of(self.call, self.arguments)
+            got = results_of(compiled(self.call, record, **settings), self.arguments)
+        assert_same(got, expected, **self.tolerance)
+        return record
+
+
+def programs_of(record: Record) -> int:
+    halves = [half for captured in record.captured for half in (captured.forward, captured.backward) if half]
+    return sum(len(half.compiled.programs) for half in halves)
+
+
+LOW = {"rtol": 2e-2, "atol": 2e-2}  # eager rounds after each operation, a program at its end
+x46, w6, b4 = draw(4, 6), draw(6, seed=1), draw(4, 1, seed=2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / 4 + 1, -1) @ v
+
+
+def normalised(x: Tensor) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    return torch.utils.checkpoint.checkpoint(lambda z: z.sin().cos().exp(), x, use_reentrant=False)
+
+
+def under_autocast(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.gelu(x @ w) + 1
+
+
+def with_a_break(x: Tensor) -> Tensor:
+    y = x.sin() * 2
+    torch._dynamo.graph_break()
+    return y.cos()
+
+
+def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.sin()
+    return y, y
+
+
+def drawn(x: Tensor) -> Tensor:
+    return F.dropout(x, 0.5) + torch.rand(10) * torch.randn(10)
+
+
+CASES = [
+    Case("sin2_cos2", lambda x: torch.sin(x) ** 2 + torch.cos(x) ** 2, (draw(1000),), programs=2),
+    Case("broadcasts", lambda x, w, b: x * w + b.exp(), (x46, w6, b4)),
+    Case("a_number_in_a_tensor", lambda x, y: x * y + 2, (x46, draw().detach().requires_grad_())),
+    Case("silu_gating", lambda x, g: x * F.silu(g), (draw(100), draw(100, seed=3)), programs=2),
+    Case("layer_norm", lambda x, w, b: F.layer_norm(x, (6,), w, b), (x46, w6, draw(6, seed=5))),
+    Case("rms_norm", lambda x, w: F.rms_norm(x, (6,), w), (x46, w6)),
+    Case("softmax_within", lambda x: F.softmax(x.sin(), -1).cos(), (x46,), programs=2),
+    Case("softmax_along_rows", lambda x: F.softmax(x.sin(), 0).cos(), (x46,)),
+    Case("cross_entropy", lambda x: F.cross_entropy(x, torch.arange(4) % 3), (x46,)),
+    Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
+    Case("sum_of_all", lambda x: x.sin().sum(), (x46,), programs=2),
+    Case("mean_of_all", lambda x: ((x - 1) ** 2).mean(), (draw(40, 60),)),
+    Case("standardised", normalised, (draw(4, 16),)),
+    Case("logsumexp", lambda x: x.logsumexp(-1), (x46,)),
+    Case("extremes", lambda x: x.amax(-1) + x.amin(-1), (x46,)),
+    Case("norm", lambda x: x / x.norm(dim=-1, keepdim=True), (x46,)),
+    Case("transposed", lambda x, y: (x.t() + y).sin(), (x46, draw(6, 4))),
+    Case("with_its_transpose", lambda x: x.relu() + x.relu().t(), (draw(6, 6),)),
+    Case("permuted", lambda x, y: x.sin().permute(2, 0, 1) * y, (draw(2, 3, 4), draw(4, 2, 3))),
+    Case("reshaped", lambda x, y: x.sin().view(2, 12).cos() + y, (draw(2, 3, 4), draw(2, 12)), dynamic=False),
+    Case("reshaped_apart", lambda x, y: (x * y.view(4, 6)).view(2, 2, 6), (x46, draw(24)), dynamic=False),
+    Case("expanded", lambda x: x.expand(5, 10).sin() + 1, (draw(10),)),
+    Case(
+        "channels_last",
+        lambda x: x.relu() * 2,
+        (draw(2, 3, 4, 5).to(memory_format=torch.channels_last).detach().requires_grad_(),),
+    ),
+    Case("no_elements", lambda x: x.sin() * 2, (draw(0, 4),), dynamic=False),
+    Case("powers", lambda x: x**2 + x**3 + x.abs() ** 0.5 + x.abs().sqrt() ** -1, (draw(10),)),
+    Case("choices", lambda x: torch.where(x > 0, x, x.exp() - 1), (draw(10),)),
+    Case("booleans", lambda x, y: (x > 0) & (y < 1) | ~(x != y), (draw(10), draw(10, seed=1))),
+    Case("integers", lambda x: (x * 3 + 1) // 2 - x % 3, (torch.arange(-10, 10),)),
+    Case("small_integers", lambda x: x * x + x, (torch.arange(-128, 127, dtype=torch.int8),)),
+    Case("unsigned", lambda x: (x * 7 - 3) >> 1, (torch.arange(256).to(torch.uint8),)),
+    Case("mixed_types", lambda x, k: x.double() * k + x.long(), (x46, torch.arange(6))),
+    Case("complex", lambda x: (x * x).abs(), (torch.randn(4, dtype=torch.complex64),), programs=0),
+    Case(
+        "bfloat16", lambda x: F.gelu(x).tanh() * 2, (draw(10, 20, dtype=torch.bfloat16).detach().requires_grad_(),), LOW
+    ),
+    Case(
+        "float16",
+        lambda x: F.silu(x) * x.sum(-1, keepdim=True),
+        (draw(4, 8, dtype=torch.float16).detach().requires_grad_(),),
+        LOW,
+    ),
+    Case("a_users_rounding", lambda x: x.to(torch.bfloat16).float() * 3, (x46,)),
+    Case("autocast", under_autocast, (draw(4, 8), draw(8, 8)), LOW),
+    Case("detached", lambda x, y: x.detach() * y + y.detach(), (draw(4), draw(4, seed=1))),
+    Case("without_gradient", lambda x: (x.sin(), x > 0, x.detach().exp()), (draw(4),)),
+    Case("gated_halves", lambda x: F.glu(x), (x46,)),
+    Case("joined", lambda x, y: torch.cat([x.sin(), y.cos()], 1).exp(), (x46, draw(4, 5))),
+    Case("attention", attention, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),
+    Case(
+        "sdpa",
+        partial(F.scaled_dot_product_attention, is_causal=True),
+        tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)),
+    ),
+    Case("embedding", nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8)), (torch.randint(0, 10, (3, 4)),)),
+    Case(
+        "perceptron",
+        nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4), nn.Softmax(-1)),
+        (draw(5, 8),),
+    ),
+    Case(
+        "convolution",
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
+        (draw(2, 3, 8, 8),),
+        {"rtol": 1e-4, "atol": 1e-5},
+        runtime="changed in place",  # the running mean
+    ),
+    Case("changed_in_place", lambda x: x.add_(1).mul(2), (draw(10, gradient=False),), runtime="changed in place"),
+    Case("views_of_inputs", lambda x: (x.view(2, 5), x + 1), (draw(10),), runtime="view"),
+    Case("an_input_itself", lambda x: (x, x.sin()), (draw(10),)),
+    Case("one_result_twice", twice, (draw(10),)),
+    Case("numbers_and_tensors", lambda x: (x.sin(), x.shape[0] + 1), (draw(10),)),
+    Case("random", drawn, (draw(10),), runtime="random"),
+    Case("checkpointed", checkpointed, (draw(10),)),
+    Case("a_graph_break", with_a_break, (draw(10),), programs=4),
+]

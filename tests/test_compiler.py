@@ -1,0 +1,431 @@
+"""torch.compile(backend="fourfold") as its users meet it, against eager."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import fourfold
+from compiled import CASES, Case, assert_same, compiled, draw, programs_of, results_of
+from fourfold.compiler import failures, lowering, runtime
+from fourfold.compiler.backend import backend
+from fourfold.compiler.calling import Program
+from fourfold.compiler.record import Record
+from machine import FORK, ROOT
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
+    # torch's own, where it captures what follows a graph break.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+WITH_OURS = fourfold._native.module is not None
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+
+
+@pytest.fixture(params=["fourfold", "torch"])
+def whose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who runs forward and backward: our node of autograd, or AOTAutograd's wrappers."""
+    if request.param == "torch":
+        monkeypatch.setattr(runtime, "obstacle", lambda *_: "a test asks for torch's runtime")
+    elif not WITH_OURS:
+        pytest.skip("this build has no calls compiled for this torch")
+    return request.param
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_as_eager(case: Case, whose: str) -> None:
+    record = case.check()
+    if case.programs is not None:
+        assert programs_of(record) == case.programs
+    if whose == "fourfold":
+        reasons = [captured.runtime for captured in record.captured]
+        assert all(
+            case.runtime in reason if case.runtime else not reason or "number" in reason for reason in reasons
+        ), reasons
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.dynamic], ids=lambda case: case.name)
+def test_for_any_sizes(case: Case) -> None:
+    case.check(dynamic=True)
+
+
+def test_one_compilation_serves_all_sizes() -> None:
+    record = Record()
+    call = compiled(lambda x, w: torch.softmax(x * w, -1).sum(0), record, dynamic=True)
+    for rows, columns in ((3, 5), (8, 100), (40, 3000)):
+        x, w = draw(rows, columns), draw(columns)
+        torch.testing.assert_close(call(x, w), torch.softmax(x * w, -1).sum(0))
+    assert len(record.captured) == 1
+
+
+def test_a_dimension_that_is_marked_dynamic() -> None:
+    record = Record()
+    call = compiled(lambda x: x.sin() * x.shape[0], record, fullgraph=True)
+    for rows in (3, 4, 50):
+        x = draw(rows, 4, gradient=False)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(call(x), x.sin() * rows)
+    assert len(record.captured) == 1
+
+
+def test_the_second_derivative_is_refused(whose: str) -> None:
+    x = draw(5)
+    (grad,) = torch.autograd.grad(compiled(torch.sin)(x).sum(), x, create_graph=True)
+    assert grad.requires_grad
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        grad.sum().backward()
+
+
+def test_a_graph_that_is_kept_is_differentiated_again(whose: str) -> None:
+    x = draw(5)
+    y = compiled(lambda x: x.sin().exp())(x)
+    first = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    second = torch.autograd.grad(y.sum(), x)
+    assert_same(list(first), list(second))
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(y.sum(), x)
+
+
+def test_a_result_that_is_changed_is_not_differentiated_wrongly(whose: str) -> None:
+    x = draw(5)
+    y = compiled(torch.exp)(x)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_gradients_of_some_results(whose: str) -> None:
+    x, y = draw(5), draw(5, seed=1)
+
+    def pair(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin() * y, y.exp()
+
+    call = compiled(pair)
+    for chosen in (0, 1):
+        got = torch.autograd.grad(call(x, y)[chosen].sum(), (x, y), allow_unused=True)
+        expected = torch.autograd.grad(pair(x, y)[chosen].sum(), (x, y), allow_unused=True)
+        for mine, theirs in zip(got, expected, strict=True):
+            torch.testing.assert_close(mine, torch.zeros(5) if theirs is None else theirs)
+
+
+def test_an_expanded_gradient_and_one_that_is_transposed(whose: str) -> None:
+    x = draw(4, 6)
+    call = compiled(lambda x: (x.sin() @ x.t()).exp() + 1)
+    for upstream in (torch.ones(()).expand(4, 4), draw(4, 4, gradient=False).t()):
+        (got,) = torch.autograd.grad(call(x), x, upstream)
+        (expected,) = torch.autograd.grad((x.sin() @ x.t()).exp() + 1, x, upstream)
+        torch.testing.assert_close(got, expected)
+
+
+def test_nothing_is_kept_past_its_use(whose: str) -> None:
+    """A result that the backward needs is not kept by a circle through its own node."""
+    x = draw(1000)
+    call = compiled(torch.exp)
+    call(x)
+    gc.collect()
+    gc.disable()
+    try:
+        y = call(x)
+        ref = weakref.ref(y)
+        del y
+        assert ref() is None
+    finally:
+        gc.enable()
+
+
+def test_hooks_see_what_is_kept() -> None:
+    seen = []
+    call = compiled(lambda x: x.sin() * x)
+    x = draw(4)
+    call(x)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.shape) or t, lambda t: t):
+        y = call(x)
+    y.sum().backward()
+    assert seen
+    torch.testing.assert_close(x.grad, x.cos() * x + x.sin())
+
+
+def test_compiled_autograd() -> None:
+    call = compiled(lambda x: x.sin().exp())
+    x = draw(10)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        for _ in range(2):
+            x.grad = None
+            call(x).sum().backward()
+            torch.testing.assert_close(x.grad, x.cos() * x.sin().exp())
+
+
+def test_torch_func(whose: str) -> None:
+    x = draw(6, gradient=False)
+    inside = compiled(lambda x: torch.func.grad(lambda z: (z.sin() ** 2).sum())(x))
+    torch.testing.assert_close(inside(x), torch.sin(2 * x))
+    mapped = compiled(lambda x: torch.func.vmap(lambda z: torch.softmax(z, -1))(x.view(2, 3)))
+    torch.testing.assert_close(mapped(x), torch.softmax(x.view(2, 3), -1))
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_transforms_of_a_compiled_function_are_as_other_backends(transform) -> None:
+    def outcome(name: str) -> object:
+        torch._dynamo.reset()
+        call = torch.compile(lambda x: x.sin().sum(), backend=name)
+        x = draw(2, 3, gradient=False) if transform is torch.func.vmap else draw(3, gradient=False)
+        try:
+            return transform(call)(x)
+        except RuntimeError as error:
+            return type(error)
+
+    ours, theirs = outcome("fourfold"), outcome("aot_eager")
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs)
+    else:
+        assert ours == theirs
+
+
+def test_two_threads_at_once() -> None:
+    call = compiled(lambda x: torch.softmax(x.sin(), -1).exp(), dynamic=True)
+    call(draw(4, 6)).sum().backward()
+    failed: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for k in range(30):
+                x = draw(3 + k % 5, 7, seed=seed)
+                y = call(x)
+                (got,) = torch.autograd.grad(y.square().sum(), x)
+                exact = torch.softmax(x.sin(), -1).exp()
+                torch.testing.assert_close(y, exact)
+                torch.testing.assert_close(got, torch.autograd.grad(exact.square().sum(), x)[0])
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def _in_a_child(call, queue) -> None:
+    torch.set_num_threads(1)
+    queue.put(call(torch.ones(5)).tolist())
+
+
+@pytest.mark.skipif(FORK == "spawn", reason="macOS does not bear a fork after torch is loaded")
+def test_after_a_fork() -> None:
+    torch.set_num_threads(1)
+    call = compiled(lambda x: x.sin() + 1)
+    expected = call(torch.ones(5)).tolist()
+    context = multiprocessing.get_context(FORK)
+    queue = context.Queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = context.Process(target=_in_a_child, args=(call, queue))
+        child.start()
+    assert queue.get(timeout=60) == expected
+    child.join()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_data_parallel_training() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 1))
+    x = draw(6, 4, gradient=False)
+    expected = results_of(model, (x,), tuple(model.parameters()))
+    model.zero_grad()
+    torch._dynamo.reset()
+    parallel = torch.compile(nn.parallel.DistributedDataParallel(model), backend="fourfold")
+    got = results_of(parallel, (x,), tuple(model.parameters()))
+    assert_same(got, expected)
+    del parallel
+    torch._dynamo.reset()
+
+
+def test_more_elements_than_an_int() -> None:
+    count = 2**31 + 5
+    x = torch.zeros(count, dtype=torch.uint8)
+    x[-3:] = torch.tensor([1, 2, 3])
+    y = compiled(lambda x: x * 2 + 1)(x)
+    assert y[-4:].tolist() == [1, 3, 5, 7]
+    assert y[: 2**31].max().item() == 1
+
+
+@pytest.mark.parametrize("options", [None, {}, {"reductions": False}, {"min_elements": 10**6}, {"trace": True}])
+def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None:
+    record = Record()
+    torch._dynamo.reset()
+    call = torch.compile(
+        lambda x: torch.softmax(x * 2, -1), backend=lambda *a: backend(*a, options=options, record=record)
+    )
+    x = draw(4, 6, gradient=False)
+    with caplog.at_level(logging.INFO, logger="fourfold.compiler"):
+        torch.testing.assert_close(call(x), torch.softmax(x * 2, -1))
+    graph = record.captured[0].forward.compiled
+    reasons = set(graph.left.values())
+    assert len(graph.programs) == (0 if options == {"min_elements": 10**6} else 1)
+    assert reasons == ({"fewer than 1000000 elements"} if options == {"min_elements": 10**6} else set())
+    assert ("aten._softmax" in graph.source) == (options in ({"reductions": False}, {"min_elements": 10**6}))
+    assert ("fourfold program 1" in caplog.text) == (options == {"trace": True})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fuse": True}, "fourfold: expected an option of min_elements, reductions, .*, but got 'fuse'"),
+        ({"reductions": 1}, "fourfold: expected option reductions to be True or False, but got 1"),
+        ({"min_elements": -1}, "fourfold: expected option min_elements to be a number of at least 0, but got -1"),
+        ({"min_elements": True}, "fourfold: expected option min_elements to be a number of at least 0, but got True"),
+    ],
+)
+def test_options_that_there_are_not(options: dict, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence):
+        compiled(torch.sin, options=options)(torch.ones(3))
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowering with a fault."""
+
+    def fault(call: object, x: object) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setitem(lowering.POINTWISE, torch.ops.aten.sin.default, fault)
+    monkeypatch.setattr(failures, "_reported", set())
+
+
+@pytest.mark.usefixtures("failing")
+def test_an_internal_failure_leaves_the_group_to_torch_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    x = draw(4, gradient=False)
+    with pytest.warns(
+        RuntimeWarning, match="could not compute aten.sin.default in a program, and leaves it to torch"
+    ) as seen:
+        torch.testing.assert_close(compiled(lambda x: x.sin() + 1)(x), x.sin() + 1)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(lambda x: x.sin() * 2)(x), x.sin() * 2)
+
+
+@pytest.mark.usefixtures("failing")
+def test_an_internal_failure_is_an_error_where_that_is_asked_for() -> None:
+    with pytest.raises(Exception, match="a fault of ours"):
+        compiled(lambda x: x.sin() + 1)(torch.ones(3))
+
+
+def test_a_program_that_fails_when_it_runs_is_done_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    call = compiled(lambda x: torch.cat([x.sin() + 1, x.view(-1)]), record)
+    x = draw(4, gradient=False)
+    call(x)
+    run = record.captured[0].forward.compiled.run
+    with pytest.warns(RuntimeWarning, match="leaves it to torch: ValueError: program: expected"):
+        (got,) = run([x.double()])
+    torch.testing.assert_close(got, torch.cat([x.double().sin() + 1, x.double()]))
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    with pytest.raises(ValueError, match="program: expected another dtype"):
+        run([x.double()])
+
+
+def test_strictness_is_1_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "yes")
+    with pytest.raises(ValueError, match="FOURFOLD_STRICT is yes; set it to 1"):
+        failures.is_strict()
+
+
+def run_python(code: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout + run.stderr
+
+
+def test_the_name_works_without_importing_fourfold_and_loads_nothing_of_inductor() -> None:
+    """Beyond what aot_eager loads."""
+    code = (
+        "import sys, torch\n"
+        "assert 'fourfold' in torch._dynamo.list_backends()\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "torch.compile(lambda x: x.sin() + 1, backend='{}')(x).sum().backward()\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('torch._inductor', 'sympy.', 'networkx'))))\n"
+    )
+    ours, theirs = (set(run_python(code.format(name)).split()) for name in ("fourfold", "aot_eager"))
+    assert ours <= theirs
+
+
+def test_importing_fourfold_loads_no_compiler() -> None:
+    run_python("import sys, fourfold; assert not {'torch._dynamo', 'fourfold.compiler'} & set(sys.modules)")
+
+
+def test_torchs_logs_show_the_graphs() -> None:
+    code = "import torch; torch.compile(lambda x: x.sin() + 1, backend='fourfold')(torch.ones(3))"
+    assert "torch.ops.aten.sin.default" in run_python(code, TORCH_LOGS="aot_graphs")
+
+
+def test_profilers_show_programs_by_name() -> None:
+    call = compiled(lambda x: x.sin() * 2 + 1)
+    x = draw(1000)
+    call(x).sum().backward()
+    with torch.profiler.profile() as profile:
+        call(x).sum().backward()
+    names = {event.name for event in profile.events()}
+    assert "fourfold_sin_mul_add" in names
+    assert any(name.startswith("fourfold_") and "cos" in name for name in names)
+
+
+def test_stances_and_what_is_disabled() -> None:
+    record = Record()
+
+    @torch.compiler.disable
+    def left(x: torch.Tensor) -> torch.Tensor:
+        assert not torch.compiler.is_compiling()
+        return x + 1
+
+    call = compiled(lambda x: left(x.sin()).cos(), record)
+    x = draw(4, gradient=False)
+    torch.testing.assert_close(call(x), (x.sin() + 1).cos())
+    assert len(record.captured) == 2
+    with torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(call(draw(5, 5, gradient=False)), (draw(5, 5, gradient=False).sin() + 1).cos())
+    assert len(record.captured) == 2
+
+
+def test_dynamos_own_explanation() -> None:
+    torch._dynamo.reset()
+    assert torch._dynamo.explain(lambda x: x.sin() + 1)(torch.ones(3)).graph_count == 1
+
+
+def test_a_compiled_module_is_exported() -> None:
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="fourfold")
+    x = draw(2, 4, gradient=False)
+    expected = model(x)
+    exported = torch.export.export(model, (x,), strict=False)
+    torch.testing.assert_close(exported.module()(x), expected)
+
+
+def test_a_named_program_is_a_callable() -> None:
+    program = Program("fourfold program 1\naxes\nx: float32 = number\noutput x float32 []\n", "a_name")
+    assert program(2.5).item() == 2.5
