@@ -34,6 +34,11 @@ struct Frame {
   int64_t rows;
   int64_t columns;
   bool first;  // of a row's blocks, from which reductions begin
+  // What the next block reads and writes, to be fetched while this one is computed: by the first operation that takes long,
+  // which leaves it empty.
+  static constexpr int most_ahead = 6;
+  int ahead_count = 0;
+  const char* ahead[most_ahead] = {};
 };
 
 // Reductions keep sums and products of float32 in float64.

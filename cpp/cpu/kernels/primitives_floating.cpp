@@ -18,9 +18,12 @@ FOURFOLD_FN Vectorized<T> vector_at(const Elements<T>& in, int64_t k, int64_t co
 }
 
 template <typename T, typename F, typename... Inputs>
-FOURFOLD_FN void map_vectors(int64_t n, T* to, const F& f, const Inputs&... in) {
+FOURFOLD_FN void map_vectors(Frame& frame, int64_t n, T* to, const F& f, const Inputs&... in) {
   constexpr int64_t size = Vectorized<T>::size();
+  const int ahead = frame.ahead_count;
+  frame.ahead_count = 0;
   for (int64_t k = 0; k < n; k += size) {
+    for (int s = 0; s < ahead; ++s) __builtin_prefetch(frame.ahead[s] + k * sizeof(T), 0, 3);
     const int64_t count = n - k < size ? n - k : size;
     const Vectorized<T> result = f(vector_at(in, k, count)...);
     count == size ? result.store(to + k) : result.store(to + k, static_cast<int>(count));
@@ -32,7 +35,7 @@ void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k..
   T* to = static_cast<T*>(frame.slots[at.out].data);
   const auto f = [](const auto&... v) { return Vectorized<T>(Of<op>::of(v...)); };
   if constexpr (program::describe(op).cost >= dear) {
-    map_vectors<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);
+    map_vectors<T>(frame, n, to, f, elements<T>(frame.slots[at.in[k]])...);
   } else {
     map<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);
   }

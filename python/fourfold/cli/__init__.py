@@ -1,4 +1,4 @@
-"""The command line: ``python -m fourfold {info,demo,bench,profile}``."""
+"""The command line: ``python -m fourfold {info,demo,bench,profile,explain}``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import fourfold
 from fourfold import _cmake, demo
-from fourfold.cli import bench, info, profile
+from fourfold.cli import bench, explain, info, profile
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
@@ -27,6 +27,7 @@ examples:
   python -m fourfold bench cell      the C++ extension tutorial's table: one step of the LLTM
   python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron
   python -m fourfold profile run.py  run a script, and print which operators took the time
+  python -m fourfold explain run:f --shapes 1000   what torch.compile(backend="fourfold") makes of a function
   python -m fourfold --cmake-dir     what a C++ program's CMake takes as fourfold_DIR"""
 
 INFO = """\
@@ -82,6 +83,7 @@ def build_parser() -> Parser:
     add_demo(commands)
     add_bench(commands)
     profile.add_to(commands)
+    explain.add_to(commands)
     return parser
 
 

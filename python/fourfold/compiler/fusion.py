@@ -19,6 +19,13 @@ from fourfold.compiler.views import VIEWS, Size, is_one, same, shape_of, viewed
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
 MOST_INPUTS = 64
+# What torch traces with another dtype than it gives: statistics of low precision.
+MISTRACED = frozenset(
+    {
+        torch.ops.aten._native_batch_norm_legit_functional.default,
+        torch.ops.aten._batch_norm_with_update_functional.default,
+    }
+)
 
 
 @dataclass(eq=False)
@@ -59,6 +66,8 @@ def can_be_held(value: torch.Tensor) -> bool:
 def can_be_read(node: Node) -> bool:
     """Whether a program can take it: a tensor of a known kind in the CPU's memory, or a number."""
     value = node.meta.get("val")
+    if node.target is operator.getitem and node.args[0].target in MISTRACED:
+        return False
     if is_tensor(value):
         return can_be_held(value)
     return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))

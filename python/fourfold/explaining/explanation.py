@@ -57,7 +57,7 @@ class Graph:
     """One graph that torch captured."""
 
     code: str
-    runtime: str
+    runtime: str  # why torch's own runtime calls the two; nothing where fourfold's does
     forward: Half
     backward: Half | None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 APART = 22.0  # of two boxes side by side
 LANE = 14.0  # of an edge that passes a layer
+CENTRE = 0.04  # how much it counts that a box is in the middle, against an edge that is straight
 LEAST_GAP, MOST_GAP = 30.0, 74.0  # of two layers
 ORDERINGS, PLACEMENTS, ROUGH = 12, 48, 8  # sweeps; the rough ones look only the way that they go
 
@@ -143,11 +144,11 @@ class Arrangement:
     def order(self) -> None:
         best, fewest = [list(row) for row in self.rows], self.crossings()
         for sweep in range(ORDERINGS):
-            down = sweep % 2 == 0
+            down, at = sweep % 2 == 0, self.ranks()
+            key = self.barycentre(at, down)
             for row in self.rows[1:] if down else self.rows[-2::-1]:
-                at = self.ranks()
-                key = self.barycentre(at, down)
-                row.sort(key=lambda name, key=key: key(name))
+                row.sort(key=key)
+                at.update({name: k for k, name in enumerate(row)})
             count = self.crossings()
             if count < fewest:
                 best, fewest = [list(row) for row in self.rows], count
@@ -214,8 +215,7 @@ class Arrangement:
         """Where its neighbours would have it, and how much that counts: an edge's lanes are to be straight."""
         places = [(x[e.source] + e.leaves - e.enters, weight(e)) for e in self.above[name]] if from_above else []
         places += [(x[e.target] + e.enters - e.leaves, weight(e)) for e in self.below[name]] if from_below else []
-        if not places:
-            return x[name], 0.1
+        places.append((0.0, CENTRE))
         whole = sum(heavy for _, heavy in places)
         return sum(place * heavy for place, heavy in places) / whole, whole
 

@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.building import Built
 from fourfold.compiler.fusion import can_be_computed, keeps_its_place
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, refusal
 from fourfold.compiler.record import Half
 from fourfold.compiler.views import VIEWS, hint
 
@@ -34,6 +34,12 @@ def is_operator(node: Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem or is_view(node):
         return False
     return any(isinstance(value, torch.Tensor) for value in values_of(node)) or keeps_its_place(node)
+
+
+def operators_of(built: Built) -> list[Node]:
+    """What a program computes; of one that only copies, the view that it copies."""
+    computing = [node for node in built.members if is_operator(node)]
+    return computing or [node for node in built.members if node.target is not operator.getitem]
 
 
 def is_recomputed(node: Node) -> bool:
@@ -179,8 +185,12 @@ def why_outside(half: Half, node: Node) -> str:
     if node.target in CONSTANT:
         return "a constant that is kept, or that torch's operators read"
     if node.target in POINTWISE or node.target in ROWS:
+        dtype = next((value.dtype for value in values_of(node) if isinstance(value, torch.Tensor)), torch.float32)
+        refused = refusal(node.target, dtype, node.args, node.kwargs)
+        if refused is not None:
+            return refused
         if not can_be_computed(node):
-            return "a tensor that programs don't take: its dtype, its layout or where it is"
+            return "a tensor that programs don't take, for its dtype, layout, device or origin"
         return "a reduction that isn't over the last dimensions, or reductions are left out"
     return "no operation of programs"
 

@@ -9,7 +9,7 @@ from fourfold.explaining import style
 from fourfold.explaining.explanation import Explanation, Graph, Half, Program, plural
 from fourfold.explaining.picture import MOST
 from fourfold.explaining.svg import SVG
-from fourfold.explaining.text import BYTES, NOTHING, about_time, byte_rows, counted, time_rows
+from fourfold.explaining.text import BYTES, NOTHING, about_time, byte_rows, counted, run_by, time_rows
 
 LEGEND = (
     "A frame is a program: one pass over memory, which keeps nothing of what is between its inputs and its results. "
@@ -41,7 +41,7 @@ def body(explanation: Explanation, links: bool) -> str:
         sections += graph_sections(graph, f" {k}" if several else "")
     if explanation.breaks:
         reasons = "".join(f"<p>{escape(reason)}</p>" for reason in explanation.breaks)
-        sections.append(("Why there are several graphs", reasons))
+        sections.append(("Graph breaks", reasons))
     if explanation.graphs:
         caption = "Bytes that the forward and the backward read and write"
         sections.append(
@@ -66,8 +66,8 @@ def anchor(title: str) -> str:
 
 
 def graph_sections(graph: Graph, number: str) -> list[tuple[str, str]]:
-    about = f'<p class="about">Run by {escape(graph.runtime)}.</p>' if graph.runtime else ""
-    sections = [(f"Captured graph{number}", about + code(graph.code, f"Captured graph{number}"))]
+    about = f'<p class="about">{escape(run_by(graph))}</p>'
+    sections = [(f"Captured graph{number}", code(graph.code, f"Captured graph{number}") + about)]
     for half in graph.halves:
         sections.append((half.name.capitalize() + number, half_text(half, half.name + number)))
     return sections
@@ -77,9 +77,9 @@ def half_text(half: Half, name: str) -> str:
     parts = [f"<p>{escape(half.summary[0].upper() + half.summary[1:])}.</p>"]
     drawing = half.svg.replace(f' xmlns="{SVG}"', "")  # HTML knows it
     parts.append(scroll(drawing, f"Picture of the {name}", "scroll drawn"))
-    parts.append(f'<p class="about">{LEGEND}</p>')
-    if half.collapsed:
-        parts.append(f'<p class="about">The graph has more than {MOST} nodes, so each program is one box.</p>')
+    about = [LEGEND] if half.name == "forward" else []
+    about += [f"The graph has more than {MOST} nodes, so each program is one box."] if half.collapsed else []
+    parts += [f'<p class="about">{escape(words)}</p>' for words in about]
     parts.append(folded(f"The {name} as code", code(half.code, f"The {name} as code")))
     for program in half.programs:
         parts += program_text(program, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from fourfold.explaining.nodes import (
     is_view,
     line_of,
     operator_name,
+    operators_of,
     title,
 )
 
@@ -85,6 +85,7 @@ class Drawing:
         results = reading.graph.output_node().args[0]
         self.results = list(results) if isinstance(results, (tuple, list)) else [results]
         self.kept = set(self.results[len(self.results) - names.kept :])
+        self.computing = {node for built in reading.programs for node in operators_of(built)}
         self.groups = self.groups_of_nodes()
         self.add_nodes()
         self.add_results()
@@ -134,8 +135,7 @@ class Drawing:
     def item(self, node: Node) -> Item:
         group = self.groups.get(node)
         kind = "operator" if group is not None else "torch"
-        member = node in self.reading.program and node.target is not operator.getitem
-        if node.op == "call_function" and not member and not is_operator(node):
+        if node.op == "call_function" and node not in self.computing and not is_operator(node):
             kind = "view"
         words = [detail(node), "again" if is_recomputed(node) and self.is_backward else ""]
         more = f"{node.name} = {operator_name(node)}({', '.join(o.name for o in node.all_input_nodes)})"

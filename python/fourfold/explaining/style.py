@@ -1,4 +1,4 @@
-"""The style sheet of a page, and of what a notebook shows: each rule is for what is within ``.fourfold-explanation``."""
+"""The style sheet of a page, and of what a notebook shows: each rule is for what is in ``.fourfold-explanation``."""
 
 LIGHT = {
     "paper": "#ffffff",
@@ -47,6 +47,7 @@ RULES = """\
 @ pre { margin: 0; padding: 0.8em 1em; white-space: pre; background: none; border: 0; color: inherit; }
 @ pre, @ code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 @ pre, @ code { font-size: 0.82rem; line-height: 1.45; }
+@ h1 code { font-size: 1.6rem; }
 @ code { color: inherit; background: none; padding: 0; }
 @ svg { display: block; max-width: none; margin: 0 auto; }
 @ details { margin: 0.6em 0; }

@@ -40,14 +40,13 @@ def svg(picture: Picture, title: str, description: str) -> str:
         f"<title>{escape(title)}</title>",
         f"<desc>{escape(description)}</desc>",
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6" fill="{PAPER}"/>',
-        f'<g transform="translate({MARGIN:.0f} {MARGIN:.0f})">',
+        *([text(picture.note, MARGIN, MARGIN + LINE, PALE, "pale")] if picture.note else []),
+        f'<g transform="translate({MARGIN:.0f} {height - picture.height - MARGIN:.0f})">',
         *map(frame, picture.frames),
         *edges(picture.routes, picture.ends),
         *map(name_of, picture.frames),
         *(box(item, place) for item, place in picture.boxes),
     ]
-    if picture.note:
-        parts.append(text(picture.note, 0, picture.height + 1.6 * LINE, PALE, "pale"))
     return "\n".join([*parts, "</g>", "</svg>"]) + "\n"
 
 

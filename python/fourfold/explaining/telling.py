@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 import fourfold
 from fourfold.compiler import record
 from fourfold.compiler.building import Built
 from fourfold.explaining.explanation import Explanation, Graph, Half, Outside, Program, Stage, plural
-from fourfold.explaining.nodes import Reading, code_of, is_operator, is_recomputed, operator_name, why_outside
+from fourfold.explaining.nodes import (
+    Reading,
+    code_of,
+    is_operator,
+    is_recomputed,
+    operator_name,
+    operators_of,
+    why_outside,
+)
 from fourfold.explaining.picture import Drawing, Names
 from fourfold.explaining.running import Observed, Seen
 from fourfold.explaining.svg import svg
 
+MOST_DESCRIBED = 12  # programs, to one who listens
 STAGES = {
     "load": "load torch's compiler",
     "capture": "capture (torch)",
@@ -34,11 +41,12 @@ STAGES = {
 def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
     name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
     cold, warm = observed.cold, observed.warm
-    has_backward = any(seen.captured.backward is not None for seen in observed.seen)
+    absent = set() if any(seen.captured.backward is not None for seen in observed.seen) else {"backward"}
+    absent |= set() if observed.seen else {"differentiate", "forward"}
     stages = [
         Stage(words, cold.get(key), warm.get(key))
         for key, words in STAGES.items()
-        if (key in cold or key in warm) and (key != "backward" or has_backward)
+        if (key in cold or key in warm) and key not in absent
     ]
     return Explanation(
         name.replace("<locals>.", ""),
@@ -52,8 +60,8 @@ def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
 
 def short_reason(reason: str) -> str:
     """Of torch's page of text what it is and why."""
-    kept = [line.strip() for line in reason.splitlines()[:4]]
-    return " ".join(line.removeprefix("Explanation: ") for line in kept if line and not line.startswith("Hint:"))
+    kept = [line.strip().removeprefix("Explanation: ") for line in reason.splitlines()[:2]]
+    return ": ".join(line for line in kept if line and not line.startswith("Hint:"))
 
 
 def graph_of(seen: Seen, place: int | None) -> Graph:
@@ -105,16 +113,13 @@ def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
     drawing = Drawing(reading, names)
     programs = tuple(program_of(built, k) for k, built in enumerate(half.compiled.programs))
     outside = outside_of(half, reading)
-    operators = [
-        node for node in reading.graph.nodes if is_operator(node) and (node in reading.run or node in reading.program)
-    ]
-    words = [f"{one.name} does {', '.join(one.operators)}." for one in programs]
-    words += [f"Torch runs {', '.join(f'{one.count} {one.operator}' for one in outside)}."] if outside else []
+    operators = [node for built in half.compiled.programs for node in operators_of(built)]
+    operators += [node for node in reading.run if is_operator(node)]
     return Half(
         name,
         code_of(half.graph),
         half.compiled.source,
-        svg(drawing.picture(), f"The {name}{of}: {plural(len(operators), 'operator')}", " ".join(words)),
+        svg(drawing.picture(), f"The {name}{of}: {plural(len(operators), 'operator')}", described(programs, outside)),
         programs,
         outside,
         len(operators),
@@ -125,8 +130,16 @@ def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
     )
 
 
+def described(programs: Sequence[Program], outside: Sequence[Outside]) -> str:
+    """What a picture shows, for those who can't see it."""
+    words = [f"{one.name} does {', '.join(one.operators)}." for one in programs[:MOST_DESCRIBED]]
+    words += [f"There are {len(programs)} such programs."] if len(programs) > MOST_DESCRIBED else []
+    words += [f"Torch runs {', '.join(f'{one.count} {one.operator}' for one in outside)}."] if outside else []
+    return " ".join(words)
+
+
 def program_of(built: Built, number: int) -> Program:
-    operators = tuple(operator_name(node) for node in built.members if node.target is not operator.getitem)
+    operators = tuple(map(operator_name, operators_of(built)))
     return Program(f"program_{number}", operators, built.program.text(), cpp_of(built))
 
 
@@ -139,10 +152,6 @@ def cpp_of(built: Built) -> str | None:
 def outside_of(half: record.Half, reading: Reading) -> tuple[Outside, ...]:
     found: Counter[tuple[str, str]] = Counter()
     for node in reading.graph.nodes:
-        if node in reading.run and is_told(node):
+        if node in reading.run and is_operator(node):
             found[operator_name(node), why_outside(half, node)] += 1
     return tuple(Outside(name, count, reason) for (name, reason), count in found.items())
-
-
-def is_told(node: Node) -> bool:
-    return node.op == "call_function" and is_operator(node)

@@ -22,7 +22,7 @@ def as_text(explanation: Explanation) -> str:
     if not explanation.graphs:
         lines += [NOTHING, ""]
     if explanation.breaks:
-        lines += ["Why there are several graphs", *flow(explanation.breaks), ""]
+        lines += ["Graph breaks", *flow(explanation.breaks), ""]
     if explanation.graphs:
         lines += ["Bytes moved", *columns(byte_rows(explanation)), *flow([BYTES]), ""]
     lines += ["Time", *columns(time_rows(explanation.stages)), *flow([about_time(explanation)])]
@@ -44,7 +44,7 @@ def about_time(explanation: Explanation) -> str:
 def graph_lines(graph: Graph, number: str) -> list[str]:
     lines = [f"Captured graph{number}", *code(graph.code), ""]
     for half in graph.halves:
-        lines += [f"{half.name.capitalize()}{number}: {half.summary}"]
+        lines += hanging(f"{half.name.capitalize()}{number}: {half.summary}", 2)
         for program in half.programs:
             lines += flow([f"{program.name} does {counted(program.operators)}"])
             lines += code(program.text, 4)
@@ -52,14 +52,15 @@ def graph_lines(graph: Graph, number: str) -> list[str]:
                 lines += flow([f"{program.name} as C++"])
                 lines += code(program.cpp, 4)
         if half.outside:
-            lines += [f"  {graph_outside(half)}", *outside(half)]
+            lines += [f"  outside programs in the {half.name}", *outside(half)]
         lines.append("")
-    lines[-1:] = [f"Run by {graph.runtime}", ""] if graph.runtime else [""]
-    return lines
+    return [*lines[:-1], *flow([run_by(graph)]), ""]
 
 
-def graph_outside(half: Half) -> str:
-    return f"outside programs in the {half.name}:"
+def run_by(graph: Graph) -> str:
+    if graph.runtime:
+        return f"Called through torch's own runtime: {graph.runtime}."
+    return "Called through fourfold's runtime, one node of autograd in C++."
 
 
 def outside(half: Half) -> list[str]:

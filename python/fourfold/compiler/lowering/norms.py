@@ -45,8 +45,7 @@ def _backward_dims(grad: object, result: object, dim: int, dtype: object) -> lis
 @rows(aten._softmax_backward_data.default, dims=_backward_dims, results=ELEMENT)
 def softmax_backward(call: Call, grad: Operand, result: Operand, dim: int, dtype: torch.dtype) -> Value:
     g, y = call(grad), call(result)
-    product = call.op("mul", g, y)
-    return call.op("sub", product, call.op("mul", y, call.op("sum", product)))
+    return call.op("mul", call.op("sub", g, call.op("sum", call.op("mul", g, y))), y)
 
 
 @rows(aten._log_softmax_backward_data.default, dims=_backward_dims, results=ELEMENT)

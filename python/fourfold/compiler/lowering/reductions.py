@@ -118,6 +118,11 @@ def vector_norm(
     return call.op("pow", total, 1 / ord)
 
 
+@rows(aten.norm.Scalar, aten.norm.ScalarOpt_dim, dims=_norm_dims, results=_norm_kept)
+def norm(call: Call, x: Operand, p: Number | None = 2, dim: object = None, keepdim: bool = False) -> Value:
+    return vector_norm(call, x, 2 if p is None else p)
+
+
 @rows(aten.logsumexp.default, dims=of_dims, results=kept_dims)
 def logsumexp(call: Call, x: Operand, dim: object, keepdim: bool = False) -> Value:
     value = call(x)

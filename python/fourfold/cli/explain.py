@@ -1,0 +1,127 @@
+"""``python -m fourfold explain``: what torch.compile(backend="fourfold") makes of a function, as text and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold.cli.usage import MOST, Parser, UsageError, output_file
+
+TEXT = """\
+Compile a function with torch.compile(backend="fourfold"), run it forward and backward on random tensors, and print what
+became of it: the captured graph, the programs, what torch still runs and why, the bytes moved, and the time of each
+stage. With --save also one HTML page, with pictures of both graphs, that opens without a network."""
+
+EXAMPLES = """\
+examples:
+  python -m fourfold explain waves:power --shapes 1000              power(x) of waves.py, in this directory
+  python -m fourfold explain waves:power --shapes 16x128 --save power.html
+  python -m fourfold explain package.models:block --shapes 8x64 --shapes 64 --dtype bfloat16 --no-grad
+  python -m fourfold explain torch.nn.functional:gelu --shapes 1000"""
+
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
+
+
+def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
+    text = "say what torch.compile makes of a function"
+    parser = commands.add_parser("explain", help=text, description=TEXT, epilog=EXAMPLES)
+    what = "a function or a module's instance, by the name of the Python module that it is in"
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help=what)
+    shapes = "of a tensor that it is given, such as 16x128, or scalar; once for each"
+    parser.add_argument("--shapes", type=shape, action="append", required=True, metavar="SHAPE", help=shapes)
+    dtype = f"of the tensors: {', '.join(DTYPES)} (%(default)s)"
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=dtype)
+    grad = "whether the tensors require a gradient (where their dtype can have one)"
+    parser.add_argument("--grad", action=argparse.BooleanOptionalAction, help=grad)
+    parser.add_argument("--save", type=output_file, metavar="FILE", help="also write an HTML page to FILE")
+    parser.set_defaults(run=run)
+
+
+def shape(text: str) -> tuple[int, ...]:
+    words = [] if text == "scalar" else text.replace("×", "x").split("x")
+    sizes = tuple(int(word) if word.isdecimal() and len(word) < 16 else -1 for word in words)
+    if any(not 0 <= size <= MOST for size in sizes):
+        raise argparse.ArgumentTypeError(f"expected sizes such as 16x128, or scalar, but got {text!r}")
+    return sizes
+
+
+def run(options: argparse.Namespace) -> int:
+    dtype = getattr(torch, options.dtype)
+    if options.grad and not dtype.is_floating_point:
+        raise UsageError(f"explain: expected --grad only with a floating-point --dtype, but got {options.dtype}")
+    with current_directory_first():
+        f = function(options.function)
+        generator = torch.Generator().manual_seed(0)
+        inputs = [random(sizes, dtype, generator) for sizes in options.shapes]
+        if dtype.is_floating_point:
+            inputs = [tensor.requires_grad_(options.grad is not False) for tensor in inputs]
+        expect_arguments(options.function, f, inputs)
+        explanation = fourfold.explain(f, *inputs)
+    print(explanation)
+    if options.save is not None:
+        explanation.save(options.save)
+        print(f"\nPage: {options.save}")
+    return 0
+
+
+def random(sizes: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(sizes, generator=generator).to(dtype)
+    return torch.randint(0, 2 if dtype == torch.bool else 10, sizes, generator=generator).to(dtype)
+
+
+@contextlib.contextmanager
+def current_directory_first() -> Iterator[None]:
+    """As python -m has it, also where this is called from elsewhere."""
+    path = sys.path[:]
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def function(name: str) -> Callable[..., Any]:
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise UsageError(f"explain: expected a function as module:function, but got {name!r}")
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # of the package that it is in; a relative name
+        found = None
+    if found is None:
+        raise UsageError(f"explain: expected a module that python can import, but there is none named {module!r}")
+    value: Any = importlib.import_module(module)
+    for part in path.split("."):
+        if not hasattr(value, part):
+            raise UsageError(f"explain: expected a function of {module}, but it has no {path!r}")
+        value = getattr(value, part)
+    if not callable(value) or isinstance(value, type):
+        kind = "class" if isinstance(value, type) else type(value).__name__
+        raise UsageError(f"explain: expected a function or a module's instance, but {name} is a {kind}")
+    return value
+
+
+def expect_arguments(name: str, f: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> None:
+    try:
+        signature = inspect.signature(getattr(f, "forward", f))
+    except (TypeError, ValueError):  # a builtin doesn't say
+        return
+    try:
+        signature.bind(*inputs)
+    except TypeError as error:
+        given = f"{len(inputs)} of --shapes"
+        raise UsageError(
+            f"explain: expected a shape for each argument of {name}{signature}, but got {given}: {error}"
+        ) from error

@@ -1,0 +1,142 @@
+"""torch's own operator samples (op_db) for the compiler: which entries, which of their samples, and how results compare.
+
+An entry is fused where its forward becomes a program for at least one sample; ``LEFT`` says which are not, and why."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from fourfold.compiler.program import KINDS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch's own, of what its tests would like to be installed
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo.core import (
+        BinaryUfuncInfo,
+        OpInfo,
+        ReductionOpInfo,
+        SampleInput,
+        UnaryUfuncInfo,
+    )
+
+# Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.
+PLAIN = """
+    addcdiv addcmul aminmax clamp clone dist full_like lerp linalg.matrix_norm linalg.norm
+    linalg.norm.subgradients_at_zero linalg.vecdot log_softmax log_softmax.with_dtype logaddexp2 logsumexp
+    masked.log_softmax masked.logaddexp masked.normalize masked.softmax masked.softmin masked_fill
+    max.reduction_no_dim max.reduction_with_dim min.reduction_no_dim min.reduction_with_dim native_dropout_backward
+    native_group_norm native_layer_norm nn.functional.batch_norm nn.functional.binary_cross_entropy
+    nn.functional.binary_cross_entropy_with_logits nn.functional.cosine_embedding_loss
+    nn.functional.cosine_similarity nn.functional.cross_entropy nn.functional.gelu nn.functional.glu
+    nn.functional.group_norm nn.functional.hardswish nn.functional.hinge_embedding_loss nn.functional.huber_loss
+    nn.functional.instance_norm nn.functional.kl_div nn.functional.l1_loss nn.functional.layer_norm
+    nn.functional.leaky_relu nn.functional.local_response_norm nn.functional.margin_ranking_loss
+    nn.functional.mse_loss nn.functional.multilabel_soft_margin_loss nn.functional.nll_loss nn.functional.normalize
+    nn.functional.pairwise_distance nn.functional.poisson_nll_loss nn.functional.rms_norm
+    nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.softmin
+    nn.functional.softmin.with_dtype nn.functional.triplet_margin_loss norm norm.fro norm.inf ones_like outer renorm
+    softmax softmax.with_dtype _softmax_backward_data std_mean std_mean.unbiased sum_to_size to
+    torch.ops.aten._safe_softmax.default var_mean var_mean.unbiased where zeros_like
+""".split()
+
+# Entries whose result is another each time, or that need a GPU.
+APART = {
+    "nn.functional.rrelu": "draws random numbers",
+    "jiterator_unary": "CUDA's alone",
+    "jiterator_binary": "CUDA's alone",
+    "jiterator_binary_return_by_ref": "CUDA's alone",
+}
+
+_SPECIAL = """
+    airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 chebyshev_polynomial_t chebyshev_polynomial_u
+    chebyshev_polynomial_v chebyshev_polynomial_w erfcx hermite_polynomial_h hermite_polynomial_he i0e i1 i1e
+    laguerre_polynomial_l legendre_polynomial_p log_ndtr modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
+    modified_bessel_k1 ndtri polygamma.special_polygamma_n_0 scaled_modified_bessel_k0 scaled_modified_bessel_k1
+    shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+    shifted_chebyshev_polynomial_w spherical_bessel_j0 zeta
+""".split()
+SPECIAL = "a special function that programs lack"
+COMPLEX = "its result is complex"
+NOTHING = "nothing is computed"
+PLACES = "it looks for places, not values"
+
+# Entries whose forward is left to torch whole, and why.
+LEFT = {
+    **{f"special.{name}": SPECIAL for name in _SPECIAL},
+    **{f"polygamma.polygamma_n_{n}": SPECIAL for n in range(5)},
+    **{f"mvlgamma.mvlgamma_p_{p}": SPECIAL for p in (1, 3, 5)},
+    **dict.fromkeys(("digamma", "erfinv", "i0", "igamma", "igammac", "lgamma"), SPECIAL),
+    **dict.fromkeys(("cdouble", "cfloat", "chalf", "complex", "polar"), COMPLEX),
+    **dict.fromkeys(("conj", "conj_physical", "positive", "real"), NOTHING),
+    **dict.fromkeys(("full_like", "ones_like", "zeros_like"), NOTHING),
+    **dict.fromkeys(("argmax", "argmin", "masked.argmax", "masked.argmin"), PLACES),
+    **dict.fromkeys(("max.reduction_with_dim", "min.reduction_with_dim", "nn.functional.nll_loss"), PLACES),
+    "frexp": "it takes numbers apart, into bits",
+    "gcd": "of integers, by a loop of its own for each",
+    "lcm": "of integers, by a loop of its own for each",
+    "hash_tensor": "of bits",
+    "nextafter": "of bits",
+    "nn.functional.binary_cross_entropy": "torch checks that its input is between 0 and 1; the backward is fused",
+}
+
+DIVISION = "torch raises an error where an integer is divided by zero"
+# The same of integers, of which torch's kernels then do all.
+LEFT_OF_INTEGERS = {
+    **dict.fromkeys(("div.floor_rounding", "div.trunc_rounding", "floor_divide", "fmod", "remainder"), DIVISION),
+    **dict.fromkeys(("__rmod__",), DIVISION),
+    **dict.fromkeys(("pow", "__rpow__"), "torch raises an error for a negative power of an integer"),
+}
+
+
+def is_chosen(entry: OpInfo) -> bool:
+    if entry.full_name in APART:
+        return False
+    return isinstance(entry, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)) or entry.full_name in PLAIN
+
+
+ENTRIES = {entry.full_name: entry for entry in op_db if is_chosen(entry)}
+
+
+def left_to_torch(name: str, dtype: torch.dtype) -> str | None:
+    """Why no sample of that dtype makes a program of its forward, or None where one has to."""
+    if dtype not in KINDS:
+        return "no dtype of programs"
+    if not dtype.is_floating_point and name in LEFT_OF_INTEGERS:
+        return LEFT_OF_INTEGERS[name]
+    return LEFT.get(name)
+
+
+# Which samples.
+
+
+def tensors_of(sample: SampleInput) -> list[Tensor]:
+    flat, _ = tree_flatten((sample.input, sample.args, sample.kwargs))
+    return [value for value in flat if isinstance(value, Tensor)]
+
+
+def features(sample: SampleInput) -> frozenset[str]:
+    """What a sample shows: of each tensor its rank and layout, and whether it is empty; which numbers come beside them."""
+    tensors = tensors_of(sample)
+    shapes = {tuple(t.shape) for t in tensors}
+    found = {f"rank {t.dim()}" for t in tensors} | {f"keyword {name}" for name in sample.kwargs}
+    found |= {f"argument {type(value).__name__}" for value in sample.args}
+    found |= {"empty" for t in tensors if t.numel() == 0}
+    found |= {"not contiguous" for t in tensors if not t.is_contiguous()}
+    return frozenset(found | {"broadcasts" for _ in shapes if len(shapes) > 1})
+
+
+def chosen(samples: list[SampleInput], most: int) -> list[SampleInput]:
+    """So many that between them show as much as can be."""
+    result: list[SampleInput] = []
+    seen: set[str] = set()
+    rest = [(features(sample), k) for k, sample in enumerate(samples)]
+    while rest and len(result) < most:
+        best = max(rest, key=lambda pair: (len(pair[0] - seen), -pair[1]))
+        rest.remove(best)
+        seen |= best[0]
+        result.append(samples[best[1]])
+    return result

@@ -1,0 +1,111 @@
+"""A sample of torch's through the compiler and through eager: values, gradients, and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from compiler_operators import OpInfo, SampleInput, tensors_of
+from fourfold.compiler.backend import backend
+from fourfold.compiler.record import Captured, Record
+
+LOW = (torch.float16, torch.bfloat16)
+# What is computed in float32 within a program, in eager is rounded after each operation, so that either may be nearer to the
+# result without rounding: it is enough to be near to one of the two.
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+@dataclass
+class Problem:
+    """One sample as a function of its tensors."""
+
+    call: Callable[..., list[Tensor]]
+    tensors: list[Tensor]
+    has_gradient: bool
+
+    @classmethod
+    def of(cls, entry: OpInfo, sample: SampleInput, has_gradient: bool) -> Problem:
+        flat, structure = tree_flatten((sample.input, sample.args, sample.kwargs))
+
+        def call(*tensors: Tensor) -> list[Tensor]:
+            rest = iter(tensors)
+            values = [next(rest) if isinstance(value, Tensor) else value for value in flat]
+            first, args, kwargs = tree_unflatten(values, structure)
+            return [r for r in tree_flatten(entry.op(first, *args, **kwargs))[0] if isinstance(r, Tensor)]
+
+        return cls(call, tensors_of(sample), has_gradient)
+
+    def leaves(self, dtype: torch.dtype | None = None) -> list[Tensor]:
+        found = []
+        for tensor in self.tensors:
+            leaf = tensor.detach()
+            leaf = leaf.to(dtype) if dtype and leaf.is_floating_point() else leaf
+            found.append(leaf.requires_grad_(tensor.requires_grad))
+        return found
+
+    def results(self, function: Callable[..., list[Tensor]], dtype: torch.dtype | None = None) -> list[Tensor | None]:
+        """What it gives, and the gradients of a weighted sum of that."""
+        leaves = self.leaves(dtype)
+        outputs = list(function(*leaves))
+        found: list[Tensor | None] = [o.detach() for o in outputs]
+        smooth = [o for o in outputs if o.requires_grad]
+        inputs = [leaf for leaf in leaves if leaf.requires_grad]
+        if self.has_gradient and smooth and inputs:
+            generator = torch.Generator().manual_seed(3)
+            weights = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in smooth]
+            found += torch.autograd.grad(smooth, inputs, weights, allow_unused=True)
+        return found
+
+    def compiled(self) -> tuple[Callable[..., list[Tensor]], Captured]:
+        """As the backend compiles it when Dynamo gives it to it."""
+        record = Record()
+        return backend(module_of(self.call, len(self.tensors)), self.leaves(), record=record), record.captured[0]
+
+
+def module_of(call: Callable[..., list[Tensor]], count: int) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    inputs = tuple(graph.placeholder(f"x{k}") for k in range(count))
+    graph.output(graph.call_function(call, inputs))
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+
+def expect_as_eager(problem: Problem, function: Callable[..., list[Tensor]]) -> None:
+    """Values, dtypes, shapes, strides and the signs of zeros."""
+    expected = problem.results(problem.call)
+    actual = problem.results(function)
+    assert len(actual) == len(expected)
+    wider: list[Tensor | None] | None = None
+    for k, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert (a is None) == (e is None)
+        if e is None or e.layout != torch.strided:
+            continue
+        assert (a.dtype, a.shape, a.stride()) == (e.dtype, e.shape, e.stride())
+        if not e.is_floating_point():
+            torch.testing.assert_close(a, e, equal_nan=True)
+            continue
+        right = near(a, e)
+        if not right.all() and e.dtype in WIDER:
+            wider = wider or problem.results(problem.call, WIDER[e.dtype])
+            right |= near(a, wider[k].to(e.dtype))
+        assert right.all(), f"{int((~right).sum())} of {right.numel()} differ, such as {first(a, e, ~right)}"
+        signs = torch.signbit(a) != torch.signbit(e)
+        assert not (signs & (a == 0) & (e == 0)).any(), "zeros have another sign"
+
+
+def near(actual: Tensor, expected: Tensor) -> Tensor:
+    """Where they are, within eager's own tolerance. Low precision: what is summed up is rounded before, in eager as in a
+    program, so that a small sum of large terms is no nearer than a rounding of the largest."""
+    rtol, atol = torch.testing._comparison.default_tolerances(expected)
+    if expected.dtype in LOW:
+        finite = expected[torch.isfinite(expected)].abs().double()
+        atol = max(atol, torch.finfo(expected.dtype).eps * finite.max().item() if finite.numel() else 0)
+    return torch.isclose(actual.double(), expected.double(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def first(actual: Tensor, expected: Tensor, where: Tensor) -> str:
+    place = tuple(where.nonzero()[0].tolist())
+    return f"{actual[place].item()!r} instead of {expected[place].item()!r} at {place}"

@@ -1,0 +1,53 @@
+"""torch's own operator samples through the backend: forward and backward as eager's, and fused where that is expected.
+
+Some samples of an entry in a few dtypes; with FOURFOLD_OPERATORS=full in the environment more of them, in all dtypes that the
+entry lists, which takes a quarter of an hour on eight cores."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from compiler_operators import ENTRIES, LEFT, OpInfo, SampleInput, chosen, left_to_torch
+from compiler_samples import Problem, expect_as_eager
+
+FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
+# How many samples of an entry, by dtype.
+FEW = {torch.float32: 4, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}
+MANY = 20
+
+
+def cases() -> list[tuple[str, torch.dtype]]:
+    dtypes = {name: sorted(entry.supported_dtypes("cpu"), key=str) for name, entry in ENTRIES.items()}
+    return [(name, dtype) for name in ENTRIES for dtype in dtypes[name] if FULL or dtype in FEW]
+
+
+def samples_of(entry: OpInfo, dtype: torch.dtype, has_gradient: bool) -> list[SampleInput]:
+    samples = list(entry.sample_inputs("cpu", dtype, requires_grad=has_gradient))
+    if not FULL:
+        return chosen(samples, FEW[dtype])
+    samples += entry.reference_inputs("cpu", dtype, requires_grad=has_gradient)
+    return chosen(samples, MANY)
+
+
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda value: str(value).removeprefix("torch."))
+def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
+    entry = ENTRIES[name]
+    has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+    fused = 0
+    for sample in samples_of(entry, dtype, has_gradient):
+        problem = Problem.of(entry, sample, has_gradient)
+        function, captured = problem.compiled()
+        expect_as_eager(problem, function)
+        fused += len(captured.forward.compiled.programs)
+    reason = left_to_torch(name, dtype)
+    assert fused or reason, f"no program was made of {name} in {dtype}"
+    if name in LEFT:
+        assert not fused, f"{name} is fused: {reason} is no longer so"

@@ -1,0 +1,145 @@
+"""fourfold.explain's page, in a real browser: from disk, without a network, wide and narrow, in light and dark."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fourfold
+from browser import chromium, screenshot, seen
+
+# Added to a page only here: what the browser has laid out, as one line of text.
+PROBE = """
+<script>
+const root = document.documentElement;
+const boxes = [...document.querySelectorAll("svg .node")].map(node => {
+  const frame = node.querySelector("rect").getBoundingClientRect();
+  return [...node.querySelectorAll("text")].every(text => {
+    const words = text.getBoundingClientRect();
+    return words.left >= frame.left && words.right <= frame.right && words.top >= frame.top && words.bottom <= frame.bottom;
+  });
+});
+const style = getComputedStyle(document.querySelector("main"));
+document.title = JSON.stringify({
+  wide: root.scrollWidth - innerWidth, boxes: boxes.length, fitting: boxes.filter(Boolean).length,
+  fetched: performance.getEntriesByType("resource").length, ink: style.color, paper: style.backgroundColor,
+});
+</script>
+"""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def hostile(x: Tensor) -> Tensor:
+    return x.sin() + (1 if "<script>alert('&')</script>" else 0)  # "</title><h1>"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each with its own folder, and with the probe in a second file."""
+    made = {
+        "block": fourfold.explain(Block(), torch.randn(4, 16, requires_grad=True)),
+        "hostile": fourfold.explain(hostile, torch.randn(7)),
+    }
+    found = {}
+    for name, explanation in made.items():
+        found[name] = tmp_path_factory.mktemp(name) / "page.html"
+        explanation.save(found[name])
+        text = found[name].read_text(encoding="utf-8")
+        (found[name].parent / "probed.html").write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    return found
+
+
+def probed(page: Path, width: int, *settings: str) -> dict:
+    import json
+
+    text = chromium(
+        page.parent, *settings, f"--window-size={width},900", "--dump-dom", (page.parent / "probed.html").as_uri()
+    )
+    (title,) = re.findall(r"<title>(\{.*?\})</title>", text)
+    return json.loads(title)
+
+
+def test_it_shows_headings_pictures_and_programs(pages: dict[str, Path]) -> None:
+    text = seen(pages["block"])
+    heads = [re.sub("<.*?>", "", head) for head in re.findall(r"<h[1-4].*?</h[1-4]>", text)]
+    assert heads[:3] == ["Block", "Captured graph", "Forward"] and heads[-2:] == ["Bytes moved", "Time"]
+    assert "Outside programs in the forward" in heads and "program_0 of the backward" in heads
+    levels = [int(level) for level in re.findall(r"<h([1-4])", text)]
+    assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert text.count("<svg") == 2 and text.count('role="img"') == 2
+    assert re.search(r"<title>The forward: \d+ operators</title>", text) and "<desc>program_0 does " in text
+    assert text.count("fourfold program 1") >= 3 and "rsqrt" in text
+    assert set(re.findall(r'href="#([^"]*)"', text)) == set(re.findall(r'<h2 id="([^"]*)"', text))
+
+
+def test_nothing_is_fetched_and_no_script_is_needed(pages: dict[str, Path]) -> None:
+    for page in pages.values():
+        text = page.read_text(encoding="utf-8")
+        assert "http" not in text and "<script" not in text and "@import" not in text and "url(" not in text
+        assert "src=" not in text and "<link" not in text
+    assert probed(pages["block"], 1200)["fetched"] == 0
+
+
+@pytest.mark.parametrize("width", [1200, 500])  # no window of Chromium's is narrower; a frame is, below
+def test_nothing_is_wider_than_the_page(pages: dict[str, Path], width: int) -> None:
+    found = probed(pages["block"], width)
+    assert found["wide"] <= 0
+    assert found["boxes"] == found["fitting"] > 20
+
+
+def test_a_telephone_shows_it_whole(pages: dict[str, Path], tmp_path: Path) -> None:
+    framed = tmp_path / "framed.html"
+    frame = f'<iframe width="400" height="800" src="{(pages["block"].parent / "probed.html").as_uri()}"></iframe>'
+    framed.write_text(
+        f"<!DOCTYPE html><title>-</title>{frame}<script>onload = () => document.title = frames[0].document.title</script>"
+    )
+    text = chromium(tmp_path, "--allow-file-access-from-files", "--dump-dom", framed.as_uri())
+    (title,) = re.findall(r"<title>(\{.*?\})</title>", text)
+    assert re.search(r'"wide":(0|-\d+),', title)
+
+
+def test_light_and_dark_are_readable(pages: dict[str, Path]) -> None:
+    for settings in ([], ["--blink-settings=preferredColorScheme=0"]):
+        found = probed(pages["block"], 1200, *settings)
+        lights = [luminance(found[name]) for name in ("ink", "paper")]
+        assert (max(lights) + 0.05) / (min(lights) + 0.05) > 7  # WCAG 2.2's enhanced contrast
+        assert (lights[0] > lights[1]) == bool(settings)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("width", [1200, 500])
+def test_it_can_be_drawn(pages: dict[str, Path], width: int, tmp_path: Path) -> None:
+    picture = tmp_path / "page.png"
+    screenshot(pages["block"], picture, width, 1600)
+    content = picture.read_bytes()
+    assert struct.unpack(">II", content[16:24]) == (width, 1600)
+    assert len(content) > 20_000  # an empty page has a tenth
+
+
+def test_what_it_is_given_is_text_only(pages: dict[str, Path]) -> None:
+    text = seen(pages["hostile"])
+    assert "<script" not in text and text.count("<h1") == 1
+    assert "&lt;/title&gt;&lt;h1&gt;" in text
+
+
+def test_it_prints(pages: dict[str, Path], tmp_path: Path) -> None:
+    chromium(tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", pages["block"].as_uri())
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
