@@ -25,7 +25,7 @@ against float64 before anything is timed. Where fourfold is slower, the table sh
 
 BENCH_EXAMPLES = """\
 examples:
-  python -m benchmarks all --quick             under two minutes; a trial, not for quoting
+  python -m benchmarks all --quick             under three minutes; a trial, not for quoting
   python -m benchmarks all --json zen3.json --plots .
   python -m benchmarks mlp --batch-size 256 --threads 2
   python -m benchmarks sequence --device cuda --dtype bfloat16"""
@@ -146,8 +146,8 @@ examples:
   python -m benchmarks models --model GPT-2 --threads 1"""
 
 ALL = """\
-Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. 13 to
-20 minutes on two cores."""
+Every benchmark on the CPU, one after the other, then a summary of all targets: reached, or missed by how much. Half an
+hour to 40 minutes on two cores."""
 
 ALL_EXAMPLES = """\
 examples:

@@ -21,7 +21,8 @@ ELEMENTS = (10**3, 10**5, 10**6, 10**7)
 QUICK_ELEMENTS = (10**3, 10**5)
 FEW = 10**3  # whose time is the call's
 MANY = 10**5  # from here on no function is to be slower than Inductor's
-LARGE = 10**7  # whose results are fresh pages in each call
+LARGE = 10**7  # whose results are fresh pages in each call, unless malloc keeps memory
+WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # of them most of a large call, whatever the row
 LAYOUT_ELEMENTS = 10**6
 SHARED = 1.5
 ROUNDINGS = 64  # one after the other; in Black-Scholes what they leave is divided by a spread of 0.03 at the least
@@ -71,16 +72,19 @@ def problems(request: Request) -> Iterator[Problem]:
     """At a few elements first, so that a run cut short has every function; what is kept by malloc comes last, as malloc
     no longer adapts after it."""
     functions = [FUNCTIONS[name] for name in request.kinds or FUNCTIONS]
-    counts = request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS)
-    for count in counts:
+    keeps = allocation.can_be_kept() and not request.quick and not request.sizes
+    for count in request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS):
         for function in functions:
-            yield problem(function, count)
+            if not keeps or count < LARGE:
+                yield problem(function, count)
+            elif function.name in WITH_FRESH_PAGES:
+                yield dataclasses.replace(problem(function, count), threads=(1,))
     if request.sizes:
         return
     layouts = [layout for layout in LAYOUTS if FUNCTIONS[layout.function] in functions]
     for layout in layouts[:1] if request.quick else layouts:
         yield strided_problem(layout)
-    if not request.quick and allocation.can_be_kept():
+    if keeps:
         for function in functions:
             yield kept_problem(function)
 
@@ -104,7 +108,6 @@ def problem(function: Function, count: int, views: Sequence[View] = ()) -> Probl
         gradients=tuple(torch.randn(y.shape, generator=generator) for y in outputs) if taking else (),
         targets=targets(function, count),
         kind=function.name,
-        threads=(1,) if count == LARGE else None,  # the kernel clears pages, whatever the row
     )
 
 
@@ -116,10 +119,10 @@ def strided_problem(layout: Layout) -> Problem:
 
 
 def kept_problem(function: Function) -> Problem:
-    """The largest size once more without fresh pages, which otherwise are most of what any row's call takes."""
+    """The largest size without fresh pages."""
     found = problem(function, LARGE)
     title = f"{found.title}, memory kept by malloc"
-    return dataclasses.replace(found, title=title, around=allocation.kept, threads=None)
+    return dataclasses.replace(found, title=title, around=allocation.kept)
 
 
 def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:

@@ -38,7 +38,7 @@ PLAIN = """
     nn.functional.mse_loss nn.functional.multilabel_soft_margin_loss nn.functional.nll_loss nn.functional.normalize
     nn.functional.pairwise_distance nn.functional.poisson_nll_loss nn.functional.rms_norm
     nn.functional.smooth_l1_loss nn.functional.soft_margin_loss nn.functional.softmin
-    nn.functional.softmin.with_dtype nn.functional.triplet_margin_loss norm norm.fro norm.inf ones_like outer renorm
+    nn.functional.softmin.with_dtype nn.functional.triplet_margin_loss norm norm.fro norm.inf ones_like outer
     softmax softmax.with_dtype _softmax_backward_data std_mean std_mean.unbiased sum_to_size to
     torch.ops.aten._safe_softmax.default var_mean var_mean.unbiased where zeros_like
 """.split()
@@ -72,8 +72,8 @@ LEFT = {
     **dict.fromkeys(("digamma", "erfinv", "i0", "igamma", "igammac", "lgamma"), SPECIAL),
     **dict.fromkeys(("cdouble", "cfloat", "chalf", "complex", "polar"), COMPLEX),
     **dict.fromkeys(("conj", "conj_physical", "positive", "real"), NOTHING),
-    **dict.fromkeys(("full_like", "ones_like", "zeros_like"), NOTHING),
-    **dict.fromkeys(("argmax", "argmin", "masked.argmax", "masked.argmin"), PLACES),
+    **dict.fromkeys(("fill", "full_like", "isreal", "ones_like", "zeros_like"), NOTHING),
+    **dict.fromkeys(("argmax", "argmin"), PLACES),
     **dict.fromkeys(("max.reduction_with_dim", "min.reduction_with_dim", "nn.functional.nll_loss"), PLACES),
     "frexp": "it takes numbers apart, into bits",
     "gcd": "of integers, by a loop of its own for each",
@@ -87,7 +87,8 @@ DIVISION = "torch raises an error where an integer is divided by zero"
 # The same of integers, of which torch's kernels then do all.
 LEFT_OF_INTEGERS = {
     **dict.fromkeys(("div.floor_rounding", "div.trunc_rounding", "floor_divide", "fmod", "remainder"), DIVISION),
-    **dict.fromkeys(("__rmod__",), DIVISION),
+    "__rmod__": DIVISION,
+    "isfinite": NOTHING,
     **dict.fromkeys(("pow", "__rpow__"), "torch raises an error for a negative power of an integer"),
 }
 

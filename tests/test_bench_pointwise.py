@@ -88,16 +88,18 @@ def test_sizes_layouts_and_kept_memory(monkeypatch):
     assert [(p.kind, p.sizes["elements"], p.threads, "malloc" in p.title) for p in found] == [
         ("gelu_erf", 10, None, False),
         ("adam", 10, None, False),
-        ("gelu_erf", 20, (1,), False),
         ("adam", 20, (1,), False),
         ("adam", 1000, (1,), False),
         ("gelu_erf", 20, None, True),
         ("adam", 20, None, True),
     ]
-    assert [p.around is allocation.kept for p in found] == [False] * 5 + [True] * 2
+    assert [p.around is allocation.kept for p in found] == [False] * 4 + [True] * 2
     asked = Request("pointwise", {"elements": [30]}, kinds=["adam"])
     assert [p.sizes["elements"] for p in pointwise.problems(asked)] == [30]
     monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: False)
+    elsewhere = list(pointwise.problems(Request("pointwise", kinds=["gelu_erf"])))
+    assert [(p.sizes["elements"], "malloc" in p.title) for p in elsewhere] == [(10, False), (20, False)]
+    assert [p.threads for p in pointwise.problems(Request("pointwise", {"elements": [20]}, kinds=["adam"]))] == [None]
     quick = list(pointwise.problems(Request("pointwise", quick=True)))
     counts = [p.sizes["elements"] for p in quick]
     assert counts == [10**3] * len(FUNCTIONS) + [10**5] * len(FUNCTIONS) + [1000]

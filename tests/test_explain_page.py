@@ -21,7 +21,8 @@ const boxes = [...document.querySelectorAll("svg .node")].map(node => {
   const frame = node.querySelector("rect").getBoundingClientRect();
   return [...node.querySelectorAll("text")].every(text => {
     const words = text.getBoundingClientRect();
-    return words.left >= frame.left && words.right <= frame.right && words.top >= frame.top && words.bottom <= frame.bottom;
+    return words.left >= frame.left && words.right <= frame.right && words.top >= frame.top
+      && words.bottom <= frame.bottom;
   });
 });
 const style = getComputedStyle(document.querySelector("main"));
@@ -103,9 +104,8 @@ def test_nothing_is_wider_than_the_page(pages: dict[str, Path], width: int) -> N
 def test_a_telephone_shows_it_whole(pages: dict[str, Path], tmp_path: Path) -> None:
     framed = tmp_path / "framed.html"
     frame = f'<iframe width="400" height="800" src="{(pages["block"].parent / "probed.html").as_uri()}"></iframe>'
-    framed.write_text(
-        f"<!DOCTYPE html><title>-</title>{frame}<script>onload = () => document.title = frames[0].document.title</script>"
-    )
+    script = "<script>onload = () => document.title = frames[0].document.title</script>"
+    framed.write_text(f"<!DOCTYPE html><title>-</title>{frame}{script}")
     text = chromium(tmp_path, "--allow-file-access-from-files", "--dump-dom", framed.as_uri())
     (title,) = re.findall(r"<title>(\{.*?\})</title>", text)
     assert re.search(r'"wide":(0|-\d+),', title)

@@ -44,7 +44,7 @@ print(fourfold.cpu_capability(), *sorted(set(sys.modules) - before))
     level, *loaded = done.stdout.split()
     assert level == "default"
     assert "fourfold._C" in loaded
-    heavy = r"sympy|torch\._(dynamo|inductor|export)|matplotlib|rich|fourfold\.(profiler|cli|demo)"
+    heavy = r"sympy|torch\._(dynamo|inductor|export)|matplotlib|rich|fourfold\.(profiler|cli|demo|compiler|explaining)"
     assert [name for name in loaded if re.match(heavy, name)] == []
 
 

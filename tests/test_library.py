@@ -50,8 +50,9 @@ def test_a_gpu_build_of_torch_has_loaded_what_the_kernels_look_up():
 
 def test_only_the_public_functions_are_exported():
     exported = sorted(name for _, name in symbols(LIBFOURFOLD, "--dynamic", "--defined-only"))
-    header = (ROOT / "cpp" / "include" / "fourfold" / "library.h").read_text()
-    assert exported == sorted(re.findall(r"^FOURFOLD_EXPORT .*?(fourfold_\w+)\(", header, re.MULTILINE))
+    headers = [(ROOT / "cpp" / "include" / "fourfold" / name).read_text() for name in ("library.h", "program.h")]
+    declared = re.findall(r"^FOURFOLD_EXPORT .*?(fourfold_\w+)\(", "\n".join(headers), re.MULTILINE)
+    assert exported == sorted(declared)
 
 
 def test_torch_is_the_only_library_needed_besides_the_runtimes():

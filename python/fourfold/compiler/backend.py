@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from fourfold.compiler import runtime
 from fourfold.compiler.generate import Compiled, compile_graph
+from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options
 from fourfold.compiler.record import Captured, Half, Record
 from fourfold.compiler.recompute import partition
@@ -63,6 +64,7 @@ class Compilation:
                     bw_compiler=self.backward,
                     inference_compiler=self.forward,
                     partition_fn=self.partition,
+                    decompositions=decompositions(),
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1

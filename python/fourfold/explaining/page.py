@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -11,6 +12,7 @@ from fourfold.explaining.picture import MOST
 from fourfold.explaining.svg import SVG
 from fourfold.explaining.text import BYTES, NOTHING, about_time, byte_rows, counted, run_by, time_rows
 
+LEAST_SCALE = 0.7  # of a picture that is wider than the page
 LEGEND = (
     "A frame is a program: one pass over memory, which keeps nothing of what is between its inputs and its results. "
     "Grey boxes are operators that torch runs. What is faint moves nothing: views, and parts of several results. Amber "
@@ -75,8 +77,7 @@ def graph_sections(graph: Graph, number: str) -> list[tuple[str, str]]:
 
 def half_text(half: Half, name: str) -> str:
     parts = [f"<p>{escape(half.summary[0].upper() + half.summary[1:])}.</p>"]
-    drawing = half.svg.replace(f' xmlns="{SVG}"', "")  # HTML knows it
-    parts.append(scroll(drawing, f"Picture of the {name}", "scroll drawn"))
+    parts.append(scroll(drawing(half.svg), f"Picture of the {name}", "scroll drawn"))
     about = [LEGEND] if half.name == "forward" else []
     about += [f"The graph has more than {MOST} nodes, so each program is one box."] if half.collapsed else []
     parts += [f'<p class="about">{escape(words)}</p>' for words in about]
@@ -101,6 +102,17 @@ def program_text(program: Program, name: str) -> list[str]:
         parts.append(f"<h4>{program.name} of the {escape(name)} as C++</h4>")
         parts.append(code(program.cpp, f"{program.name} of the {name} as C++"))
     return parts
+
+
+def drawing(picture: str) -> str:
+    """A picture as wide as the page, within bounds. Where it is wider, what it begins with is seen first, by
+    ``scroll-initial-target``; browsers that don't know that yet begin on the left."""
+    width = int(re.search(r'width="(\d+)"', picture)[1])
+    bounds = f'style="min-width: {LEAST_SCALE * width:.0f}px; max-width: {width}px"'
+    boxes = re.findall(r'class="box" x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)"', picture)
+    x, _, wide = min(boxes, key=lambda box: float(box[1]), default=(0, 0, 0))
+    start = f'<span class="start" style="left: {100 * (float(x) + float(wide) / 2) / width:.0f}%"></span>'
+    return start + picture.replace(f' xmlns="{SVG}"', "", 1).replace("<svg", f"<svg {bounds}", 1)  # HTML knows its name
 
 
 def code(text: str, name: str) -> str:

@@ -49,7 +49,9 @@ RULES = """\
 @ pre, @ code { font-size: 0.82rem; line-height: 1.45; }
 @ h1 code { font-size: 1.6rem; }
 @ code { color: inherit; background: none; padding: 0; }
-@ svg { display: block; max-width: none; margin: 0 auto; }
+@ svg { display: block; width: 100%; height: auto; margin: 0 auto; }
+@ .drawn { position: relative; }
+@ .start { position: absolute; top: 0; width: 1px; height: 1px; scroll-initial-target: nearest; }
 @ details { margin: 0.6em 0; }
 @ summary { cursor: pointer; width: fit-content; }
 @ table { border-collapse: collapse; margin: 0.6em 0; font-size: 0.92rem; background: none; color: inherit; }
@@ -70,8 +72,8 @@ PRINT = """\
 @ { max-width: none; padding: 0; font-size: 10pt; }
 @ .scroll { max-height: none; overflow: visible; border: 0; background: none; }
 @ pre { white-space: pre-wrap; padding: 0; }
-@ svg { max-width: 100%; height: auto; max-height: 24cm; }
-@ nav, @ details { display: none; }
+@ svg { min-width: 0 !important; max-width: 100% !important; height: auto; }
+@ nav, @ details, @ .start { display: none; }
 @ h2, @ h3, @ h4 { break-after: avoid; }
 @ tr { break-inside: avoid; }
 """

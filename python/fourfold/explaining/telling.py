@@ -49,7 +49,7 @@ def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
         if (key in cold or key in warm) and key not in absent
     ]
     return Explanation(
-        name.replace("<locals>.", ""),
+        name.rpartition("<locals>.")[2],
         f"fourfold {fourfold.__version__}, torch {torch.__version__}",
         tuple(graph_of(seen, place if len(observed.seen) > 1 else None) for place, seen in enumerate(observed.seen)),
         tuple(short_reason(reason) for reason in observed.breaks),

@@ -7,7 +7,7 @@ import math
 import torch
 
 from fourfold.compiler.lowering.arithmetic import clamp
-from fourfold.compiler.lowering.call import Argument, Call, Number, pointwise
+from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, pointwise
 from fourfold.compiler.program import Value
 
 aten = torch.ops.aten
@@ -241,5 +241,7 @@ def log_sigmoid_backward(call: Call, grad: Argument, x: Argument, buffer: Argume
 
 
 @pointwise(aten.native_dropout_backward.default)
-def native_dropout_backward(call: Call, grad: Argument, mask: Argument, scale: Number) -> Value:
-    return call.op("mul", call(grad), call.op("mul", call(mask), scale))
+def native_dropout_backward(call: Call, grad: Operand, mask: Argument, scale: Number) -> Value:
+    """Integers are masked as such: a negative one gives no -0."""
+    g = call(grad) if grad.dtype == torch.bool else grad.value
+    return call.op("mul", call(call.op("mul", g, call(mask, g.type))), scale)

@@ -1,0 +1,139 @@
+"""Writes docs/compiler_operators.md: what torch.compile(backend="fourfold") fuses of torch's operators, found by compiling
+torch's own samples of them (tests/compiler_operators.py), so that nothing in it is claimed by hand.
+
+    python scripts/operator_table.py            # and with --check, only say whether the page is as it would be written
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+from compiler_operators import ENTRIES, LEFT, LEFT_OF_INTEGERS, OpInfo, chosen  # noqa: E402
+from compiler_samples import Problem  # noqa: E402
+
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, decompositions  # noqa: E402
+from fourfold.compiler.record import Half  # noqa: E402
+from fourfold.compiler.views import VIEWS  # noqa: E402
+
+PAGE = ROOT / "docs" / "compiler_operators.md"
+SAMPLES = 6  # of an entry
+COSTS_NOTHING = VIEWS | CONSTANT.keys() | {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
+
+
+@dataclass
+class Found:
+    """Of the graphs of an entry's samples, forward or backward."""
+
+    graphs: int = 0
+    programs: int = 0
+    left: set[str] = field(default_factory=set)
+
+    def add(self, half: Half | None) -> None:
+        if half is None:
+            return
+        self.graphs += 1
+        self.programs += len(half.compiled.programs)
+        fused = {node for built in half.compiled.programs for node in built.members}
+        self.left |= {name_of(node) for node in half.graph.graph.nodes if computes(node) and node not in fused}
+
+    def word(self) -> str:
+        if not self.graphs:
+            return "-"
+        if not self.programs:
+            return "torch" if self.left else "nothing to compute"
+        return "in part" if self.left else "fused"
+
+
+def computes(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target not in COSTS_NOTHING
+
+
+def name_of(node: Node) -> str:
+    return node.target._schema.name.removeprefix("aten::")
+
+
+def found_of(entry: OpInfo) -> tuple[Found, Found]:
+    dtypes = entry.supported_dtypes("cpu")
+    dtype = next(dtype for dtype in (torch.float32, torch.int64, torch.complex64) if dtype in dtypes)
+    has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+    forward, backward = Found(), Found()
+    torch.manual_seed(0)
+    for sample in chosen(list(entry.sample_inputs("cpu", dtype, requires_grad=has_gradient)), SAMPLES):
+        problem = Problem.of(entry, sample, has_gradient)
+        function, captured = problem.compiled()
+        if has_gradient and captured.backward is None:
+            problem.results(function)  # some runtimes compile the backward when it is first called
+        forward.add(captured.forward)
+        backward.add(captured.backward)
+    return forward, backward
+
+
+def line(name: str) -> str:
+    forward, backward = found_of(ENTRIES[name])
+    left = ", ".join(f"`{operator}`" for operator in sorted(forward.left | backward.left))
+    reason = LEFT.get(name, "")
+    if name in LEFT_OF_INTEGERS:
+        reason = f"integers: {LEFT_OF_INTEGERS[name]}"
+    return f"| `{name}` | {forward.word()} | {backward.word()} | {left} | {reason} |"
+
+
+def names(targets: Iterable[object]) -> str:
+    found = {target._schema.name.partition("::")[2] for target in targets}
+    return ", ".join(f"`{name}`" for name in sorted(found))
+
+
+def page() -> str:
+    return f"""# What torch.compile(backend="fourfold") fuses
+
+Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's own
+samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager.
+
+## Operators of captured graphs
+
+Whatever else a graph has runs as torch's own operator between the programs.
+
+Elementwise, over broadcast shapes: {names(POINTWISE)}.
+
+Reductions over the last dimensions, and what is made of them; over other dimensions they are torch's:
+{names(ROWS)}.
+
+Written as others while a graph is traced: {names(decompositions())}.
+
+Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed: {names(CONSTANT)}.
+
+Programs hold bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; complex numbers are torch's.
+
+## torch's samples
+
+*fused*: all that the samples' graphs compute is part of programs, in float32 (or int64, where there is no such).
+*in part*: the operators named run as torch's own in some of the samples, for a shape or dimension that programs don't take; a
+`sum` in a backward mostly goes over the first dimensions, along which an operand was broadcast.
+
+| entry of torch's `op_db` | forward | backward | left to torch | why |
+|---|---|---|---|---|
+{chr(10).join(map(line, sorted(ENTRIES)))}
+"""
+
+
+def main() -> int:
+    written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        same = written == text
+        print(f"{PAGE.relative_to(ROOT)} {'is up to date' if same else 'differs: run python scripts/operator_table.py'}")
+        return int(not same)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
