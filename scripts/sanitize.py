@@ -20,13 +20,14 @@ from backend_tools import ROOT, output, run
 
 # 64-bit indices need all memory; a graph that is compiled starts compilers, which would run under the sanitizer too;
 # gradcheck calls what the other tests call, a thousand times.
-EVERYTHING = ("test_values.py", "test_gradients.py", "test_errors.py")
+EVERYTHING = ("test_values.py", "test_gradients.py", "test_errors.py", "test_program.py")
 NOT = "not 64_bit and not captured and not compiled and not gradcheck"
 # What runs other code on another CPU level.
 OF_A_LEVEL = (
     "test_values.py",
     "test_gradients.py::test_raw_operator",
     "test_gradients.py::test_raw_backward_takes_any_layout",
+    "test_program.py",
 )
 # AddressSanitizer does not see the masked loads and stores of AVX-512; on the other levels it sees all.
 LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")

@@ -80,7 +80,8 @@ def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
 def test_a_choice(dtype: torch.dtype) -> None:
     program = (
         f"{HEAD}axes a=m.0\nm: boolean = input boolean [a]\nx: {type_of(dtype)} = input {kind_of(dtype)} [a]\n"
-        f"y: {type_of(dtype)} = input {kind_of(dtype)} []\nr: {type_of(dtype)} = where m x y\noutput r {kind_of(dtype)} [a]\n"
+        f"y: {type_of(dtype)} = input {kind_of(dtype)} []\nr: {type_of(dtype)} = where m x y\n"
+        f"output r {kind_of(dtype)} [a]\n"
     )
     mask, x, y = values(torch.bool, 500), values(dtype, 500), values(dtype, 20, 3)[7]
     for road in ROADS:
@@ -309,14 +310,15 @@ def test_a_negative_view_is_read_as_it_is() -> None:
 WHOLE = [
     SOFTMAX,
     elementwise("pow", torch.float32, 2, torch.float32),
-    f"{HEAD}axes a=x.0 b=4 | c=2\nx: int32 = input int8 [a 1 c]\ny: int32 = to_int8 x\noutput y int8 [c b a] order [2 0 1]\n",
+    f"{HEAD}axes a=x.0 b=4 | c=2\nx: int32 = input int8 [a 1 c]\ny: int32 = to_int8 x\n"
+    "output y int8 [c b a] order [2 0 1]\n",
 ]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_broken_programs_crash_nothing(seed: int) -> None:
-    """Letters lost, doubled and exchanged, words and lines too: refused in a sentence, or a program that runs or refuses
-    its tensors."""
+    """Letters lost, doubled and exchanged, words and lines too: refused in a sentence, or a program that runs or
+    refuses its tensors."""
     rng = random.Random(seed)
     ran = 0
     for _ in range(250):
