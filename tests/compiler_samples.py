@@ -79,6 +79,15 @@ def module_of(call: Callable[..., list[Tensor]], count: int) -> torch.fx.GraphMo
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
+def is_refused(problem: Problem) -> bool:
+    """Whether torch itself refuses it: entries list dtypes that not all kernels of a gradient have."""
+    try:
+        problem.results(problem.call)
+        return False
+    except (NotImplementedError, RuntimeError):
+        return True
+
+
 def expect_as_eager(problem: Problem, function: Callable[..., list[Tensor]]) -> None:
     """Values, dtypes, shapes, strides and the signs of zeros."""
     expected = problem.results(problem.call)

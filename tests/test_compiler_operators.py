@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from compiler_operators import ENTRIES, LEFT, OpInfo, SampleInput, chosen, left_to_torch
-from compiler_samples import Problem, expect_as_eager
+from compiler_samples import Problem, expect_as_eager, is_refused
 
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
 # How many samples of an entry, by dtype.
 FEW = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1, torch.bool: 1}
-MANY = 12
+MANY = 6
 
 
 def cases() -> list[tuple[str, torch.dtype]]:
@@ -51,6 +51,8 @@ def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
     fused = False
     for sample in samples:
         problem = Problem.of(entry, sample, has_gradient)
+        if is_refused(problem):
+            continue
         function, captured = problem.compiled()
         expect_as_eager(problem, function)
         fused |= bool(captured.forward.compiled.programs)

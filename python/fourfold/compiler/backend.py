@@ -11,8 +11,8 @@ from fourfold.compiler import runtime
 from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options
-from fourfold.compiler.record import Captured, Half, Record
 from fourfold.compiler.recompute import partition
+from fourfold.compiler.record import Captured, Half, Record
 
 Function = Callable[..., object]
 
@@ -26,8 +26,8 @@ def backend(
 ) -> Function:
     """What torch.compile calls with a graph that it has captured.
 
-    options: ``min_elements``, ``reductions``, ``trace`` (``fourfold.compiler.options``). Raises ValueError or TypeError for
-    others. record: takes what is made at each stage."""
+    options: those of ``fourfold.compiler.options``. Raises ValueError or TypeError for others. record: takes what is
+    made at each stage."""
     from torch._dynamo.utils import flatten_graph_inputs
 
     chosen = Options.of(options)
@@ -103,9 +103,7 @@ class Compilation:
             return None
         if backward is None:
             return runtime.inference(forward.compiled, len(inputs))
-        function = runtime.training(
-            forward.compiled, lambda: self.compile_backward(backward), self.metadata, backward
-        )
+        function = runtime.training(forward.compiled, lambda: self.compile_backward(backward), self.metadata, backward)
         if function is None:
             self.captured.runtime = "the backward takes more than the forward gives"
         return function

@@ -172,4 +172,3 @@ def uses_outside(group: Group, node: Node, inside: Iterable[Node]) -> bool:
                 return True
             pending.append(user)  # a view
     return False
-

@@ -25,9 +25,9 @@ _BY_NUMBER = {number: dtype for dtype, number in _DTYPES.items()}
 
 
 class ProgramByAddress:
-    """Program(text, name): called with a tensor or a number for each input, gives its outputs: a tensor, or a tuple of them where
-    there are several. Profilers show the name. Raises ValueError where the text is no program, or a tensor not what the
-    program takes."""
+    """Program(text, name): called with a tensor or a number for each input, gives its outputs: a tensor, or a tuple of
+    them where there are several. Profilers show the name. Raises ValueError where the text is no program, or a tensor
+    not what the program takes."""
 
     def __init__(self, text: str, name: str = "fourfold_program"):
         self._program = _C.Program(text)
@@ -46,7 +46,8 @@ class ProgramByAddress:
                 given.append((ctypes.addressof(memory), number, [], []))
                 continue
             if argument.device.type != "cpu" or argument.layout != torch.strided or argument.dtype not in _DTYPES:
-                raise ValueError(f"program: expected a strided tensor on the CPU, but got {argument.dtype} on {argument.device}")
+                got = f"{argument.dtype} on {argument.device}"
+                raise ValueError(f"program: expected a strided tensor on the CPU, but got {got}")
             tensor = argument.detach().resolve_neg()
             held.append(tensor)
             given.append((tensor.data_ptr(), _DTYPES[tensor.dtype], list(tensor.shape), list(tensor.stride())))

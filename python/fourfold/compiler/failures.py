@@ -25,12 +25,13 @@ def report(target: object, error: Exception) -> None:
         raise error
     if str(target) not in _reported:
         _reported.add(str(target))
-        what = f"fourfold could not compute {target} in a program, and leaves it to torch: {type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}"
+        what = f"fourfold could not compute {target} in a program, and leaves it to torch: {why}"
         warnings.warn(what, RuntimeWarning, stacklevel=2)
 
 
 def is_traced(given: object) -> bool:
-    """Whether it is a tensor of a subclass, such as those that tracers call with, whose own operators have to be called."""
+    """Whether it is a tensor of a subclass, as tracers call with, whose own operators have to be called."""
     return isinstance(given, torch.Tensor) and type(given) not in (torch.Tensor, torch.nn.Parameter)
 
 
@@ -61,4 +62,3 @@ class Eagerly:
             known[now] = now.target(*args, **kwargs)
             stack.pop()
         return known[node]
-

@@ -1,8 +1,8 @@
 """Which operations of a graph become one program: groups as large as they can be.
 
 A group's values live in one space of elements, whose axes are numbered. Of each value it is known along which axes its
-dimensions run, so that broadcasts, permutations and reshapes cost nothing. A reduction makes the axes that it goes over the
-group's columns; a value that does not run along these is a row's."""
+dimensions run, so that broadcasts, permutations and reshapes cost nothing. A reduction makes the axes that it goes over
+the group's columns; a value that does not run along these is a row's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from fourfold.compiler.lowering import POINTWISE, ROWS, refusal
 from fourfold.compiler.program import KINDS, Dims
-from fourfold.compiler.views import VIEWS, Size, is_one, same, shape_of, viewed
+from fourfold.compiler.views import VIEWS, Size, has_hints, is_one, same, shape_of, viewed
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
 MOST_INPUTS = 64
@@ -60,7 +60,8 @@ def is_tensor(value: object) -> bool:
 
 
 def can_be_held(value: torch.Tensor) -> bool:
-    return value.dtype in KINDS and value.device.type == "cpu" and value.layout == torch.strided
+    is_strided = value.device.type == "cpu" and value.layout == torch.strided
+    return is_strided and value.dtype in KINDS and has_hints(value)
 
 
 def can_be_read(node: Node) -> bool:
@@ -92,7 +93,7 @@ def refused(node: Node) -> str | None:
 
 
 def keeps_its_place(node: Node) -> bool:
-    """Whether it draws random numbers, writes to a tensor or has another effect, so that the order of two such matters."""
+    """Whether it draws random numbers, writes to a tensor or has another effect: the order of two such matters."""
     if node.op in ("placeholder", "get_attr", "output"):
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -101,7 +102,7 @@ def keeps_its_place(node: Node) -> bool:
 
 
 class Fusion:
-    """The groups of a graph. Every node is of a unit: a group, or by itself; no unit waits for itself through others."""
+    """The groups of a graph. Every node is of a unit, a group or itself; no unit waits for itself through others."""
 
     def __init__(self, graph: Graph, reductions: bool = True):
         self.reductions = reductions
@@ -151,20 +152,23 @@ class Fusion:
     # Nodes.
 
     def place(self, node: Node) -> None:
-        if node.op == "call_function":
-            if node.target is operator.getitem and self.place_result(node):
-                return
-            if node.target in VIEWS and can_be_computed(node):
-                return self.place_view(node)
-            if node.target in POINTWISE and can_be_computed(node):
-                return self.place_pointwise(node)
-            if node.target in ROWS and self.reductions and can_be_computed(node) and self.place_rows(node):
-                return
+        if node.op == "call_function" and self.place_within(node):
+            return
         operands = list(node.all_input_nodes)
         if keeps_its_place(node):  # one after the other
             operands += [self.last_in_order] if self.last_in_order else []
             self.last_in_order = node
         self.unit[node] = self.new_unit(operands)
+
+    def place_within(self, node: Node) -> bool:
+        """Whether it has become part of a group, or a view."""
+        if node.target is operator.getitem:
+            return self.place_result(node)
+        if node.target in VIEWS and can_be_computed(node):
+            return self.place_view(node)
+        if node.target in POINTWISE and can_be_computed(node):
+            return self.place_pointwise(node)
+        return node.target in ROWS and self.reductions and can_be_computed(node) and self.place_rows(node)
 
     def place_result(self, node: Node) -> bool:
         source, index = node.args
@@ -174,7 +178,7 @@ class Fusion:
         self.enter(unit, node, self.groups[unit].results[source][index])
         return True
 
-    def place_view(self, node: Node) -> None:
+    def place_view(self, node: Node) -> bool:
         """A view is always a unit of its own, for users outside; within its base's group it costs nothing."""
         base = node.args[0]
         if base in self.within:
@@ -184,6 +188,7 @@ class Fusion:
                 group.dims[node] = dims
                 self.within[node] = self.within[base]
         self.unit[node] = self.new_unit(node.all_input_nodes)
+        return True
 
     def enter(self, unit: int, node: Node, dims: Dims) -> None:
         group = self.groups[unit]
@@ -199,7 +204,7 @@ class Fusion:
     def outside(self, unit: int, node: Node) -> list[Node]:
         return [o for o in node.all_input_nodes if self.within.get(o) != unit]
 
-    def place_pointwise(self, node: Node) -> None:
+    def place_pointwise(self, node: Node) -> bool:
         units = self.units_of_operands(node)
         for unit in units:
             for other in units:
@@ -212,8 +217,10 @@ class Fusion:
                 continue
             dims = joined(self.groups[unit], node)
             if dims is not None:
-                return self.enter(unit, node, dims)
+                self.enter(unit, node, dims)
+                return True
         self.enter(*self.start(node, shape_of(node)))
+        return True
 
     def start(self, node: Node, shape: Sequence[Size]) -> tuple[int, Node, Dims]:
         """A new group for the node, with an axis for each of these dimensions."""
@@ -231,9 +238,11 @@ class Fusion:
         results = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
         for unit in self.units_of_operands(node):
             group = self.groups[unit]
-            if self.within.get(x) == unit and self.can_join(unit, self.outside(unit, node)) and len(group.members) < MOST_MEMBERS:
-                if self.reduce(unit, node, group.dims[x], dims, results):
-                    return True
+            has_room = self.within.get(x) == unit and len(group.members) < MOST_MEMBERS
+            if not has_room or not self.can_join(unit, self.outside(unit, node)):
+                continue
+            if self.reduce(unit, node, group.dims[x], dims, results):
+                return True
         unit, _, own = self.start(node, shape_of(x))
         if self.reduce(unit, node, own, dims, results):
             return True

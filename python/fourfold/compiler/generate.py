@@ -21,6 +21,7 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.views import VIEWS, hint
 
 LONGEST_NAME = 60
+COPIES = (torch.ops.aten.clone.default,)
 ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 log = logging.getLogger("fourfold.compiler")
 
@@ -33,8 +34,8 @@ class Compiled:
     left: dict[Node, str] = field(default_factory=dict)
     source: str = ""
     outputs: int = 0
-    # Where it is programs alone: each with the places of its inputs, and the outputs' places, -1 for None. The graph's
-    # inputs have the first places, then comes what the programs give, in their order.
+    # Where it is programs alone: each with the places of its inputs, and the outputs' places, -1 for None. The
+    # graph's inputs have the first places, then comes what the programs give, in their order.
     straight: tuple[list[tuple[Program, list[int]]], list[int]] | None = None
     run: Callable[[list[object]], object] | None = None
 
@@ -46,7 +47,8 @@ def compile_graph(module: GraphModule, options: Options) -> Compiled:
 
 def name_of(members: list[Node]) -> str:
     """What profilers show: the operators, in their order, as far as they fit."""
-    words = dict.fromkeys(node.target._schema.name.split("::")[1] for node in members if node.target is not operator.getitem)
+    operators = [node.target for node in members if node.target is not operator.getitem]
+    words = dict.fromkeys(target._schema.name.split("::")[1] for target in operators)
     name = "fourfold"
     for word in words:
         if len(name) + len(word) > LONGEST_NAME:
@@ -56,8 +58,8 @@ def name_of(members: list[Node]) -> str:
 
 
 def tidy(module: GraphModule) -> None:
-    """What is filled with one number waits for no tensor whose shape it has, and a graph without gradients needs no other
-    names for its tensors."""
+    """What is filled with one number waits for no tensor whose shape it has, and a graph without gradients needs no
+    other names for its tensors."""
     for node in list(module.graph.nodes):
         fake = node.meta.get("val")
         if node.target in ALIASES:
@@ -103,17 +105,23 @@ class Generator:
         for size in group.sizes:
             elements *= hint(size)
         if elements < self.options.min_elements:
-            return self.leave(members, f"fewer than {self.options.min_elements} elements")
-        if not outputs:
-            return
+            self.leave(members, f"fewer than {self.options.min_elements} elements")
+        elif all(node.target in COPIES for node in members):
+            self.leave(members, "nothing but a copy")
+        elif outputs:
+            self.make(unit, group, members, outputs)
+
+    def make(self, unit: int, group: Group, members: list[Node], outputs: list[Node]) -> None:
         try:
             built = build(group, members, outputs)
             program = Program(built.program.text(), name_of(members))
         except NotFusable as reason:
-            return self.leave(members, str(reason))
+            self.leave(members, str(reason))
+            return
         except Exception as error:
             failures.report(members[0].target, error)
-            return self.leave(members, f"failed: {error}")
+            self.leave(members, f"failed: {error}")
+            return
         if self.options.trace:
             log.info("%s", built.program.text())
         name = f"program_{len(self.compiled.programs)}"
@@ -128,18 +136,18 @@ class Generator:
     # Units that have to run: programs by their number, other nodes by themselves.
 
     def unit_of(self, node: Node) -> Built | Node:
-        return self.built.get(self.fusion.unit[node], node) if node in self.fusion.within and self.is_member(node) else node
+        return self.built[self.fusion.unit[node]] if self.is_member(node) else node
 
     def is_member(self, node: Node) -> bool:
         built = self.built.get(self.fusion.unit[node])
-        return built is not None and node.op == "call_function" and not (node.target in VIEWS)
+        return built is not None and node.op == "call_function" and node.target not in VIEWS
 
     def operands(self, unit: Built | Node) -> list[Node]:
         return unit.inputs if isinstance(unit, Built) else unit.all_input_nodes
 
     def needed(self) -> dict[Built | Node, int]:
         """Each with its place in the graph, a program with its last member's."""
-        pending: list[Node] = [node for node in self.nodes if node.op in ("placeholder", "output") or keeps_its_place(node)]
+        pending = [node for node in self.nodes if node.op in ("placeholder", "output") or keeps_its_place(node)]
         found: dict[int, tuple[Built | Node, int]] = {}
         while pending:
             node = pending.pop()
@@ -205,8 +213,9 @@ class Generator:
             lines += [f"    {line}" for line in self.lines(unit)]
             made = unit.outputs if isinstance(unit, Built) else [unit]
             over = [node.name for node in dict.fromkeys([*self.operands(unit), *made]) if last_use.get(node, k) == k]
+            is_read_later = isinstance(unit, Node) and unit.op == "placeholder" and unit in last_use
             is_output = isinstance(unit, Node) and unit.op == "output"
-            if over and not is_output and not (isinstance(unit, Node) and unit.op == "placeholder" and unit in last_use):
+            if over and not is_output and not is_read_later:
                 lines.append(f"    del {', '.join(over)}")
         return "\n".join(lines) + "\n"
 
@@ -276,5 +285,3 @@ class Generator:
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return repr(value)
         return self.named(value, type(value).__name__)
-
-

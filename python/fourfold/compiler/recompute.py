@@ -1,4 +1,4 @@
-"""What the backward computes again instead of having the forward keep it: cheap elementwise work on what is there anyway."""
+"""What the backward computes again instead of having the forward keep it: cheap work on what is there anyway."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
     if not forward:
         return
     results = graph.output_node().args[0][:num_fwd_outputs]
-    free = {node for node in forward if node.op in ("placeholder", "get_attr")} | {n for n in results if isinstance(n, Node)}
+    free = {node for node in forward if node.op in ("placeholder", "get_attr")}
+    free |= {node for node in results if isinstance(node, Node)}
     crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
     kept = set(crossing)
     copies: dict[Node, Node] = {}
@@ -52,12 +53,9 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
             for step in steps_of(node, free | kept) or ():
                 if step not in copies:
                     insert_after = copy_of(graph, step, copies, insert_after)
+    own = set(copies.values())
     for node in chosen:
-        node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in forward and user not in copied(copies))
-
-
-def copied(copies: dict[Node, Node]) -> set[Node]:
-    return set(copies.values())
+        node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in forward and user not in own)
 
 
 def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> Node:
@@ -92,7 +90,8 @@ def is_cheap(node: Node) -> bool:
 
 
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
-    """What has to be computed for the node, each step after its operands, from known values; None where that is too much."""
+    """What has to be computed for the node from known values, each step after its operands; None where that is too
+    much."""
     steps: dict[Node, None] = {}
 
     def visit(step: Node) -> bool:

@@ -28,7 +28,7 @@ class Captured:
     forward: Half | None = None
     backward: Half | None = None
     runtime: str = ""  # why torch's own runtime runs the two; nothing where ours does
-    seconds: dict[str, float] = field(default_factory=dict)  # differentiate, forward, backward: of the stages after capture
+    seconds: dict[str, float] = field(default_factory=dict)  # of differentiate, forward, backward
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -41,7 +41,8 @@ def of_outputs(metadata: object) -> str:
 
     if any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info):
         return "an output is no tensor"
-    if any(info.output_type not in (OutputType.non_alias, OutputType.unsafe_view_alias) for info in metadata.output_info):
+    new = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    if any(info.output_type not in new for info in metadata.output_info):
         return "an output is an input, or a view of a tensor that is there already"
     if metadata.num_intermediate_bases:
         return "an output is a view of what another is a view of"
@@ -51,7 +52,8 @@ def of_outputs(metadata: object) -> str:
 
 
 def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
-    effects = ("tokens", "num_backward_tokens", "num_graphsafe_rng_states", "is_rng_op_functionalized", "act_input_indices")
+    random = ("num_graphsafe_rng_states", "is_rng_op_functionalized")
+    effects = ("tokens", "num_backward_tokens", "act_input_indices", *random)
     if any(getattr(metadata, name, None) for name in effects) or metadata.grad_enabled_mutation is not None:
         return "it has effects besides its results"
     if metadata.deterministic:

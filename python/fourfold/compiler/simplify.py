@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 import operator
 
-from fourfold.compiler.program import BOOLEAN, COMPARISONS, FLOATING, INTEGERS, REDUCTIONS, Program, Value
+from fourfold.compiler.program import (
+    BOOLEAN,
+    COMPARISONS,
+    FLOATING,
+    INTEGERS,
+    NARROW,
+    REDUCTIONS,
+    ROUNDED,
+    Program,
+    Value,
+)
 
 # Of constants, in Python's own arithmetic, which is float64's: what float32 rounds again is the same bits for these.
 EXACT = {
@@ -131,5 +141,5 @@ RULES = {
     "neg": negate,
     "bitwise_not": invert,
     "where": choose,
-    **{op: hold(op) for op in ("to_int8", "to_uint8", "to_int16", "to_bfloat16", "to_float16", "abs", "floor", "trunc")},
+    **{op: hold(op) for op in (*NARROW.values(), *ROUNDED.values(), "abs", "floor", "trunc")},
 }

@@ -1,7 +1,7 @@
 """Views as index arithmetic: along which axes a view's dimensions run, from those of what it views, and back.
 
-Of a tensor in a group each dimension has the axes that it runs along, outermost first; none where it has one element, or where
-all its elements are the same one."""
+Of a tensor in a group each dimension has the axes that it runs along, outermost first; none where it has one element,
+or where all its elements are the same one."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def same(a: Size, b: Size) -> bool:
 
 def is_one(size: Size) -> bool:
     return isinstance(size, int) and size == 1
+
+
+def has_hints(fake: torch.Tensor) -> bool:
+    """Whether its sizes are known where it is traced: not where they depend on data."""
+    return all(isinstance(s, int) or s.node.hint is not None for s in (*fake.shape, *fake.stride()))
 
 
 def hint(size: Size) -> int:
@@ -106,7 +111,8 @@ def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Callab
             if axis is None or not isinstance(size, int) and dim:
                 return None
             dim, own = (*dim, axis), sizes(axis)
-            product = own if is_one(product) else product * own if isinstance(own, int) and isinstance(product, int) else 0
+            known = isinstance(own, int) and isinstance(product, int)
+            product = own if is_one(product) else product * own if known else 0
             if is_one(product) or isinstance(product, int) and isinstance(size, int) and product > size:
                 return None
         result.append(dim)

@@ -17,7 +17,7 @@ class NotFusable(Exception):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor among a call's arguments, or a number that comes with each call: ``fake`` is what torch traced it with."""
+    """A tensor among a call's arguments, or a number that comes with each call. fake: what torch traced it with."""
 
     value: Value
     fake: object
@@ -136,10 +136,9 @@ def rows(
     return register
 
 
-def refusal(
-    target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs: Mapping[str, object]
-) -> str | None:
-    """Why this call of an operator that is lowered is left to torch, or None. Tensors may be given as anything but numbers."""
+def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+    """Why this call of an operator that is lowered is left to torch, or None. Tensors may be given as anything but
+    numbers."""
     rule = REFUSALS.get(target)
     return rule(dtype, *args, **kwargs) if rule else None
 

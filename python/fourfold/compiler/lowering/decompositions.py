@@ -86,7 +86,8 @@ def group_norm(
         if parameter is not None:
             result = operation(result, parameter.reshape(1, groups, channels // groups, 1))
     dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    return result.to(x.dtype).reshape(x.shape), mean.to(dtype).reshape(batch, groups), rstd.to(dtype).reshape(batch, groups)
+    mean, rstd = (each.to(dtype).reshape(batch, groups) for each in (mean, rstd))
+    return result.to(x.dtype).reshape(x.shape), mean, rstd
 
 
 def batch_norm(

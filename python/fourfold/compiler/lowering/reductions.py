@@ -31,7 +31,9 @@ def sum_(call: Call, x: Operand, dim: object = None, keepdim: bool = False, dtyp
 
 
 @rows(aten.nansum.default, dims=of_dims, results=kept_dims)
-def nansum(call: Call, x: Operand, dim: object = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+def nansum(
+    call: Call, x: Operand, dim: object = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Value:
     value = call(x)
     if not x.dtype.is_floating_point:
         return call.op("sum", value)
