@@ -1,5 +1,5 @@
-"""Writes docs/compiler_operators.md: what torch.compile(backend="fourfold") fuses of torch's operators, found by compiling
-torch's own samples of them (tests/compiler_operators.py), so that nothing in it is claimed by hand.
+"""Writes docs/compiler_operators.md: what torch.compile(backend="fourfold") fuses of torch's operators, found by
+compiling torch's own samples of them (tests/compiler_operators.py), so that nothing in it is claimed by hand.
 
     python scripts/operator_table.py            # and with --check, only say whether the page is as it would be written
 """
@@ -19,7 +19,6 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from compiler_operators import ENTRIES, LEFT, LEFT_OF_INTEGERS, OpInfo, chosen  # noqa: E402
 from compiler_samples import Problem  # noqa: E402
-
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, decompositions  # noqa: E402
 from fourfold.compiler.record import Half  # noqa: E402
 from fourfold.compiler.views import VIEWS  # noqa: E402
@@ -92,10 +91,11 @@ def names(targets: Iterable[object]) -> str:
 
 
 def page() -> str:
+    lines = "\n".join(map(line, sorted(ENTRIES)))
     return f"""# What torch.compile(backend="fourfold") fuses
 
-Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's own
-samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager.
+Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's
+own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager.
 
 ## Operators of captured graphs
 
@@ -108,19 +108,21 @@ Reductions over the last dimensions, and what is made of them; over other dimens
 
 Written as others while a graph is traced: {names(decompositions())}.
 
-Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed: {names(CONSTANT)}.
+Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed:
+{names(CONSTANT)}.
 
-Programs hold bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; complex numbers are torch's.
+Programs hold bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; complex numbers are
+torch's.
 
 ## torch's samples
 
 *fused*: all that the samples' graphs compute is part of programs, in float32 (or int64, where there is no such).
-*in part*: the operators named run as torch's own in some of the samples, for a shape or dimension that programs don't take; a
-`sum` in a backward mostly goes over the first dimensions, along which an operand was broadcast.
+*in part*: the operators named run as torch's own in some of the samples, for a shape or dimension that programs don't
+take; a `sum` in a backward mostly goes over the first dimensions, along which an operand was broadcast.
 
 | entry of torch's `op_db` | forward | backward | left to torch | why |
 |---|---|---|---|---|
-{chr(10).join(map(line, sorted(ENTRIES)))}
+{lines}
 """
 
 
@@ -128,9 +130,9 @@ def main() -> int:
     written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     text = page()
     if "--check" in sys.argv[1:]:
-        same = written == text
-        print(f"{PAGE.relative_to(ROOT)} {'is up to date' if same else 'differs: run python scripts/operator_table.py'}")
-        return int(not same)
+        found = "holds the table" if written == text else "differs: run python scripts/operator_table.py"
+        print(f"{PAGE.relative_to(ROOT)} {found}")
+        return int(written != text)
     PAGE.write_text(text, encoding="utf-8")
     return 0
 

@@ -95,7 +95,8 @@ def elementwise(operation: str, dtype: torch.dtype, operands: int, result: torch
     """A program of one operation on tensors of one dimension."""
     names = "xyz"[:operands]
     inputs = "".join(f"{name}: {type_of(dtype)} = input {kind_of(dtype)} [a]\n" for name in names)
-    return f"{HEAD}axes a=x.0\n{inputs}r: {type_of(result)} = {operation} {' '.join(names)}\noutput r {kind_of(result)} [a]\n"
+    made = f"r: {type_of(result)} = {operation} {' '.join(names)}\n"
+    return f"{HEAD}axes a=x.0\n{inputs}{made}output r {kind_of(result)} [a]\n"
 
 
 SPECIAL = (

@@ -135,6 +135,26 @@ void dealloc(PyObject* made) {
   Py_DECREF(type);
 }
 
+PyObject* source(PyObject* self, PyObject* name) {
+  const char* const given = PyUnicode_AsUTF8(name);
+  if (given == nullptr) return nullptr;
+  const char* text = fourfold_program_source(reinterpret_cast<Program*>(self)->program, given);
+  if (text != nullptr) return PyUnicode_FromString(text);
+  PyErr_SetString(PyExc_ValueError, fourfold_program_error());
+  return nullptr;
+}
+
+PyObject* use(PyObject* self, PyObject* address) {
+  const void* stages = PyLong_AsVoidPtr(address);
+  if (stages == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+  fourfold_program_use(reinterpret_cast<Program*>(self)->program, stages);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"source", source, METH_O, "source(name): the program as C++, whose stages' functions are an array of that name."},
+    {"use", use, METH_O, "use(address): from now on computes by these functions, given by the array's address."},
+    {nullptr, nullptr, 0, nullptr}};
 PyMemberDef members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
 PyType_Slot slots[] = {
@@ -143,6 +163,7 @@ PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
     {Py_tp_members, members},
+    {Py_tp_methods, methods},
     {Py_tp_doc, const_cast<char*>("A pointwise program: called with its inputs, gives its outputs.")},
     {0, nullptr}};
 PyType_Spec spec = {"fourfold.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};

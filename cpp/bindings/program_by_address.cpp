@@ -47,6 +47,14 @@ class Program {
     if (failed != 0) throw std::invalid_argument(fourfold_program_error());
   }
 
+  std::string source(const std::string& name) const {
+    const char* text = fourfold_program_source(program_.get(), name.c_str());
+    if (text == nullptr) throw std::invalid_argument(fourfold_program_error());
+    return text;
+  }
+
+  void use(Address stages) { fourfold_program_use(program_.get(), reinterpret_cast<const void*>(stages)); }
+
   std::vector<int32_t> numbers() const {
     std::vector<int32_t> result;
     for (int32_t k = 0; k < fourfold_program_inputs(program_.get()); ++k) {
@@ -65,5 +73,7 @@ void add_program_by_address(pybind11::module_& m) {
   pybind11::class_<Program>(m, "Program", "A pointwise program, whose tensors are given by address.")
       .def(pybind11::init<const std::string&>(), "Raises ValueError where the text is no program.")
       .def("numbers", &Program::numbers, "Of each input that is a number, its dtype's number in torch; of a tensor -1.")
+      .def("source", &Program::source, "The program as C++, whose stages' functions are an array of that name.")
+      .def("use", &Program::use, "From now on computes by these functions, given by the array's address.")
       .def("run", &Program::run, "run([(address, dtype, sizes, strides), ...], allocate)");
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include "cpu/program/emit.h"
 #include "cpu/program/run.h"
 #include "cpu/program/schedule.h"
 #include "program/layout.h"
@@ -12,6 +13,7 @@
 struct fourfold_program {
   fourfold::program::Program program;
   fourfold::cpu::Schedule schedule;
+  std::string text;
 };
 
 namespace {
@@ -22,6 +24,7 @@ using fourfold::program::Tensor;
 using torch::headeronly::ScalarType;
 
 thread_local std::string reason;
+thread_local std::string source;
 
 constexpr std::pair<Kind, ScalarType> dtypes[] = {
     {Kind::boolean, ScalarType::Bool}, {Kind::uint8, ScalarType::Byte},        {Kind::int8, ScalarType::Char},
@@ -71,7 +74,7 @@ bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t cou
 fourfold_program* fourfold_program_new(const char* text, int64_t length) try {
   auto program = fourfold::program::parse({text, static_cast<size_t>(length)});
   auto schedule = fourfold::cpu::schedule(program);
-  return new fourfold_program{std::move(program), std::move(schedule)};
+  return new fourfold_program{std::move(program), std::move(schedule), std::string(text, static_cast<size_t>(length))};
 } catch (const std::exception& error) {
   reason = error.what();
   return nullptr;
@@ -99,6 +102,19 @@ int32_t fourfold_program_run(
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;
+}
+
+const char* fourfold_program_source(const fourfold_program* program, const char* name) try {
+  source = fourfold::cpu::emit(program->program, program->schedule, program->text, name);
+  return source.c_str();
+} catch (const std::exception& error) {
+  reason = error.what();
+  return nullptr;
+}
+
+void fourfold_program_use(fourfold_program* program, const void* stages) {
+  auto* const* function = static_cast<fourfold::cpu::StageFunction* const*>(stages);
+  for (auto& stage : program->schedule.stages) stage.compiled = *function++;
 }
 
 const char* fourfold_program_error() { return reason.c_str(); }

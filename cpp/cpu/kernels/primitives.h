@@ -41,6 +41,12 @@ struct Frame {
   const char* ahead[most_ahead] = {};
 };
 
+// A stage of a program that was compiled from C++ (cpu/program/emit.h): what its primitives compute for a block.
+using StageFunction = void(Frame& frame, int64_t count);
+
+// Of a block, at most.
+inline constexpr int64_t most_elements = 1024;
+
 // Reductions keep sums and products of float32 in float64.
 constexpr program::Type type_of_sum(program::Operation op, program::Type type) {
   const bool adds_up = op == program::Operation::sum || op == program::Operation::prod;

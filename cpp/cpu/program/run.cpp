@@ -16,10 +16,9 @@ using program::Level;
 using program::Program;
 using program::Type;
 
-// What of a block's slots stays in the first-level cache, and the fewest and most elements of a block.
+// What of a block's slots stays in the first-level cache, and the fewest elements of a block.
 constexpr int64_t cache = 32768;
 constexpr int64_t fewest = 256;
-constexpr int64_t most = 1024;
 // Rows of a tensor from which on it is read where it lies, a row at a time, rather than copied.
 constexpr int64_t long_row = 64;
 // A thread's least share, in the time of so many additions; a tensor's element takes some of it to come from memory.
@@ -95,18 +94,23 @@ class Worker {
     look_ahead(stage, count);
     for (const int k : kept_) slots_[k].data = own_[k] + offset * plan_.slots[k].size;
     for (const Step& step : stage.elements) {
-      const Instruction& made = step.instruction;
       if (step.expands) {
-        const Slot& row = slots_[made.in[0]];
-        slots_[made.out] = frame_.rows == 1 ? Slot{row.data, 0} : Slot{own_[made.out], 1};
-        if (frame_.rows == 1) continue;
+        expand(step.instruction, count);
+      } else if (stage.compiled == nullptr) {
+        step.instruction.run(frame_, count, step.instruction);
       }
-      made.run(frame_, count, made);
     }
+    if (stage.compiled != nullptr) stage.compiled(frame_, count);
     for (const int output : stage.outputs) put_back(output_slot(output), call_.elements, at, count);
   }
 
  private:
+  void expand(const Instruction& made, int64_t count) {
+    const Slot& row = slots_[made.in[0]];
+    slots_[made.out] = frame_.rows == 1 ? Slot{row.data, 0} : Slot{own_[made.out], 1};
+    if (frame_.rows > 1) made.run(frame_, count, made);
+  }
+
   int output_slot(int output) const { return static_cast<int>(call_.program.inputs.size()) + output; }
 
   // Of the slots that have memory of the worker's own, the place in it.
@@ -342,7 +346,7 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
             0};
   for (size_t a = program.outer; a < sizes.size(); ++a) call.columns *= sizes[a];
   const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
-  call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most);
+  call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
   if (!schedule.once.empty()) Worker(call, nullptr).run_once();
   if (call.row_count() == 0 || (call.columns == 0 && !program.has_rows)) return;
   const bool few_rows = call.row_count() < torch_threads() && call.columns >= long_columns;

@@ -42,6 +42,7 @@ class Scheduler {
     schedule_numbers();
     find_kept();
     for (stage_ = 0; stage_ < static_cast<int>(result_.stages.size()); ++stage_) schedule_stage();
+    for (size_t v = 0; v < places_.size(); ++v) result_.slot_of.push_back(known_slot(static_cast<int>(v)));
     return std::move(result_);
   }
 
@@ -108,6 +109,13 @@ class Scheduler {
     Step result{{primitive_of(made.op, value(made.operand[typed]).type), out, 0, {0, 0, 0}}};
     for (int k = 0; k < operands(v); ++k) result.instruction.in[k] = static_cast<uint16_t>(slot_of(made.operand[k]));
     return result;
+  }
+
+  // Where a stage that does not compute v finds it.
+  int known_slot(int v) const {
+    if (value(v).level == Level::row) return places_[v].expanded;
+    const bool lies_there = value(v).level == Level::element && value(v).source == Source::input;
+    return lies_there ? input_slot(v) : places_[v].kept;
   }
 
   int slot_of(int v) const {
@@ -314,6 +322,7 @@ class Scheduler {
     place.register_slot = place.expanded;
     Step made = step(expand_primitive(value(v).type), static_cast<uint16_t>(place.expanded), {place.kept});
     made.expands = true;
+    made.value = v;
     stage().elements.push_back(made);
   }
 
@@ -326,6 +335,8 @@ class Scheduler {
     for (int k = 0; k < operands(v); ++k) ready(value(v).operand[k]);
     Step made = operation(v, 0);
     const int twin = twin_of(v);
+    made.value = v;
+    made.twin = twin;
     for (int k = 0; k < operands(v); ++k) release(value(v).operand[k]);
     made.instruction.out = destination(v);
     if (twin >= 0) {
@@ -359,7 +370,9 @@ class Scheduler {
     Primitive* load = load_of(input_of(v).kind);
     if (load == nullptr) return;
     const uint16_t slot = destination(v);
-    stage().elements.push_back(step(load, slot, {input_slot(v)}));
+    Step made = step(load, slot, {input_slot(v)});
+    made.value = v;
+    stage().elements.push_back(made);
   }
 
   // An output's own memory where that holds what is computed in; what stages share has its slot.
@@ -382,7 +395,9 @@ class Scheduler {
     ready(operand);
     const Type type = value(operand).type;
     places_[v].kept = sum_slot();
-    stage().elements.push_back(step(reduction_primitive(value(v).op, type), static_cast<uint16_t>(places_[v].kept), {slot_of(operand)}));
+    Step made = step(reduction_primitive(value(v).op, type), static_cast<uint16_t>(places_[v].kept), {slot_of(operand)});
+    made.value = v;
+    stage().elements.push_back(made);
     stage().sums.push_back(static_cast<uint16_t>(places_[v].kept));
     stage().combine.push_back(combine_primitive(value(v).op, type_of_sum(value(v).op, type)));
     release(operand);
@@ -396,7 +411,11 @@ class Scheduler {
       if (output.value != v || output.level != Level::element) continue;
       stage().outputs.push_back(static_cast<int>(k));
       ready(v);
-      if (slot_of(v) != output_slot(k)) stage().elements.push_back(store(k, slot_of(v)));
+      if (slot_of(v) != output_slot(k)) {
+        stage().elements.push_back(store(k, slot_of(v)));
+        stage().elements.back().value = v;
+        stage().elements.back().output = static_cast<int>(k);
+      }
       release(v);
     }
   }

@@ -32,6 +32,9 @@ struct SlotPlan {
 struct Step {
   Instruction instruction;
   bool expands = false;  // a row's value: where a block is of one row, the value itself
+  int value = -1;        // what it computes, and the sine's cosine or the cosine's sine that comes with it
+  int twin = -1;
+  int output = -1;       // or what it stores `value` into
 };
 
 struct Stage {
@@ -41,6 +44,7 @@ struct Stage {
   std::vector<int> outputs;     // and writes
   std::vector<uint16_t> sums;   // the slots of its reductions
   std::vector<Primitive*> combine;  // of each, two parts into one
+  StageFunction* compiled = nullptr;  // what is called in the place of `elements`
 };
 
 struct Constant {
@@ -56,6 +60,7 @@ struct Given {
 
 struct Schedule {
   std::vector<SlotPlan> slots;
+  std::vector<int> slot_of;         // each value's that is known before a stage; a row's for each of its columns; -1
   std::vector<Constant> constants;
   std::vector<Given> given;         // numbers that come with a call
   std::vector<Step> numbers;        // what is computed once for each thread

@@ -37,6 +37,14 @@ FOURFOLD_EXPORT int32_t fourfold_program_number(const fourfold_program* program,
 FOURFOLD_EXPORT int32_t fourfold_program_run(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, fourfold_allocate allocate, void* context);
 
+// The program as C++, in the memory of this thread until its next call: a function for each stage that the CPU computes it in,
+// and an array of them, which has this name. Null where it can't be: fourfold_program_error() then says why.
+FOURFOLD_EXPORT const char* fourfold_program_source(const fourfold_program* program, const char* name);
+
+// From now on these functions compute the stages: the array of that name, from the source compiled for the CPU level in use,
+// which has to stay loaded. Before the program's first run.
+FOURFOLD_EXPORT void fourfold_program_use(fourfold_program* program, const void* stages);
+
 // What the last call of this thread that failed has to say.
 FOURFOLD_EXPORT const char* fourfold_program_error();
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +25,11 @@ class Built:
     inputs: list[Node]
     outputs: list[Node]
     members: list[Node]
+    source: Callable[[], str] | None = None  # gives the program as C++, when it has been made
+
+    def cpp(self) -> str | None:
+        """Without the program itself, which the source begins with."""
+        return self.source and re.sub(r"\A(//.*\n)+", "", self.source())
 
 
 def build(group: Group, members: list[Node], outputs: list[Node]) -> Built:
@@ -155,9 +161,9 @@ def constant_of(node: Node) -> bool | int | float | None:
 
 
 def memory_order(fake: torch.Tensor) -> list[int]:
-    """A tensor's dimensions, the one with the longest stride first."""
+    """A tensor's dimensions, the one with the longest stride first; of equal strides one of size 1 is the inner."""
     strides = [hint(stride) for stride in fake.stride()]
-    return sorted(range(fake.dim()), key=lambda d: -strides[d] if not is_one(fake.shape[d]) else -strides[d])
+    return sorted(range(fake.dim()), key=lambda d: (-strides[d], is_one(fake.shape[d])))
 
 
 def uses_outside(group: Group, node: Node, inside: Iterable[Node]) -> bool:

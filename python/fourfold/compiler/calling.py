@@ -34,6 +34,14 @@ class ProgramByAddress:
         self._name = name
         self._numbers = self._program.numbers()
 
+    def source(self, name: str) -> str:
+        """The program as C++, whose stages' functions are an array of that name."""
+        return self._program.source(name)
+
+    def use(self, address: int) -> None:
+        """From now on computes by these functions, given by the array's address."""
+        self._program.use(address)
+
     def __call__(self, *arguments: torch.Tensor | bool | int | float) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if len(arguments) != len(self._numbers):
             raise TypeError(f"program: expected {len(self._numbers)} inputs, but got {len(arguments)}")

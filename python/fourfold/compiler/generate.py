@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import keyword
 import logging
@@ -89,6 +90,10 @@ class Generator:
         self.fusion = Fusion(self.module.graph, self.options.reductions)
         for unit, group in self.fusion.groups.items():
             self.build(unit, group)
+        if self.options.cpu == "cxx":
+            from fourfold.compiler.cxx import compile_programs
+
+            compile_programs({name: self.globals[name] for name in self.names.values()})
         steps = self.in_order(self.needed())
         self.compiled.outputs = len(self.nodes[-1].args[0])
         self.compiled.straight = self.straight(steps)
@@ -125,6 +130,7 @@ class Generator:
         if self.options.trace:
             log.info("%s", built.program.text())
         name = f"program_{len(self.compiled.programs)}"
+        built.source = functools.partial(program.source, name)
         self.compiled.programs.append(built)
         self.built[unit] = built
         self.globals[name] = program

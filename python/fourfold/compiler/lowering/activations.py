@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from fourfold.compiler.lowering.arithmetic import clamp
+from fourfold.compiler.lowering.arithmetic import clamp, is_nan
 from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, pointwise
 from fourfold.compiler.program import Value
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 @pointwise(aten.relu.default)
 def relu(call: Call, x: Argument) -> Value:
     value = call(x)
-    return call.where(call.op("le", value, 0), 0, value)  # NaN passes
+    return call.where(call.op("lt", value, 0), 0, value)  # NaN and -0 pass
 
 
 @pointwise(aten.threshold.default)
@@ -69,8 +69,8 @@ def hardtanh(call: Call, x: Argument, min_val: Number = -1, max_val: Number = 1)
 
 @pointwise(aten.hardtanh_backward.default)
 def hardtanh_backward(call: Call, grad: Argument, x: Argument, min_val: Number, max_val: Number) -> Value:
-    outside = call.either(call.op("le", call(x), min_val), call.op("ge", call(x), max_val))
-    return call.where(outside, 0, grad)
+    inside = call.both(call.op("gt", call(x), min_val), call.op("lt", call(x), max_val))
+    return call.where(inside, grad, 0)
 
 
 def _six(call: Call, x: Argument) -> Value:
@@ -103,21 +103,23 @@ def hardswish_backward(call: Call, grad: Argument, x: Argument) -> Value:
 
 @pointwise(aten.hardshrink.default)
 def hardshrink(call: Call, x: Argument, lambd: Number = 0.5) -> Value:
-    return hardshrink_backward(call, x, x, lambd)
+    value = call(x)
+    inside = call.both(call.op("ge", value, call.op("neg", call(lambd))), call.op("le", value, lambd))
+    return call.where(inside, 0, value)
 
 
 @pointwise(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def hardshrink_backward(call: Call, grad: Argument, x: Argument, lambd: Number) -> Value:
     value = call(x)
-    inside = call.both(call.op("ge", value, call.op("neg", call(lambd))), call.op("le", value, lambd))
-    return call.where(inside, 0, grad)
+    outside = call.either(call.op("lt", value, call.op("neg", call(lambd))), call.op("gt", value, lambd))
+    return call.where(outside, grad, 0)
 
 
 @pointwise(aten.softshrink.default)
 def softshrink(call: Call, x: Argument, lambd: Number = 0.5) -> Value:
     value = call(x)
     above, below = call.op("sub", value, lambd), call.op("add", value, lambd)
-    inside = call.op("mul", value, 0)  # NaN passes
+    inside = call.where(is_nan(call, value), value, 0)
     low = call.where(call.op("lt", value, call.op("neg", call(lambd))), below, inside)
     return call.where(call.op("gt", value, lambd), above, low)
 
@@ -209,7 +211,7 @@ def elu_backward(
         slope = call.op("mul", call.op("add", value, most), input_scale)
     else:
         slope = call.op("mul", call.op("exp", call.op("mul", value, input_scale)), call.op("mul", input_scale, most))
-    return call.where(call.op("le", value, 0), call.op("mul", g, slope), call.op("mul", g, scale))
+    return call.where(call.op("gt", value, 0), call.op("mul", g, scale), call.op("mul", g, slope))
 
 
 @pointwise(aten.celu.default)

@@ -241,28 +241,32 @@ def maximum(call: Call, a: Argument, b: Argument) -> Value:
     return call.greater(a, b)
 
 
-def _without_nan(call: Call, a: Value, b: Value, chosen: Value) -> Value:
+def _without_nan(call: Call, a: Value, b: Value, choose: Lowering) -> Value:
     if not call.dtype.is_floating_point:
-        return chosen
+        return choose(a, b)
+    # Of two zeros torch's gives the first, and of bfloat16 the second.
+    chosen = choose(a, b) if call.dtype == torch.bfloat16 else choose(b, a)
     return call.where(is_nan(call, a), b, call.where(is_nan(call, b), a, chosen))
 
 
 @pointwise(aten.fmin.default)
 def fmin(call: Call, a: Argument, b: Argument) -> Value:
-    return _without_nan(call, call(a), call(b), call.lesser(a, b))
+    return _without_nan(call, call(a), call(b), call.lesser)
 
 
 @pointwise(aten.fmax.default)
 def fmax(call: Call, a: Argument, b: Argument) -> Value:
-    return _without_nan(call, call(a), call(b), call.greater(a, b))
+    return _without_nan(call, call(a), call(b), call.greater)
 
 
 @pointwise(aten.clamp.default, aten.clamp.Tensor)
 def clamp(call: Call, x: Argument, min: Argument | None = None, max: Argument | None = None) -> Value:
     value = call(x)
-    if min is not None:
-        value = call.greater(value, min)
-    return value if max is None else call.lesser(value, max)
+    if min is not None:  # of two that are equal, zeros that is, the latter: a number's sign gives way
+        value = call.greater(value, min) if isinstance(min, Operand) else call.greater(min, value)
+    if max is None:
+        return value
+    return call.lesser(value, max) if isinstance(max, Operand) else call.lesser(max, value)
 
 
 @pointwise(aten.clamp_min.default, aten.clamp_min.Tensor)

@@ -70,15 +70,16 @@ def nan_to_num(
 
 @pointwise(aten.hypot.default)
 def hypot(call: Call, a: Argument, b: Argument) -> Value:
-    if call.type == FLOAT32:  # whose squares are exact in float64
-        a, b = call(a, FLOAT64), call(b, FLOAT64)
-        return call(call.op("sqrt", call.op("add", call.op("mul", a, a), call.op("mul", b, b))))
     a, b = call.op("abs", call(a)), call.op("abs", call(b))
-    longer, shorter = call.greater(a, b), call.lesser(a, b)
-    ratio = call.op("div", shorter, longer)
-    length = call.op("mul", longer, call.op("sqrt", call.op("add", call.op("mul", ratio, ratio), 1)))
+    if call.type == FLOAT32:  # whose squares are exact in float64
+        c, d = call(a, FLOAT64), call(b, FLOAT64)
+        length = call(call.op("sqrt", call.op("add", call.op("mul", c, c), call.op("mul", d, d))))
+    else:
+        longer, ratio = call.greater(a, b), call.op("div", call.lesser(a, b), call.greater(a, b))
+        length = call.op("mul", longer, call.op("sqrt", call.op("add", call.op("mul", ratio, ratio), 1)))
+        length = call.where(call.op("eq", longer, 0), longer, length)
     infinite = call.either(call.op("eq", a, math.inf), call.op("eq", b, math.inf))
-    return call.where(infinite, math.inf, call.where(call.op("eq", longer, 0), longer, length))
+    return call.where(infinite, math.inf, length)
 
 
 def _of_logarithm(operation: str, call: Call, x: Argument, y: Argument) -> Value:
