@@ -22,6 +22,8 @@ with warnings.catch_warnings():
         SampleInput,
         UnaryUfuncInfo,
     )
+# Which forbid, as they are imported, that anyone sets a flag of torch.backends from then on.
+setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
 
 # Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.
 _PLAIN = """

@@ -200,6 +200,21 @@ def test_the_number_of_columns_and_a_kept_row() -> None:
         torch.testing.assert_close(r, (exact / exact.sum(-1, keepdim=True)).t())
 
 
+@pytest.mark.parametrize("outer", [(), (3,)])
+def test_rows_without_columns(outer: tuple[int, ...]) -> None:
+    """A broadcast input of nothing has no memory to read."""
+    rows = "a=x.0 | b=0" if outer else "| b=0"
+    dims, kept = ("a b", "a") if outer else ("b", "")
+    program = (
+        f"{HEAD}axes {rows}\nx: float32 = input float32 [{dims}]\nw: float32 = input float32 [{kept} 1]\n"
+        f"m: float32 = mul x w\ns: float32 = sum m\nz: float32 = add m s\noutput s float32 [{kept}]\n"
+        f"output z float32 [{dims}]\n"
+    )
+    for road in ROADS:
+        s, z = road(program)(torch.empty(*outer, 0), torch.empty(*outer, 1))
+        assert torch.equal(s, torch.zeros(outer)) and z.shape == (*outer, 0)
+
+
 def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:
     program = (
         f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nc: float32 = cos x\ns: float32 = sin x\n"

@@ -127,7 +127,7 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
   const T* from = static_cast<const T*>(in.data);
   constexpr int64_t most = 256;
   T laid_out[most];
-  if (in.stride == 0) {
+  if (in.stride == 0 && n > 0) {
     for (T& value : laid_out) value = *from;
   }
   const int64_t columns = n / frame.rows;

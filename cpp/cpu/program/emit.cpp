@@ -18,7 +18,7 @@ using program::Type;
 using program::Value;
 
 // Of blocks that a stage holds for its reductions, which lie on the stack.
-constexpr int most_blocks = 64;
+constexpr int most_blocks = 32;
 // From this cost on, in additions, an operation takes long enough to fetch the next block meanwhile.
 constexpr int dear = 8;
 

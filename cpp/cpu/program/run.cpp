@@ -89,6 +89,7 @@ class Worker {
   void run_elements(const Stage& stage, int64_t at, int64_t columns, int64_t offset) {
     const int64_t count = frame_.rows * columns;
     frame_.columns = columns;
+    if (count == 0) return run_sums(stage);
     for (const int input : stage.inputs) bring(input, call_.elements, at, count);
     for (const int output : stage.outputs) make_room(output_slot(output), call_.elements, at, count);
     look_ahead(stage, count);
@@ -105,6 +106,13 @@ class Worker {
   }
 
  private:
+  // Rows without columns, whose tensors may have no memory to read.
+  void run_sums(const Stage& stage) {
+    for (const Step& step : stage.elements) {
+      if (plan_.slots[step.instruction.out].home == Home::sum) step.instruction.run(frame_, 0, step.instruction);
+    }
+  }
+
   void expand(const Instruction& made, int64_t count) {
     const Slot& row = slots_[made.in[0]];
     slots_[made.out] = frame_.rows == 1 ? Slot{row.data, 0} : Slot{own_[made.out], 1};
