@@ -5,6 +5,7 @@ An entry is fused where its forward becomes a program for at least one sample; `
 from __future__ import annotations
 
 import warnings
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -12,8 +13,10 @@ from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.program import KINDS
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's own, of what its tests would like to be installed
+# They forbid, as they are imported, that anyone sets a flag of torch.backends from then on; and warn of what they would
+# like to be installed.
+with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.opinfo.core import (
         BinaryUfuncInfo,
@@ -22,8 +25,6 @@ with warnings.catch_warnings():
         SampleInput,
         UnaryUfuncInfo,
     )
-# Which forbid, as they are imported, that anyone sets a flag of torch.backends from then on.
-setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
 
 # Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.
 _PLAIN = """
