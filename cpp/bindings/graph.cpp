@@ -1,6 +1,7 @@
 #include "graph.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -19,7 +20,9 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs): steps of (Program, places of its inputs), or None where the function has to run.
+// Graph(function, steps, outputs): steps are None where the function has to run, or a list of ("program", Program, places of
+// its inputs), ("operator", (name, overload), arguments) and ("item", a list's place, which), each with the places of the
+// values that are read for the last time.
 struct Graph {
   PyObject_HEAD
   std::shared_ptr<const CompiledGraph>* graph;
@@ -27,17 +30,26 @@ struct Graph {
 
 PyTypeObject* graph_type = nullptr;
 
+GraphStep step_of(pybind11::handle given) {
+  const auto step = given.cast<pybind11::tuple>();
+  const auto what = step[0].cast<std::string>();
+  auto last = step[3].cast<std::vector<size_t>>();
+  if (what == "program") {
+    auto inputs = step[2].cast<std::vector<size_t>>();
+    return {ProgramStep{std::make_shared<Held>(step[1].ptr()), program_of(step[1].ptr()), std::move(inputs)}, std::move(last)};
+  }
+  if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
+  const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
+  return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};
+}
+
 int init(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr;
   if (!PyArg_ParseTuple(given, "OOO", &function, &steps, &outputs)) return -1;
-  std::shared_ptr<CompiledGraph> graph(new CompiledGraph{Held(function), steps != Py_None, {}, {}, {}});
+  std::shared_ptr<CompiledGraph> graph(new CompiledGraph{Held(function), steps != Py_None, {}, {}});
   if (graph->is_straight) {
-    for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) {
-      const auto pair = step.cast<pybind11::tuple>();
-      graph->programs.push_back(std::make_unique<Held>(pair[0].ptr()));
-      graph->steps.push_back({program_of(pair[0].ptr()), pair[1].cast<std::vector<size_t>>()});
-    }
+    for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
   }
   reinterpret_cast<Graph*>(made)->graph = new std::shared_ptr<const CompiledGraph>(std::move(graph));
@@ -73,6 +85,17 @@ std::shared_ptr<const CompiledGraph> graph_of(PyObject* object) {
   return *reinterpret_cast<Graph*>(object)->graph;
 }
 
+void ProgramStep::run(Values& values) const {
+  std::vector<const c10::IValue*> read;
+  std::vector<at::Tensor> written;
+  read.reserve(inputs.size());
+  for (const size_t place : inputs) read.push_back(&values[place]);
+  run_program(program, read, written);
+  for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
+}
+
+void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef()[item]); }
+
 // What a program refuses, the function may still do by torch's operators.
 Values CompiledGraph::run(Values inputs) const {
   if (!is_straight) return run_function(std::move(inputs));
@@ -83,24 +106,16 @@ Values CompiledGraph::run(Values inputs) const {
   }
 }
 
-Values CompiledGraph::run_steps(const Values& inputs) const {
-  Values made;
-  size_t count = inputs.size();
-  for (const GraphStep& step : steps) count += static_cast<size_t>(fourfold_program_outputs(step.program.program));
-  made.reserve(count - inputs.size());  // the places of values stay where they are
-  const auto at = [&](size_t place) { return place < inputs.size() ? &inputs[place] : &made[place - inputs.size()]; };
-  std::vector<const c10::IValue*> read;
-  std::vector<at::Tensor> written;
+Values CompiledGraph::run_steps(Values values) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   for (const GraphStep& step : steps) {
-    read.clear();
-    written.clear();
-    for (const size_t place : step.inputs) read.push_back(at(place));
-    run_program(step.program, read, written);
-    for (at::Tensor& tensor : written) made.emplace_back(std::move(tensor));
+    std::visit([&values](const auto& call) { call.run(values); }, step.call);
+    for (const size_t place : step.last) values[place] = {};
   }
   Values results;
   results.reserve(outputs.size());
-  for (const int64_t place : outputs) results.push_back(place < 0 ? c10::IValue() : *at(static_cast<size_t>(place)));
+  for (const int64_t place : outputs) results.push_back(place < 0 ? c10::IValue() : values[static_cast<size_t>(place)]);
   return results;
 }
 

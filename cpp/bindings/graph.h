@@ -1,4 +1,5 @@
-// A compiled graph, forward or backward: a Python function or, where it is programs alone, these in their order.
+// A compiled graph, forward or backward: a Python function or, where all that it does are programs and torch's operators,
+// these in their order.
 #pragma once
 
 #include <Python.h>
@@ -6,8 +7,10 @@
 #include <ATen/core/ivalue.h>
 
 #include <memory>
+#include <variant>
 #include <vector>
 
+#include "operator_step.h"
 #include "program.h"
 
 namespace fourfold::bindings {
@@ -26,25 +29,39 @@ class Held {
   PyObject* object_;
 };
 
-using Values = std::vector<c10::IValue>;
+// Steps read values by their places: first the graph's inputs, then what the steps give, in their order.
+struct ProgramStep {
+  std::shared_ptr<Held> held;  // whose program it is
+  NamedProgram program;
+  std::vector<size_t> inputs;
+
+  void run(Values& values) const;
+};
+
+// One of the tensors that an operator gives in a list.
+struct ItemStep {
+  size_t list;
+  size_t item;
+
+  void run(Values& values) const;
+};
 
 struct GraphStep {
-  NamedProgram program;
-  std::vector<size_t> inputs;  // places among the values: first the graph's inputs, then what the steps give
+  std::variant<ProgramStep, OperatorStep, ItemStep> call;
+  std::vector<size_t> last;  // the values that nobody reads later
 };
 
 struct CompiledGraph {
   Held function;  // takes a list of the inputs, gives a sequence of the outputs
   bool is_straight;
   std::vector<GraphStep> steps;
-  std::vector<std::unique_ptr<Held>> programs;  // what the steps belong to
-  std::vector<int64_t> outputs;                 // places, or -1 for None
+  std::vector<int64_t> outputs;  // places, or -1 for None
 
   // Of tensors, numbers, and nothing where an output is None. With or without the GIL. Throws what Python raises.
   Values run(Values inputs) const;
 
  private:
-  Values run_steps(const Values& inputs) const;
+  Values run_steps(Values values) const;
   Values run_function(Values inputs) const;
 };
 

@@ -58,6 +58,7 @@ std::vector<int64_t> axis_strides(
 Shape shape_of(const Output& output, const std::vector<int64_t>& sizes) {
   Shape shape;
   for (const Dim& dim : output.dims) shape.sizes.push_back(product(dim, sizes));
+  if (output.join >= 0) shape.sizes[output.join] *= output.parts;
   shape.strides.resize(shape.sizes.size());
   int64_t stride = 1;
   for (auto d = output.order.rbegin(); d != output.order.rend(); ++d) {

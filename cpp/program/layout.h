@@ -24,10 +24,15 @@ std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, si
 std::vector<int64_t> axis_strides(
     const std::vector<Dim>& dims, const int64_t* strides, const std::vector<int64_t>& sizes);
 
-// Of a new output.
+// Of a new output: the whole tensor.
 struct Shape {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
+
+  // Where a part of it begins, in elements.
+  int64_t offset(const Output& output) const {
+    return output.join < 0 ? 0 : sizes[output.join] / output.parts * output.part * strides[output.join];
+  }
 };
 Shape shape_of(const Output& output, const std::vector<int64_t>& sizes);
 

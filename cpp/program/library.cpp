@@ -1,6 +1,7 @@
 // Programs as libfourfold offers them (include/fourfold/program.h).
 #include <fourfold/program.h>
 
+#include <algorithm>
 #include <string>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -55,15 +56,20 @@ bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t cou
   const auto sizes = fourfold::program::axis_sizes(made.program, inputs.data(), inputs.size());
   std::vector<Shape> shapes;
   shapes.reserve(made.program.outputs.size());
+  void* data = nullptr;
   for (const auto& output : made.program.outputs) {
-    const Shape& shape = shapes.emplace_back(fourfold::program::shape_of(output, sizes));
-    const auto place = static_cast<int32_t>(outputs.size());
-    const auto dim = static_cast<int32_t>(shape.sizes.size());
-    void* data = allocate(context, place, dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
-    bool empty = false;
-    for (const int64_t size : shape.sizes) empty = empty || size == 0;
-    if (data == nullptr && !empty) return false;
-    outputs.push_back({data, output.kind, dim, shape.sizes.data(), shape.strides.data()});
+    const auto dim = static_cast<int32_t>(output.dims.size());
+    if (output.part == 0) {
+      const Shape& shape = shapes.emplace_back(fourfold::program::shape_of(output, sizes));
+      const auto place = static_cast<int32_t>(shapes.size() - 1);
+      data = allocate(context, place, dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
+      const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
+      if (data == nullptr && !empty) return false;
+    }
+    const Shape& shape = shapes.back();
+    const auto bytes = shape.offset(output) * static_cast<int64_t>(fourfold::element_size(output.kind));
+    void* part = bytes == 0 ? data : static_cast<char*>(data) + bytes;
+    outputs.push_back({part, output.kind, dim, shape.sizes.data(), shape.strides.data()});
   }
   fourfold::cpu::run(made.program, made.schedule, sizes, inputs.data(), outputs.data());
   return true;
@@ -87,7 +93,8 @@ int32_t fourfold_program_inputs(const fourfold_program* program) {
 }
 
 int32_t fourfold_program_outputs(const fourfold_program* program) {
-  return static_cast<int32_t>(program->program.outputs.size());
+  const auto& outputs = program->program.outputs;
+  return static_cast<int32_t>(std::count_if(outputs.begin(), outputs.end(), [](const auto& one) { return one.part == 0; }));
 }
 
 int32_t fourfold_program_number(const fourfold_program* program, int32_t input) {

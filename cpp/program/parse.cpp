@@ -10,6 +10,7 @@
 //   c: float32 = constant 0.5
 //   y: float32 = mul d c
 //   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the longest first
+//   output [y d] float32 [batch hidden] join 1       one tensor of equal parts, behind each other along dimension 1
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -324,26 +325,43 @@ class Parser {
   }
 
   // output y bfloat16 [a b c] order [0 1 2]
+  // output [y z] bfloat16 [a b c] join 2 order [0 1 2]
   void parse_output(const Words& words) {
     expect(words.size() >= 4, "an output's value, dtype and dimensions", words.back());
-    const auto value = values_.find(std::string(words[1]));
-    expect(value != values_.end(), "a value that stands above", words[1]);
+    size_t at = 1;
+    const bool joins = words[1][0] == '[';
+    const Words parts = joins ? bracketed(words, at) : Words{words[at++]};
+    if (parts.empty() || at >= words.size()) refuse("expected an output's value, dtype and dimensions");
     Output output;
-    output.value = value->second;
-    output.kind = kind(words[2]);
-    const Value& source = program_.values[output.value];
-    expect(type_of(output.kind) == source.type, "a dtype of the value's type", words[2]);
-    size_t at = 3;
+    const std::string_view dtype = words[at++];
+    output.kind = kind(dtype);
     output.dims = dims(words, at);
     output.level = level_of(output.dims);
     // Where all axes are columns, a row's tensor has none.
     if (output.level == Level::number && program_.has_rows && program_.outer == 0) output.level = Level::row;
-    expect(source.level <= output.level, "the dimensions that the value differs along", words[1]);
-    check_coverage(output, words[1]);
+    check_coverage(output, parts[0]);
+    if (joins) parse_join(words, at, output);
     for (size_t k = 0; k < output.dims.size(); ++k) output.order.push_back(static_cast<int>(k));
     if (at < words.size()) parse_order(words, at, output);
-    expect(program_.outputs.size() < most_tensors, "at most 256 outputs", words[1]);
-    program_.outputs.push_back(std::move(output));
+    output.parts = static_cast<int>(parts.size());
+    for (const std::string_view part : parts) {
+      const auto value = values_.find(std::string(part));
+      expect(value != values_.end(), "a value that stands above", part);
+      const Value& source = program_.values[output.value = value->second];
+      expect(type_of(output.kind) == source.type, "a dtype of the value's type", dtype);
+      expect(source.level <= output.level, "the dimensions that the value differs along", part);
+      expect(program_.outputs.size() < most_tensors, "at most 256 outputs", part);
+      program_.outputs.push_back(output);
+      ++output.part;
+    }
+  }
+
+  void parse_join(const Words& words, size_t& at, Output& output) const {
+    if (at + 1 >= words.size() || words[at] != "join") refuse("expected join, and the dimension that the parts follow along");
+    const int64_t dim = integer(words[at + 1], "a dimension");
+    expect(dim >= 0 && dim < static_cast<int64_t>(output.dims.size()), "a dimension that the parts have", words[at + 1]);
+    output.join = static_cast<int>(dim);
+    at += 2;
   }
 
   // Every element of an output is written: it has all axes of its level.

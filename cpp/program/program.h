@@ -50,12 +50,16 @@ struct Value {
   int64_t integer = 0;
 };
 
+// A tensor that a call gives, or one of the equal parts of it that lie behind each other along a dimension.
 struct Output {
   int value = 0;
   Kind kind = Kind::float32;
-  std::vector<Dim> dims;
+  std::vector<Dim> dims;   // of the part
   std::vector<int> order;  // the dimensions by their strides, the longest first
   Level level = Level::number;
+  int join = -1;  // the dimension
+  int part = 0;
+  int parts = 1;
 };
 
 struct Program {
@@ -64,7 +68,7 @@ struct Program {
   bool has_rows = false;
   std::vector<Input> inputs;
   std::vector<Value> values;
-  std::vector<Output> outputs;
+  std::vector<Output> outputs;  // the parts of one tensor side by side
 };
 
 // What memory of this kind is computed in.

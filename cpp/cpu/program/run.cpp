@@ -7,6 +7,7 @@
 
 #include "cpu/memory.h"
 #include "cpu/parallel.h"
+#include "cpu/program/panels.h"
 #include "cpu/program/space.h"
 
 namespace fourfold::cpu {
@@ -26,6 +27,8 @@ constexpr int64_t share = 200'000;
 constexpr int64_t per_tensor = 4;
 // Columns from which on a row is worth all threads.
 constexpr int64_t long_columns = 16384;
+// Of a panel, where a row may be cut.
+constexpr int64_t panel_columns = 2048;
 
 struct Call {
   const Program& program;
@@ -34,14 +37,16 @@ struct Call {
   const program::Tensor* outputs;
   Space elements;  // each tensor by its slot
   Space rows;
+  int64_t row_count;
   int64_t columns;
   int64_t lanes;  // elements of a block
+  int64_t panel_columns = 0;  // none: no panels
 
   const program::Tensor& tensor(int slot) const {
     const int count = static_cast<int>(program.inputs.size());
     return slot < count ? inputs[slot] : outputs[slot - count];
   }
-  int64_t row_count() const { return program.has_rows ? rows.numel() : 1; }
+  int64_t rows_of_panel() const { return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), Panels::most_rows); }
   int64_t rows_of_block() const { return columns > lanes / 2 ? 1 : std::max<int64_t>(1, lanes / std::max<int64_t>(1, columns)); }
   int64_t grain() const {
     const int64_t tensors = static_cast<int64_t>(program.inputs.size() + program.outputs.size());
@@ -57,7 +62,8 @@ struct Free {
 class Worker {
  public:
   Worker(const Call& call, const Worker* shared)
-      : call_(call), plan_(call.schedule), slots_(plan_.slots.size()), own_(plan_.slots.size()), scratch_(plan_.slots.size()) {
+      : call_(call), plan_(call.schedule), slots_(plan_.slots.size()), own_(plan_.slots.size()), scratch_(plan_.slots.size()),
+        panels_(call.elements, tensors_across(), call.rows_of_panel(), call.panel_columns) {
     lay_out(shared);
     frame_ = {slots_.data(), 1, 0, true};
     if (shared == nullptr) start();
@@ -68,6 +74,15 @@ class Worker {
 
   void run_once() {
     for (const Step& step : plan_.once) step.instruction.run(frame_, 1, step.instruction);
+  }
+
+  // As many rows as panels have, of these columns, or all where there are no panels.
+  void enter_panels(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    if (!panels_.empty()) panels_.enter(row, rows, column, columns);
+  }
+
+  void leave_panels() {
+    if (!panels_.empty()) panels_.leave();
   }
 
   void enter_rows(int64_t first, int64_t count) {
@@ -90,8 +105,12 @@ class Worker {
     const int64_t count = frame_.rows * columns;
     frame_.columns = columns;
     if (count == 0) return run_sums(stage);
-    for (const int input : stage.inputs) bring(input, call_.elements, at, count);
-    for (const int output : stage.outputs) make_room(output_slot(output), call_.elements, at, count);
+    for (const int input : stage.inputs) {
+      if (!find_in_panels(input, at)) bring(input, call_.elements, at, count);
+    }
+    for (const int output : stage.outputs) {
+      if (!find_in_panels(output_slot(output), at)) make_room(output_slot(output), call_.elements, at, count);
+    }
     look_ahead(stage, count);
     for (const int k : kept_) slots_[k].data = own_[k] + offset * plan_.slots[k].size;
     for (const Step& step : stage.elements) {
@@ -106,6 +125,28 @@ class Worker {
   }
 
  private:
+  // What panels may hold: nothing, where a call has none.
+  std::vector<PanelTensor> tensors_across() const {
+    std::vector<PanelTensor> result;
+    if (call_.panel_columns == 0) return result;
+    const auto add = [&](const auto& described, const program::Tensor* given, int first) {
+      for (size_t k = 0; k < described.size(); ++k) {
+        const int slot = first + static_cast<int>(k);
+        const auto at = [&] { return PanelTensor{slot, plan_.slots[slot].size, static_cast<char*>(given[k].data), first > 0}; };
+        if (described[k].level == Level::element) result.push_back(at());
+      }
+    };
+    add(call_.program.inputs, call_.inputs, 0);
+    add(call_.program.outputs, call_.outputs, output_slot(0));
+    return result;
+  }
+
+  bool find_in_panels(int slot, int64_t at) {
+    char* data = panels_.empty() ? nullptr : panels_.find(slot, at);
+    if (data != nullptr) slots_[slot] = {data, 1};
+    return data != nullptr;
+  }
+
   // Rows without columns, whose tensors may have no memory to read.
   void run_sums(const Stage& stage) {
     for (const Step& step : stage.elements) {
@@ -144,7 +185,9 @@ class Worker {
         at[k] = take(slot.home == Home::number ? 1 : slot.home == Home::row ? rows : kept, slot.size);
       }
     }
+    const int64_t panels = take(panels_.bytes(), 1);
     memory_.reset(static_cast<char*>(allocate(bytes, 1)));
+    panels_.use(memory_.get() + panels);
     for (size_t k = 0; k < slots_.size(); ++k) {
       if (at[k] >= 0) own_[k] = memory_.get() + at[k];
       if (scratch[k] >= 0) scratch_[k] = memory_.get() + scratch[k];
@@ -234,32 +277,51 @@ class Worker {
   std::vector<char*> own_;
   std::vector<char*> scratch_;  // for the elements of a tensor that don't lie side by side
   std::vector<int> kept_;
+  Panels panels_;
   std::unique_ptr<char, Free> memory_;
   Frame frame_{};
   int64_t first_row_ = 0;
 };
 
-// Each thread takes whole rows.
+// Some rows, all stages: their columns from `first` to `last`.
+void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64_t first, int64_t last) {
+  worker.enter_rows(row, rows);
+  for (const Stage& stage : call.schedule.stages) {
+    worker.run_rows(stage);
+    const int64_t step = call.rows_of_block() > 1 ? call.columns : call.lanes;
+    int64_t column = first;
+    do {
+      const int64_t columns = std::min(step, last - column);
+      worker.frame().first = column == 0;
+      worker.run_elements(stage, row * call.columns + column, columns, column);
+      column += columns;
+    } while (column < last);
+  }
+  worker.leave_rows();
+}
+
+// Each thread takes whole rows, or what panels hold of them.
 void run_by_rows(const Call& call) {
   const int64_t block = call.rows_of_block();
-  const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns));
-  parallel(call.row_count(), grain, [&](int64_t begin, int64_t end) {
+  const int64_t panel = call.rows_of_panel();
+  const int64_t step = call.panel_columns == 0 ? call.columns : call.panel_columns;
+  const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns) / panel);
+  parallel((call.row_count + panel - 1) / panel, grain, [&](int64_t begin, int64_t end) {
     Worker worker(call, nullptr);
-    for (int64_t row = begin; row < end; row += block) {
-      const int64_t rows = std::min(block, end - row);
-      worker.enter_rows(row, rows);
-      for (const Stage& stage : call.schedule.stages) {
-        worker.run_rows(stage);
-        const int64_t step = rows > 1 || block > 1 ? call.columns : call.lanes;
-        int64_t column = 0;
-        do {
-          const int64_t columns = std::min(step, call.columns - column);
-          worker.frame().first = column == 0;
-          worker.run_elements(stage, row * call.columns + column, columns, column);
-          column += columns;
-        } while (column < call.columns);
-      }
-      worker.leave_rows();
+    const int64_t last = std::min(call.row_count, end * panel);
+    for (int64_t row = begin * panel, rows = 0; row < last; row += rows) {
+      rows = std::min(panel, last - row);
+      if (call.panel_columns > 0) rows = std::min(rows, call.elements.rows_left(row));
+      int64_t column = 0;
+      do {
+        const int64_t columns = std::min(step, call.columns - column);
+        worker.enter_panels(row, rows, column, columns);
+        for (int64_t k = 0; k < rows; k += block) {
+          run_rows(call, worker, row + k, std::min(block, rows - k), column, column + columns);
+        }
+        worker.leave_panels();
+        column += columns;
+      } while (column < call.columns);
     }
   });
 }
@@ -299,7 +361,7 @@ void run_by_columns(const Call& call) {
   const int64_t blocks = std::max<int64_t>(1, (call.columns + call.lanes - 1) / call.lanes);
   const int64_t grain = std::max<int64_t>(1, call.grain() / call.lanes);
   const int64_t row_length = call.elements.row();
-  for (int64_t row = 0; row < call.row_count(); ++row) {
+  for (int64_t row = 0; row < call.row_count; ++row) {
     if (call.program.has_rows) whole.enter_rows(row, 1);
     for (const Stage& stage : call.schedule.stages) {
       whole.run_rows(stage);
@@ -327,6 +389,26 @@ void run_by_columns(const Call& call) {
   }
 }
 
+bool lies_across(const Call& call) {
+  const size_t count = call.program.inputs.size() + call.program.outputs.size();
+  for (size_t k = 0; k < count; ++k) {
+    if (call.elements.lies_across(k)) return true;
+  }
+  return false;
+}
+
+// Where rows are worked on by one thread each, or may be. What is no reduction's row is one of the innermost axis.
+void use_panels(Call& call, bool by_rows) {
+  const int64_t row = call.elements.row();
+  if (call.program.has_rows) {
+    if (by_rows && row == call.columns) call.panel_columns = call.columns;
+  } else if (call.columns / row >= Panels::most_rows * torch_threads()) {
+    call.row_count = call.columns / row;
+    call.columns = row;
+    call.panel_columns = std::min(row, panel_columns);
+  }
+}
+
 std::vector<std::vector<int64_t>> strides_of(const Program& program, const std::vector<int64_t>& sizes,
                                              const program::Tensor* inputs, const program::Tensor* outputs, Level level) {
   std::vector<std::vector<int64_t>> result;
@@ -351,14 +433,18 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
             Space(sizes, strides_of(program, sizes, inputs, outputs, Level::element)),
             Space(outer, strides_of(program, sizes, inputs, outputs, Level::row)),
             1,
+            1,
             0};
+  if (program.has_rows) call.row_count = call.rows.numel();
   for (size_t a = program.outer; a < sizes.size(); ++a) call.columns *= sizes[a];
   const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
   call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
   if (!schedule.once.empty()) Worker(call, nullptr).run_once();
-  if (call.row_count() == 0 || (call.columns == 0 && !program.has_rows)) return;
-  const bool few_rows = call.row_count() < torch_threads() && call.columns >= long_columns;
-  !program.has_rows || few_rows ? run_by_columns(call) : run_by_rows(call);
+  if (call.row_count == 0 || (call.columns == 0 && !program.has_rows)) return;
+  const bool few_rows = call.row_count < torch_threads() && call.columns >= long_columns;
+  const bool by_rows = program.has_rows && !few_rows;
+  if (lies_across(call)) use_panels(call, by_rows);
+  by_rows || call.panel_columns > 0 ? run_by_rows(call) : run_by_columns(call);
 }
 
 }  // namespace fourfold::cpu

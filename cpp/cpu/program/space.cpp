@@ -74,6 +74,11 @@ int64_t Space::locate(size_t tensor, int64_t at, int64_t* index) const {
   return offset;
 }
 
+int64_t Space::offset(size_t tensor, int64_t at) const {
+  int64_t index[most_axes];
+  return locate(tensor, at, index);
+}
+
 Space::Run Space::find(size_t tensor, int64_t at, int64_t count) const {
   if (dense_[tensor] || numel_ == 0) return {at, 1};
   int64_t index[most_axes];

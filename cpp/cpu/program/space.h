@@ -19,6 +19,15 @@ class Space {
 
   bool side_by_side(size_t tensor) const { return dense_[tensor]; }
 
+  // Whether an element's neighbours in memory are not those along the innermost axis, but those along the next.
+  bool lies_across(size_t tensor) const {
+    return axes_ > 1 && size_[axes_ - 2] >= few_across && step(tensor) != 0 && step(tensor) != 1 && stride(tensor, axes_ - 2) == 1;
+  }
+  int64_t step(size_t tensor) const { return stride(tensor, axes_ - 1); }
+  int64_t offset(size_t tensor, int64_t at) const;
+  // How many rows of the innermost axis lie between this one and the end of the next axis.
+  int64_t rows_left(int64_t row) const { return size_[axes_ - 2] - row % size_[axes_ - 2]; }
+
   // Where `count` elements from the at-th on lie, in elements from the tensor's first, with a stride of 0 or 1; or with a
   // stride of -1, that they don't.
   struct Run {
@@ -33,6 +42,7 @@ class Space {
 
  private:
   static constexpr int most_axes = 24;
+  static constexpr int64_t few_across = 8;
 
   int64_t stride(size_t tensor, int axis) const { return strides_[tensor * axes_ + axis]; }
   int64_t locate(size_t tensor, int64_t at, int64_t* index) const;

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.fusion import Group, along
+from fourfold.compiler.fusion import Group, along, joined_along
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand
 from fourfold.compiler.program import TYPES, Axis, Dims, Program, Value
 from fourfold.compiler.views import VIEWS, hint, is_one, unviewed
@@ -136,8 +136,12 @@ class Builder:
 
     def add_output(self, node: Node) -> None:
         fake = node.meta["val"]
-        value = self.program.cast(self.values[node], TYPES[fake.dtype])
-        self.program.output(value, fake.dtype, self.placed(self.group.dims[node]), memory_order(fake))
+        dims = self.group.dims[node]
+        parts, join = [node], -1
+        if node in self.group.joins:
+            parts, join = joined_along(node)
+        values = [self.program.cast(self.operand(part, dims), TYPES[fake.dtype]) for part in parts]
+        self.program.output(values, fake.dtype, self.placed(dims), memory_order(fake), join)
 
     def size_of(self, axis: int) -> str:
         size = self.group.sizes[axis]
@@ -172,7 +176,7 @@ def uses_outside(group: Group, node: Node, inside: Iterable[Node]) -> bool:
     pending = [node]
     while pending:
         for user in pending.pop().users:
-            if user in members:
+            if user in members or user in group.joins:
                 continue
             if user not in group.dims:
                 return True

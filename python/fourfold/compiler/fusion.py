@@ -19,6 +19,7 @@ from fourfold.compiler.views import VIEWS, Size, has_hints, is_one, same, shape_
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
 MOST_INPUTS = 64
+CONCATENATION = torch.ops.aten.cat.default
 # What torch traces with another dtype than it gives: statistics of low precision.
 MISTRACED = frozenset(
     {
@@ -38,6 +39,7 @@ class Group:
     dims: dict[Node, Dims] = field(default_factory=dict)
     results: dict[Node, tuple[Dims, ...]] = field(default_factory=dict)  # of nodes that have several
     reduced: dict[Node, Dims] = field(default_factory=dict)  # of nodes that reduce, those of what they go over
+    joins: list[Node] = field(default_factory=list)  # concatenations of its results, whose parts have the node's dims
 
     @property
     def axes(self) -> frozenset[int]:
@@ -114,6 +116,8 @@ class Fusion:
         for node in graph.nodes:
             self.place(node)
         self.merge_neighbours(graph)
+        for node in graph.nodes:
+            self.place_join(node)
 
     # Units.
 
@@ -270,6 +274,27 @@ class Fusion:
         self.enter(unit, node, made[0])
         return True
 
+    def place_join(self, node: Node) -> None:
+        """A concatenation of a group's results: these are written where they belong in it."""
+        if node.target is not CONCATENATION or not can_be_held(node.meta["val"]):
+            return
+        parts, dim = joined_along(node)
+        made = [part for part in parts if part in self.within and self.within[part] == self.unit[part]]
+        if not made or not all(can_be_read(part) and part.meta["val"].dtype == node.meta["val"].dtype for part in parts):
+            return
+        unit = self.unit[made[0]]
+        dims = self.groups[unit].dims[made[0]]
+        others = [part for part in parts if self.within.get(part) != unit]
+        is_whole = along(dims) == self.groups[unit].axes and dims[dim]
+        alike = all(self.groups[unit].dims.get(part, dims) == dims for part in parts)
+        alike = alike and all(have_same_shape(part, made[0]) for part in others)
+        if not is_whole or not alike or not self.can_join(unit, others):
+            return
+        self.grow(unit, self.waits_for(others))
+        self.unit[node] = unit
+        self.groups[unit].joins.append(node)
+        self.groups[unit].dims[node] = dims
+
     def try_merge(self, a: int, b: int, node: Node) -> None:
         """The groups of two operands into one, where the node shows how their axes correspond."""
         pairs = [
@@ -330,6 +355,17 @@ class Fusion:
         for unit, waits in enumerate(self.reach):
             if unit != a and waits & (1 << a | 1 << b):
                 self.reach[unit] |= both | 1 << a | 1 << b
+
+
+def joined_along(node: Node) -> tuple[list[Node], int]:
+    """A concatenation's parts, and the dimension along which they follow each other."""
+    parts, dim = (*node.args, 0)[:2]
+    return list(parts), dim % len(shape_of(node))
+
+
+def have_same_shape(a: Node, b: Node) -> bool:
+    shapes = shape_of(a), shape_of(b)
+    return len(shapes[0]) == len(shapes[1]) and all(same(*sizes) for sizes in zip(*shapes, strict=True))
 
 
 def new_axis(group: Group, size: Size) -> tuple[int, ...]:

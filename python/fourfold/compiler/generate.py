@@ -19,6 +19,7 @@ from fourfold.compiler.calling import Program
 from fourfold.compiler.fusion import Fusion, Group, keeps_its_place
 from fourfold.compiler.lowering import CONSTANT, NotFusable
 from fourfold.compiler.options import Options
+from fourfold.compiler.straight import Straight, straight
 from fourfold.compiler.views import VIEWS, hint
 
 LONGEST_NAME = 60
@@ -35,9 +36,7 @@ class Compiled:
     left: dict[Node, str] = field(default_factory=dict)
     source: str = ""
     outputs: int = 0
-    # Where it is programs alone: each with the places of its inputs, and the outputs' places, -1 for None. The
-    # graph's inputs have the first places, then comes what the programs give, in their order.
-    straight: tuple[list[tuple[Program, list[int]]], list[int]] | None = None
+    straight: Straight | None = None
     run: Callable[[list[object]], object] | None = None
 
 
@@ -96,7 +95,12 @@ class Generator:
             compile_programs({name: self.globals[name] for name in self.names.values()})
         steps = self.in_order(self.needed())
         self.compiled.outputs = len(self.nodes[-1].args[0])
-        self.compiled.straight = self.straight(steps)
+        self.compiled.straight = straight(
+            [node for node in self.nodes if node.op == "placeholder"],
+            [unit for unit in steps if isinstance(unit, Built) or unit.op not in ("placeholder", "output")],
+            lambda built: self.globals[self.names[id(built)]],
+            self.nodes[-1].args[0],
+        )
         self.compiled.source = self.source(steps)
         exec(compile(self.compiled.source, "<fourfold>", "exec"), self.globals)
         self.compiled.run = self.globals["run"]
@@ -106,6 +110,7 @@ class Generator:
     def build(self, unit: int, group: Group) -> None:
         members = sorted(group.members, key=self.place.__getitem__)
         outputs = [n for n in members if n not in group.results and uses_outside(group, n, members)]
+        outputs += [n for n in group.joins if n.users]
         elements = 1
         for size in group.sizes:
             elements *= hint(size)
@@ -190,21 +195,6 @@ class Generator:
         if len(ordered) != len(units):
             raise AssertionError("a program waits for itself")
         return ordered
-
-    def straight(self, steps: list[Built | Node]) -> tuple[list[tuple[Program, list[int]]], list[int]] | None:
-        places = {node: k for k, node in enumerate(n for n in self.nodes if n.op == "placeholder")}
-        calls = []
-        for unit in steps:
-            if isinstance(unit, Built):
-                calls.append((self.globals[self.names[id(unit)]], [places[node] for node in unit.inputs]))
-                for node in unit.outputs:
-                    places[node] = len(places)
-            elif unit.op not in ("placeholder", "output"):
-                return None
-        results = self.nodes[-1].args[0]
-        if not all(result is None or isinstance(result, Node) for result in results):
-            return None
-        return calls, [-1 if result is None else places[result] for result in results]
 
     # The function.
 

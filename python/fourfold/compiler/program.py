@@ -71,10 +71,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    value: Value
+    """``join``: the dimension along which the values, of these dims each, lie behind each other; -1 of one value."""
+
+    values: tuple[Value, ...]
     kind: str
     dims: Dims
     order: tuple[int, ...]
+    join: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,10 @@ class Program:
         """How many elements a reduction goes over."""
         return self._value("columns", type)
 
-    def output(self, value: Value, dtype: torch.dtype, dims: Dims, order: Sequence[int]) -> None:
-        self.outputs.append(Output(value, KINDS[dtype], dims, tuple(order)))
+    def output(
+        self, values: Sequence[Value], dtype: torch.dtype, dims: Dims, order: Sequence[int], join: int = -1
+    ) -> None:
+        self.outputs.append(Output(tuple(values), KINDS[dtype], dims, tuple(order), join))
 
     def cast(self, value: Value, type: str) -> Value:
         if value.type == type:
@@ -161,7 +166,7 @@ class Program:
         seen = set(map(id, ordered))
 
         for output in self.outputs:
-            stack = [(output.value, False)]
+            stack = [(value, False) for value in reversed(output.values)]
             while stack:
                 value, entered = stack.pop()
                 if entered:
@@ -201,7 +206,11 @@ class Program:
         return f"[{' '.join('*'.join(self.axes[a].name for a in dim) or '1' for dim in dims)}]"
 
     def _output_text(self, output: Output, names: dict[int, str]) -> str:
-        text = f"output {names[id(output.value)]} {output.kind} {self._dims_text(output.dims)}"
+        parts = " ".join(names[id(value)] for value in output.values)
+        joins = output.join >= 0
+        text = f"output {f'[{parts}]' if joins else parts} {output.kind} {self._dims_text(output.dims)}"
+        if joins:
+            text += f" join {output.join}"
         if list(output.order) != sorted(output.order):
             text += f" order [{' '.join(map(str, output.order))}]"
         return text

@@ -70,7 +70,7 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
 def graph_of(compiled: Compiled) -> object:
     if compiled.straight is None:
         return _native.module.Graph(compiled.run, None, None)
-    return _native.module.Graph(compiled.run, *compiled.straight)
+    return _native.module.Graph(compiled.run, compiled.straight.steps, compiled.straight.outputs)
 
 
 def inference(forward: Compiled, inputs: int) -> Callable[..., object]:

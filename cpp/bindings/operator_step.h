@@ -1,0 +1,36 @@
+// One of torch's operators as a step of a compiled graph: called through the dispatcher, without Python.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+namespace fourfold::bindings {
+
+using Values = std::vector<c10::IValue>;
+
+// A constant, one of the graph's values, or a list of such.
+struct OperatorArgument {
+  int64_t place = -1;
+  c10::IValue constant;
+  c10::TypePtr element;  // of a list that is made of values
+  std::vector<OperatorArgument> parts;
+
+  c10::IValue value(const Values& values) const;
+};
+
+struct OperatorStep {
+  c10::OperatorHandle handle;
+  std::vector<OperatorArgument> arguments;  // all that the operator has
+
+  // Appends what the operator gives. Throws c10::Error where it refuses.
+  void run(Values& values) const;
+};
+
+// arguments: of each of the operator's, ("value", place), ("list", its parts), ("constant", value) or ("default", None).
+OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments);
+
+}  // namespace fourfold::bindings
