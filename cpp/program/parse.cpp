@@ -10,6 +10,7 @@
 //   c: float32 = constant 0.5
 //   y: float32 = mul d c
 //   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the longest first
+//   total d float32 [hidden]                         for each column, the sum over all rows
 //   output [y d] float32 [batch hidden] join 1       one tensor of equal parts, behind each other along dimension 1
 #include <algorithm>
 #include <charconv>
@@ -56,7 +57,7 @@ class Parser {
     while (!rest_.empty()) {
       const Words words = next_line();
       if (words.empty()) continue;
-      words[0] == "output" ? parse_output(words) : parse_value(words);
+      words[0] == "output" ? parse_output(words) : words[0] == "total" ? parse_total(words) : parse_value(words);
     }
     resolve_axes();
     if (program_.outputs.empty()) refuse("expected an output, and there is none");
@@ -356,6 +357,27 @@ class Parser {
     }
   }
 
+  // total y bfloat16 [b c] order [0 1]
+  void parse_total(const Words& words) {
+    expect(words.size() >= 4, "a total's value, dtype and dimensions", words.back());
+    const auto value = values_.find(std::string(words[1]));
+    expect(value != values_.end(), "a value that stands above", words[1]);
+    const Value& source = program_.values[value->second];
+    expect(program_.has_rows, "a total in a program that has rows only", words[0]);
+    Output output;
+    output.value = value->second;
+    output.kind = kind(words[2]);
+    output.level = Level::column;
+    expect(type_of(output.kind) == source.type && is_floating(source.type), "a floating dtype of the value's type", words[2]);
+    size_t at = 3;
+    output.dims = dims(words, at);
+    check_coverage(output, words[1]);
+    for (size_t k = 0; k < output.dims.size(); ++k) output.order.push_back(static_cast<int>(k));
+    if (at < words.size()) parse_order(words, at, output);
+    expect(program_.outputs.size() < most_tensors, "at most 256 outputs", words[1]);
+    program_.outputs.push_back(std::move(output));
+  }
+
   void parse_join(const Words& words, size_t& at, Output& output) const {
     if (at + 1 >= words.size() || words[at] != "join") refuse("expected join, and the dimension that the parts follow along");
     const int64_t dim = integer(words[at + 1], "a dimension");
@@ -367,8 +389,16 @@ class Parser {
   // Every element of an output is written: it has all axes of its level.
   void check_coverage(const Output& output, std::string_view called) const {
     size_t axes = 0;
-    for (const Dim& dim : output.dims) axes += dim.size();
+    bool of_rows = false;
+    for (const Dim& dim : output.dims) {
+      axes += dim.size();
+      for (const int axis : dim) of_rows = of_rows || axis < program_.outer;
+    }
     const size_t all = program_.axes.size();
+    if (output.level == Level::column) {
+      expect(!of_rows && axes == all - program_.outer, "all the axes of the columns", called);
+      return;
+    }
     const size_t wanted = output.level == Level::element ? all : output.level == Level::row ? program_.outer : 0;
     expect(axes == wanted, "all the axes, or all that number the rows, or none", called);
   }

@@ -2,7 +2,8 @@
 // reductions along its columns. It names no backend. cpp/program/parse.cpp says how it is written.
 //
 // The space has axes. Where a program has rows, the last axes are its columns, which reductions run along, and the others
-// number the rows. A value is an element's, a row's (the same for all columns), or a number for the whole call.
+// number the rows. A value is an element's, a row's (the same for all columns), or a number for the whole call. An output
+// may be for each column the sum over all rows.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace fourfold::program {
 
-enum class Level : uint8_t { number, row, element };
+enum class Level : uint8_t { number, row, element, column };  // column: of outputs, which sum over the rows
 
 // Which axes one dimension of a tensor runs along, outermost first; none for one of size 1.
 using Dim = std::vector<int>;

@@ -147,4 +147,9 @@ FOURFOLD_FN void reduce(const Frame& frame, int64_t count, const Slot& of, const
   reduce_rows<R, typename L::Number>(frame, count, of, to.data);
 }
 
+template <typename L>
+FOURFOLD_FN void total(const Frame& frame, int64_t count, const Slot& of, const Slot& to) {
+  total_rows<typename L::Number>(frame, count, of, static_cast<double*>(to.data));
+}
+
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL::emitted

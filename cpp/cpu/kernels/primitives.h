@@ -63,6 +63,7 @@ FOURFOLD_CPU_KERNEL(floating_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(plain_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(reduction_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(combine_primitive, PrimitiveOf)      // of partial results: in[0]'s into out's
+FOURFOLD_CPU_KERNEL(total_primitive, PrimitiveFor)       // adds each row's columns to those of out, which are float64
 FOURFOLD_CPU_KERNEL(half_load_primitive, ConversionOf)   // float16, bfloat16
 FOURFOLD_CPU_KERNEL(half_store_primitive, ConversionOf)
 FOURFOLD_CPU_KERNEL(plain_load_primitive, ConversionOf)  // the small integers

@@ -93,7 +93,9 @@ class StageWriter {
 
   void write_step(const Step& step) {
     const int v = step.value;
-    if (step.output >= 0) {
+    if (step.totals) {
+      write_total(step);
+    } else if (step.output >= 0) {
       put(step.instruction.out, v);
     } else if (is_sum(v)) {
       write_reduction(step);
@@ -177,6 +179,12 @@ class StageWriter {
     const std::string type = type_name(value(operand).type);
     reductions_ += "  reduce<" + std::string(reduction_name(value(v).op)) + ", " + type + ">(frame, count, " +
                    reduced(operand) + ", " + slot(step.instruction.out) + ");  // " + value(v).name + "\n";
+  }
+
+  void write_total(const Step& step) {
+    const int v = step.value;
+    reductions_ += "  total<" + std::string(type_name(value(v).type)) + ">(frame, count, " + reduced(v) + ", " +
+                   slot(step.instruction.out) + ");  // " + value(v).name + "\n";
   }
 
   // Where its elements lie side by side: where it has been read, or in a block of the stage's own.

@@ -9,6 +9,7 @@
 #include "cpu/parallel.h"
 #include "cpu/program/panels.h"
 #include "cpu/program/space.h"
+#include "cpu/program/totals.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -85,6 +86,14 @@ class Worker {
     if (!panels_.empty()) panels_.leave();
   }
 
+  // Where sums over rows are added to, `columns` of each.
+  void add_to(double* totals) {
+    for (const Total& total : plan_.totals) {
+      own_[total.slot] = reinterpret_cast<char*>(totals);
+      totals += call_.columns;
+    }
+  }
+
   void enter_rows(int64_t first, int64_t count) {
     frame_.rows = count;
     first_row_ = first;
@@ -113,6 +122,7 @@ class Worker {
     }
     look_ahead(stage, count);
     for (const int k : kept_) slots_[k].data = own_[k] + offset * plan_.slots[k].size;
+    for (const Total& total : plan_.totals) slots_[total.slot].data = own_[total.slot] + offset * int64_t(sizeof(double));
     for (const Step& step : stage.elements) {
       if (step.expands) {
         expand(step.instruction, count);
@@ -181,6 +191,8 @@ class Worker {
         at[k] = take(call_.lanes, slot.size);
       } else if (slot.home == Home::sum) {
         at[k] = take(rows, slot.size);
+      } else if (slot.home == Home::total) {
+        continue;
       } else if (shared == nullptr) {
         at[k] = take(slot.home == Home::number ? 1 : slot.home == Home::row ? rows : kept, slot.size);
       }
@@ -300,17 +312,19 @@ void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64
   worker.leave_rows();
 }
 
-// Each thread takes whole rows, or what panels hold of them.
-void run_by_rows(const Call& call) {
+// Each thread takes whole rows, or what panels hold of them, or a chunk of those that are added up.
+void run_by_rows(const Call& call, Totals& totals) {
   const int64_t block = call.rows_of_block();
   const int64_t panel = call.rows_of_panel();
   const int64_t step = call.panel_columns == 0 ? call.columns : call.panel_columns;
-  const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns) / panel);
-  parallel((call.row_count + panel - 1) / panel, grain, [&](int64_t begin, int64_t end) {
+  const int64_t together = totals.empty() ? panel : totals.rows_of_chunk();
+  const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns) / together);
+  parallel((call.row_count + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
     Worker worker(call, nullptr);
-    const int64_t last = std::min(call.row_count, end * panel);
-    for (int64_t row = begin * panel, rows = 0; row < last; row += rows) {
-      rows = std::min(panel, last - row);
+    const int64_t last = std::min(call.row_count, end * together);
+    for (int64_t row = begin * together, rows = 0; row < last; row += rows) {
+      if (!totals.empty()) worker.add_to(totals.chunk(row / together));
+      rows = std::min({panel, last - row, together - row % together});
       if (call.panel_columns > 0) rows = std::min(rows, call.elements.rows_left(row));
       int64_t column = 0;
       do {
@@ -356,12 +370,13 @@ class Partials {
 };
 
 // All threads work on one row after the other, stage by stage.
-void run_by_columns(const Call& call) {
+void run_by_columns(const Call& call, Totals& totals) {
   Worker whole(call, nullptr);
   const int64_t blocks = std::max<int64_t>(1, (call.columns + call.lanes - 1) / call.lanes);
   const int64_t grain = std::max<int64_t>(1, call.grain() / call.lanes);
   const int64_t row_length = call.elements.row();
   for (int64_t row = 0; row < call.row_count; ++row) {
+    if (!totals.empty()) whole.add_to(totals.chunk(row / totals.rows_of_chunk()));
     if (call.program.has_rows) whole.enter_rows(row, 1);
     for (const Stage& stage : call.schedule.stages) {
       whole.run_rows(stage);
@@ -440,11 +455,14 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
   const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
   call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
   if (!schedule.once.empty()) Worker(call, nullptr).run_once();
-  if (call.row_count == 0 || (call.columns == 0 && !program.has_rows)) return;
+  Totals totals(program, schedule, sizes, outputs);
+  if (call.row_count == 0) return totals.finish();
+  if (call.columns == 0 && !program.has_rows) return;
   const bool few_rows = call.row_count < torch_threads() && call.columns >= long_columns;
   const bool by_rows = program.has_rows && !few_rows;
   if (lies_across(call)) use_panels(call, by_rows);
-  by_rows || call.panel_columns > 0 ? run_by_rows(call) : run_by_columns(call);
+  by_rows || call.panel_columns > 0 ? run_by_rows(call, totals) : run_by_columns(call, totals);
+  totals.finish();
 }
 
 }  // namespace fourfold::cpu

@@ -202,6 +202,7 @@ class Scheduler {
         emit(static_cast<int>(v));
       }
       store_outputs(static_cast<int>(v));
+      emit_totals(static_cast<int>(v));
     }
     free_ = all_;
     for (Place& place : places_) place.register_slot = -1;
@@ -265,7 +266,8 @@ class Scheduler {
       if (places_[v].stage != stage_) continue;
       if (value(v).level == Level::element && places_[v].kept >= 0) visit(static_cast<int>(v));
       for (const auto& output : program_.outputs) {
-        if (output.value == static_cast<int>(v) && output.level == Level::element) count_use(static_cast<int>(v));
+        const bool is_used = output.level == Level::element || output.level == Level::column;
+        if (output.value == static_cast<int>(v) && is_used) count_use(static_cast<int>(v));
       }
     }
     for (Place& place : places_) place.emitted = -1;
@@ -401,6 +403,22 @@ class Scheduler {
     stage().sums.push_back(static_cast<uint16_t>(places_[v].kept));
     stage().combine.push_back(combine_primitive(value(v).op, type_of_sum(value(v).op, type)));
     release(operand);
+  }
+
+  void emit_totals(int v) {
+    if (places_[v].stage != stage_) return;
+    for (size_t k = 0; k < program_.outputs.size(); ++k) {
+      const auto& output = program_.outputs[k];
+      if (output.value != v || output.level != Level::column) continue;
+      ready(v);
+      const uint16_t slot = add_slot(Home::total, sizeof(double), result_.totals.size());
+      Step made = step(total_primitive(value(v).type), slot, {slot_of(v)});
+      made.value = v;
+      made.totals = true;
+      stage().elements.push_back(made);
+      result_.totals.push_back({slot, static_cast<int>(k)});
+      release(v);
+    }
   }
 
   // Into every output of v in which it does not lie already.

@@ -21,6 +21,7 @@ enum class Home : uint8_t {
   sum,       // likewise: what a thread's own part of the columns comes to
   block,     // an element for each of a block
   kept,      // an element for each column of the row, or of a block's rows
+  total,     // a float64 for each column, which rows are added to
 };
 
 struct SlotPlan {
@@ -35,6 +36,7 @@ struct Step {
   int value = -1;        // what it computes, and the sine's cosine or the cosine's sine that comes with it
   int twin = -1;
   int output = -1;       // or what it stores `value` into
+  bool totals = false;   // adds `value` to its columns
 };
 
 struct Stage {
@@ -50,6 +52,11 @@ struct Stage {
 struct Constant {
   uint16_t slot;
   uint64_t bits;
+};
+
+struct Total {
+  uint16_t slot;
+  int output;
 };
 
 struct Given {
@@ -68,6 +75,7 @@ struct Schedule {
   std::vector<Stage> stages;
   std::vector<int> row_inputs;      // the tensors of rows
   std::vector<int> row_outputs;
+  std::vector<Total> totals;
   int64_t block_bytes = 0;          // of an element of every block slot together
   int cost = 0;                     // of an element, in additions
 };

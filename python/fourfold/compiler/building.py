@@ -140,8 +140,12 @@ class Builder:
         parts, join = [node], -1
         if node in self.group.joins:
             parts, join = joined_along(node)
-        values = [self.program.cast(self.operand(part, dims), TYPES[fake.dtype]) for part in parts]
-        self.program.output(values, fake.dtype, self.placed(dims), memory_order(fake), join)
+        elif node in self.group.totals:
+            parts = [node.args[0]]
+        is_total = node in self.group.totals
+        whole = self.group.totals.get(node, dims)
+        values = [self.program.cast(self.operand(part, whole), TYPES[fake.dtype]) for part in parts]
+        self.program.output(values, fake.dtype, self.placed(dims), memory_order(fake), join, is_total)
 
     def size_of(self, axis: int) -> str:
         size = self.group.sizes[axis]
@@ -176,7 +180,7 @@ def uses_outside(group: Group, node: Node, inside: Iterable[Node]) -> bool:
     pending = [node]
     while pending:
         for user in pending.pop().users:
-            if user in members or user in group.joins:
+            if user in members or user in group.joins or user in group.totals:
                 continue
             if user not in group.dims:
                 return True

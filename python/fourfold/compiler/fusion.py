@@ -6,6 +6,7 @@ the group's columns; a value that does not run along these is a row's."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ from torch.fx import Graph, Node
 
 from fourfold.compiler.lowering import POINTWISE, ROWS, refusal
 from fourfold.compiler.program import KINDS, Dims
-from fourfold.compiler.views import VIEWS, Size, has_hints, is_one, same, shape_of, viewed
+from fourfold.compiler.views import VIEWS, Size, has_hints, hint, is_one, same, shape_of, viewed
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
 MOST_INPUTS = 64
+FEWEST_COLUMNS = 16  # that sums over rows are worth the while for
+TOTAL = torch.ops.aten.sum.dim_IntList
 CONCATENATION = torch.ops.aten.cat.default
 # What torch traces with another dtype than it gives: statistics of low precision.
 MISTRACED = frozenset(
@@ -39,6 +42,7 @@ class Group:
     dims: dict[Node, Dims] = field(default_factory=dict)
     results: dict[Node, tuple[Dims, ...]] = field(default_factory=dict)  # of nodes that have several
     reduced: dict[Node, Dims] = field(default_factory=dict)  # of nodes that reduce, those of what they go over
+    totals: dict[Node, Dims] = field(default_factory=dict)  # sums over the rows, with the dims of what they sum
     joins: list[Node] = field(default_factory=list)  # concatenations of its results, whose parts have the node's dims
 
     @property
@@ -118,6 +122,8 @@ class Fusion:
         self.merge_neighbours(graph)
         for node in graph.nodes:
             self.place_join(node)
+            if reductions:
+                self.place_total(node)
 
     # Units.
 
@@ -295,6 +301,44 @@ class Fusion:
         self.groups[unit].joins.append(node)
         self.groups[unit].dims[node] = dims
 
+    def place_total(self, node: Node) -> None:
+        """A sum over the leading dimensions of what a group computes or reads, whose rows these are or become."""
+        if node.target is not TOTAL or not can_be_computed(node):
+            return
+        x, dims, *_ = node.args
+        unit, own = self.where_whole(x)
+        if own is None or self.reach[unit] >> self.unit[node] & 1:
+            return
+        group = self.groups[unit]
+        reduced = reduced_dims(dims, len(own))
+        rows = frozenset(axis for d in reduced for axis in own[d])
+        columns = group.axes - rows
+        alike = x.meta["val"].dtype == node.meta["val"].dtype and x.meta["val"].dtype.is_floating_point
+        is_last = bool(rows) and max(rows_place(own, rows)) < min(rows_place(own, columns), default=0)
+        if not alike or along(own) != group.axes or group.columns not in (None, columns) or not is_last:
+            return
+        if math.prod(hint(group.sizes[axis]) for axis in columns) < FEWEST_COLUMNS:
+            return
+        kept = [() if d in reduced else dim for d, dim in enumerate(own)]
+        is_short = len(shape_of(node)) < len(own)
+        group.columns = columns
+        group.totals[node] = own
+        group.dims[node] = tuple(dim for d, dim in enumerate(kept) if not (is_short and d in reduced))
+        self.unit[node] = unit
+
+    def where_whole(self, node: Node) -> tuple[int, Dims | None]:
+        """A group that computes a tensor, or reads it, and with which dimensions; None where there is none."""
+        unit = self.within.get(node)
+        if unit is not None:
+            return unit, self.groups[unit].dims[node]
+        for user in node.users:
+            unit = self.within.get(user)
+            if unit is not None and unit == self.unit[user]:
+                dims = read_dims(self.groups[unit], user, node)
+                if dims is not None and along(dims) == self.groups[unit].axes:
+                    return unit, dims
+        return -1, None
+
     def try_merge(self, a: int, b: int, node: Node) -> None:
         """The groups of two operands into one, where the node shows how their axes correspond."""
         pairs = [
@@ -355,6 +399,11 @@ class Fusion:
         for unit, waits in enumerate(self.reach):
             if unit != a and waits & (1 << a | 1 << b):
                 self.reach[unit] |= both | 1 << a | 1 << b
+
+
+def rows_place(dims: Dims, axes: frozenset[int]) -> list[int]:
+    """Which dimensions run along these axes."""
+    return [d for d, dim in enumerate(dims) if axes & set(dim)]
 
 
 def joined_along(node: Node) -> tuple[list[Node], int]:

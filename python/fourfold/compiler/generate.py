@@ -110,7 +110,7 @@ class Generator:
     def build(self, unit: int, group: Group) -> None:
         members = sorted(group.members, key=self.place.__getitem__)
         outputs = [n for n in members if n not in group.results and uses_outside(group, n, members)]
-        outputs += [n for n in group.joins if n.users]
+        outputs += [n for n in (*group.joins, *group.totals) if n.users]
         elements = 1
         for size in group.sizes:
             elements *= hint(size)

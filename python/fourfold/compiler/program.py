@@ -71,13 +71,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """``join``: the dimension along which the values, of these dims each, lie behind each other; -1 of one value."""
+    """join: the dimension along which the values, of these dims each, lie behind each other; -1 of one value. total:
+    whether it is summed over the rows."""
 
     values: tuple[Value, ...]
     kind: str
     dims: Dims
     order: tuple[int, ...]
     join: int = -1
+    total: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,15 @@ class Program:
         return self._value("columns", type)
 
     def output(
-        self, values: Sequence[Value], dtype: torch.dtype, dims: Dims, order: Sequence[int], join: int = -1
+        self,
+        values: Sequence[Value],
+        dtype: torch.dtype,
+        dims: Dims,
+        order: Sequence[int],
+        join: int = -1,
+        total: bool = False,
     ) -> None:
-        self.outputs.append(Output(tuple(values), KINDS[dtype], dims, tuple(order), join))
+        self.outputs.append(Output(tuple(values), KINDS[dtype], dims, tuple(order), join, total))
 
     def cast(self, value: Value, type: str) -> Value:
         if value.type == type:
@@ -208,7 +216,8 @@ class Program:
     def _output_text(self, output: Output, names: dict[int, str]) -> str:
         parts = " ".join(names[id(value)] for value in output.values)
         joins = output.join >= 0
-        text = f"output {f'[{parts}]' if joins else parts} {output.kind} {self._dims_text(output.dims)}"
+        statement = "total" if output.total else "output"
+        text = f"{statement} {f'[{parts}]' if joins else parts} {output.kind} {self._dims_text(output.dims)}"
         if joins:
             text += f" join {output.join}"
         if list(output.order) != sorted(output.order):

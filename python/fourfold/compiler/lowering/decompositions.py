@@ -55,12 +55,16 @@ def layer_norm_backward(
     bias: Tensor | None,
     mask: list[bool],
 ) -> object:
-    """The input's gradient, which is fused, apart from the parameters', which torch sums over the rows."""
-    if not mask[0] or not any(mask[1:]):
+    """The input's gradient apart from the parameters', which are sums over the rows."""
+    rows = list(range(x.dim() - len(shape)))
+    if not mask[0] or not any(mask[1:]) or not rows:
         return NotImplemented
     operator = aten.native_layer_norm_backward.default
     own = operator(grad, x, shape, mean, rstd, weight, bias, [True, False, False])[0]
-    return own, *operator(grad, x, shape, mean, rstd, weight, bias, [False, *mask[1:]])[1:]
+    dtype = mean.dtype  # what is computed in
+    g = grad.to(dtype)
+    of_weight = (g * ((x.to(dtype) - mean) * rstd)).sum(rows).to(weight.dtype) if mask[1] else None
+    return own, of_weight, g.sum(rows).to(bias.dtype) if mask[2] else None
 
 
 def group_norm(

@@ -1,0 +1,66 @@
+#include "cpu/program/totals.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cpu/memory.h"
+#include "cpu/program/space.h"
+
+namespace fourfold::cpu {
+namespace {
+
+using program::Operation;
+using program::Type;
+
+constexpr int64_t fewest_rows = 16;  // of a chunk, so that its sums are little beside it
+constexpr int64_t most_chunks = 32;
+
+}  // namespace
+
+Totals::Totals(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+               const program::Tensor* outputs)
+    : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
+  if (empty()) return;
+  int64_t rows = 1;
+  for (int a = 0; a < program.outer; ++a) rows *= sizes[a];
+  for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
+  rows_of_chunk_ = std::max(fewest_rows, (rows + most_chunks - 1) / most_chunks);
+  chunks_ = std::max<int64_t>(1, (rows + rows_of_chunk_ - 1) / rows_of_chunk_);
+  each_ = columns_ * static_cast<int64_t>(schedule.totals.size());
+  sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
+  std::fill_n(sums_.get(), chunks_ * each_, 0.0);
+}
+
+void Totals::Free::operator()(double* memory) const { std::free(memory); }
+
+void Totals::finish() {
+  if (columns_ == 0) return;
+  for (int64_t k = 1; k < chunks_; ++k) {
+    for (int64_t i = 0; i < each_; ++i) sums_.get()[i] += chunk(k)[i];
+  }
+  for (size_t t = 0; t < schedule_.totals.size(); ++t) put(sums_.get() + t * columns_, schedule_.totals[t].output);
+}
+
+// By way of the type that is computed in.
+void Totals::put(double* sums, int output) const {
+  const auto& described = program_.outputs[output];
+  const program::Tensor& tensor = outputs_[output];
+  const auto strides = program::axis_strides(described.dims, tensor.strides, sizes_);
+  const Space space({sizes_.begin() + program_.outer, sizes_.end()}, {{strides.begin() + program_.outer, strides.end()}});
+  const bool is_half = described.kind == Kind::float16 || described.kind == Kind::bfloat16;
+  for (int64_t at = 0; at < columns_; at += most_elements) {
+    const int64_t count = std::min(most_elements, columns_ - at);
+    float single[most_elements];
+    uint16_t half[most_elements];
+    Slot slots[3] = {{sums + at, 1}, {single, 1}, {half, 1}};
+    Frame frame{slots, 1, count, false};
+    if (described.kind != Kind::float64) {
+      plain_primitive(Operation::to_float32, Type::float64)(frame, count, Instruction{nullptr, 1, 0, {0, 0, 0}});
+    }
+    if (is_half) half_store_primitive(described.kind)(frame, count, Instruction{nullptr, 2, 0, {1, 0, 0}});
+    const void* from = slots[is_half ? 2 : described.kind == Kind::float64 ? 0 : 1].data;
+    space.scatter(0, from, element_size(described.kind), at, count, tensor.data);
+  }
+}
+
+}  // namespace fourfold::cpu
