@@ -122,6 +122,28 @@ def twice(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y
 
 
+def gated(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return F.silu(a) * b
+
+
+def rotated(x: Tensor, angle: Tensor) -> Tensor:
+    """Halves of each row as real and imaginary parts, as Llama writes it."""
+    a, b = x.chunk(2, -1)
+    return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
+
+
+def joined_apart(x: Tensor) -> Tensor:
+    """A result of a program behind what waits for another of its results."""
+    y = x.sin()
+    return torch.cat([y, y.cumsum(-1) + 1], -1)
+
+
+def of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Whose gradients are sums over rows."""
+    return torch.tanh(x.view(-1, 32) * w + b)
+
+
 def drawn(x: Tensor) -> Tensor:
     return F.dropout(x, 0.5) + torch.rand(10) * torch.randn(10)
 
@@ -178,6 +200,24 @@ CASES = [
     Case("without_gradient", lambda x: (x.sin(), x > 0, x.detach().exp()), (draw(4),)),
     Case("gated_halves", lambda x: F.glu(x), (x46,)),
     Case("joined", lambda x, y: torch.cat([x.sin(), y.cos()], 1).exp(), (x46, draw(4, 5))),
+    Case("joined_results", lambda x: torch.cat([x.sin(), x.cos()], 1), (x46,), programs=2),
+    Case("joined_across", lambda x: torch.cat([x.t().sin(), x.t().cos(), x.t()], -1), (x46,)),
+    Case("joined_of_two_types", lambda x: torch.cat([x.sin(), x.double().cos()], 0), (x46,)),
+    Case("joined_twice", lambda x: torch.cat([x.sin().mul(2)] * 2, -2), (x46,)),
+    Case("joined_and_used", lambda x: (torch.cat([x.sin(), x.cos()], 0), x.sin()), (x46,), programs=2),
+    Case("joined_rows", lambda x: torch.cat([x.sum(-1), x.amax(-1)]), (x46,)),
+    Case("joined_apart", joined_apart, (x46,)),
+    Case("halves", gated, (draw(5, 64),), programs=2),
+    Case("rotated", rotated, (draw(2, 5, 16), draw(5, 16, gradient=False))),
+    Case("of_parameters", of_parameters, (draw(3, 20, 32), draw(32), draw(32, seed=4)), programs=2),
+    Case("of_wide_parameters", lambda x, w: (x * w).sin(), (draw(20, 3, 16), draw(3, 16)), programs=2),
+    Case(
+        "of_low_parameters",
+        lambda x, w, b: F.layer_norm(x, (32,), w, b),
+        tuple(draw(*s, dtype=torch.bfloat16).detach().requires_grad_() for s in ((40, 32), (32,), (32,))),
+        {"rtol": 2e-2, "atol": 5e-2},
+    ),
+    Case("of_transposed_rows", lambda x, w: F.rms_norm(x.t(), (40,), w), (draw(40, 50), draw(40)), dynamic=False),
     Case("attention", attention, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),
     Case(
         "sdpa",

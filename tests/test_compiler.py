@@ -11,10 +11,12 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import fourfold
 from compiled import CASES, Case, assert_same, compiled, draw, programs_of, results_of
@@ -194,6 +196,62 @@ def test_transforms_of_a_compiled_function_are_as_other_backends(transform) -> N
         torch.testing.assert_close(ours, theirs)
     else:
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x, w: F.silu((x @ w).chunk(2, -1)[0]) + 1, (draw(4, 6), draw(6, 8))),
+        (lambda x: torch.stack([x.sin(), x.cos()]).unbind(1)[2], (draw(5, 6),)),
+        (lambda x, i: x.sin()[i] * 2, (draw(50, 6), torch.tensor([3, 1, 3]))),
+        (lambda x: torch.cat([x[:2], x[3:].exp()]).sort(-1)[0], (draw(5, 6),)),
+        (lambda x, w: F.linear(F.gelu(x), w).softmax(-1), (draw(5, 6), draw(3, 6))),
+        (lambda x: F.max_pool1d(x.sin(), 3, stride=2, padding=1), (draw(2, 3, 9),)),
+    ],
+)
+def test_torchs_operators_run_without_python(function: Callable, arguments: tuple) -> None:
+    """Products, slices, what gives several results or a list, indices in a list, numbers, and what is left out."""
+    record = Record()
+    call = compiled(function, record)
+    assert_same(results_of(call, arguments), results_of(function, arguments), rtol=1e-5, atol=1e-6)
+    for captured in record.captured:
+        assert captured.runtime == ""
+        for half in (captured.forward, captured.backward):
+            assert half.compiled.straight is not None, half.compiled.source
+            needed = [step for step in half.compiled.straight.steps if step[0] == "operator"]
+            assert needed or not half.compiled.left
+
+
+def test_what_an_operator_refuses_is_its_own_error() -> None:
+    """As Python's call of it says."""
+    call = compiled(lambda x, i: x.sin()[i] * 2)
+    x = torch.randn(5)
+    torch.testing.assert_close(call(x, torch.tensor([1, 4])), x.sin()[[1, 4]] * 2)
+    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+        call(x, torch.tensor([1, 7]))
+
+
+def test_intermediate_results_go_when_they_were_read() -> None:
+    """A chain of products in one graph holds two of its results at a time."""
+    size = 1 << 20
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = x.cumsum(0)
+        return x
+
+    call = compiled(chain)
+    x = torch.ones(size)
+    with torch.no_grad():
+        call(x)
+        with torch.profiler.profile(profile_memory=True) as seen:
+            call(x)
+    live = most = 0
+    memory = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(memory, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    assert 4 * size <= most <= 3 * 4 * size
 
 
 def test_two_threads_at_once() -> None:

@@ -62,7 +62,7 @@ def test_the_same_bits(name: str, both: dict[str, tuple[Program, Program]]) -> N
             assert_same_bits(made(*given), interpreted(*given))
 
 
-@pytest.mark.parametrize("name", ["norm", "reductions_of_float32", "sine_and_cosine"])
+@pytest.mark.parametrize("name", ["norm", "totals", "reductions_of_float32", "sine_and_cosine"])
 def test_the_same_bits_from_any_number_of_threads(name: str, both: dict[str, tuple[Program, Program]]) -> None:
     """Many elements, of which each thread has some: rows, or columns of few rows."""
     interpreted, made = both[name]

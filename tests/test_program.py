@@ -215,6 +215,114 @@ def test_rows_without_columns(outer: tuple[int, ...]) -> None:
         assert torch.equal(s, torch.zeros(outer)) and z.shape == (*outer, 0)
 
 
+@pytest.mark.parametrize(
+    "shape", [(8, 9), (33, 40), (40, 33), (100, 600), (64, 5000), (3000, 17), (7, 50), (2, 70_000), (0, 9), (9, 0)]
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_lies_across(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """A matrix and a transposed one, of elements of every size, into results of both kinds; with rows and without."""
+    kind, type = kind_of(dtype), type_of(dtype)
+    x, t = (values(dtype, max(1, torch.Size(shape).numel()), seed) for seed in (1, 2))
+    x, t = x[: torch.Size(shape).numel()].view(shape), t[: torch.Size(shape).numel()].view(shape[::-1])
+    chosen = torch.where(x.ne(t.t()), t.t(), x)
+    for rows in ("", "| "):
+        program = (
+            f"{HEAD}axes a=x.0 {rows}b=x.1\nx: {type} = input {kind} [a b]\nt: {type} = input {kind} [b a]\n"
+            f"m: boolean = ne x t\nz: {type} = where m t x\n"
+            f"output z {kind} [a b]\noutput z {kind} [a b] order [1 0]\noutput z {kind} [b a]\n"
+        )
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            straight, across, transposed = ROADS[0](program)(x, t)
+            for got in (straight, across, transposed.t()):
+                torch.testing.assert_close(got, chosen, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_lies_across_in_each_of_several_matrices() -> None:
+    program = (
+        f"{HEAD}axes n=x.0 a=x.1 | b=x.2\nx: float32 = input float32 [n a b]\ns: float32 = sum x\n"
+        "z: float32 = sub x s\noutput z float32 [n a b] order [0 2 1]\n"
+    )
+    x = torch.randn(3, 50, 45).transpose(1, 2)
+    torch.testing.assert_close(ROADS[0](program)(x), x - x.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+@pytest.mark.parametrize("join", [0, 1, 2])
+def test_one_tensor_of_several_values(join: int, order: list[int]) -> None:
+    program = (
+        f"{HEAD}axes a=x.0 b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = neg x\n"
+        f"k: float32 = constant 2.0\noutput y float32 [b a c]\n"
+        f"output [y k x] bfloat16 [a b c] join {join} order [{' '.join(map(str, order))}]\noutput x float32 [a b c]\n"
+    )
+    for shape in ((5, 6, 7), (2, 3, 2000), (300, 2, 3), (0, 4, 4)):
+        x = torch.randn(shape)
+        for road in ROADS:
+            y, joined, same = road(program)(x)
+            assert torch.equal(joined, torch.cat([-x, torch.full_like(x, 2), x], join).bfloat16())
+            assert torch.equal(y, -x.transpose(0, 1)) and torch.equal(same, x)
+            longest = [joined.stride(d) for d in order]
+            assert longest == sorted(longest, reverse=True) or x.numel() == 0
+
+
+def test_one_tensor_of_rows_and_numbers() -> None:
+    program = (
+        f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = sum x\nm: float32 = amax x\n"
+        "one: float32 = constant 1.0\noutput [s m] float32 [a] join 0\noutput [one one] float32 [1] join 0\n"
+    )
+    x = torch.randn(40, 50)
+    for road in ROADS:
+        rows, numbers = road(program)(x)
+        torch.testing.assert_close(rows, torch.cat([x.sum(-1), x.amax(-1)]))
+        assert torch.equal(numbers, torch.ones(2))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (15, 3), (17, 300), (600, 40), (70, 3000), (2, 40_000)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Of an operation's result, of an input, of one that is the same for all rows or all columns, of a number; as they
+    lie and transposed."""
+    kind, type = kind_of(dtype), type_of(dtype)
+    program = (
+        f"{HEAD}axes a=x.0 | b=x.1\nx: {type} = input {kind} [a b]\nw: {type} = input {kind} [b]\n"
+        f"c: {type} = input {kind} [a 1]\nk: {type} = constant 0.5\nm: {type} = amax x\nd: {type} = sub x m\n"
+        f"p: {type} = mul d w\n"
+        + "".join(f"total {name} {kind} [b]\n" for name in "xwckp")
+        + f"output p {kind} [a b]\n"
+    )
+    torch.manual_seed(0)
+    rows, columns = shape
+    for x in (torch.randn(shape, dtype=dtype), torch.randn(columns, rows, dtype=dtype).t()):
+        w, c = torch.randn(columns, dtype=dtype), torch.randn(rows, 1, dtype=dtype)
+        exact, whole = x.double(), torch.ones(shape, dtype=torch.float64)
+        p = (exact - exact.amax(-1, keepdim=True)) * w if columns else exact
+        summed = [each.sum(0).to(dtype) for each in (exact, whole * w, whole * c, whole / 2, p)]
+        results = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results += [road(program)(x, w, c)[:5] for road in ROADS]
+        for got, expected, mine in zip(results[0], summed, (x, w, c, x, p), strict=True):
+            unit = 8 * torch.finfo(dtype).eps * max(1, rows) * (mine.abs().max().item() if mine.numel() else 1)
+            torch.testing.assert_close(got, expected, rtol=torch.finfo(dtype).eps, atol=unit)
+        for others in results[1:]:
+            assert all(map(torch.equal, others, results[0])), "the same bits from any number of threads"
+
+
+def test_sums_over_the_rows_of_several_columns_axes() -> None:
+    program = (
+        f"{HEAD}axes a=x.0 b=x.1 | c=x.2 d=x.3\nx: float32 = input float32 [a b c d]\n"
+        "total x float32 [d c]\ntotal x bfloat16 [c 1 d] order [2 1 0]\ntotal x float32 [c*d]\n"
+    )
+    x = torch.randn(5, 6, 7, 300)
+    exact = x.double().sum((0, 1)).float()
+    for road in ROADS:
+        transposed, half, flat = road(program)(x)
+        torch.testing.assert_close(transposed, exact.t())
+        torch.testing.assert_close(half, exact[:, None].bfloat16(), rtol=1e-2, atol=1e-2)
+        assert half.stride(0) == 1
+        torch.testing.assert_close(flat, exact.flatten())
+
+
 def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:
     program = (
         f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nc: float32 = cos x\ns: float32 = sin x\n"
@@ -282,6 +390,33 @@ REFUSED = [
     (f"{HEAD}axes a=x.0\nx: int32 = input float32 [a]\n", "line 3: expected float32, but got 'int32'"),
     (f"{HEAD}axes a=x.0\n{X}9: float32 = sin x\n", "line 4: expected a name of letters, digits and _, but got '9'"),
     (f"{HEAD}axes a=x.0\n{X}n: float32 = columns\n", "line 4: expected columns in a program that has rows, alone"),
+    (f"{HEAD}axes a=x.0\n{X}output [x x] float32 [a]\n", "line 4: expected join, and the dimension"),
+    (
+        f"{HEAD}axes a=x.0\n{X}output [x x] float32 [a] join 1\n",
+        "line 4: expected a dimension that the parts have, but got '1'",
+    ),
+    (
+        f"{HEAD}axes a=x.0\n{X}output [] float32 [a] join 0\n",
+        "line 4: expected an output's value, dtype and dimensions",
+    ),
+    (f"{HEAD}axes a=x.0\n{X}output [x\n", "line 4: expected an output's value, dtype and dimensions, but got '[x'"),
+    (
+        f"{HEAD}axes a=x.0\n{X}output [x y] float32 [a] join 0\n",
+        "line 4: expected a value that stands above, but got 'y'",
+    ),
+    (f"{HEAD}axes a=x.0\n{X}total x float32 [a]\n", "line 4: expected a total in a program that has rows only"),
+    (
+        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ntotal x float32 [a]\n",
+        "line 4: expected all the axes of the columns, but got 'x'",
+    ),
+    (
+        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ntotal x float64 [b]\n",
+        "line 4: expected a floating dtype of the value's type, but got 'float64'",
+    ),
+    (
+        f"{HEAD}axes a=x.0 | b=3\nx: int32 = input int32 [a b]\ntotal x int32 [b]\n",
+        "line 4: expected a floating dtype of the value's type, but got 'int32'",
+    ),
     (f"{HEAD}axes {' '.join(f'a{k}=2' for k in range(25))}\n", "line 2: expected at most 24 axes, but got 'a24'"),
 ]
 
@@ -327,6 +462,8 @@ WHOLE = [
     elementwise("pow", torch.float32, 2, torch.float32),
     f"{HEAD}axes a=x.0 b=4 | c=2\nx: int32 = input int8 [a 1 c]\ny: int32 = to_int8 x\n"
     "output y int8 [c b a] order [2 0 1]\n",
+    f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = neg x\n"
+    "output [x y] float32 [a b] join 1 order [1 0]\ntotal y float32 [b]\ntotal x float16 [1 b] order [1 0]\n",
 ]
 
 

@@ -34,15 +34,19 @@ struct Frame {
   int64_t rows;
   int64_t columns;
   bool first;  // of a row's blocks, from which reductions begin
-  // What the next block reads and writes, to be fetched while this one is computed: by the first operation that takes long,
-  // which leaves it empty.
-  static constexpr int most_ahead = 6;
+  // What the next block reads and writes, to be fetched while this one is computed: by the operations that take long, each
+  // of which takes its share of what is left.
+  static constexpr int most_ahead = 8;
   int ahead_count = 0;
+  int ahead_each = 0;
   const char* ahead[most_ahead] = {};
 };
 
 // A stage of a program that was compiled from C++ (cpu/program/emit.h): what its primitives compute for a block.
 using StageFunction = void(Frame& frame, int64_t count);
+
+// From this cost on an operation takes long enough to fetch what the next block reads and writes.
+constexpr bool is_dear(program::Operation op) { return program::describe(op).cost >= 4; }
 
 // Of a block, at most.
 inline constexpr int64_t most_elements = 1024;

@@ -6,8 +6,6 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 namespace {
 
-constexpr int dear = 8;  // from this cost on an operation is one copy of code, which is long already
-
 template <typename T>
 Elements<T> elements(const Slot& slot) { return {static_cast<const T*>(slot.data), slot.stride}; }
 
@@ -20,10 +18,11 @@ FOURFOLD_FN Vectorized<T> vector_at(const Elements<T>& in, int64_t k, int64_t co
 template <typename T, typename F, typename... Inputs>
 FOURFOLD_FN void map_vectors(Frame& frame, int64_t n, T* to, const F& f, const Inputs&... in) {
   constexpr int64_t size = Vectorized<T>::size();
-  const int ahead = frame.ahead_count;
-  frame.ahead_count = 0;
+  const int last = frame.ahead_count;
+  const int first = last < frame.ahead_each ? 0 : last - frame.ahead_each;
+  frame.ahead_count = first;
   for (int64_t k = 0; k < n; k += size) {
-    for (int s = 0; s < ahead; ++s) __builtin_prefetch(frame.ahead[s] + k * sizeof(T), 0, 3);
+    for (int s = first; s < last; ++s) __builtin_prefetch(frame.ahead[s] + k * sizeof(T), 0, 3);
     const int64_t count = n - k < size ? n - k : size;
     const Vectorized<T> result = f(vector_at(in, k, count)...);
     count == size ? result.store(to + k) : result.store(to + k, static_cast<int>(count));
@@ -34,7 +33,7 @@ template <typename T, Operation op, size_t... k>
 void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
   T* to = static_cast<T*>(frame.slots[at.out].data);
   const auto f = [](const auto&... v) { return Vectorized<T>(Of<op>::of(v...)); };
-  if constexpr (program::describe(op).cost >= dear) {
+  if constexpr (is_dear(op)) {  // one copy of code, which is long already
     map_vectors<T>(frame, n, to, f, elements<T>(frame.slots[at.in[k]])...);
   } else {
     map<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);

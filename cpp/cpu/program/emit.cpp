@@ -19,8 +19,6 @@ using program::Value;
 
 // Of blocks that a stage holds for its reductions, which lie on the stack.
 constexpr int most_blocks = 32;
-// From this cost on, in additions, an operation takes long enough to fetch the next block meanwhile.
-constexpr int dear = 8;
 
 constexpr const char* type_name(Type type) {
   constexpr const char* names[program::types] = {"boolean", "int32", "int64", "float32", "float64"};
@@ -109,7 +107,7 @@ class StageWriter {
   void compute(const Step& step) {
     const int v = step.value;
     const Value& made = value(v);
-    is_dear_ = is_dear_ || program::describe(made.op).cost >= dear;
+    is_dear_ = is_dear_ || is_dear(made.op);
     std::string operands;
     for (int k = 0; k < program::describe(made.op).operands; ++k) {
       operands += (k == 0 ? "" : ", ") + name_of(made.operand[k]);

@@ -258,6 +258,7 @@ class Worker {
     };
     for (const int input : stage.inputs) add(input);
     for (const int output : stage.outputs) add(output_slot(output));
+    frame_.ahead_each = stage.dear == 0 ? 0 : (frame_.ahead_count + stage.dear - 1) / stage.dear;
   }
 
   void bring(int slot, const Space& space, int64_t at, int64_t count) {

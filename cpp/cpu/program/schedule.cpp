@@ -350,6 +350,7 @@ class Scheduler {
       made.instruction.out = value(v).op == Operation::sin ? made.instruction.out : other;
     }
     stage().elements.push_back(made);
+    if (twin < 0 && is_dear(value(v).op) && program::is_floating(value(v).type)) ++stage().dear;
   }
 
   // The cosine of what v is the sine of, or the other way round, where that is needed in this stage too.

@@ -46,6 +46,7 @@ struct Stage {
   std::vector<int> outputs;     // and writes
   std::vector<uint16_t> sums;   // the slots of its reductions
   std::vector<Primitive*> combine;  // of each, two parts into one
+  int dear = 0;                     // how many steps take long
   StageFunction* compiled = nullptr;  // what is called in the place of `elements`
 };
 

@@ -286,7 +286,8 @@ class Fusion:
             return
         parts, dim = joined_along(node)
         made = [part for part in parts if part in self.within and self.within[part] == self.unit[part]]
-        if not made or not all(can_be_read(part) and part.meta["val"].dtype == node.meta["val"].dtype for part in parts):
+        dtype = node.meta["val"].dtype
+        if not made or not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
             return
         unit = self.unit[made[0]]
         dims = self.groups[unit].dims[made[0]]

@@ -1,4 +1,4 @@
-"""A graph as steps that need no Python: programs and torch's operators, each with the places of the values that it reads.
+"""A graph as steps that need no Python: programs and torch's operators, each with the places of what it reads.
 
 The graph's inputs have the first places, then comes what the steps give, in their order."""
 
@@ -98,7 +98,8 @@ class Writer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise NeedsPython
         schema = node.target._schema
-        given = dict(zip((argument.name for argument in schema.arguments), node.args)) | node.kwargs
+        names = [argument.name for argument in schema.arguments]
+        given = dict(zip(names[: len(node.args)], node.args, strict=True)) | node.kwargs
         arguments = [
             self.argument(given[argument.name], argument) if argument.name in given else ("default", None)
             for argument in schema.arguments
