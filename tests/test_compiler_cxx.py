@@ -121,8 +121,8 @@ void sine_and_cosine_stage_0(Frame& frame, int64_t count) {
     look_ahead(frame, k);
     const float32 x = in_x.at(k, n);
     const auto [s, c] = op::sincos(x);
-    const float32 s2 = op::mul(s, s);
     const float32 c2 = op::mul(c, c);
+    const float32 s2 = op::mul(s, s);
     const float32 y = op::add(s2, c2);
     out_y.put(k, n, y);
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -321,6 +322,29 @@ def test_sums_over_the_rows_of_several_columns_axes() -> None:
         torch.testing.assert_close(half, exact[:, None].bfloat16(), rtol=1e-2, atol=1e-2)
         assert half.stride(0) == 1
         torch.testing.assert_close(flat, exact.flatten())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_operations_at_once(dtype: torch.dtype) -> None:
+    """Each rounds by itself, whichever operand of the second the first one is; also with what is the same for all."""
+    kind = kind_of(dtype)
+    apply = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
+    lines, expected = [], []
+    x, y, z = (values(dtype, 3000, seed) for seed in (1, 2, 3))
+    three = {"x": x, "y": y, "z": z, "k": torch.tensor(1.1, dtype=dtype)}
+    for inner, outer in itertools.product(apply, apply):
+        for a, b, c in ("xyz", "kyz", "xkz", "xyk"):
+            made = apply[inner](three[a], three[b])
+            for swapped in (False, True):
+                name = f"r{len(expected)}"
+                lines += [f"i_{name}: {kind} = {inner} {a} {b}"]
+                lines += [f"{name}: {kind} = {outer} {f'{c} i_{name}' if swapped else f'i_{name} {c}'}"]
+                expected.append(apply[outer](*((three[c], made) if swapped else (made, three[c]))))
+    inputs = "".join(f"{name}: {kind} = input {kind} [a]\n" for name in "xyz")
+    outputs = "".join(f"output r{k} {kind} [a]\n" for k in range(len(expected)))
+    program = f"{HEAD}axes a=x.0\n{inputs}k: {kind} = constant 1.1\n" + "\n".join(lines) + f"\n{outputs}"
+    for got, exact in zip(ROADS[0](program)(x, y, z), expected, strict=True):
+        torch.testing.assert_close(got, exact, rtol=0, atol=0, equal_nan=True)
 
 
 def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:

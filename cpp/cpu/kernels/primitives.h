@@ -62,8 +62,11 @@ using PrimitiveOf = Primitive*(program::Operation op, program::Type type);
 // From memory's kind to the type that it is computed in, and back, where these differ.
 using ConversionOf = Primitive*(Kind kind);
 using PrimitiveFor = Primitive*(program::Type type);
+// Of two operations at once: the outer on what the inner gives, as its first operand or its second, and one more.
+using PrimitiveOfTwo = Primitive*(program::Operation inner, program::Operation outer, bool is_second, program::Type type);
 
 FOURFOLD_CPU_KERNEL(floating_primitive, PrimitiveOf)
+FOURFOLD_CPU_KERNEL(paired_primitive, PrimitiveOfTwo)    // of in[0], in[1]; and in[2]: null but for sums and products
 FOURFOLD_CPU_KERNEL(plain_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(reduction_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(combine_primitive, PrimitiveOf)      // of partial results: in[0]'s into out's

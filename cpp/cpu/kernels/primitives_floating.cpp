@@ -45,6 +45,37 @@ void run(Frame& frame, int64_t n, const Instruction& at) {
   run<T, op>(frame, n, at, std::make_index_sequence<program::describe(op).operands>());
 }
 
+template <typename T, Operation inner, Operation outer, bool is_second>
+void run_pair(Frame& frame, int64_t n, const Instruction& at) {
+  const auto f = [](const auto& a, const auto& b, const auto& c) {
+    const Vectorized<T> made = Of<inner>::of(a, b);
+    return is_second ? Vectorized<T>(Of<outer>::of(c, made)) : Vectorized<T>(Of<outer>::of(made, c));
+  };
+  const Slot* slots = frame.slots;
+  map<T>(n, static_cast<T*>(slots[at.out].data), f, elements<T>(slots[at.in[0]]), elements<T>(slots[at.in[1]]),
+         elements<T>(slots[at.in[2]]));
+}
+
+// Calls f<op>() for a sum, a difference or a product; gives null for others.
+template <typename F>
+Primitive* visit_arithmetic(Operation op, const F& f) {
+  switch (op) {
+    case Operation::add: return f.template operator()<Operation::add>();
+    case Operation::sub: return f.template operator()<Operation::sub>();
+    case Operation::mul: return f.template operator()<Operation::mul>();
+    default: return nullptr;
+  }
+}
+
+template <typename T>
+Primitive* find_pair(Operation inner, Operation outer, bool is_second) {
+  return visit_arithmetic(inner, [&]<Operation first>() {
+    return visit_arithmetic(outer, [&]<Operation second>() -> Primitive* {
+      return is_second ? run_pair<T, first, second, true> : run_pair<T, first, second, false>;
+    });
+  });
+}
+
 template <Operation op>
 FOURFOLD_FN Mask compared(const Floats& a, const Floats& b) {
   switch (op) {
@@ -160,6 +191,11 @@ void narrow(Frame& frame, int64_t n, const Instruction& at) {
 }
 
 }  // namespace
+
+Primitive* paired_primitive(Operation inner, Operation outer, bool is_second, Type type) {
+  if (!program::is_floating(type)) return nullptr;
+  return type == Type::float32 ? find_pair<float>(inner, outer, is_second) : find_pair<double>(inner, outer, is_second);
+}
 
 Primitive* floating_primitive(Operation op, Type type) {
   return type == Type::float32 ? find<float>(op) : type == Type::float64 ? find<double>(op) : nullptr;

@@ -107,23 +107,36 @@ class StageWriter {
   void compute(const Step& step) {
     const int v = step.value;
     const Value& made = value(v);
-    is_dear_ = is_dear_ || is_dear(made.op);
-    std::string operands;
-    for (int k = 0; k < program::describe(made.op).operands; ++k) {
-      operands += (k == 0 ? "" : ", ") + name_of(made.operand[k]);
-    }
-    computed_.insert(v);
+    if (step.inner >= 0) declare(step.inner);
     if (step.twin < 0) {
-      body_ += "    const " + std::string(type_name(made.type)) + " " + names_.of(v) + " = op::" +
-               program::describe(made.op).name + "(" + operands + ");\n";
+      declare(v);
       return keep(step.instruction.out, v);
     }
+    computed_.insert(v);
     computed_.insert(step.twin);
+    is_dear_ = true;
     const int sine = made.op == Operation::sin ? v : step.twin;
     const int cosine = made.op == Operation::sin ? step.twin : v;
-    body_ += "    const auto [" + names_.of(sine) + ", " + names_.of(cosine) + "] = op::sincos(" + operands + ");\n";
+    body_ += "    const auto [" + names_.of(sine) + ", " + names_.of(cosine) + "] = op::sincos(" + operands_of(v) + ");\n";
     keep(step.instruction.out, sine);
     keep(step.instruction.second, cosine);
+  }
+
+  void declare(int v) {
+    const Value& made = value(v);
+    is_dear_ = is_dear_ || is_dear(made.op);
+    const std::string operands = operands_of(v);
+    computed_.insert(v);
+    body_ += "    const " + std::string(type_name(made.type)) + " " + names_.of(v) + " = op::" +
+             program::describe(made.op).name + "(" + operands + ");\n";
+  }
+
+  std::string operands_of(int v) {
+    std::string operands;
+    for (int k = 0; k < program::describe(value(v).op).operands; ++k) {
+      operands += (k == 0 ? "" : ", ") + name_of(value(v).operand[k]);
+    }
+    return operands;
   }
 
   // Where it has been computed into more than a register.

@@ -334,6 +334,9 @@ class Scheduler {
     if (place.emitted == stage_ || is_here(v)) return;
     place.emitted = stage_;
     if (value(v).source == Source::input) return emit_input(v);
+    for (int k = 0; k < operands(v); ++k) {
+      if (can_be_inner(value(v).operand[k], v, k)) return emit_pair(value(v).operand[k], v, k);
+    }
     for (int k = 0; k < operands(v); ++k) ready(value(v).operand[k]);
     Step made = operation(v, 0);
     const int twin = twin_of(v);
@@ -351,6 +354,28 @@ class Scheduler {
     }
     stage().elements.push_back(made);
     if (twin < 0 && is_dear(value(v).op) && program::is_floating(value(v).type)) ++stage().dear;
+  }
+
+  // Whether w, the k-th operand of v, is needed for nothing else, and both are one primitive's work.
+  bool can_be_inner(int w, int v, int k) const {
+    const Place& place = places_[w];
+    const bool is_own = place.emitted != stage_ && place.uses == 1 && place.kept < 0;
+    if (!is_own || value(w).level != Level::element || value(w).source != Source::operation) return false;
+    return paired_primitive(value(w).op, value(v).op, k == 1, value(v).type) != nullptr;
+  }
+
+  void emit_pair(int w, int v, int k) {
+    places_[w].emitted = stage_;
+    const int used[] = {value(w).operand[0], value(w).operand[1], value(v).operand[1 - k]};
+    for (const int u : used) ready(u);
+    Step made = step(paired_primitive(value(w).op, value(v).op, k == 1, value(v).type), 0,
+                     {slot_of(used[0]), slot_of(used[1]), slot_of(used[2])});
+    made.value = v;
+    made.inner = w;
+    release(w);
+    for (const int u : used) release(u);
+    made.instruction.out = destination(v);
+    stage().elements.push_back(made);
   }
 
   // The cosine of what v is the sine of, or the other way round, where that is needed in this stage too.

@@ -35,6 +35,7 @@ struct Step {
   bool expands = false;  // a row's value: where a block is of one row, the value itself
   int value = -1;        // what it computes, and the sine's cosine or the cosine's sine that comes with it
   int twin = -1;
+  int inner = -1;        // what is computed on the way, by a primitive of two operations
   int output = -1;       // or what it stores `value` into
   bool totals = false;   // adds `value` to its columns
 };
