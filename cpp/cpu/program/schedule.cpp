@@ -5,6 +5,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "cpu/program/places.h"
+
 namespace fourfold::cpu {
 namespace {
 
@@ -14,9 +16,6 @@ using program::Program;
 using program::Source;
 using program::Type;
 using program::Value;
-
-constexpr int cheap = 4;  // what may be computed again in another stage, in additions
-constexpr int load_cost = 1;
 
 Primitive* primitive_of(Operation op, Type type) {
   if (program::is_reduction(op)) return reduction_primitive(op, type);
@@ -32,13 +31,13 @@ Primitive* store_of(Kind kind) { return is_half(kind) ? half_store_primitive(kin
 
 class Scheduler {
  public:
-  explicit Scheduler(const Program& program) : program_(program), places_(program.values.size()) {}
+  explicit Scheduler(const Program& program) : program_(program), places_(program) {}
 
   Schedule run() {
     for (size_t k = 0; k < program_.inputs.size(); ++k) add_slot(Home::input, element_size(program_.inputs[k].kind), k);
     for (size_t k = 0; k < program_.outputs.size(); ++k) add_slot(Home::output, element_size(program_.outputs[k].kind), k);
-    find_needed();
-    find_stages();
+    result_.cost = places_.cost();
+    result_.stages.resize(places_.stages());
     schedule_numbers();
     find_kept();
     for (stage_ = 0; stage_ < static_cast<int>(result_.stages.size()); ++stage_) schedule_stage();
@@ -47,22 +46,11 @@ class Scheduler {
   }
 
  private:
-  struct Place {
-    bool needed = false;
-    int stage = 0;          // in which it is known: that after a reduction's own
-    int kept = -1;          // its slot, of a number, a row's value, or an element's that stages share
-    int register_slot = -1; // in the stage that is being scheduled
-    int expanded = -1;      // a row's value for each of its columns
-    int emitted = -1;       // the stage in which it has been computed
-    int uses = 0;           // that are still to come in the stage
-  };
-
-  const Value& value(int v) const { return program_.values[v]; }
-  int operands(int v) const {
-    return value(v).source == Source::operation ? program::describe(value(v).op).operands : 0;
-  }
-  const program::Input& input_of(int v) const { return program_.inputs[value(v).operand[0]]; }
-  bool is_sum(int v) const { return value(v).source == Source::operation && program::is_reduction(value(v).op); }
+  const Value& value(int v) const { return places_.value(v); }
+  int operands(int v) const { return places_.operands(v); }
+  const program::Input& input_of(int v) const { return places_.input_of(v); }
+  bool is_sum(int v) const { return places_.is_sum(v); }
+  bool is_here(int v) const { return places_.is_here(v, stage_); }
 
   uint16_t add_slot(Home home, int64_t size, size_t place) {
     if (result_.slots.size() > UINT16_MAX - 1) throw std::invalid_argument("program: expected fewer values");
@@ -74,28 +62,6 @@ class Scheduler {
   uint16_t sum_slot() { return add_slot(Home::sum, 8, sums_++); }
   uint16_t input_slot(int v) const { return static_cast<uint16_t>(value(v).operand[0]); }
   uint16_t output_slot(size_t k) const { return static_cast<uint16_t>(program_.inputs.size() + k); }
-
-  void find_needed() {
-    for (const auto& output : program_.outputs) places_[output.value].needed = true;
-    for (int v = static_cast<int>(program_.values.size()) - 1; v >= 0; --v) {
-      if (!places_[v].needed) continue;
-      for (int k = 0; k < operands(v); ++k) places_[value(v).operand[k]].needed = true;
-    }
-  }
-
-  void find_stages() {
-    int last = 0;
-    for (size_t v = 0; v < places_.size(); ++v) {
-      for (int k = 0; k < operands(v); ++k) {
-        places_[v].stage = std::max(places_[v].stage, places_[value(v).operand[k]].stage);
-      }
-      if (is_sum(v)) ++places_[v].stage;
-      if (places_[v].needed) last = std::max(last, places_[v].stage);
-      if (places_[v].needed && value(v).source == Source::operation) result_.cost += program::describe(value(v).op).cost;
-    }
-    result_.cost += static_cast<int>(program_.inputs.size() + program_.outputs.size()) * load_cost;
-    result_.stages.resize(last + 1);
-  }
 
   Step step(Primitive* run, uint16_t out, std::initializer_list<int> in) const {
     Step made{{run, out, 0, {0, 0, 0}}};
@@ -168,15 +134,6 @@ class Scheduler {
     return step(convert != nullptr ? convert : copy_primitive(value(output.value).type), output_slot(k), {slot});
   }
 
-  // What it costs to have v once more in a stage after its own, from what is known there.
-  int cost_again(int v, int stage) const {
-    if (value(v).level != Level::element || places_[v].stage == stage || places_[v].kept >= 0) return 0;
-    if (value(v).source == Source::input) return load_cost;
-    int cost = program::describe(value(v).op).cost;
-    for (int k = 0; k < operands(v) && cost <= cheap; ++k) cost += cost_again(value(v).operand[k], stage);
-    return cost;
-  }
-
   // Elements' values that a later stage uses, and had better not compute again.
   void find_kept() {
     for (size_t v = 0; v < places_.size(); ++v) {
@@ -187,25 +144,25 @@ class Scheduler {
   }
 
   void keep_if_dear(int v, int stage) {
-    if (cost_again(v, stage) <= cheap) return;
+    if (!places_.is_dear_again(v, stage)) return;
     places_[v].kept = add_slot(Home::kept, program::size_of(value(v).type), kept_++);
   }
 
   void schedule_stage() {
     schedule_rows();
-    count_uses();
+    places_.count_uses(stage_);
     for (size_t v = 0; v < places_.size(); ++v) {
       if (!places_[v].needed) continue;
       if (is_sum(v) && places_[v].stage == stage_ + 1) {
         emit_sum(static_cast<int>(v));
-      } else if (value(v).level == Level::element && places_[v].stage == stage_ && (has_output(v) || places_[v].kept >= 0)) {
+      } else if (value(v).level == Level::element && places_[v].stage == stage_ && (places_.has_output(static_cast<int>(v)) || places_[v].kept >= 0)) {
         emit(static_cast<int>(v));
       }
       store_outputs(static_cast<int>(v));
       emit_totals(static_cast<int>(v));
     }
     free_ = all_;
-    for (Place& place : places_) place.register_slot = -1;
+    places_.leave_stage();
   }
 
   Stage& stage() { return result_.stages[stage_]; }
@@ -248,47 +205,6 @@ class Scheduler {
       stage().rows.push_back(operation(v, slot));
       place.kept = slot;
     }
-  }
-
-  bool has_output(size_t v) const {
-    return std::any_of(program_.outputs.begin(), program_.outputs.end(), [&](const auto& output) {
-      return output.value == static_cast<int>(v) && output.level == Level::element;
-    });
-  }
-
-  // How often each element's value is read in this stage, by what is going to be emitted in it.
-  void count_uses() {
-    for (Place& place : places_) place.uses = 0, place.emitted = -1;
-    for (size_t v = 0; v < places_.size(); ++v) {
-      if (!places_[v].needed) continue;
-      const bool sums = is_sum(v) && places_[v].stage == stage_ + 1;
-      if (sums) count_use(value(v).operand[0]);
-      if (places_[v].stage != stage_) continue;
-      if (value(v).level == Level::element && places_[v].kept >= 0) visit(static_cast<int>(v));
-      for (const auto& output : program_.outputs) {
-        const bool is_used = output.level == Level::element || output.level == Level::column;
-        if (output.value == static_cast<int>(v) && is_used) count_use(static_cast<int>(v));
-      }
-    }
-    for (Place& place : places_) place.emitted = -1;
-  }
-
-  void count_use(int v) {
-    ++places_[v].uses;
-    visit(v);
-  }
-
-  void visit(int v) {
-    Place& place = places_[v];
-    if (place.emitted == stage_ || is_here(v)) return;
-    place.emitted = stage_;
-    if (value(v).level != Level::element) return;
-    for (int k = 0; k < operands(v); ++k) count_use(value(v).operand[k]);
-  }
-
-  // Whether its slot holds it already: a number, a row's, or what an earlier stage has kept.
-  bool is_here(int v) const {
-    return value(v).level == Level::element && places_[v].kept >= 0 && places_[v].stage < stage_;
   }
 
   uint16_t block_slot(int64_t size) {
@@ -465,7 +381,7 @@ class Scheduler {
   }
 
   const Program& program_;
-  std::vector<Place> places_;
+  Places places_;
   Schedule result_;
   int stage_ = 0;
   int numbers_ = 0;

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.fusion import Group, along, joined_along
+from fourfold.compiler.groups import Group, along, joined_along
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand
 from fourfold.compiler.program import TYPES, Axis, Dims, Program, Value
 from fourfold.compiler.views import VIEWS, hint, is_one, unviewed
@@ -32,9 +32,11 @@ class Built:
         return self.source and re.sub(r"\A(//.*\n)+", "", self.source())
 
 
-def build(group: Group, members: list[Node], outputs: list[Node]) -> Built:
-    """Raises NotFusable where it can't be."""
-    return Builder(group, members, outputs).build()
+def build(group: Group, members: list[Node], outputs: list[Node], ends: list[Node]) -> Built:
+    """ends: concatenations of its results, and sums over its rows. Raises NotFusable where it can't be."""
+    built = Builder(group, members, outputs + ends).build()
+    built.members = members + ends
+    return built
 
 
 @dataclass

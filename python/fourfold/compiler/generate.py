@@ -16,7 +16,8 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler import failures
 from fourfold.compiler.building import Built, build, uses_outside
 from fourfold.compiler.calling import Program
-from fourfold.compiler.fusion import Fusion, Group, keeps_its_place
+from fourfold.compiler.fusion import Fusion, keeps_its_place
+from fourfold.compiler.groups import Group
 from fourfold.compiler.lowering import CONSTANT, NotFusable
 from fourfold.compiler.options import Options
 from fourfold.compiler.straight import Straight, straight
@@ -110,27 +111,27 @@ class Generator:
     def build(self, unit: int, group: Group) -> None:
         members = sorted(group.members, key=self.place.__getitem__)
         outputs = [n for n in members if n not in group.results and uses_outside(group, n, members)]
-        outputs += [n for n in (*group.joins, *group.totals) if n.users]
+        ends = [n for n in (*group.joins, *group.totals) if n.users]
         elements = 1
         for size in group.sizes:
             elements *= hint(size)
         if elements < self.options.min_elements:
-            self.leave(members, f"fewer than {self.options.min_elements} elements")
+            self.leave(members + ends, f"fewer than {self.options.min_elements} elements")
         elif all(node.target in COPIES for node in members):
-            self.leave(members, "nothing but a copy")
-        elif outputs:
-            self.make(unit, group, members, outputs)
+            self.leave(members + ends, "nothing but a copy")
+        elif outputs or ends:
+            self.make(unit, group, members, outputs, ends)
 
-    def make(self, unit: int, group: Group, members: list[Node], outputs: list[Node]) -> None:
+    def make(self, unit: int, group: Group, members: list[Node], outputs: list[Node], ends: list[Node]) -> None:
         try:
-            built = build(group, members, outputs)
-            program = Program(built.program.text(), name_of(members))
+            built = build(group, members, outputs, ends)
+            program = Program(built.program.text(), name_of(built.members))
         except NotFusable as reason:
-            self.leave(members, str(reason))
+            self.leave(members + ends, str(reason))
             return
         except Exception as error:
             failures.report(members[0].target, error)
-            self.leave(members, f"failed: {error}")
+            self.leave(members + ends, f"failed: {error}")
             return
         if self.options.trace:
             log.info("%s", built.program.text())
