@@ -57,6 +57,20 @@ def test_the_walkthrough_is_told_as_the_page_has_it(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out == BLOCKS[3][1]
 
 
+def test_joined_results_and_sums_over_rows_are_within_the_program() -> None:
+    def gated(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return nn.functional.silu(gate) * up
+
+    told = fourfold.explain(gated, torch.randn(20, 64, requires_grad=True)).text()
+    assert "Backward: 5 operators in 1 program" in told and "silu_backward, cat" in told
+    assert "outside programs in the backward" not in told
+    norm = nn.LayerNorm(32)
+    told = fourfold.explain(norm, torch.randn(20, 32, requires_grad=True)).text()
+    assert "Backward: 6 operators in 1 program" in told and "2 sum" in told
+    assert "outside programs in the backward" not in told
+
+
 def test_a_graph_break_gives_several_graphs_and_its_reason() -> None:
     def f(x: Tensor) -> Tensor:
         x = x.sin() * 2
