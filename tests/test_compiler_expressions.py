@@ -11,8 +11,14 @@ from torch import Tensor
 from compiled import compiled
 from fourfold.compiler.record import Record
 
-SHAPES = ((4, 6), (6,), (4, 1), (1, 6), ())
+SHAPES = ((4, 18), (18,), (4, 1), (1, 18), ())
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.bool, torch.bfloat16)
+
+
+def rotated(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat([b * 3, a], -1)
+
 
 # Of any number; what is defined, and not too steep, everywhere.
 UNARY = {
@@ -31,6 +37,9 @@ UNARY = {
     "largest": lambda x: x.amax(-1, keepdim=True) if x.dim() else x,
     "transposed": lambda x: x.t() if x.dim() == 2 else x,
     "flat": lambda x: x.reshape(-1),
+    "rotated": lambda x: rotated(x) if x.dim() and x.shape[-1] % 2 == 0 else x,
+    "columns": lambda x: x.float().sum(0, keepdim=True) / 4 if x.dim() == 2 else x,
+    "columns_alone": lambda x: x.sum(0) / 4 if x.dim() == 2 and x.dtype.is_floating_point else x,
     "float64": lambda x: x.double(),
     "bfloat16": lambda x: x.to(torch.bfloat16),
     "int64": lambda x: x.float().clamp(-1000, 1000).to(torch.int64) if x.dtype.is_floating_point else x.to(torch.int64),
@@ -45,6 +54,7 @@ BINARY = {
     "where": lambda a, b: torch.where(a > b, a, b * 2),
     "less": lambda a, b: a < b,
     "div": lambda a, b: a / (b.float().abs() + 1),
+    "joined": lambda a, b: torch.cat([a * 1, b], 0) if a.dim() and a.shape == b.shape and a.dtype == b.dtype else a * 1,
     "hypot": lambda a, b: (a.float() ** 2 + b.float() ** 2 + 1).sqrt(),
 }
 
