@@ -51,7 +51,7 @@ void run_by_rows(const Call& call, Totals& totals) {
     Worker worker(call, nullptr);
     const int64_t last = std::min(call.row_count, end * together);
     for (int64_t row = begin * together, rows = 0; row < last; row += rows) {
-      if (!totals.empty()) worker.add_to(totals.chunk(row / together));
+      if (!totals.empty() && row % together == 0) worker.add_to(totals.begin(row / together));
       rows = std::min({panel, last - row, together - row % together});
       if (call.panel_columns > 0) rows = std::min(rows, call.elements.rows_left(row));
       int64_t column = 0;
@@ -104,7 +104,7 @@ void run_by_columns(const Call& call, Totals& totals) {
   const int64_t grain = std::max<int64_t>(1, call.grain() / call.lanes);
   const int64_t row_length = call.elements.row();
   for (int64_t row = 0; row < call.row_count; ++row) {
-    if (!totals.empty()) whole.add_to(totals.chunk(row / totals.rows_of_chunk()));
+    if (!totals.empty() && row % totals.rows_of_chunk() == 0) whole.add_to(totals.begin(row / totals.rows_of_chunk()));
     if (call.program.has_rows) whole.enter_rows(row, 1);
     for (const Stage& stage : call.schedule.stages) {
       whole.run_rows(stage);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cpu/memory.h"
+#include "cpu/parallel.h"
 #include "cpu/program/space.h"
 
 namespace fourfold::cpu {
@@ -14,6 +15,7 @@ using program::Type;
 
 constexpr int64_t fewest_rows = 16;  // of a chunk, so that its sums are little beside it
 constexpr int64_t most_chunks = 32;
+constexpr int64_t share = 1 << 17;  // of a thread, at least, in additions
 
 }  // namespace
 
@@ -28,16 +30,26 @@ Totals::Totals(const program::Program& program, const Schedule& schedule, const 
   chunks_ = std::max<int64_t>(1, (rows + rows_of_chunk_ - 1) / rows_of_chunk_);
   each_ = columns_ * static_cast<int64_t>(schedule.totals.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
-  std::fill_n(sums_.get(), chunks_ * each_, 0.0);
+  if (rows == 0) begin(0);
+}
+
+double* Totals::begin(int64_t chunk) {
+  double* const sums = sums_.get() + chunk * each_;
+  std::fill_n(sums, each_, 0.0);
+  return sums;
 }
 
 void Totals::Free::operator()(double* memory) const { std::free(memory); }
 
 void Totals::finish() {
-  if (columns_ == 0) return;
-  for (int64_t k = 1; k < chunks_; ++k) {
-    for (int64_t i = 0; i < each_; ++i) sums_.get()[i] += chunk(k)[i];
-  }
+  if (empty() || columns_ == 0) return;
+  double* const sums = sums_.get();
+  parallel(each_, share / chunks_, [&](int64_t first, int64_t last) {
+    for (int64_t k = 1; k < chunks_; ++k) {
+      const double* const more = sums + k * each_;
+      for (int64_t i = first; i < last; ++i) sums[i] += more[i];
+    }
+  });
   for (size_t t = 0; t < schedule_.totals.size(); ++t) put(sums_.get() + t * columns_, schedule_.totals[t].output);
 }
 

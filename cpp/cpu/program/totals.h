@@ -18,8 +18,8 @@ class Totals {
 
   bool empty() const { return schedule_.totals.empty(); }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }
-  // Where a chunk's sums are added to, one total after the other.
-  double* chunk(int64_t k) { return sums_.get() + k * each_; }
+  // Where a chunk's sums are added to from now on, one total after the other: zeros.
+  double* begin(int64_t chunk);
   // Into the outputs.
   void finish();
 
