@@ -186,7 +186,8 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
   Totals totals(program, schedule, sizes, outputs);
   if (call.row_count == 0) return totals.finish();
   if (call.columns == 0 && !program.has_rows) return;
-  const bool few_rows = call.row_count < torch_threads() && call.columns >= long_columns;
+  const int64_t shares = totals.empty() ? call.row_count : totals.chunks();
+  const bool few_rows = shares < torch_threads() && call.columns >= long_columns;
   const bool by_rows = program.has_rows && !few_rows;
   if (lies_across(call)) use_panels(call, by_rows);
   by_rows || call.panel_columns > 0 ? run_by_rows(call, totals) : run_by_columns(call, totals);

@@ -17,6 +17,7 @@ class Totals {
          const program::Tensor* outputs);
 
   bool empty() const { return schedule_.totals.empty(); }
+  int64_t chunks() const { return chunks_; }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }
   // Where a chunk's sums are added to from now on, one total after the other: zeros.
   double* begin(int64_t chunk);
