@@ -292,7 +292,7 @@ class Fusion:
 
     def place_total(self, node: Node) -> None:
         """A sum over the leading dimensions of what a group computes or reads, whose rows these are or become."""
-        if node.target is not TOTAL or not can_be_computed(node):
+        if node.target is not TOTAL or len(node.args) < 2 or not can_be_computed(node):
             return
         x, dims, *_ = node.args
         unit, own = self.where_whole(x)

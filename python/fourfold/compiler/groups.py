@@ -179,5 +179,5 @@ def have_same_shape(a: Node, b: Node) -> bool:
 
 def joined_along(node: Node) -> tuple[list[Node], int]:
     """A concatenation's parts, and the dimension along which they follow each other."""
-    parts, dim = (*node.args, 0)[:2]
-    return list(parts), dim % len(shape_of(node))
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return list(node.args[0]), dim % len(shape_of(node))
