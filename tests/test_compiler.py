@@ -23,6 +23,7 @@ from compiled import CASES, Case, assert_same, compiled, draw, programs_of, resu
 from fourfold.compiler import failures, lowering, runtime
 from fourfold.compiler.backend import backend
 from fourfold.compiler.calling import Program
+from fourfold.compiler.fusion import Fusion
 from fourfold.compiler.record import Record
 from machine import FORK, ROOT
 
@@ -378,6 +379,28 @@ def test_an_internal_failure_leaves_the_group_to_torch_with_one_warning(monkeypa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(compiled(lambda x: x.sin() * 2)(x), x.sin() * 2)
+
+
+def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(Fusion, "place_total", lambda self, node: node.args[7])
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    x = draw(4, 18)
+    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: IndexError"):
+        got = results_of(compiled(lambda x: x.sin().sum(0), record), (x,))
+    assert_same(got, results_of(lambda x: x.sin().sum(0), (x,)))
+    assert programs_of(record) == 0
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    with pytest.raises(Exception, match="tuple index out of range"):
+        compiled(lambda x: x.sin().sum(0))(x)
+
+
+def test_sums_of_what_has_no_dimensions() -> None:
+    x = draw()
+    for dims in (0, -1, ()):
+        got = compiled(lambda x, dims=dims: x.sin().sum(dims))(x)
+        torch.testing.assert_close(got, x.sin())
 
 
 @pytest.mark.usefixtures("failing")

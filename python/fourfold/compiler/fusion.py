@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.fx import Graph, Node
 
+from fourfold.compiler import failures
 from fourfold.compiler.groups import (
     Group,
     agree,
@@ -98,20 +99,39 @@ def keeps_its_place(node: Node) -> bool:
 class Fusion:
     """The groups of a graph. Every node is of a unit, a group or itself; no unit waits for itself through others."""
 
-    def __init__(self, graph: Graph, reductions: bool = True):
+    def __init__(self, reductions: bool = True):
         self.reductions = reductions
+        self.fuses = True
+        self.at: Node | None = None  # the node that is being placed
         self.unit: dict[Node, int] = {}
         self.within: dict[Node, int] = {}  # of a group's members, and of views of them, the group
         self.reach: list[int] = []  # of each unit, as bits, the units that it waits for
         self.groups: dict[int, Group] = {}
         self.last_in_order: Node | None = None
-        for node in graph.nodes:
-            self.place(node)
+
+    @classmethod
+    def of(cls, graph: Graph, reductions: bool = True) -> Fusion:
+        """Should it fail, every node stays by itself, and that is reported."""
+        fusion = cls(reductions)
+        try:
+            fusion.place_all(graph)
+        except Exception as error:
+            failures.report(fusion.at.target if fusion.at else "a graph", error)
+            fusion = cls(reductions)
+            fusion.fuses = False
+            fusion.place_all(graph)
+        return fusion
+
+    def place_all(self, graph: Graph) -> None:
+        for self.at in graph.nodes:
+            self.place(self.at)
+        if not self.fuses:
+            return
         self.merge_neighbours(graph)
-        for node in graph.nodes:
-            self.place_join(node)
-            if reductions:
-                self.place_total(node)
+        for self.at in graph.nodes:
+            self.place_join(self.at)
+            if self.reductions:
+                self.place_total(self.at)
 
     # Units.
 
@@ -150,7 +170,7 @@ class Fusion:
     # Nodes.
 
     def place(self, node: Node) -> None:
-        if node.op == "call_function" and self.place_within(node):
+        if self.fuses and node.op == "call_function" and self.place_within(node):
             return
         operands = list(node.all_input_nodes)
         if keeps_its_place(node):  # one after the other
@@ -296,7 +316,7 @@ class Fusion:
             return
         x, dims, *_ = node.args
         unit, own = self.where_whole(x)
-        if own is None or self.reach[unit] >> self.unit[node] & 1:
+        if not own or self.reach[unit] >> self.unit[node] & 1:
             return
         group = self.groups[unit]
         reduced = reduced_dims(dims, len(own))

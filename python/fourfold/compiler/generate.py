@@ -87,7 +87,7 @@ class Generator:
         self.names: dict[int, str] = {}
 
     def compile(self) -> Compiled:
-        self.fusion = Fusion(self.module.graph, self.options.reductions)
+        self.fusion = Fusion.of(self.module.graph, self.options.reductions)
         for unit, group in self.fusion.groups.items():
             self.build(unit, group)
         if self.options.cpu == "cxx":

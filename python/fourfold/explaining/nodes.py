@@ -42,6 +42,13 @@ def operators_of(built: Built) -> list[Node]:
     return computing or [node for node in built.members if node.target is not operator.getitem]
 
 
+def viewed(node: Node) -> Node:
+    """What a view, or a view of a view, shows."""
+    while node.op == "call_function" and is_view(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
 def is_recomputed(node: Node) -> bool:
     """Of a node in a backward: whether it is a copy of one of the forward's, which autograd's own are not."""
     return node.op == "call_function" and "source_fn_stack" in node.meta

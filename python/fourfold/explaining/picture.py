@@ -19,6 +19,7 @@ from fourfold.explaining.nodes import (
     operator_name,
     operators_of,
     title,
+    viewed,
 )
 
 MOST = 150  # nodes that are drawn one by one
@@ -100,7 +101,7 @@ class Drawing:
             if node.op != "call_function" or node in found or not (is_view(node) or node not in self.reading.run):
                 continue
             users = {found.get(user) for user in node.users}
-            base = next((found[o] for o in node.all_input_nodes if o in self.reading.program), None)
+            base = self.reading.program.get(viewed(node))
             if node not in self.reading.run and len(users) == 1 and None not in users:
                 found[node] = users.pop()
             elif base is not None and base in users:
