@@ -68,7 +68,7 @@ PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_doc, const_cast<char*>("A compiled graph: a function, and its programs where it is nothing else.")},
+    {Py_tp_doc, const_cast<char*>("A compiled graph: a function, and its steps where these need no Python.")},
     {0, nullptr}};
 PyType_Spec spec = {"fourfold.Graph", sizeof(Graph), 0, Py_TPFLAGS_DEFAULT, slots};
 
@@ -94,7 +94,7 @@ void ProgramStep::run(Values& values) const {
   for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
 }
 
-void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef()[item]); }
+void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef().at(item)); }
 
 // What a program refuses, the function may still do by torch's operators.
 Values CompiledGraph::run(Values inputs) const {

@@ -15,14 +15,30 @@ FOURFOLD_FN Vectorized<T> vector_at(const Elements<T>& in, int64_t k, int64_t co
   return count == Vectorized<T>::size() ? Vectorized<T>::loadu(in.data + k) : Vectorized<T>::loadu(in.data + k, count);
 }
 
+// One operation's share of what the next block reads and writes.
+class Ahead {
+ public:
+  explicit Ahead(Frame& frame) : from_(frame.ahead), last_(frame.ahead_count) {
+    first_ = last_ < frame.ahead_each ? 0 : last_ - frame.ahead_each;
+    frame.ahead_count = first_;
+  }
+
+  FOURFOLD_FN void fetch(int64_t byte) const {
+    for (int s = first_; s < last_; ++s) __builtin_prefetch(from_[s] + byte, 0, 3);
+  }
+
+ private:
+  const char* const* from_;
+  int first_;
+  int last_;
+};
+
 template <typename T, typename F, typename... Inputs>
 FOURFOLD_FN void map_vectors(Frame& frame, int64_t n, T* to, const F& f, const Inputs&... in) {
   constexpr int64_t size = Vectorized<T>::size();
-  const int last = frame.ahead_count;
-  const int first = last < frame.ahead_each ? 0 : last - frame.ahead_each;
-  frame.ahead_count = first;
+  const Ahead ahead(frame);
   for (int64_t k = 0; k < n; k += size) {
-    for (int s = first; s < last; ++s) __builtin_prefetch(frame.ahead[s] + k * sizeof(T), 0, 3);
+    ahead.fetch(k * sizeof(T));
     const int64_t count = n - k < size ? n - k : size;
     const Vectorized<T> result = f(vector_at(in, k, count)...);
     count == size ? result.store(to + k) : result.store(to + k, static_cast<int>(count));
@@ -129,7 +145,9 @@ void run_sincos(Frame& frame, int64_t n, const Instruction& at) {
   T* cosines = static_cast<T*>(frame.slots[at.second].data);
   const Elements<T> in = elements<T>(frame.slots[at.in[0]]);
   constexpr int64_t size = Vectorized<T>::size();
+  const Ahead ahead(frame);
   for (int64_t k = 0; k < n; k += size) {
+    ahead.fetch(k * sizeof(T));
     const int64_t count = n - k < size ? n - k : size;
     const auto both = sincos(vector_at(in, k, count));
     if (count == size) {

@@ -269,7 +269,7 @@ class Scheduler {
       made.instruction.out = value(v).op == Operation::sin ? made.instruction.out : other;
     }
     stage().elements.push_back(made);
-    if (twin < 0 && is_dear(value(v).op) && program::is_floating(value(v).type)) ++stage().dear;
+    if (is_dear(value(v).op) && program::is_floating(value(v).type)) ++stage().dear;
   }
 
   // Whether w, the k-th operand of v, is needed for nothing else, and both are one primitive's work.

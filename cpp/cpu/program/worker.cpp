@@ -202,13 +202,14 @@ void Worker::give(const Given& given) {
 
 void Worker::look_ahead(const Stage& stage, int64_t count) {
   frame_.ahead_count = 0;
+  if (stage.dear == 0) return;
   const auto add = [&](int slot) {
     if (frame_.ahead_count == Frame::most_ahead || slots_[slot].stride == 0 || slots_[slot].data == scratch_[slot]) return;
     frame_.ahead[frame_.ahead_count++] = static_cast<const char*>(slots_[slot].data) + count * plan_.slots[slot].size;
   };
   for (const int input : stage.inputs) add(input);
   for (const int output : stage.outputs) add(output_slot(output));
-  frame_.ahead_each = stage.dear == 0 ? 0 : (frame_.ahead_count + stage.dear - 1) / stage.dear;
+  frame_.ahead_each = (frame_.ahead_count + stage.dear - 1) / stage.dear;
 }
 
 void Worker::bring(int slot, const Space& space, int64_t at, int64_t count) {
