@@ -210,6 +210,7 @@ CASES = [
     Case("halves", gated, (draw(5, 64),), programs=2),
     Case("rotated", rotated, (draw(2, 5, 16), draw(5, 16, gradient=False))),
     Case("of_parameters", of_parameters, (draw(3, 20, 32), draw(32), draw(32, seed=4)), programs=2),
+    Case("after_a_sum_of_columns", lambda x: (x - x.sum(0) / 20).sin(), (draw(20, 18),)),
     Case("of_wide_parameters", lambda x, w: (x * w).sin(), (draw(20, 3, 16), draw(3, 16)), programs=2),
     Case(
         "of_low_parameters",
