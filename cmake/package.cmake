@@ -37,7 +37,7 @@ if(FOURFOLD_PYTHON)
   # What programs in C++ are compiled with (cpp/cpu/program/emit.h): emitted.h, and what it includes.
   set(emitted cpu/level.h formulas/erf.h formulas/pointwise.h ops/kind.h program/operations.h)
   foreach(name IN ITEMS emitted erf erfc exponential hyperbolic inverse lanes logarithm math mixed operations power primitives
-      reductions trigonometry vec)
+      reductions transpose trigonometry vec)
     list(APPEND emitted cpu/kernels/${name}.h)
   endforeach()
   foreach(header IN LISTS emitted)

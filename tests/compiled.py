@@ -144,6 +144,11 @@ def of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return torch.tanh(x.view(-1, 32) * w + b)
 
 
+def losses_and_probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
+    log_p = x.log_softmax(-1)
+    return F.nll_loss(log_p, torch.arange(4)), log_p
+
+
 def drawn(x: Tensor) -> Tensor:
     return F.dropout(x, 0.5) + torch.rand(10) * torch.randn(10)
 
@@ -158,6 +163,23 @@ CASES = [
     Case("softmax_within", lambda x: F.softmax(x.sin(), -1).cos(), (x46,), programs=2),
     Case("softmax_along_rows", lambda x: F.softmax(x.sin(), 0).cos(), (x46,)),
     Case("cross_entropy", lambda x: F.cross_entropy(x, torch.arange(4) % 3), (x46,)),
+    Case("cross_entropy_of_some", lambda x: F.cross_entropy(x, torch.arange(4), ignore_index=2), (x46,), programs=3),
+    Case("cross_entropy_of_none", lambda x: F.cross_entropy(x, torch.full((4,), -100)), (x46,)),
+    Case("cross_entropy_each", lambda x: F.cross_entropy(x * 3, torch.arange(4), reduction="none"), (x46,)),
+    Case("cross_entropy_added", lambda x: F.cross_entropy(x, torch.arange(4), reduction="sum", ignore_index=0), (x46,)),
+    Case("cross_entropy_weighted", lambda x, w: F.cross_entropy(x, torch.arange(4), w), (x46, w6.detach().exp())),
+    Case("cross_entropy_smoothed", lambda x: F.cross_entropy(x, torch.arange(4), label_smoothing=0.1), (x46,)),
+    Case("cross_entropy_of_images", lambda x: F.cross_entropy(x, torch.arange(12).view(2, 6) % 3), (draw(2, 3, 6),)),
+    Case("cross_entropy_and_what_it_is_of", losses_and_probabilities, (x46,)),
+    Case("low_cross_entropy", lambda x: F.cross_entropy(x.bfloat16(), torch.arange(4)), (x46,), LOW),
+    Case("half_cross_entropy", lambda x: F.cross_entropy(x.half().float(), torch.arange(4)), (x46,), LOW),
+    Case("log_probability", lambda x: x.log_softmax(-1).gather(-1, torch.arange(4).view(4, 1)), (x46,)),
+    Case("categorical", lambda x: (x - x.logsumexp(-1, True)).gather(1, torch.arange(4)[:, None]).sum(), (x46,)),
+    Case("gathered_along_rows", lambda x: (x.sin() * 2).gather(0, torch.arange(6).view(1, 6) % 4), (x46,)),
+    Case("gathered_more", lambda x: x.sin().gather(1, torch.arange(8).view(4, 2) % 6), (x46,)),
+    Case("gathered_of_two", lambda x, y: (x * y).gather(1, torch.arange(4).view(4, 1)), (x46, draw(4, 6, seed=3))),
+    Case("of_rows", lambda x, r: (x - x.amax(-1, True)).exp() * r.log(), (x46, b4.detach().exp().requires_grad_())),
+    Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=3),
     Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
     Case("sum_of_all", lambda x: x.sin().sum(), (x46,), programs=2),
     Case("mean_of_all", lambda x: ((x - 1) ** 2).mean(), (draw(40, 60),)),
@@ -216,7 +238,7 @@ CASES = [
         "of_low_parameters",
         lambda x, w, b: F.layer_norm(x, (32,), w, b),
         tuple(draw(*s, dtype=torch.bfloat16).detach().requires_grad_() for s in ((40, 32), (32,), (32,))),
-        {"rtol": 2e-2, "atol": 5e-2},
+        {"rtol": 2e-2, "atol": 1e-1},  # eager's own sums over 40 rows are 0.08 from the exact ones, ours 0.04
     ),
     Case("of_transposed_rows", lambda x, w: F.rms_norm(x.t(), (40,), w), (draw(40, 50), draw(40)), dynamic=False),
     Case("attention", attention, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),

@@ -232,6 +232,20 @@ def test_what_an_operator_refuses_is_its_own_error() -> None:
         call(x, torch.tensor([1, 7]))
 
 
+def test_a_cross_entropy_writes_no_probabilities() -> None:
+    """Neither for its value nor for the backward to read; targets that there are not are torch's own error."""
+    record = Record()
+    call = compiled(F.cross_entropy, record)
+    x, target = torch.randn(50, 7, requires_grad=True), torch.arange(50) % 7
+    call(x, target).backward()
+    (captured,) = record.captured
+    written = [node.meta["val"].numel() for built in captured.forward.compiled.programs for node in built.outputs]
+    assert written and max(written) <= 50
+    assert [tuple(node.meta["val"].shape) for node in captured.backward.compiled.programs[-1].outputs] == [(50, 7)]
+    with pytest.raises(IndexError, match="Target 7 is out of bounds"):
+        call(x, target + 1)
+
+
 def test_intermediate_results_go_when_they_were_read() -> None:
     """A chain of products in one graph holds two of its results at a time."""
     size = 1 << 20

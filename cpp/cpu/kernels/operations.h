@@ -96,6 +96,23 @@ using FOURFOLD_CPU_LEVEL::tan;
 
 #include "formulas/pointwise.h"
 
+// The same bits from the instructions that there are, which return their second operand when one is NaN or both are zeros.
+#if defined(CPU_CAPABILITY_AVX512)
+FOURFOLD_FN Floats minimum(Floats a, Floats b) {
+  return _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+FOURFOLD_FN Floats maximum(Floats a, Floats b) {
+  return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+FOURFOLD_FN Floats minimum(Floats a, Floats b) {
+  return _mm256_blendv_ps(_mm256_min_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+FOURFOLD_FN Floats maximum(Floats a, Floats b) {
+  return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+#endif
+
 }  // namespace op
 
 template <Operation>

@@ -6,6 +6,7 @@
 
 #include "cpu/kernels/operations.h"
 #include "cpu/kernels/primitives.h"
+#include "cpu/kernels/transpose.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
@@ -60,11 +61,22 @@ template <typename T, typename R>
 using Accumulator =
     std::conditional_t<std::is_same_v<T, float> && (std::is_same_v<R, Sum> || std::is_same_v<R, Prod>), double, T>;
 
+// What lanes come to, in lanes[0], in halves.
+template <typename R, int count, typename A>
+FOURFOLD_FN void fold(A* lanes) {
+  if constexpr (count > 1) {
+    for (int l = 0; l < count / 2; ++l) lanes[l] = R::of(lanes[l], lanes[l + count / 2]);
+    fold<R, count / 2>(lanes);
+  }
+}
+
+// What a row comes to in each lane.
 template <typename R, typename T>
-inline auto reduce_vectors(const T* from, int64_t n) {
+FOURFOLD_FN Vectorized<T> reduced_lanes(const T* from, int64_t n) {
   using V = Vectorized<T>;
   constexpr int64_t size = V::size();
   const V identity(R::template identity<T>());
+  if (n == size) return V::loadu(from);
   V a = identity, b = identity, c = identity, d = identity;
   int64_t k = 0;
   for (; k + 4 * size <= n; k += 4 * size) {
@@ -75,13 +87,110 @@ inline auto reduce_vectors(const T* from, int64_t n) {
   }
   for (; k + size <= n; k += size) a = R::of(a, V::loadu(from + k));
   if (k < n) b = R::of(b, V::set(identity, V::loadu(from + k, n - k), n - k));
-  alignas(64) T lanes[size];
-  R::of(R::of(a, b), R::of(c, d)).store(lanes);
-  using A = Accumulator<T, R>;
-  A result = lanes[0];
-  for (int64_t l = 1; l < size; ++l) result = R::of(result, static_cast<A>(lanes[l]));
-  return result;
+  return R::of(R::of(a, b), R::of(c, d));
 }
+
+// In the same halves, of one row.
+template <typename R, typename A, typename T>
+FOURFOLD_FN A folded(const Vectorized<T>& v) {
+  constexpr int size = Vectorized<T>::size();
+  alignas(64) T lanes[size];
+  v.store(lanes);
+  alignas(64) A exact[size];
+  for (int l = 0; l < size; ++l) exact[l] = lanes[l];
+  fold<R, size>(exact);
+  return exact[0];
+}
+
+#if defined(CPU_CAPABILITY_AVX512)
+template <typename R>
+FOURFOLD_FN double folded_exactly(const Floats& v) {
+  const Vectorized<double> low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+  return folded<R, double>(Vectorized<double>(R::of(low, Vectorized<double>(_mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))))));
+}
+
+template <typename R>
+FOURFOLD_FN float folded_in_place(Floats v) {
+  v = R::of(v, Floats(_mm512_shuffle_f32x4(v, v, 0x4e)));
+  v = R::of(v, Floats(_mm512_shuffle_f32x4(v, v, 0xb1)));
+  v = R::of(v, Floats(_mm512_shuffle_ps(v, v, 0x4e)));
+  v = R::of(v, Floats(_mm512_shuffle_ps(v, v, 0xb1)));
+  return _mm512_cvtss_f32(v);
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+template <typename R>
+FOURFOLD_FN double folded_exactly(const Floats& v) {
+  const Vectorized<double> low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+  return folded<R, double>(Vectorized<double>(R::of(low, Vectorized<double>(_mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))));
+}
+
+template <typename R>
+FOURFOLD_FN float folded_in_place(Floats v) {
+  v = R::of(v, Floats(_mm256_permute2f128_ps(v, v, 1)));
+  v = R::of(v, Floats(_mm256_shuffle_ps(v, v, 0x4e)));
+  v = R::of(v, Floats(_mm256_shuffle_ps(v, v, 0xb1)));
+  return _mm256_cvtss_f32(v);
+}
+#else
+template <typename R>
+FOURFOLD_FN double folded_exactly(const Floats& v) { return folded<R, double>(v); }
+template <typename R>
+FOURFOLD_FN float folded_in_place(const Floats& v) { return folded<R, float>(v); }
+#endif
+
+template <typename R, typename T>
+inline auto reduce_vectors(const T* from, int64_t n) {
+  const Vectorized<T> lanes = reduced_lanes<R>(from, n);
+  if constexpr (std::is_same_v<T, double>) {
+    return folded<R, double>(lanes);
+  } else if constexpr (std::is_same_v<R, Sum>) {
+    return folded_exactly<R>(lanes);
+  } else {
+    return folded_in_place<R>(lanes);
+  }
+}
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+FOURFOLD_FN void transpose_lanes(const float* from, float* to) {
+#if defined(CPU_CAPABILITY_AVX512)
+  transpose_16(from, 16 * sizeof(float), to, 16);
+#else
+  transpose_8(from, 8, to, 8);
+#endif
+}
+
+template <typename A>
+FOURFOLD_FN Vectorized<A> exact_lanes(const float* from) {
+  if constexpr (std::is_same_v<A, float>) {
+    return Floats::loadu(from);
+  } else {
+#if defined(CPU_CAPABILITY_AVX512)
+    return _mm512_cvtps_pd(_mm256_loadu_ps(from));
+#else
+    return _mm256_cvtps_pd(_mm_loadu_ps(from));
+#endif
+  }
+}
+
+// The same of as many rows as a vector has lanes, `columns` apart, which are folded side by side.
+template <typename R>
+inline void reduce_side_by_side(const float* from, int64_t columns, bool first, Accumulator<float, R>* to) {
+  constexpr int size = Floats::size();
+  using A = Accumulator<float, R>;
+  alignas(64) float rows[size * size];
+  alignas(64) float lanes[size * size];
+  for (int r = 0; r < size; ++r) reduced_lanes<R>(from + r * columns, columns).store(rows + r * size);
+  transpose_lanes(rows, lanes);
+  using V = Vectorized<A>;
+  V exact[size];
+  for (int part = 0; part < size / V::size(); ++part) {
+    A* const own = to + part * V::size();
+    for (int l = 0; l < size; ++l) exact[l] = exact_lanes<A>(lanes + l * size + part * V::size());
+    fold<R, size>(exact);
+    V(R::of(first ? V(R::template identity<A>()) : V::loadu(own), exact[0])).store(own);
+  }
+}
+#endif
 
 template <typename R, typename T>
 inline auto reduce_numbers(const T* from, int64_t n) {
@@ -131,7 +240,15 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
     for (T& value : laid_out) value = *from;
   }
   const int64_t columns = n / frame.rows;
-  for (int64_t r = 0; r < frame.rows; ++r) {
+  int64_t r = 0;
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<T, float> && !std::is_same_v<R, Prod>) {
+    for (; in.stride != 0 && r + Floats::size() <= frame.rows; r += Floats::size()) {
+      reduce_side_by_side<R>(from + r * columns, columns, frame.first, to + r);
+    }
+  }
+#endif
+  for (; r < frame.rows; ++r) {
     A result = frame.first ? R::template identity<A>() : to[r];
     if (in.stride != 0) {
       result = combined<R, A>(result, reduce<R>(from + r * columns, columns));

@@ -64,7 +64,7 @@ class Compilation:
                     bw_compiler=self.backward,
                     inference_compiler=self.forward,
                     partition_fn=self.partition,
-                    decompositions=decompositions(),
+                    decompositions=decompositions(self.options.reductions),
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1

@@ -20,8 +20,10 @@ from fourfold.compiler.groups import (
     aligned,
     along,
     are_last,
+    columns_of,
     correspondence,
     have_same_shape,
+    in_order,
     is_consistent,
     joined,
     joined_along,
@@ -219,17 +221,21 @@ class Fusion:
         """The groups in which an operand, or what it is a view of, is computed; the latest first."""
         return sorted({self.within[o] for o in node.all_input_nodes if o in self.within}, reverse=True)
 
-    def outside(self, unit: int, node: Node) -> list[Node]:
-        return [o for o in node.all_input_nodes if self.within.get(o) != unit]
-
-    def place_pointwise(self, node: Node) -> bool:
+    def merged_of_operands(self, node: Node, dims: int) -> list[int]:
+        """The same, after these groups have become one where that can be. dims: how many the operands broadcast to."""
         units = self.units_of_operands(node)
         for unit in units:
             for other in units:
                 if other != unit and other in self.groups and unit in self.groups:
-                    self.try_merge(unit, other, node)
-        for unit in units:
-            if unit not in self.groups or len(self.groups[unit].members) >= MOST_MEMBERS:
+                    self.try_merge(unit, other, node, dims)
+        return [unit for unit in units if unit in self.groups]
+
+    def outside(self, unit: int, node: Node) -> list[Node]:
+        return [o for o in node.all_input_nodes if self.within.get(o) != unit]
+
+    def place_pointwise(self, node: Node) -> bool:
+        for unit in self.merged_of_operands(node, len(shape_of(node))):
+            if len(self.groups[unit].members) >= MOST_MEMBERS:
                 continue
             if not self.can_join(unit, self.outside(unit, node)):
                 continue
@@ -254,7 +260,7 @@ class Fusion:
         if not are_last(dims, shape_of(x)):
             return False
         results = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
-        for unit in self.units_of_operands(node):
+        for unit in self.merged_of_operands(node, count):
             group = self.groups[unit]
             has_room = self.within.get(x) == unit and len(group.members) < MOST_MEMBERS
             if not has_room or not self.can_join(unit, self.outside(unit, node)):
@@ -348,14 +354,15 @@ class Fusion:
                     return unit, dims
         return -1, None
 
-    def try_merge(self, a: int, b: int, node: Node) -> None:
+    def try_merge(self, a: int, b: int, node: Node, dims: int) -> None:
         """The groups of two operands into one, where the node shows how their axes correspond."""
         pairs = [
             (set(aligned(self.groups[a], node, place)), set(aligned(self.groups[b], node, place)))
-            for place in range(len(shape_of(node)))
+            for place in range(dims)
         ]
         if all(len(one) <= 1 and len(other) <= 1 for one, other in pairs):
-            self.merge(a, b, [(one.pop(), other.pop()) for one, other in pairs if one and other])
+            known = [(one.pop(), other.pop()) for one, other in pairs if one and other]
+            self.merge(a, b, known or in_order(self.groups[a], self.groups[b]))
 
     def merge_neighbours(self, graph: Graph) -> None:
         """Groups that read the same tensor whole, which is then read once."""
@@ -393,6 +400,8 @@ class Fusion:
             one.results | {n: tuple(renumbered(d, mapping) for d in r) for n, r in other.results.items()},
             one.reduced | {n: renumbered(dims, mapping) for n, dims in other.reduced.items()},
         )
+        if merged.columns is None:
+            merged.columns = columns_of(merged)
         if not all(merged.fits(dims) for dims in merged.dims.values()):
             return
         if not all(is_consistent(merged, member) for member in merged.members):

@@ -20,6 +20,7 @@ from fourfold.compiler.fusion import Fusion, keeps_its_place
 from fourfold.compiler.groups import Group
 from fourfold.compiler.lowering import CONSTANT, NotFusable
 from fourfold.compiler.options import Options
+from fourfold.compiler.selection import choose_earlier
 from fourfold.compiler.straight import Straight, straight
 from fourfold.compiler.views import VIEWS, hint
 
@@ -80,6 +81,7 @@ class Generator:
         self.options = options
         self.compiled = Compiled()
         tidy(module)
+        choose_earlier(module.graph)
         self.nodes = list(module.graph.nodes)
         self.place = {node: k for k, node in enumerate(self.nodes)}
         self.built: dict[int, Built] = {}

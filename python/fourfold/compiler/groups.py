@@ -146,6 +146,24 @@ def correspondence(
     return mapping if complete else None
 
 
+def in_order(one: Group, other: Group) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Of groups that nothing relates but their sizes, each axis of the one with that of the other."""
+    alike = len(one.sizes) == len(other.sizes) and all(map(same, one.sizes, other.sizes))
+    return [((axis,), (axis,)) for axis in range(len(one.sizes))] if alike else []
+
+
+def columns_of(group: Group) -> frozenset[int] | None:
+    """What the group's columns have to be so that every value is an element's or a row's; None where none are."""
+    rows = next((own for own in map(along, group.dims.values()) if own and own != group.axes), None)
+    if rows is None:
+        return None
+    for dims in group.dims.values():
+        order = [axis in rows for dim in dims for axis in dim]
+        if along(dims) == group.axes and order != sorted(order, reverse=True):
+            return None
+    return group.axes - rows
+
+
 def reduced_dims(dims: object, count: int) -> list[int]:
     if dims is None or isinstance(dims, Sequence) and not dims:
         return list(range(count))

@@ -11,7 +11,8 @@ from fourfold.explaining.explanation import Explanation, Graph, Half, Stage
 COLUMNS = 100
 BYTES = (
     "Counted so: each operator, or program, reads each of its inputs and writes each of its results once; a view moves "
-    "nothing. Before: torch's operators, without what is computed again. After: programs, and what torch runs."
+    "nothing. Before: the traced operators one by one, of which torch may have one kernel for several, without what is "
+    "computed again. After: programs, and what torch runs."
 )
 
 

@@ -33,16 +33,54 @@ TORCHS = (
 
 
 @cache
-def decompositions() -> dict[object, Callable[..., object]]:
-    """By operator; torch's table is looked at when this is first called."""
+def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
+    """By operator; torch's table is looked at when this is first called. reductions: whether programs have any."""
     from torch._decomp import get_decompositions
 
-    return {
+    own = {aten._log_softmax.default: log_softmax} if reductions else {}
+    return own | {
         **get_decompositions(TORCHS),
         aten.native_layer_norm_backward.default: layer_norm_backward,
         aten.native_group_norm.default: group_norm,
         aten._native_batch_norm_legit_no_training.default: batch_norm,
+        aten.nll_loss_backward.default: nll_loss_backward,
     }
+
+
+def is_empty(x: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in x.shape)
+
+
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
+    """So that a backward can compute it again from two numbers of each row."""
+    is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
+    if not is_last or is_empty(x) or x.device.type != "cpu" or not x.is_floating_point():
+        return NotImplemented
+    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    below = value - value.amax(dim, keepdim=True)
+    return (below - below.exp().sum(dim, keepdim=True).log()).to(torch.float32 if half_to_float else x.dtype)
+
+
+def nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> object:
+    """Elementwise: what stands at the target's place."""
+    if x.dim() != 2 or x.device.type != "cpu":
+        return NotImplemented
+    counted = target != ignored
+    if weight is not None:
+        grad = grad * weight.gather(0, torch.where(counted, target, 0))
+    if reduction == 1:  # the mean; total_weight is what it was divided by
+        grad = grad / total_weight
+    own = torch.where(counted, -grad, 0).unsqueeze(1)
+    places = torch.arange(x.shape[1], device=x.device)
+    return torch.where(places == target.unsqueeze(1), own, 0).to(x.dtype)
 
 
 def layer_norm_backward(
@@ -78,7 +116,7 @@ def group_norm(
     eps: float,
 ) -> object:
     """A group is a row."""
-    if not x.is_contiguous() or isinstance(x.numel(), int) and x.numel() == 0:
+    if not x.is_contiguous() or is_empty(x):
         return NotImplemented
     shaped = x.reshape(batch, groups, channels // groups, size)
     if x.dtype in (torch.float16, torch.bfloat16):

@@ -1,0 +1,145 @@
+"""One element of each row of what is computed elementwise, as a loss or a policy's gradient takes it: the operands'
+elements are chosen instead, so that the others need not be written to memory."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler import failures
+from fourfold.compiler.fusion import can_be_computed
+from fourfold.compiler.lowering import POINTWISE
+from fourfold.compiler.views import is_one, same, shape_of
+
+aten = torch.ops.aten
+GATHER = aten.gather.default
+NLL_LOSS = aten.nll_loss_forward.default
+NONE, MEAN = range(2)  # reductions, as torch numbers them; 2 is the sum
+MOST_STEPS = 16
+
+
+def choose_earlier(graph: Graph) -> None:
+    """Rewrites the graph's ``gather`` and ``nll_loss``, where what these choose from is computed from one tensor that
+    has to be in memory anyway."""
+    rules = {GATHER: rewrite_gather, NLL_LOSS: rewrite_nll_loss}
+    for node in [node for node in graph.nodes if node.target in rules]:
+        try:
+            rules[node.target](graph, node)
+        except Exception as error:
+            failures.report(node.target, error)
+
+
+def rewrite_gather(graph: Graph, node: Node) -> None:
+    source, dim, index, *_ = node.args
+    sizes = shape_of(source)
+    dim = dim % max(len(sizes), 1)
+    chosen = shape_of(index)
+    one_of_each = len(chosen) == len(sizes) and all(
+        is_one(got) if d == dim else same(got, size) for d, (got, size) in enumerate(zip(chosen, sizes, strict=True))
+    )
+    base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
+    if base is None:
+        return
+    make = Maker(graph, node)
+    picked = make(GATHER, base, dim, index)  # which refuses an index that is out of bounds
+    node.replace_all_uses_with(make.again(source, dim, base, picked))
+    graph.erase_node(node)
+
+
+def rewrite_nll_loss(graph: Graph, node: Node) -> None:
+    """torch's operator chooses from the base, and checks the targets; what is left out counts nothing."""
+    source, target, weight, reduction, ignored = node.args
+    base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 else None
+    if base is None or node.kwargs:
+        return
+    make = Maker(graph, node)
+    picked = make(aten.neg.default, make.item(make(NLL_LOSS, base, target, None, NONE, ignored), 0))
+    again = make(aten.squeeze.dim, make.again(source, 1, base, make(aten.unsqueeze.default, picked, 1)), 1)
+    counted = make(aten.ne.Scalar, target, ignored)
+    dtype = source.meta["val"].dtype
+    nothing = make(aten.full.default, [], 0, dtype=dtype, device=torch.device("cpu"))
+    loss = make(aten.where.self, counted, make(aten.neg.default, again), nothing)
+    weights = nothing
+    if reduction != NONE:
+        loss = make(aten.sum.default, loss)
+        weights = make(aten._to_copy.default, make(aten.sum.default, counted), dtype=dtype)
+    if reduction == MEAN:
+        loss = make(aten.div.Tensor, loss, weights)
+    for item in list(node.users):
+        item.replace_all_uses_with((loss, weights)[item.args[1]])
+        graph.erase_node(item)
+    graph.erase_node(node)
+
+
+def base_of(source: Node, dim: int) -> Node | None:
+    """The one tensor of floating numbers that what is computed elementwise varies with along the dimension, or None:
+    where it is none, or lies in memory itself."""
+    if source.target not in POINTWISE or any(user.op == "output" for user in source.users):
+        return None
+    bases: set[Node] = set()
+    pending = [source]
+    seen: set[Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if not is_computed_alike(node):
+            bases.add(node)
+        else:
+            pending.extend(operand for operand in node.all_input_nodes if varies(operand, source, dim))
+        if len(seen) > MOST_STEPS or len(bases) > 1:
+            return None
+    base = next(iter(bases), None)
+    has_shape = base is not None and len(shape_of(base)) == len(shape_of(source))
+    has_shape = has_shape and all(same(a, b) for a, b in zip(shape_of(base), shape_of(source), strict=True))
+    is_in_memory = has_shape and (base.op == "placeholder" or not can_be_computed(base))
+    return base if is_in_memory and base.meta["val"].dtype.is_floating_point else None
+
+
+def is_computed_alike(node: Node) -> bool:
+    return node.target in POINTWISE and can_be_computed(node)
+
+
+def varies(operand: Node, source: Node, dim: int) -> bool:
+    """Whether a row of the operand is more than one value."""
+    own = shape_of(operand) if isinstance(operand.meta["val"], torch.Tensor) else []
+    place = dim - len(shape_of(source)) + len(own)
+    return place >= 0 and not is_one(own[place])
+
+
+class Maker:
+    """New nodes in front of one."""
+
+    def __init__(self, graph: Graph, before: Node):
+        self.graph = graph
+        self.before = before
+
+    def __call__(self, target: object, *args: object, **kwargs: object) -> Node:
+        with self.graph.inserting_before(self.before):
+            node = self.graph.call_function(target, args, kwargs)
+        fakes = [torch.fx.map_arg(each, lambda n: n.meta["val"]) for each in (args, kwargs)]
+        with self.before.args[0].meta["val"].fake_mode:
+            node.meta["val"] = target(*fakes[0], **fakes[1])
+        return node
+
+    def item(self, node: Node, index: int) -> Node:
+        with self.graph.inserting_before(self.before):
+            item = self.graph.call_function(operator.getitem, (node, index))
+        item.meta["val"] = node.meta["val"][index]
+        return item
+
+    def again(self, source: Node, dim: int, base: Node, picked: Node) -> Node:
+        """The source's value at the place where the base's is `picked`."""
+        made = {base: picked}
+
+        def visit(node: Node) -> Node:
+            if node not in made:
+                own = {o: visit(o) for o in node.all_input_nodes if o is base or varies(o, source, dim)}
+                args, kwargs = (torch.fx.map_arg(each, lambda o: own.get(o, o)) for each in (node.args, node.kwargs))
+                made[node] = self(node.target, *args, **kwargs)
+            return made[node]
+
+        return visit(source)
