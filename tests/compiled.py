@@ -144,6 +144,23 @@ def of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return torch.tanh(x.view(-1, 32) * w + b)
 
 
+def of_merged_dimensions(x: Tensor, y: Tensor) -> Tensor:
+    """Groups that know the rows as one axis and as two, until an operation needs both."""
+    return x.view(12, 6).sin() * y.exp().view(12, 1)
+
+
+def of_parted_dimensions(x: Tensor, y: Tensor) -> Tensor:
+    return x.exp().view(3, 4, 6) * y.sin().unsqueeze(-1)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q.sin(), k, v, is_causal=True) + 1
+
+
+def dropped(q: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, q, q, dropout_p=1.0)
+
+
 def losses_and_probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
     log_p = x.log_softmax(-1)
     return F.nll_loss(log_p, torch.arange(4)), log_p
@@ -179,6 +196,15 @@ CASES = [
     Case("gathered_more", lambda x: x.sin().gather(1, torch.arange(8).view(4, 2) % 6), (x46,)),
     Case("gathered_of_two", lambda x, y: (x * y).gather(1, torch.arange(4).view(4, 1)), (x46, draw(4, 6, seed=3))),
     Case("of_rows", lambda x, r: (x - x.amax(-1, True)).exp() * r.log(), (x46, b4.detach().exp().requires_grad_())),
+    Case("of_merged_dimensions", of_merged_dimensions, (draw(3, 4, 6), draw(3, 4)), programs=3),
+    Case("of_parted_dimensions", of_parted_dimensions, (draw(12, 6), draw(3, 4))),
+    Case("causal", causal, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),
+    Case(
+        "dropped",
+        lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=1.0),
+        (draw(2, 4, 8, 16),),
+        runtime="random",
+    ),
     Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=3),
     Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
     Case("sum_of_all", lambda x: x.sin().sum(), (x46,), programs=2),

@@ -63,7 +63,8 @@ class Builder:
         return Built(self.program, self.inputs, self.outputs, self.members)
 
     def axis_order(self) -> list[int]:
-        """As the first result of elements lies in memory; rows before columns."""
+        """As the first result of elements lies in memory, or as the first value of elements has them; rows before
+        columns."""
         columns = self.group.columns or frozenset()
         if len(self.group.sizes) > len(LETTERS):
             raise NotFusable(f"more than {len(LETTERS)} dimensions")
@@ -71,9 +72,10 @@ class Builder:
             dims = self.group.dims[node]
             if along(dims) == self.group.axes:
                 order = [axis for d in memory_order(node.meta["val"]) for axis in dims[d]]
-                return [a for a in order if a not in columns] + [a for a in order if a in columns]
-        axes = range(len(self.group.sizes))
-        return [a for a in axes if a not in columns] + [a for a in axes if a in columns]
+                return rows_first(order, columns)
+        whole = (dims for dims in self.group.dims.values() if along(dims) == self.group.axes)
+        order = [axis for dim in next(whole, ()) for axis in dim]
+        return rows_first(order or list(range(len(self.group.sizes))), columns)
 
     def placed(self, dims: Dims) -> Dims:
         return tuple(tuple(self.place[axis] for axis in dim) for dim in dims)
@@ -158,6 +160,10 @@ class Builder:
                 if dim == (self.place[axis],):
                     return f"{given.name}.{d}"
         raise NotFusable(f"no input has a dimension of size {size}")
+
+
+def rows_first(order: list[int], columns: frozenset[int]) -> list[int]:
+    return sorted(order, key=columns.__contains__)
 
 
 def constant_of(node: Node) -> bool | int | float | None:

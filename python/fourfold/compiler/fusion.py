@@ -6,14 +6,13 @@ the group's columns; a value that does not run along these is a row's."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch.fx import Graph, Node
 
 from fourfold.compiler import failures
+from fourfold.compiler.ends import place_concatenation, place_total
 from fourfold.compiler.groups import (
     Group,
     agree,
@@ -22,80 +21,23 @@ from fourfold.compiler.groups import (
     are_last,
     columns_of,
     correspondence,
-    have_same_shape,
     in_order,
     is_consistent,
     joined,
-    joined_along,
     new_axis,
     operands_within,
     read_dims,
     reduced_dims,
+    refine_alike,
     renumbered,
     result_dims,
-    rows_place,
 )
-from fourfold.compiler.lowering import POINTWISE, ROWS, refusal
-from fourfold.compiler.program import KINDS, Dims
-from fourfold.compiler.views import VIEWS, Size, has_hints, hint, is_one, shape_of, viewed
+from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.nodes import can_be_computed, is_tensor, keeps_its_place
+from fourfold.compiler.program import Dims
+from fourfold.compiler.views import VIEWS, Size, is_one, shape_of, viewed
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
-FEWEST_COLUMNS = 16  # that sums over rows are worth the while for
-TOTAL = torch.ops.aten.sum.dim_IntList
-CONCATENATION = torch.ops.aten.cat.default
-# What torch traces with another dtype than it gives: statistics of low precision.
-MISTRACED = frozenset(
-    {
-        torch.ops.aten._native_batch_norm_legit_functional.default,
-        torch.ops.aten._batch_norm_with_update_functional.default,
-    }
-)
-
-
-def is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def can_be_held(value: torch.Tensor) -> bool:
-    is_strided = value.device.type == "cpu" and value.layout == torch.strided
-    return is_strided and value.dtype in KINDS and has_hints(value)
-
-
-def can_be_read(node: Node) -> bool:
-    """Whether a program can take it: a tensor of a known kind in the CPU's memory, or a number."""
-    value = node.meta.get("val")
-    if node.target is operator.getitem and node.args[0].target in MISTRACED:
-        return False
-    if is_tensor(value):
-        return can_be_held(value)
-    return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))
-
-
-def results_of(node: Node) -> list[object]:
-    """What torch traced it to give; None is a gradient that nobody asked for."""
-    values = node.meta.get("val")
-    return [v for v in values if v is not None] if isinstance(values, (tuple, list)) else [values]
-
-
-def can_be_computed(node: Node) -> bool:
-    results = results_of(node)
-    if not results or not all(is_tensor(value) and can_be_held(value) for value in results):
-        return False
-    return all(can_be_read(operand) for operand in node.all_input_nodes) and refused(node) is None
-
-
-def refused(node: Node) -> str | None:
-    """Why an operator that is lowered is left to torch when it is called like this, or None."""
-    return refusal(node.target, results_of(node)[0].dtype, node.args, node.kwargs)
-
-
-def keeps_its_place(node: Node) -> bool:
-    """Whether it draws random numbers, writes to a tensor or has another effect: the order of two such matters."""
-    if node.op in ("placeholder", "get_attr", "output"):
-        return False
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op != "call_function" or node.is_impure() or isinstance(node.target, torch._ops.HigherOrderOperator)
-    return node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags or node.is_impure()
 
 
 class Fusion:
@@ -131,9 +73,9 @@ class Fusion:
             return
         self.merge_neighbours(graph)
         for self.at in graph.nodes:
-            self.place_join(self.at)
+            place_concatenation(self, self.at)
             if self.reductions:
-                self.place_total(self.at)
+                place_total(self, self.at)
 
     # Units.
 
@@ -294,66 +236,6 @@ class Fusion:
         self.enter(unit, node, made[0])
         return True
 
-    def place_join(self, node: Node) -> None:
-        """A concatenation of a group's results: these are written where they belong in it."""
-        if node.target is not CONCATENATION or not can_be_held(node.meta["val"]):
-            return
-        parts, dim = joined_along(node)
-        made = [part for part in parts if part in self.within and self.within[part] == self.unit[part]]
-        dtype = node.meta["val"].dtype
-        if not made or not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
-            return
-        unit = self.unit[made[0]]
-        dims = self.groups[unit].dims[made[0]]
-        others = [part for part in parts if self.within.get(part) != unit]
-        is_whole = along(dims) == self.groups[unit].axes and dims[dim]
-        alike = all(self.groups[unit].dims.get(part, dims) == dims for part in parts)
-        alike = alike and all(have_same_shape(part, made[0]) for part in others)
-        if not is_whole or not alike or not self.can_join(unit, others):
-            return
-        self.grow(unit, self.waits_for(others))
-        self.unit[node] = unit
-        self.groups[unit].joins.append(node)
-        self.groups[unit].dims[node] = dims
-
-    def place_total(self, node: Node) -> None:
-        """A sum over the leading dimensions of what a group computes or reads, whose rows these are or become."""
-        if node.target is not TOTAL or len(node.args) < 2 or not can_be_computed(node):
-            return
-        x, dims, *_ = node.args
-        unit, own = self.where_whole(x)
-        if not own or self.reach[unit] >> self.unit[node] & 1:
-            return
-        group = self.groups[unit]
-        reduced = reduced_dims(dims, len(own))
-        rows = frozenset(axis for d in reduced for axis in own[d])
-        columns = group.axes - rows
-        alike = x.meta["val"].dtype == node.meta["val"].dtype and x.meta["val"].dtype.is_floating_point
-        is_last = bool(rows) and max(rows_place(own, rows)) < min(rows_place(own, columns), default=0)
-        if not alike or along(own) != group.axes or group.columns not in (None, columns) or not is_last:
-            return
-        if math.prod(hint(group.sizes[axis]) for axis in columns) < FEWEST_COLUMNS:
-            return
-        kept = [() if d in reduced else dim for d, dim in enumerate(own)]
-        is_short = len(shape_of(node)) < len(own)
-        group.columns = columns
-        group.totals[node] = own
-        group.dims[node] = tuple(dim for d, dim in enumerate(kept) if not (is_short and d in reduced))
-        self.unit[node] = unit
-
-    def where_whole(self, node: Node) -> tuple[int, Dims | None]:
-        """A group that computes a tensor, or reads it, and with which dimensions; None where there is none."""
-        unit = self.within.get(node)
-        if unit is not None:
-            return unit, self.groups[unit].dims[node]
-        for user in node.users:
-            unit = self.within.get(user)
-            if unit is not None and unit == self.unit[user]:
-                dims = read_dims(self.groups[unit], user, node)
-                if dims is not None and along(dims) == self.groups[unit].axes:
-                    return unit, dims
-        return -1, None
-
     def try_merge(self, a: int, b: int, node: Node, dims: int) -> None:
         """The groups of two operands into one, where the node shows how their axes correspond."""
         pairs = [
@@ -385,7 +267,7 @@ class Fusion:
         one, other = self.groups[a], self.groups[b]
         if len(one.members) + len(other.members) > MOST_MEMBERS or not self.can_merge(a, b):
             return
-        mapping = correspondence(one, other, pairs)
+        mapping = correspondence(one, other, refine_alike(one, other, pairs))
         if mapping is None:
             return
         renamed = {n: renumbered(dims, mapping) for n, dims in other.dims.items()}

@@ -16,9 +16,10 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler import failures
 from fourfold.compiler.building import Built, build, uses_outside
 from fourfold.compiler.calling import Program
-from fourfold.compiler.fusion import Fusion, keeps_its_place
+from fourfold.compiler.fusion import Fusion
 from fourfold.compiler.groups import Group
 from fourfold.compiler.lowering import CONSTANT, NotFusable
+from fourfold.compiler.nodes import keeps_its_place
 from fourfold.compiler.options import Options
 from fourfold.compiler.selection import choose_earlier
 from fourfold.compiler.straight import Straight, straight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -129,6 +130,37 @@ def read_dims(group: Group, user: Node, operand: Node) -> Dims | None:
         return None
     kept = whole[len(whole) - len(shape) :]
     return tuple(() if is_one(size) else dim for size, dim in zip(shape, kept, strict=True))
+
+
+def refine(group: Group, axis: int, sizes: Sequence[Size]) -> tuple[int, ...]:
+    """Makes several axes of one, whose size is the product of these; gives them."""
+    parts = (axis, *range(len(group.sizes), len(group.sizes) + len(sizes) - 1))
+    group.sizes[axis] = sizes[0]
+    group.sizes += sizes[1:]
+
+    def refined(dims: Dims) -> Dims:
+        return tuple(tuple(p for a in dim for p in (parts if a == axis else (a,))) for dim in dims)
+
+    if group.columns is not None and axis in group.columns:
+        group.columns |= set(parts)
+    for known in (group.dims, group.reduced, group.totals):
+        known.update({node: refined(dims) for node, dims in known.items()})
+    group.results.update({node: tuple(map(refined, each)) for node, each in group.results.items()})
+    return parts
+
+
+def refine_alike(
+    one: Group, other: Group, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The pairs, after an axis of one group has become as many as the other group's dimension runs along."""
+    found = []
+    for mine, own in pairs:
+        if len(mine) == 1 < len(own) and same(one.sizes[mine[0]], math.prod(other.sizes[a] for a in own)):
+            mine = refine(one, mine[0], [other.sizes[a] for a in own])
+        elif len(own) == 1 < len(mine) and same(other.sizes[own[0]], math.prod(one.sizes[a] for a in mine)):
+            own = refine(other, own[0], [one.sizes[a] for a in mine])
+        found.append((mine, own))
+    return found
 
 
 def correspondence(

@@ -7,8 +7,8 @@ import math
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.fusion import can_be_computed
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.nodes import can_be_computed
 from fourfold.compiler.views import VIEWS, hint
 
 MOST_STEPS = 64  # of what is computed again for one value

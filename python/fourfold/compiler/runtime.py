@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fourfold import _native
-from fourfold.compiler.fusion import keeps_its_place
 from fourfold.compiler.generate import Compiled
+from fourfold.compiler.nodes import keeps_its_place
 
 
 def obstacle(metadata: object, inputs: Sequence[object], graphs: Sequence[GraphModule]) -> str:

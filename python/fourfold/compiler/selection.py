@@ -9,9 +9,9 @@ import torch
 from torch.fx import Graph, Node
 
 from fourfold.compiler import failures
-from fourfold.compiler.fusion import can_be_computed
-from fourfold.compiler.lowering import POINTWISE
-from fourfold.compiler.views import is_one, same, shape_of
+from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.nodes import can_be_computed
+from fourfold.compiler.views import VIEWS, is_one, same, shape_of
 
 aten = torch.ops.aten
 GATHER = aten.gather.default
@@ -95,8 +95,13 @@ def base_of(source: Node, dim: int) -> Node | None:
     base = next(iter(bases), None)
     has_shape = base is not None and len(shape_of(base)) == len(shape_of(source))
     has_shape = has_shape and all(same(a, b) for a, b in zip(shape_of(base), shape_of(source), strict=True))
-    is_in_memory = has_shape and (base.op == "placeholder" or not can_be_computed(base))
-    return base if is_in_memory and base.meta["val"].dtype.is_floating_point else None
+    return base if has_shape and lies_in_memory(base) and base.meta["val"].dtype.is_floating_point else None
+
+
+def lies_in_memory(node: Node) -> bool:
+    while node.target in VIEWS or node.target is operator.getitem:
+        node = node.args[0]
+    return node.target not in POINTWISE and node.target not in ROWS
 
 
 def is_computed_alike(node: Node) -> bool:

@@ -12,8 +12,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.building import Built
-from fourfold.compiler.fusion import can_be_computed, keeps_its_place
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, refusal
+from fourfold.compiler.nodes import can_be_computed, keeps_its_place
 from fourfold.compiler.record import Half
 from fourfold.compiler.views import VIEWS, hint
 
