@@ -278,6 +278,23 @@ def test_one_tensor_of_rows_and_numbers() -> None:
         assert torch.equal(numbers, torch.ones(2))
 
 
+@pytest.mark.parametrize("columns", [1, 7, 16, 20, 33, 100])
+@pytest.mark.parametrize("name", ["sum", "amax", "amin", "prod"])
+def test_a_row_alone_and_among_others(name: str, columns: int) -> None:
+    """Rows are reduced side by side; what else is there changes no bit, and no row's NaN or sign."""
+    program = ROADS[0](
+        f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = {name} x\noutput s float32 [a]\n"
+    )
+    x = values(torch.float32, 53 * columns).view(53, columns)
+    x[::3] = torch.randn(x[::3].shape, generator=torch.Generator().manual_seed(columns))
+    x[5], x[6], x[7, -1] = 0.0, -0.0, torch.nan
+    together, alone = program(x), torch.cat([program(row) for row in x.split(1)])
+    assert torch.equal(together.isnan(), alone.isnan())
+    assert together[7].isnan() and torch.equal(together[~alone.isnan()], alone[~alone.isnan()])
+    assert torch.equal(together[~alone.isnan()].signbit(), alone[~alone.isnan()].signbit())
+    torch.testing.assert_close(together[::3], getattr(x[::3].double(), name)(-1).float(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (15, 3), (17, 300), (600, 40), (70, 3000), (2, 40_000)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
