@@ -152,13 +152,19 @@ def refine(group: Group, axis: int, sizes: Sequence[Size]) -> tuple[int, ...]:
 def refine_alike(
     one: Group, other: Group, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The pairs, after an axis of one group has become as many as the other group's dimension runs along."""
+    """The pairs, after an axis of one group has become as many as the other group's dimension runs along. Sizes that are
+    not known yet a program reads of its inputs, of which none need have a part's."""
+
+    def is_product(size: Size, sizes: list[Size]) -> bool:
+        return all(isinstance(each, int) for each in sizes) and same(size, math.prod(sizes))
+
     found = []
     for mine, own in pairs:
-        if len(mine) == 1 < len(own) and same(one.sizes[mine[0]], math.prod(other.sizes[a] for a in own)):
-            mine = refine(one, mine[0], [other.sizes[a] for a in own])
-        elif len(own) == 1 < len(mine) and same(other.sizes[own[0]], math.prod(one.sizes[a] for a in mine)):
-            own = refine(other, own[0], [one.sizes[a] for a in mine])
+        sizes = [one.sizes[a] for a in mine], [other.sizes[a] for a in own]
+        if len(mine) == 1 < len(own) and is_product(sizes[0][0], sizes[1]):
+            mine = refine(one, mine[0], sizes[1])
+        elif len(own) == 1 < len(mine) and is_product(sizes[1][0], sizes[0]):
+            own = refine(other, own[0], sizes[0])
         found.append((mine, own))
     return found
 
