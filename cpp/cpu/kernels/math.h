@@ -171,4 +171,22 @@ FOURFOLD_FN Vectorized<S> select(const Vectorized<S>& mask, const Vectorized<S>&
   return Vectorized<S>::blendv(no, yes, mask);
 }
 
+#if defined(CPU_CAPABILITY_AVX512)
+// Bit by bit: a comparison of at::vec's leaves vectors of ones and zeros, which its blendv would turn back into a mask's
+// register, in more than twice the time.
+FOURFOLD_FN __m512i select_bits(__m512i mask, __m512i yes, __m512i no) {
+  return _mm512_ternarylogic_epi64(mask, yes, no, 0xca);
+}
+FOURFOLD_FN Vectorized<float> select(
+    const Vectorized<float>& mask, const Vectorized<float>& yes, const Vectorized<float>& no) {
+  return _mm512_castsi512_ps(
+      select_bits(_mm512_castps_si512(mask), _mm512_castps_si512(yes), _mm512_castps_si512(no)));
+}
+FOURFOLD_FN Vectorized<double> select(
+    const Vectorized<double>& mask, const Vectorized<double>& yes, const Vectorized<double>& no) {
+  return _mm512_castsi512_pd(
+      select_bits(_mm512_castpd_si512(mask), _mm512_castpd_si512(yes), _mm512_castpd_si512(no)));
+}
+#endif
+
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

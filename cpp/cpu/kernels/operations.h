@@ -35,10 +35,7 @@ FOURFOLD_FN Vectorized<T> lane_by_lane(const F& f, const Vectorized<T>& a, const
 // the names apart from at::vec's, which a call with a vector finds too.
 namespace op {
 
-template <typename T>
-FOURFOLD_FN Vectorized<T> select(const Vectorized<T>& mask, const Vectorized<T>& yes, const Vectorized<T>& no) {
-  return Vectorized<T>::blendv(no, yes, mask);
-}
+using FOURFOLD_CPU_LEVEL::select;
 template <typename T>
 FOURFOLD_FN T select(bool mask, T yes, T no) { return mask ? yes : no; }
 
