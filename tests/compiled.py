@@ -158,7 +158,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def dropped(q: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, q, q, dropout_p=1.0)
+    return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
 
 
 def losses_and_probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,12 +199,7 @@ CASES = [
     Case("of_merged_dimensions", of_merged_dimensions, (draw(3, 4, 6), draw(3, 4)), programs=3),
     Case("of_parted_dimensions", of_parted_dimensions, (draw(12, 6), draw(3, 4))),
     Case("causal", causal, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),
-    Case(
-        "dropped",
-        lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=1.0),
-        (draw(2, 4, 8, 16),),
-        runtime="random",
-    ),
+    Case("dropped", dropped, (draw(2, 4, 8, 16),), runtime="random"),
     Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=3),
     Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
     Case("sum_of_all", lambda x: x.sin().sum(), (x46,), programs=2),

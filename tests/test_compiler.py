@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 import torch
@@ -223,6 +224,46 @@ def test_torchs_operators_run_without_python(function: Callable, arguments: tupl
             assert needed or not half.compiled.left
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (lambda x, w: F.dropout(F.softmax(x, -1) * 2, 0.3) @ w, (draw(5, 6), draw(6, 3))),
+        (lambda x, m: F.batch_norm(x.sin() @ x.mT, m, m.exp(), training=True), (draw(5, 5), draw(5, gradient=False))),
+        (lambda x, n: (n.add_(1), x.sin() * n)[1] @ x, (draw(5, 5), draw(5, gradient=False))),
+    ],
+)
+def test_graphs_that_torch_sees_to_run_without_python_too(function: Callable, arguments: tuple) -> None:
+    record = Record()
+    call = compiled(function, record)
+    assert_same(results_of(call, arguments), results_of(function, arguments), rtol=1e-5, atol=1e-5)
+    for captured in record.captured:
+        assert captured.runtime
+        for half in (captured.forward, captured.backward):
+            assert half.compiled.straight is not None, half.compiled.source
+            given = [object()]
+            with pytest.raises(TypeError, match="expected a list of the graph's inputs"):
+                runtime.for_torch(half.compiled)(*given, *given)
+
+
+def test_dropout_ends_in_the_program_around_it() -> None:
+    """torch draws what is kept, and no more than for eager code."""
+    for p in (0.0, 0.3, 1.0):
+        record = Record()
+        x, y = draw(40, 6, gradient=False), draw(40, 6, gradient=False)
+
+        def function(x: torch.Tensor, y: torch.Tensor, p: float = p) -> torch.Tensor:
+            return F.layer_norm(y + F.dropout(x * 2, p), (6,))
+
+        call = compiled(function, record)
+        call(x, y)
+        torch.manual_seed(1)
+        expected, number = function(x, y), torch.rand(1)
+        torch.manual_seed(1)
+        torch.testing.assert_close(call(x, y), expected)
+        assert torch.equal(torch.rand(1), number)
+        assert programs_of(record) == 1
+
+
 def test_what_an_operator_refuses_is_its_own_error() -> None:
     """As Python's call of it says."""
     call = compiled(lambda x, i: x.sin()[i] * 2)
@@ -423,20 +464,49 @@ def test_an_internal_failure_is_an_error_where_that_is_asked_for() -> None:
         compiled(lambda x: x.sin() + 1)(torch.ones(3))
 
 
-def test_a_program_that_fails_when_it_runs_is_done_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     monkeypatch.setattr(failures, "_reported", set())
     record = Record()
     call = compiled(lambda x: torch.cat([x.sin() + 1, x.view(-1)]), record)
     x = draw(4, gradient=False)
     call(x)
-    run = record.captured[0].forward.compiled.run
+    run = road(record.captured[0].forward.compiled)
+    given = [x.double()]
     with pytest.warns(RuntimeWarning, match="leaves it to torch: ValueError: program: expected"):
-        (got,) = run([x.double()])
+        (got,) = run(given)
+    assert given == []
     torch.testing.assert_close(got, torch.cat([x.double().sin() + 1, x.double()]))
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
     with pytest.raises(ValueError, match="program: expected another dtype"):
         run([x.double()])
+
+
+@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is drawn nor what is changed in place."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+
+    def function(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        n.bernoulli_(0.5)
+        return (n @ n) + x.sin()
+
+    x, n = draw(4, gradient=False), draw(4, gradient=False)
+    with torch.no_grad():
+        compiled(function, record)(n, x)
+    run = road(record.captured[0].forward.compiled)
+    torch.manual_seed(1)
+    expected = torch.empty(4).bernoulli_(0.5)
+    number = torch.rand(1)
+    torch.manual_seed(1)
+    with pytest.warns(RuntimeWarning, match="leaves it to torch"):
+        results = run([n, x.double()])
+    assert torch.equal(torch.rand(1), number)
+    torch.testing.assert_close(results[-1], expected @ expected + x.double().sin())
+    torch.testing.assert_close(n if len(results) == 1 else results[0], expected)
 
 
 def test_strictness_is_1_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

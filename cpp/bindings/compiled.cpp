@@ -208,11 +208,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
     values = function->forward->run(inputs);
     if (function->has_backward()) record(function, inputs, values);
   }
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
-  for (size_t k = 0; results != nullptr && k < values.size(); ++k) {
-    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(k), object_of(values[k]));
-  }
-  return results;
+  return tuple_of(values);
   END_HANDLE_TH_ERRORS
 }
 

@@ -1,5 +1,7 @@
 #include "graph.h"
 
+#include <structmember.h>
+
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
@@ -20,11 +22,12 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs): steps are None where the function has to run, or a list of ("program", Program, places of
-// its inputs), ("operator", (name, overload), arguments) and ("item", a list's place, which), each with the places of the
-// values that are read for the last time.
+// Graph(function, steps, outputs): steps are None where the function has to run, or a list of ("program", (Program, what does
+// its work eagerly), places of its inputs), ("operator", (name, overload), arguments) and ("item", a list's place, which),
+// each with the places of the values that are read for the last time. Called as the function is.
 struct Graph {
   PyObject_HEAD
+  vectorcallfunc vectorcall;
   std::shared_ptr<const CompiledGraph>* graph;
 };
 
@@ -35,12 +38,38 @@ GraphStep step_of(pybind11::handle given) {
   const auto what = step[0].cast<std::string>();
   auto last = step[3].cast<std::vector<size_t>>();
   if (what == "program") {
+    const auto [program, eagerly] = step[1].cast<std::pair<pybind11::object, pybind11::object>>();
+    const auto held = [](const pybind11::object& object) { return std::make_shared<Held>(object.ptr()); };
     auto inputs = step[2].cast<std::vector<size_t>>();
-    return {ProgramStep{std::make_shared<Held>(step[1].ptr()), program_of(step[1].ptr()), std::move(inputs)}, std::move(last)};
+    return {ProgramStep{held(program), program_of(program.ptr()), held(eagerly), std::move(inputs)}, std::move(last)};
   }
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
   return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};
+}
+
+PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const CompiledGraph& graph = **reinterpret_cast<Graph*>(callable)->graph;
+  const bool is_one_list = names == nullptr && PyVectorcall_NARGS(flags) == 1 && PyList_Check(arguments[0]);
+  TORCH_CHECK_TYPE(is_one_list, "expected a list of the graph's inputs");
+  PyObject* const given = arguments[0];
+  const Py_ssize_t count = PyList_GET_SIZE(given);
+  Values values;
+  values.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    PyObject* const input = PyList_GET_ITEM(given, k);
+    if (!graph.is_straight || !is_value(input)) return PyObject_CallOneArg(graph.function.get(), given);
+    values.push_back(value_of(input));
+  }
+  if (PyList_SetSlice(given, 0, count, nullptr) != 0) return nullptr;
+  {
+    const pybind11::gil_scoped_release released;
+    const at::NoGradGuard no_grad;
+    values = graph.run(std::move(values), /*records=*/true);
+  }
+  return tuple_of(values);
+  END_HANDLE_TH_ERRORS
 }
 
 int init(PyObject* made, PyObject* given, PyObject*) {
@@ -52,6 +81,7 @@ int init(PyObject* made, PyObject* given, PyObject*) {
     for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
   }
+  reinterpret_cast<Graph*>(made)->vectorcall = call;
   reinterpret_cast<Graph*>(made)->graph = new std::shared_ptr<const CompiledGraph>(std::move(graph));
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
@@ -64,19 +94,25 @@ void dealloc(PyObject* made) {
   Py_DECREF(type);
 }
 
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Graph, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_members, members},
     {Py_tp_doc, const_cast<char*>("A compiled graph: a function, and its steps where these need no Python.")},
     {0, nullptr}};
-PyType_Spec spec = {"fourfold.Graph", sizeof(Graph), 0, Py_TPFLAGS_DEFAULT, slots};
+PyType_Spec spec = {"fourfold.Graph", sizeof(Graph), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
 
 }  // namespace
 
 PyObject* make_graph_type() {
   PyObject* type = PyType_FromSpec(&spec);
   graph_type = reinterpret_cast<PyTypeObject*>(type);
+  // What AOTAutograd asks for before it hands over its arguments in a list, which the callee empties.
+  if (type != nullptr && PyObject_SetAttrString(type, "_boxed_call", Py_True) != 0) return nullptr;
   return type;
 }
 
@@ -90,27 +126,45 @@ void ProgramStep::run(Values& values) const {
   std::vector<at::Tensor> written;
   read.reserve(inputs.size());
   for (const size_t place : inputs) read.push_back(&values[place]);
-  run_program(program, read, written);
+  try {
+    run_program(program, read, written);
+  } catch (const c10::Error& error) {
+    return run_eagerly(error, values);
+  }
   for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
+}
+
+void ProgramStep::run_eagerly(const c10::Error& error, Values& values) const {
+  const pybind11::gil_scoped_acquire held_gil;
+  const pybind11::handle raised(dynamic_cast<const c10::TypeError*>(&error) != nullptr ? PyExc_TypeError : PyExc_ValueError);
+  pybind11::tuple given(inputs.size() + 1);
+  given[0] = raised(error.what_without_backtrace());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    given[k + 1] = pybind11::reinterpret_steal<pybind11::object>(object_of(values[inputs[k]]));
+  }
+  const pybind11::object results = pybind11::handle(eagerly->get())(*given);
+  if (THPVariable_Check(results.ptr())) {
+    values.push_back(value_of(results.ptr()));
+  } else {
+    for (const auto result : results) values.push_back(value_of(result.ptr()));
+  }
 }
 
 void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef().at(item)); }
 
-// What a program refuses, the function may still do by torch's operators.
-Values CompiledGraph::run(Values inputs) const {
-  if (!is_straight) return run_function(std::move(inputs));
-  try {
-    return run_steps(inputs);
-  } catch (const c10::Error&) {
-    return run_function(std::move(inputs));
-  }
+Values CompiledGraph::run(Values inputs, bool records) const {
+  return is_straight ? run_steps(std::move(inputs), records) : run_function(std::move(inputs));
 }
 
-Values CompiledGraph::run_steps(Values values) const {
-  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+Values CompiledGraph::run_steps(Values values, bool records) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   for (const GraphStep& step : steps) {
-    std::visit([&values](const auto& call) { call.run(values); }, step.call);
+    if (const auto* operation = std::get_if<OperatorStep>(&step.call); operation != nullptr && !records) {
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;
+      operation->run(values);
+    } else {
+      std::visit([&values](const auto& call) { call.run(values); }, step.call);
+    }
     for (const size_t place : step.last) values[place] = {};
   }
   Values results;

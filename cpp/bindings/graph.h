@@ -33,9 +33,13 @@ class Held {
 struct ProgramStep {
   std::shared_ptr<Held> held;  // whose program it is
   NamedProgram program;
+  std::shared_ptr<Held> eagerly;  // called with the error and the inputs where the program refuses them
   std::vector<size_t> inputs;
 
   void run(Values& values) const;
+
+ private:
+  void run_eagerly(const c10::Error& error, Values& values) const;
 };
 
 // One of the tensors that an operator gives in a list.
@@ -57,11 +61,13 @@ struct CompiledGraph {
   std::vector<GraphStep> steps;
   std::vector<int64_t> outputs;  // places, or -1 for None
 
-  // Of tensors, numbers, and nothing where an output is None. With or without the GIL. Throws what Python raises.
-  Values run(Values inputs) const;
+  // Of tensors, numbers, and nothing where an output is None. With or without the GIL. Throws what Python raises, and for
+  // steps what torch's operators throw. Where they have views and changes in place to record, torch's operators are called
+  // as Python does without gradients.
+  Values run(Values inputs, bool records = false) const;
 
  private:
-  Values run_steps(Values values) const;
+  Values run_steps(Values values, bool records) const;
   Values run_function(Values inputs) const;
 };
 

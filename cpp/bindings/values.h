@@ -6,7 +6,13 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <vector>
+
 namespace fourfold::bindings {
+
+inline bool is_value(PyObject* given) {
+  return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);
+}
 
 // None becomes nothing. Throws TypeError for what is none of these.
 inline c10::IValue value_of(PyObject* given) {
@@ -25,6 +31,15 @@ inline PyObject* object_of(const c10::IValue& value) {
   if (value.isInt()) return PyLong_FromLongLong(value.toInt());
   if (value.isDouble()) return PyFloat_FromDouble(value.toDouble());
   Py_RETURN_NONE;
+}
+
+// A new reference; null with a Python error set.
+inline PyObject* tuple_of(const std::vector<c10::IValue>& values) {
+  PyObject* made = PyTuple_New(static_cast<Py_ssize_t>(values.size()));
+  for (size_t k = 0; made != nullptr && k < values.size(); ++k) {
+    PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(k), object_of(values[k]));
+  }
+  return made;
 }
 
 }  // namespace fourfold::bindings

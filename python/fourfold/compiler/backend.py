@@ -80,10 +80,10 @@ class Compilation:
         context = torch._guards.TracingContext.try_get()
         self.metadata = context and context.fw_metadata
         self.captured.forward = self.half(graph, "forward")
-        return self.captured.forward.compiled.run
+        return runtime.for_torch(self.captured.forward.compiled)
 
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
-        return torch._dynamo.disable(self.compile_backward(graph).run)
+        return runtime.for_torch(self.compile_backward(graph))
 
     def compile_backward(self, graph: GraphModule) -> Compiled:
         if self.captured.backward is None:

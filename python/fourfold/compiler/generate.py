@@ -40,6 +40,7 @@ class Compiled:
     source: str = ""
     outputs: int = 0
     straight: Straight | None = None
+    graph: object = None  # fourfold.Graph, of both, once it is needed
     run: Callable[[list[object]], object] | None = None
 
 
@@ -102,7 +103,7 @@ class Generator:
         self.compiled.straight = straight(
             [node for node in self.nodes if node.op == "placeholder"],
             [unit for unit in steps if isinstance(unit, Built) or unit.op not in ("placeholder", "output")],
-            lambda built: self.globals[self.names[id(built)]],
+            lambda built: tuple(self.globals[name] for name in self.called_by(built)),
             self.nodes[-1].args[0],
         )
         self.compiled.source = self.source(steps)
@@ -142,8 +143,13 @@ class Generator:
         built.source = functools.partial(program.source, name)
         self.compiled.programs.append(built)
         self.built[unit] = built
-        self.globals[name] = program
         self.names[id(built)] = name
+        self.globals |= zip(self.called_by(built), (program, failures.Eagerly(built)), strict=True)
+
+    def called_by(self, built: Built) -> tuple[str, str]:
+        """The names of a program, and of what does its work where it fails."""
+        name = self.names[id(built)]
+        return name, f"{name}_eagerly"
 
     def leave(self, members: list[Node], reason: str) -> None:
         self.compiled.left.update(dict.fromkeys(members, reason))
@@ -241,11 +247,9 @@ class Generator:
         return [f"{unit.name} = {self.called(unit.target)}({', '.join(words)})"]
 
     def program_lines(self, unit: Built) -> list[str]:
-        name = self.names[id(unit)]
+        name, otherwise = self.called_by(unit)
         results = ", ".join(node.name for node in unit.outputs)
         words = ", ".join(node.name for node in unit.inputs)
-        otherwise = f"{name}_eagerly"
-        self.globals[otherwise] = failures.Eagerly(unit)
         return [
             "try:",
             f"    {results} = {name}({words})",

@@ -68,9 +68,18 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
 
 
 def graph_of(compiled: Compiled) -> object:
-    if compiled.straight is None:
-        return _native.module.Graph(compiled.run, None, None)
-    return _native.module.Graph(compiled.run, compiled.straight.steps, compiled.straight.outputs)
+    if compiled.graph is None:
+        steps = compiled.straight
+        given = (None, None) if steps is None else (steps.steps, steps.outputs)
+        compiled.graph = _native.module.Graph(compiled.run, *given)
+    return compiled.graph
+
+
+def for_torch(compiled: Compiled) -> Callable[[list[object]], object]:
+    """What AOTAutograd's wrappers call: the graph's steps, or the function."""
+    if _native.module is None or compiled.straight is None:
+        return torch._dynamo.disable(compiled.run)
+    return graph_of(compiled)
 
 
 def inference(forward: Compiled, inputs: int) -> Callable[..., object]:

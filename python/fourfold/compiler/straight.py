@@ -14,6 +14,7 @@ from torch.fx import Node
 from fourfold.compiler.building import Built
 from fourfold.compiler.calling import Program
 
+Called = tuple[Program, Callable[..., object]]
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
 
 
@@ -28,9 +29,10 @@ class Straight:
 
 
 def straight(
-    inputs: Sequence[Node], units: Sequence[Built | Node], program_of: Callable[[Built], Program], results: object
+    inputs: Sequence[Node], units: Sequence[Built | Node], program_of: Callable[[Built], Called], results: object
 ) -> Straight | None:
-    """None where Python has to run it. units: in their order, without the graph's inputs and output."""
+    """None where Python has to run it. units: in their order, without the graph's inputs and output. program_of: a
+    program, and what does its work where it fails."""
     try:
         return Writer(inputs).write(units, program_of, results)
     except NeedsPython:
@@ -40,12 +42,11 @@ def straight(
 class Writer:
     def __init__(self, inputs: Sequence[Node]):
         self.places = {node: place for place, node in enumerate(inputs)}
-        self.inputs = len(inputs)
         self.count = len(inputs)
         self.straight = Straight()
         self.last: dict[int, int] = {}  # of each place, the step that reads it last
 
-    def write(self, units: Sequence[Built | Node], program_of: Callable[[Built], Program], results: object) -> Straight:
+    def write(self, units: Sequence[Built | Node], program_of: Callable[[Built], Called], results: object) -> Straight:
         for unit in units:
             if isinstance(unit, Built):
                 self.add("program", program_of(unit), [self.read(node) for node in unit.inputs])
@@ -59,7 +60,7 @@ class Writer:
             raise NeedsPython
         outputs = self.straight.outputs = [-1 if result is None else self.place_of(result) for result in results]
         for place, step in self.last.items():
-            if place >= self.inputs and place not in outputs:
+            if place not in outputs:
                 self.straight.steps[step][3].append(place)
         return self.straight
 

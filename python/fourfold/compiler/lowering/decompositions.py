@@ -43,6 +43,7 @@ def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
         aten.native_layer_norm_backward.default: layer_norm_backward,
         aten.native_group_norm.default: group_norm,
         aten._native_batch_norm_legit_no_training.default: batch_norm,
+        aten.native_dropout.default: dropout,
         aten.nll_loss_backward.default: nll_loss_backward,
     }
 
@@ -51,10 +52,27 @@ def is_empty(x: Tensor) -> bool:
     return any(isinstance(size, int) and size == 0 for size in x.shape)
 
 
+def is_real(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.is_floating_point()
+
+
+def dropout(x: Tensor, p: float, train: bool | None) -> object:
+    """torch draws what is kept, in the order that it does for eager code, which for p = 1 draws nothing; the rest is
+    elementwise."""
+    if train is False or is_empty(x) or not is_real(x):
+        return NotImplemented
+    if p == 1:
+        return x * 0, torch.zeros_like(x, dtype=torch.bool)
+    if not x.is_contiguous():
+        return NotImplemented
+    kept = aten.bernoulli.p(torch.empty(x.shape, dtype=torch.bool, device=x.device), 1 - p)
+    return x * kept * (1 / (1 - p)), kept
+
+
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """So that a backward can compute it again from two numbers of each row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    if not is_last or is_empty(x) or x.device.type != "cpu" or not x.is_floating_point():
+    if not is_last or is_empty(x) or not is_real(x):
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)
