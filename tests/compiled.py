@@ -161,6 +161,12 @@ def dropped(q: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
 
 
+def of_small_integers(x: Tensor) -> tuple[Tensor, ...]:
+    """Which torch compares with numbers that they can't be."""
+    compared = (x != -100, x == 300, x > -1, x < 300, x == torch.tensor(300))
+    return *compared, x + 200, x // 300, torch.maximum(x, torch.tensor(400))
+
+
 def losses_and_probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
     log_p = x.log_softmax(-1)
     return F.nll_loss(log_p, torch.arange(4)), log_p
@@ -194,11 +200,16 @@ CASES = [
     Case("categorical", lambda x: (x - x.logsumexp(-1, True)).gather(1, torch.arange(4)[:, None]).sum(), (x46,)),
     Case("gathered_along_rows", lambda x: (x.sin() * 2).gather(0, torch.arange(6).view(1, 6) % 4), (x46,)),
     Case("gathered_more", lambda x: x.sin().gather(1, torch.arange(8).view(4, 2) % 6), (x46,)),
+    Case("gathered_of_one", lambda x: x.exp().gather(0, torch.tensor(0)), (draw(),)),
     Case("gathered_of_two", lambda x, y: (x * y).gather(1, torch.arange(4).view(4, 1)), (x46, draw(4, 6, seed=3))),
     Case("of_rows", lambda x, r: (x - x.amax(-1, True)).exp() * r.log(), (x46, b4.detach().exp().requires_grad_())),
     Case("of_merged_dimensions", of_merged_dimensions, (draw(3, 4, 6), draw(3, 4)), programs=3),
     Case("of_parted_dimensions", of_parted_dimensions, (draw(12, 6), draw(3, 4))),
     Case("causal", causal, tuple(draw(2, 4, 8, 16, seed=k) for k in range(3)), {"rtol": 1e-5, "atol": 1e-5}),
+    Case("log_softmax_across", lambda x: F.log_softmax(x.transpose(1, 2), -1).view(6, 5), (draw(2, 5, 3),)),
+    Case("log_sigmoid_across", lambda x: F.logsigmoid(x.transpose(1, 2)), (draw(2, 5, 3),)),
+    Case("batch_norm_across", lambda x: F.batch_norm(x.mT, torch.zeros(3), torch.ones(3)), (draw(2, 5, 3),)),
+    Case("dropped_across", lambda x: F.dropout(x.mT, 0.5), (draw(2, 5, 3),), runtime="random"),
     Case("dropped", dropped, (draw(2, 4, 8, 16),), runtime="random"),
     Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=3),
     Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
@@ -222,6 +233,8 @@ CASES = [
     Case("no_elements", lambda x: x.sin() * 2, (draw(0, 4),), dynamic=False),
     Case("powers", lambda x: x**2 + x**3 + x.abs() ** 0.5 + x.abs().sqrt() ** -1, (draw(10),)),
     Case("choices", lambda x: torch.where(x > 0, x, x.exp() - 1), (draw(10),)),
+    Case("bytes", of_small_integers, (torch.tensor([156, 44, 3], dtype=torch.uint8),)),
+    Case("signed_bytes", of_small_integers, (torch.tensor([-106, 44, 3], dtype=torch.int8),)),
     Case("booleans", lambda x, y: (x > 0) & (y < 1) | ~(x != y), (draw(10), draw(10, seed=1))),
     Case("integers", lambda x: (x * 3 + 1) // 2 - x % 3, (torch.arange(-10, 10),)),
     Case("small_integers", lambda x: x * x + x, (torch.arange(-128, 127, dtype=torch.int8),)),

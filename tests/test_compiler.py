@@ -17,6 +17,7 @@ from operator import attrgetter
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import fourfold
@@ -262,6 +263,73 @@ def test_dropout_ends_in_the_program_around_it() -> None:
         torch.testing.assert_close(call(x, y), expected)
         assert torch.equal(torch.rand(1), number)
         assert programs_of(record) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("function", "use"),
+    [
+        (lambda x: x.sin().view(4, 5).t(), lambda y: (y * torch.ones(5, 4)).sum()),
+        (lambda x: x.sin().view(4, 5).t(), lambda y: y.reshape(-1).cos().sum()),
+        (lambda x: x.sin().view(2, 2, 5).transpose(0, 1), lambda y: (y.reshape(2, -1).cos() ** 2).sum()),
+        (lambda x: (x.sin().view(4, 5).t(), x.cos()), lambda y: y[1].sum()),
+        (lambda x: torch.view_as_complex(x.sin().view(2, 5, 2)).t(), lambda y: (y.contiguous() ** 2).abs().sum()),
+        (lambda x: x.sin().view(4, 5).t(), lambda y: (y.t().cos() ** 2).sum()),
+        (lambda x: x.view(x.shape[0] // 4, 4).exp().t().cumsum(0), lambda y: (y.t().contiguous() ** 2).sum()),
+    ],
+)
+def test_a_gradient_that_lies_otherwise_in_memory(function: Callable, use: Callable, dynamic: bool) -> None:
+    call = compiled(function, dynamic=dynamic)
+    x = draw(20)
+    (expected,) = torch.autograd.grad(use(function(x)), x)
+    (got,) = torch.autograd.grad(use(call(x)), x)
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_program_given_a_batch_of_gradients_is_done_by_torch() -> None:
+    call, x = compiled(lambda x: x.sin().view(4, 5).t()), draw(20)
+    upstream = torch.eye(20).view(20, 5, 4)
+    (got,) = torch.autograd.grad(call(x), x, upstream, is_grads_batched=True)
+    (expected,) = torch.autograd.grad(x.sin().view(4, 5).t(), x, upstream, is_grads_batched=True)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.sin() * 2, lambda x: F.dropout(x.sin(), 0.0) + torch.rand(3) * 0])
+def test_tangents(function: Callable) -> None:
+    """Without gradients torch's operators carry them; with, they are refused."""
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(draw(3, gradient=False), torch.ones(3))
+        expected = forward_ad.unpack_dual(function(x)).tangent
+        torch.testing.assert_close(forward_ad.unpack_dual(compiled(function)(x)).tangent, expected)
+        with pytest.raises(NotImplementedError, match="forward"):
+            compiled(function)(forward_ad.make_dual(draw(3), torch.ones(3)))
+
+
+def test_a_mean_over_more_rows_than_float16_counts() -> None:
+    x = torch.tensor([0.0, 2.0]).expand(66000, 2)
+    target = torch.zeros(66000, dtype=torch.long)
+    loss = compiled(F.cross_entropy)(x.half(), target)
+    torch.testing.assert_close(loss.float(), F.cross_entropy(x, target), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x - True,
+        lambda x: (x > 2) - x,
+        lambda x: torch.add(x, x, alpha=300),
+        lambda x: x.clamp(min=300),
+        lambda x: torch.where(x > 2, x, 300),
+        lambda x: x.masked_fill(x > 2, 300),
+    ],
+)
+def test_what_torch_refuses_of_integers(function: Callable) -> None:
+    x = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    with pytest.raises(RuntimeError) as expected:
+        function(x)
+    with pytest.raises(RuntimeError) as got:
+        compiled(function)(x)
+    assert str(got.value) == str(expected.value)
 
 
 def test_what_an_operator_refuses_is_its_own_error() -> None:

@@ -77,6 +77,14 @@ def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
     assert_right(name, got, [x, y], BINARY[name][0])
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("name", [name for name in BINARY if name.startswith("integer_")])
+def test_nothing_faults_where_integers_are_divided_by_zero(name: str, dtype: torch.dtype) -> None:
+    x = values(dtype, 100, 1)
+    for road in ROADS:
+        assert not road(elementwise(name, dtype, 2, dtype))(x, torch.zeros_like(x)).any()
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_choice(dtype: torch.dtype) -> None:
     program = (

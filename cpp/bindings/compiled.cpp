@@ -8,6 +8,9 @@
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "graph.h"
 #include "values.h"
 
@@ -43,6 +46,9 @@ struct Function {
   }
 };
 
+constexpr const char* forward_mode =
+    "compiled function: expected inputs without tangents where any requires a gradient; for forward-mode differentiation "
+    "call torch.func.jvp within the compiled function, or give it inputs of which none requires a gradient";
 constexpr const char* twice = "torch.compile with aot_autograd does not currently support double backward";
 
 // torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13 on.
@@ -106,7 +112,7 @@ struct Node final : torch::autograd::Node {
   // The backward's inputs are the numbers that were kept, the tensors, and the gradients of the outputs that have one.
   static variable_list differentiate(Function& function, Values kept, variable_list grads) {
     const auto backward = function.get_backward();
-    for (at::Tensor& grad : grads) kept.emplace_back(backward->is_straight ? std::move(grad) : grad.contiguous());
+    for (at::Tensor& grad : grads) kept.emplace_back(std::move(grad));
     Values given = backward->run(std::move(kept));
     TORCH_INTERNAL_ASSERT(given.size() == function.wanted.size());
     variable_list results(given.size());
@@ -202,10 +208,16 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
   Values inputs;
   inputs.reserve(count);
   for (size_t k = 0; k < count; ++k) inputs.push_back(value_of(arguments[k]));
+  const bool carries = std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    return input.isTensor() && has_tangent(input.toTensor());
+  });
+  TORCH_CHECK_NOT_IMPLEMENTED(!carries || !function->has_backward(), forward_mode);
   Values values;
   {
     const pybind11::gil_scoped_release released;
-    values = function->forward->run(inputs);
+    std::optional<at::NoGradGuard> no_grad;
+    if (carries) no_grad.emplace();
+    values = function->forward->run(inputs, /*records=*/carries);
     if (function->has_backward()) record(function, inputs, values);
   }
   return tuple_of(values);

@@ -22,9 +22,10 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs): steps are None where the function has to run, or a list of ("program", (Program, what does
+// Graph(function, steps, outputs, layouts): steps are None where the function has to run, or a list of ("program", (Program, what does
 // its work eagerly), places of its inputs), ("operator", (name, overload), arguments) and ("item", a list's place, which),
-// each with the places of the values that are read for the last time. Called as the function is.
+// each with the places of the values that are read for the last time. layouts: of inputs that have to lie in memory in a
+// certain order, the place and the dimensions. Called as the function is.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -74,9 +75,12 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
 
 int init(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr;
-  if (!PyArg_ParseTuple(given, "OOO", &function, &steps, &outputs)) return -1;
-  std::shared_ptr<CompiledGraph> graph(new CompiledGraph{Held(function), steps != Py_None, {}, {}});
+  PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr, *layouts = nullptr;
+  if (!PyArg_ParseTuple(given, "OOOO", &function, &steps, &outputs, &layouts)) return -1;
+  std::shared_ptr<CompiledGraph> graph(new CompiledGraph{Held(function), steps != Py_None, {}, {}, {}});
+  for (auto& [place, order] : pybind11::handle(layouts).cast<std::vector<std::pair<size_t, std::vector<int64_t>>>>()) {
+    graph->layouts.push_back({place, std::move(order)});
+  }
   if (graph->is_straight) {
     for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
@@ -152,7 +156,24 @@ void ProgramStep::run_eagerly(const c10::Error& error, Values& values) const {
 
 void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef().at(item)); }
 
+at::Tensor InputLayout::of(const at::Tensor& tensor) const {
+  int64_t dense = 1;
+  bool lies_so = true;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    lies_so = lies_so && (tensor.size(*dim) == 1 || tensor.stride(*dim) == dense);
+    dense *= tensor.size(*dim);
+  }
+  if (lies_so) return tensor;
+  std::vector<int64_t> back(order.size());
+  for (size_t k = 0; k < order.size(); ++k) back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return tensor.permute(order).contiguous().permute(back);
+}
+
 Values CompiledGraph::run(Values inputs, bool records) const {
+  for (const InputLayout& layout : layouts) {
+    if (inputs[layout.place].isTensor()) inputs[layout.place] = layout.of(inputs[layout.place].toTensor());
+  }
   return is_straight ? run_steps(std::move(inputs), records) : run_function(std::move(inputs));
 }
 

@@ -55,11 +55,20 @@ struct GraphStep {
   std::vector<size_t> last;  // the values that nobody reads later
 };
 
+// How an input has to lie in memory: its dimensions, from the outermost in.
+struct InputLayout {
+  size_t place;
+  std::vector<int64_t> order;
+
+  at::Tensor of(const at::Tensor& tensor) const;
+};
+
 struct CompiledGraph {
   Held function;  // takes a list of the inputs, gives a sequence of the outputs
   bool is_straight;
   std::vector<GraphStep> steps;
   std::vector<int64_t> outputs;  // places, or -1 for None
+  std::vector<InputLayout> layouts;
 
   // Of tensors, numbers, and nothing where an output is None. With or without the GIL. Throws what Python raises, and for
   // steps what torch's operators throw. Where they have views and changes in place to record, torch's operators are called

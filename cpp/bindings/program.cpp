@@ -29,6 +29,12 @@ struct Program {
 
 PyTypeObject* program_type = nullptr;
 
+// Whether it stands for a batch of tensors, or for a tensor and its tangent.
+bool is_wrapped(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet batches({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched});
+  return tensor.key_set().has_any(batches) || has_tangent(tensor);
+}
+
 // The inputs of one call, held until it is over.
 class Inputs {
  public:
@@ -39,8 +45,8 @@ class Inputs {
   }
 
   void add(const at::Tensor& tensor) {
-    const bool is_plain = !tensor.unsafeGetTensorImpl()->is_python_dispatch() && !tensor._is_zerotensor();
-    TORCH_CHECK_VALUE(is_plain && tensor.device().is_cpu() && tensor.layout() == at::kStrided,
+    const bool is_traced = tensor.unsafeGetTensorImpl()->is_python_dispatch() || is_wrapped(tensor);
+    TORCH_CHECK_VALUE(!is_traced && !tensor._is_zerotensor() && tensor.device().is_cpu() && tensor.layout() == at::kStrided,
                       "program: expected a plain strided tensor on the CPU, but got ", tensor.toString());
     const at::Tensor* read = &tensor;
     if (tensor.is_neg()) {

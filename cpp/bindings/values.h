@@ -10,6 +10,9 @@
 
 namespace fourfold::bindings {
 
+// Of forward-mode differentiation.
+inline bool has_tangent(const at::Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }
+
 inline bool is_value(PyObject* given) {
   return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);
 }

@@ -46,11 +46,11 @@ FOURFOLD_FN T floor_divide(T a, T b) {
   return select(b == T(0), a / b, select(lower == T(0), copysign(T(0), a / b), rounded));
 }
 
-// Of integers, by any but zero. A quotient by -1 wraps around.
+// Of integers: of 0 and -1, by which processors fault, the quotients are 0 and -a, which wraps around.
 template <typename T>
-FOURFOLD_FN T integer_trunc_divide(T a, T b) { return b == T(-1) ? T(0) - a : a / b; }
+FOURFOLD_FN T integer_trunc_divide(T a, T b) { return b == T(-1) ? T(0) - a : b == T(0) ? T(0) : a / b; }
 template <typename T>
-FOURFOLD_FN T integer_fmod(T a, T b) { return b == T(-1) ? T(0) : a % b; }
+FOURFOLD_FN T integer_fmod(T a, T b) { return b == T(-1) || b == T(0) ? T(0) : a % b; }
 template <typename T>
 FOURFOLD_FN T integer_remainder(T a, T b) {
   const T left = integer_fmod(a, b);

@@ -227,12 +227,6 @@ FOURFOLD_FN Lanes<float> rounded(const Lanes<float>& v) {
   return by_lane<float>([](float x) { return static_cast<float>(Small(x)); }, v);
 }
 
-// What lies beyond a tensor's end is zero, by which no integer is divided.
-constexpr bool divides(Operation op) {
-  return op == Operation::integer_floor_divide || op == Operation::integer_trunc_divide ||
-         op == Operation::integer_remainder || op == Operation::integer_fmod;
-}
-
 // Floating point in at::vec's vectors, as primitives are; of integers one by one what is written for numbers alone.
 template <Operation one, typename T, typename... L>
 FOURFOLD_FN auto apply(const Lanes<T>& v, const L&... rest) {
@@ -240,8 +234,6 @@ FOURFOLD_FN auto apply(const Lanes<T>& v, const L&... rest) {
   if constexpr (rule == Rule::floating || (rule == Rule::numbers && std::is_floating_point_v<T>)) {
     const auto f = [](const auto&... x) { return register_of<T>(Of<one>::of(vector_of<T>(x)...)); };
     return by_part<T>(f, v, rest...);
-  } else if constexpr (divides(one)) {
-    return by_lane<T>([](T x, T by) { return Of<one>::of(x, by == T(0) ? T(1) : by); }, v, rest...);
   } else if constexpr (rule == Rule::integers || one == Operation::abs) {
     return by_lane<T>([](auto... x) { return Of<one>::of(x...); }, v, rest...);
   } else {

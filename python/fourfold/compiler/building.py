@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from fourfold.compiler.groups import Group, along, joined_along
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, fits
 from fourfold.compiler.program import TYPES, Axis, Dims, Program, Value
 from fourfold.compiler.views import VIEWS, hint, is_one, unviewed
 
@@ -167,13 +167,14 @@ def rows_first(order: list[int], columns: frozenset[int]) -> list[int]:
 
 
 def constant_of(node: Node) -> bool | int | float | None:
-    """The one number that a tensor holds, where that is known."""
+    """The one number that a tensor holds, where that is known, and one of its dtype's."""
     while node.op == "call_function" and node.target in VIEWS:
         node = node.args[0]
     if node.op != "call_function" or node.target not in CONSTANT:
         return None
     number = CONSTANT[node.target](*node.args, **node.kwargs)
-    return number if isinstance(number, (bool, int, float)) else None
+    is_known = isinstance(number, (bool, int, float))
+    return number if is_known and fits(number, node.meta["val"].dtype) else None
 
 
 def memory_order(fake: torch.Tensor) -> list[int]:

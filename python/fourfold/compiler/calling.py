@@ -7,6 +7,7 @@ import ctypes
 import torch
 
 from fourfold import _C, _native
+from fourfold.compiler.failures import is_traced
 
 _NUMBERS = {6: ctypes.c_float, 7: ctypes.c_double, 3: ctypes.c_int32, 4: ctypes.c_int64, 11: ctypes.c_bool}
 _DTYPES = {
@@ -53,9 +54,10 @@ class ProgramByAddress:
                 held.append(memory)
                 given.append((ctypes.addressof(memory), number, [], []))
                 continue
-            if argument.device.type != "cpu" or argument.layout != torch.strided or argument.dtype not in _DTYPES:
-                got = f"{argument.dtype} on {argument.device}"
-                raise ValueError(f"program: expected a strided tensor on the CPU, but got {got}")
+            is_plain = argument.device.type == "cpu" and argument.layout == torch.strided and not is_traced(argument)
+            if not is_plain or argument.dtype not in _DTYPES:
+                got = f"{type(argument).__name__} of {argument.dtype} on {argument.device}"
+                raise ValueError(f"program: expected a plain strided tensor on the CPU, but got {got}")
             tensor = argument.detach().resolve_neg()
             held.append(tensor)
             given.append((tensor.data_ptr(), _DTYPES[tensor.dtype], list(tensor.shape), list(tensor.stride())))

@@ -9,6 +9,8 @@ import torch
 from torch.fx import Node
 
 SWITCH = "FOURFOLD_STRICT"
+# What a program reads need not lie in memory as it was traced.
+RESHAPES = dict.fromkeys((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default), torch.reshape)
 _reported: set[str] = set()
 
 
@@ -31,8 +33,21 @@ def report(target: object, error: Exception) -> None:
 
 
 def is_traced(given: object) -> bool:
-    """Whether it is a tensor of a subclass, as tracers call with, whose own operators have to be called."""
-    return isinstance(given, torch.Tensor) and type(given) not in (torch.Tensor, torch.nn.Parameter)
+    """Whether its own operators have to be called: a tensor of a subclass, as tracers call with, one that stands for a
+    batch, or one with a tangent."""
+    if not isinstance(given, torch.Tensor):
+        return False
+    is_of_a_subclass = type(given) not in (torch.Tensor, torch.nn.Parameter)
+    return is_of_a_subclass or is_batch(given) or has_tangent(given)
+
+
+def is_batch(given: torch.Tensor) -> bool:
+    """Whether it stands for one: of torch.func.vmap, or of torch.autograd.grad(…, is_grads_batched=True)."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(given) or torch._C._dispatch_keys(given).has("Batched")
+
+
+def has_tangent(given: torch.Tensor) -> bool:
+    return torch.autograd.forward_ad.unpack_dual(given).tangent is not None
 
 
 class Eagerly:
@@ -59,6 +74,6 @@ class Eagerly:
                 stack.extend(missing) if now not in known else stack.pop()
                 continue
             args, kwargs = torch.fx.map_arg((now.args, now.kwargs), known.__getitem__)
-            known[now] = now.target(*args, **kwargs)
+            known[now] = RESHAPES.get(now.target, now.target)(*args, **kwargs)
             stack.pop()
         return known[node]

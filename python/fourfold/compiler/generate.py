@@ -22,7 +22,7 @@ from fourfold.compiler.lowering import CONSTANT, NotFusable
 from fourfold.compiler.nodes import keeps_its_place
 from fourfold.compiler.options import Options
 from fourfold.compiler.selection import choose_earlier
-from fourfold.compiler.straight import Straight, straight
+from fourfold.compiler.straight import Straight, layouts, straight
 from fourfold.compiler.views import VIEWS, hint
 
 LONGEST_NAME = 60
@@ -40,6 +40,7 @@ class Compiled:
     source: str = ""
     outputs: int = 0
     straight: Straight | None = None
+    layouts: list[tuple[int, list[int]]] = field(default_factory=list)
     graph: object = None  # fourfold.Graph, of both, once it is needed
     run: Callable[[list[object]], object] | None = None
 
@@ -100,12 +101,14 @@ class Generator:
             compile_programs({name: self.globals[name] for name in self.names.values()})
         steps = self.in_order(self.needed())
         self.compiled.outputs = len(self.nodes[-1].args[0])
+        inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.compiled.straight = straight(
-            [node for node in self.nodes if node.op == "placeholder"],
+            inputs,
             [unit for unit in steps if isinstance(unit, Built) or unit.op not in ("placeholder", "output")],
             lambda built: tuple(self.globals[name] for name in self.called_by(built)),
             self.nodes[-1].args[0],
         )
+        self.compiled.layouts = layouts(inputs, self.compiled.straight)
         self.compiled.source = self.source(steps)
         exec(compile(self.compiled.source, "<fourfold>", "exec"), self.globals)
         self.compiled.run = self.globals["run"]

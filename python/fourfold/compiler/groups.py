@@ -152,8 +152,8 @@ def refine(group: Group, axis: int, sizes: Sequence[Size]) -> tuple[int, ...]:
 def refine_alike(
     one: Group, other: Group, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The pairs, after an axis of one group has become as many as the other group's dimension runs along. Sizes that are
-    not known yet a program reads of its inputs, of which none need have a part's."""
+    """The pairs, after an axis of one group has become as many as the other group's dimension runs along. Sizes that
+    are not known yet a program reads of its inputs, of which none need have a part's."""
 
     def is_product(size: Size, sizes: list[Size]) -> bool:
         return all(isinstance(each, int) for each in sizes) and same(size, math.prod(sizes))

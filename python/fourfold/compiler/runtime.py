@@ -71,7 +71,7 @@ def graph_of(compiled: Compiled) -> object:
     if compiled.graph is None:
         steps = compiled.straight
         given = (None, None) if steps is None else (steps.steps, steps.outputs)
-        compiled.graph = _native.module.Graph(compiled.run, *given)
+        compiled.graph = _native.module.Graph(compiled.run, *given, compiled.layouts)
     return compiled.graph
 
 

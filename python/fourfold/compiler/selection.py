@@ -36,7 +36,7 @@ def rewrite_gather(graph: Graph, node: Node) -> None:
     sizes = shape_of(source)
     dim = dim % max(len(sizes), 1)
     chosen = shape_of(index)
-    one_of_each = len(chosen) == len(sizes) and all(
+    one_of_each = len(chosen) == len(sizes) > 0 and all(
         is_one(got) if d == dim else same(got, size) for d, (got, size) in enumerate(zip(chosen, sizes, strict=True))
     )
     base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
@@ -63,10 +63,12 @@ def rewrite_nll_loss(graph: Graph, node: Node) -> None:
     loss = make(aten.where.self, counted, make(aten.neg.default, again), nothing)
     weights = nothing
     if reduction != NONE:
-        loss = make(aten.sum.default, loss)
-        weights = make(aten._to_copy.default, make(aten.sum.default, counted), dtype=dtype)
-    if reduction == MEAN:
-        loss = make(aten.div.Tensor, loss, weights)
+        wide = torch.promote_types(dtype, torch.float32)
+        count = make(aten.sum.default, counted)
+        loss = make(aten.sum.default, loss, dtype=wide)
+        if reduction == MEAN:  # of more rows, too, than a float16 can count
+            loss = make(aten.div.Tensor, loss, make(aten._to_copy.default, count, dtype=wide))
+        loss, weights = (make(aten._to_copy.default, each, dtype=dtype) for each in (loss, count))
     for item in list(node.users):
         item.replace_all_uses_with((loss, weights)[item.args[1]])
         graph.erase_node(item)

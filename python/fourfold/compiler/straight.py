@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.building import Built
+from fourfold.compiler.building import Built, memory_order
 from fourfold.compiler.calling import Program
 
 Called = tuple[Program, Callable[..., object]]
@@ -26,6 +26,7 @@ class NeedsPython(Exception):
 class Straight:
     steps: list[Step] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)  # their places, -1 for None
+    read_by_torch: set[int] = field(default_factory=set)  # the places that its operators read
 
 
 def straight(
@@ -37,6 +38,18 @@ def straight(
         return Writer(inputs).write(units, program_of, results)
     except NeedsPython:
         return None
+
+
+def layouts(inputs: Sequence[Node], steps: Straight | None) -> list[tuple[int, list[int]]]:
+    """The places of those gradients that are given to torch's operators, which rely on how they were traced to lie in
+    memory; and their dimensions, from the outermost in. Programs take a gradient as it comes."""
+    found = []
+    for place, node in enumerate(inputs):
+        fake = node.meta.get("val")
+        is_read = steps is None or place in steps.read_by_torch
+        if "tangents" in str(node.target) and isinstance(fake, torch.Tensor) and is_read:
+            found.append((place, memory_order(fake)))
+    return found
 
 
 class Writer:
@@ -113,6 +126,7 @@ class Writer:
             is_number = not isinstance(given.meta.get("val"), torch.Tensor)
             if is_number and "Tensor" in str(expected.type) and "List" not in str(expected.type):
                 raise NeedsPython  # a number that becomes a tensor on its way
+            self.straight.read_by_torch.add(self.place_of(given))
             return "value", self.read(given)
         if not nodes_of(given):
             return "constant", given

@@ -8,9 +8,9 @@ reduce along some dimensions, beside which dimensions these are; ``CONSTANT`` th
 Formulas are those of torch's own kernels (aten/src/ATen/native/cpu), so that values agree at special points."""
 
 from fourfold.compiler.lowering import activations, arithmetic, conversions, functions, norms, reductions
-from fourfold.compiler.lowering.call import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, refusal
+from fourfold.compiler.lowering.call import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, fits, refusal
 from fourfold.compiler.lowering.decompositions import decompositions
 
-__all__ = ["CONSTANT", "POINTWISE", "ROWS", "Call", "NotFusable", "Operand", "decompositions", "refusal"]
+__all__ = ["CONSTANT", "POINTWISE", "ROWS", "Call", "NotFusable", "Operand", "decompositions", "fits", "refusal"]
 
 _FILLED = (activations, arithmetic, conversions, functions, norms, reductions)  # each registers what it lowers

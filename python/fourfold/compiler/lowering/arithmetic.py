@@ -5,8 +5,20 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.fx import Node
 
-from fourfold.compiler.lowering.call import Argument, Call, Lowering, Number, Operand, direct, overloads, pointwise
+from fourfold.compiler.lowering.call import (
+    Argument,
+    Call,
+    Lowering,
+    Number,
+    Operand,
+    direct,
+    fits,
+    overloads,
+    pointwise,
+    wrapped,
+)
 from fourfold.compiler.program import BOOLEAN, Value
 
 aten = torch.ops.aten
@@ -56,8 +68,8 @@ def frac(call: Call, x: Argument) -> Value:
 
 def _comparison(operation: str) -> Lowering:
     def lower(call: Call, a: Argument, b: Argument) -> Value:
-        type = call.common(a, b)
-        return call.op(operation, call(a, type), call(b, type))
+        dtype = call.common(a, b)
+        return call.op(operation, call.held(a, dtype), call.held(b, dtype))
 
     return lower
 
@@ -114,12 +126,18 @@ def signbit(call: Call, x: Operand) -> Value:
     return call.op("lt", one, 0)
 
 
-@pointwise(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def beyond(dtype: torch.dtype, *arguments: object, **settings: object) -> str | None:
+    """torch raises an error where a number is none of the dtype's."""
+    is_held = all(fits(argument, dtype) for argument in (*arguments, *settings.values()))
+    return None if is_held else "a number that the dtype has not"
+
+
+@pointwise(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, unless=beyond)
 def where(call: Call, mask: Argument, yes: Argument, no: Argument) -> Value:
     return call.where(truth(call, mask), yes, no)
 
 
-@pointwise(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+@pointwise(aten.masked_fill.Scalar, aten.masked_fill.Tensor, unless=beyond)
 def masked_fill(call: Call, x: Argument, mask: Argument, value: Argument) -> Value:
     return call.where(truth(call, mask), value, x)
 
@@ -136,19 +154,34 @@ def scaled(call: Call, x: Argument, alpha: Number) -> Value:
     return call(x) if alpha == 1 else call.op("mul", call(x), call(alpha))
 
 
-@pointwise(aten.add.Tensor, aten.add.Scalar)
+def _beyond_scale(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> str | None:
+    is_truth = isinstance(alpha, bool) and dtype != torch.bool
+    return "a scale that torch refuses" if is_truth else beyond(dtype, alpha)
+
+
+def _of_truth(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> str | None:
+    def is_truth(given: object) -> bool:
+        fake = given.meta.get("val") if isinstance(given, Node) else given
+        return isinstance(fake, bool) or isinstance(fake, torch.Tensor) and fake.dtype == torch.bool
+
+    if is_truth(x) or is_truth(y):
+        return "a difference with True or False, which torch refuses"
+    return _beyond_scale(dtype, x, y, alpha)
+
+
+@pointwise(aten.add.Tensor, aten.add.Scalar, unless=_beyond_scale)
 def add(call: Call, x: Argument, y: Argument, alpha: Number = 1) -> Value:
     if call.dtype == torch.bool:
         return call.either(call(x), call.op("bitwise_and", call(y), bool(alpha)))
     return call.op("add", call(x), scaled(call, y, alpha))
 
 
-@pointwise(aten.sub.Tensor, aten.sub.Scalar)
+@pointwise(aten.sub.Tensor, aten.sub.Scalar, unless=_of_truth)
 def sub(call: Call, x: Argument, y: Argument, alpha: Number = 1) -> Value:
     return call.op("sub", call(x), scaled(call, y, alpha))
 
 
-@pointwise(aten.rsub.Tensor, aten.rsub.Scalar)
+@pointwise(aten.rsub.Tensor, aten.rsub.Scalar, unless=_of_truth)
 def rsub(call: Call, x: Argument, y: Argument, alpha: Number = 1) -> Value:
     return sub(call, y, x, alpha)
 
@@ -160,7 +193,7 @@ def mul(call: Call, x: Argument, y: Argument) -> Value:
 
 def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str | None = None) -> str | None:
     """torch raises an error where an integer is divided by zero: left to it, unless that can't be."""
-    if dtype.is_floating_point or isinstance(y, (int, float)) and y != 0:
+    if dtype.is_floating_point or isinstance(y, (int, float)) and wrapped(y, dtype) != 0:
         return None
     return "a division of integers may meet a zero"
 
@@ -259,7 +292,7 @@ def fmax(call: Call, a: Argument, b: Argument) -> Value:
     return _without_nan(call, call(a), call(b), call.greater)
 
 
-@pointwise(aten.clamp.default, aten.clamp.Tensor)
+@pointwise(aten.clamp.default, aten.clamp.Tensor, unless=beyond)
 def clamp(call: Call, x: Argument, min: Argument | None = None, max: Argument | None = None) -> Value:
     value = call(x)
     if min is not None:  # of two that are equal, zeros that is, the latter: a number's sign gives way
@@ -269,12 +302,12 @@ def clamp(call: Call, x: Argument, min: Argument | None = None, max: Argument | 
     return call.lesser(value, max) if isinstance(max, Operand) else call.lesser(max, value)
 
 
-@pointwise(aten.clamp_min.default, aten.clamp_min.Tensor)
+@pointwise(aten.clamp_min.default, aten.clamp_min.Tensor, unless=beyond)
 def clamp_min(call: Call, x: Argument, min: Argument) -> Value:
     return clamp(call, x, min)
 
 
-@pointwise(aten.clamp_max.default, aten.clamp_max.Tensor)
+@pointwise(aten.clamp_max.default, aten.clamp_max.Tensor, unless=beyond)
 def clamp_max(call: Call, x: Argument, max: Argument) -> Value:
     return clamp(call, x, None, max)
 

@@ -33,6 +33,18 @@ Number = bool | int | float
 Argument = Operand | Number
 
 
+def wrapped(number: Number, dtype: torch.dtype) -> Number:
+    """An integer as a dtype of fewer bits holds it; torch compares 300 with uint8 as 44."""
+    if not isinstance(number, int) or dtype == torch.bool or dtype.is_floating_point:
+        return number
+    range_of = torch.iinfo(dtype)
+    return (number - range_of.min) % (range_of.max - range_of.min + 1) + range_of.min
+
+
+def fits(number: Number, dtype: torch.dtype) -> bool:
+    return not isinstance(number, int) or wrapped(number, dtype) == number
+
+
 @dataclass
 class Call:
     """One call of an operator that is lowered: its program, and the dtype of its result."""
@@ -45,12 +57,20 @@ class Call:
         return TYPES[self.dtype]
 
     def __call__(self, argument: Argument | Value, type: str | None = None) -> Value:
-        """The argument in the type that the result is computed in, or in another."""
-        type = type or self.type
-        if isinstance(argument, Value):
-            return self.program.cast(argument, type)
-        if isinstance(argument, Operand):
-            return self.program.cast(argument.value, type)
+        """The argument as the result's dtype holds it, or in a type that a program computes in."""
+        return self.held(argument, self.dtype) if type is None else self.of_type(argument, type)
+
+    def held(self, argument: Argument | Value, dtype: torch.dtype) -> Value:
+        """As torch converts it: what has more bits than the dtype wraps around."""
+        if not isinstance(argument, (Value, Operand)):
+            argument = wrapped(argument, dtype)
+        value = self.of_type(argument, TYPES[dtype])
+        is_wide = isinstance(argument, Operand) and torch.promote_types(argument.dtype, dtype) != dtype
+        return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
+
+    def of_type(self, argument: Argument | Value, type: str) -> Value:
+        if isinstance(argument, (Value, Operand)):
+            return self.program.cast(argument.value if isinstance(argument, Operand) else argument, type)
         return self.program.constant(type, argument)
 
     def op(self, name: str, *arguments: Argument | Value) -> Value:
@@ -58,13 +78,13 @@ class Call:
         types = [a.type for a in arguments if isinstance(a, Value)]
         return self.program.apply(name, *(self(a, types[0] if types else None) for a in arguments))
 
-    def common(self, *arguments: Argument) -> str:
-        """The type that torch compares these in."""
+    def common(self, *arguments: Argument) -> torch.dtype:
+        """The dtype that torch compares these in."""
         fakes = [a.fake if isinstance(a, Operand) else a for a in arguments]
         dtype, _ = elementwise_dtypes(*fakes, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         if dtype not in TYPES:
             raise NotFusable(f"programs know no {dtype}")
-        return TYPES[dtype]
+        return dtype
 
     def where(self, mask: Value, yes: Argument | Value, no: Argument | Value) -> Value:
         return self.program.apply("where", mask, self(yes), self(no))

@@ -18,7 +18,6 @@ TORCHS = (
     aten.glu.default,
     aten.huber_loss.default,
     aten.huber_loss_backward.default,
-    aten.log_sigmoid_forward.default,
     aten.mse_loss.default,
     aten.mse_loss_backward.default,
     aten.smooth_l1_loss.default,
@@ -40,6 +39,7 @@ def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
     own = {aten._log_softmax.default: log_softmax} if reductions else {}
     return own | {
         **get_decompositions(TORCHS),
+        aten.log_sigmoid_forward.default: log_sigmoid,
         aten.native_layer_norm_backward.default: layer_norm_backward,
         aten.native_group_norm.default: group_norm,
         aten._native_batch_norm_legit_no_training.default: batch_norm,
@@ -69,6 +69,13 @@ def dropout(x: Tensor, p: float, train: bool | None) -> object:
     return x * kept * (1 / (1 - p)), kept
 
 
+def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    from torch._decomp.decompositions import log_sigmoid_forward
+
+    result, buffer = log_sigmoid_forward(x)
+    return result.contiguous(), buffer.contiguous()
+
+
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """So that a backward can compute it again from two numbers of each row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
@@ -76,7 +83,8 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)
-    return (below - below.exp().sum(dim, keepdim=True).log()).to(torch.float32 if half_to_float else x.dtype)
+    result = below - below.exp().sum(dim, keepdim=True).log()
+    return result.to(torch.float32 if half_to_float else x.dtype).contiguous()
 
 
 def nll_loss_backward(
@@ -165,4 +173,5 @@ def batch_norm(
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
     result = (x * scale.reshape(shape) + shift.reshape(shape)).to(x.dtype)
+    result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
     return result, x.new_empty((0,)), x.new_empty((0,))
