@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -167,6 +168,11 @@ def of_small_integers(x: Tensor) -> tuple[Tensor, ...]:
     return *compared, x + 200, x // 300, torch.maximum(x, torch.tensor(400))
 
 
+def of_low_precision(x: Tensor) -> tuple[Tensor, ...]:
+    """Which torch compares with numbers rounded alike."""
+    return x >= 1.001, x > 70000.0, x == 1.0001, x > torch.tensor(1.0001), x == torch.tensor([2049]), x < 1e-9
+
+
 def losses_and_probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
     log_p = x.log_softmax(-1)
     return F.nll_loss(log_p, torch.arange(4)), log_p
@@ -233,6 +239,10 @@ CASES = [
     Case("no_elements", lambda x: x.sin() * 2, (draw(0, 4),), dynamic=False),
     Case("powers", lambda x: x**2 + x**3 + x.abs() ** 0.5 + x.abs().sqrt() ** -1, (draw(10),)),
     Case("choices", lambda x: torch.where(x > 0, x, x.exp() - 1), (draw(10),)),
+    *(
+        Case(f"compared_{dtype}", of_low_precision, (torch.tensor([1.0, 2048.0, math.inf], dtype=dtype),))
+        for dtype in (torch.float16, torch.bfloat16)
+    ),
     Case("bytes", of_small_integers, (torch.tensor([156, 44, 3], dtype=torch.uint8),)),
     Case("signed_bytes", of_small_integers, (torch.tensor([-106, 44, 3], dtype=torch.int8),)),
     Case("booleans", lambda x, y: (x > 0) & (y < 1) | ~(x != y), (draw(10), draw(10, seed=1))),

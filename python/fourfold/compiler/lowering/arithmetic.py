@@ -19,7 +19,7 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
-from fourfold.compiler.program import BOOLEAN, Value
+from fourfold.compiler.program import BOOLEAN, ROUNDED, Value
 
 aten = torch.ops.aten
 
@@ -69,9 +69,18 @@ def frac(call: Call, x: Argument) -> Value:
 def _comparison(operation: str) -> Lowering:
     def lower(call: Call, a: Argument, b: Argument) -> Value:
         dtype = call.common(a, b)
-        return call.op(operation, call.held(a, dtype), call.held(b, dtype))
+        return call.op(operation, _compared(call, a, dtype), _compared(call, b, dtype))
 
     return lower
+
+
+def _compared(call: Call, x: Argument, dtype: torch.dtype) -> Value:
+    """torch rounds what it compares with low precision."""
+    if dtype not in ROUNDED:
+        return call.held(x, dtype)
+    if not isinstance(x, Operand):
+        return call.held(torch.tensor(x, dtype=dtype).item(), dtype)
+    return call.held(x, dtype) if x.dtype == dtype else call.op(ROUNDED[dtype], call.held(x, dtype))
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -81,7 +81,7 @@ class Call:
     def common(self, *arguments: Argument) -> torch.dtype:
         """The dtype that torch compares these in."""
         fakes = [a.fake if isinstance(a, Operand) else a for a in arguments]
-        dtype, _ = elementwise_dtypes(*fakes, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+        _, dtype = elementwise_dtypes(*fakes, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         if dtype not in TYPES:
             raise NotFusable(f"programs know no {dtype}")
         return dtype
