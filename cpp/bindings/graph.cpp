@@ -22,10 +22,10 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs, layouts): steps are None where the function has to run, or a list of ("program", (Program, what does
-// its work eagerly), places of its inputs), ("operator", (name, overload), arguments) and ("item", a list's place, which),
-// each with the places of the values that are read for the last time. layouts: of inputs that have to lie in memory in a
-// certain order, the place and the dimensions. Called as the function is.
+// Graph(function, steps, outputs, layouts): steps are None where the function has to run, or a list of ("program", (Program,
+// what does its work eagerly), places of its inputs), ("operator", (name, overload), arguments) and ("item", a list's place,
+// which), each with the places of the values that are read for the last time. layouts: of inputs that have to lie in memory in
+// a certain order, the place and the dimensions. Called as the function is.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;

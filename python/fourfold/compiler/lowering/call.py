@@ -35,7 +35,7 @@ Argument = Operand | Number
 
 def wrapped(number: Number, dtype: torch.dtype) -> Number:
     """An integer as a dtype of fewer bits holds it; torch compares 300 with uint8 as 44."""
-    if not isinstance(number, int) or dtype == torch.bool or dtype.is_floating_point:
+    if not isinstance(number, int) or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
         return number
     range_of = torch.iinfo(dtype)
     return (number - range_of.min) % (range_of.max - range_of.min + 1) + range_of.min
