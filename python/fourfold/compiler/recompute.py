@@ -48,14 +48,18 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
             kept = (kept - {node}) | sources
             chosen.append(node)
     insert_after = last
-    for node in forward:
-        if node in chosen:
-            for step in steps_of(node, free | kept) or ():
-                if step not in copies:
-                    insert_after = copy_of(graph, step, copies, insert_after)
-    own = set(copies.values())
+    for node in reversed(chosen):  # in their order
+        steps = steps_of(node, free | kept)
+        if steps is None:  # since what it was computed from is not kept either: what follows begins with this one
+            kept.add(node)
+            continue
+        for step in steps:
+            if step not in copies:
+                insert_after = copy_of(graph, step, copies, insert_after)
+    stays = forward.keys() | copies.values()
     for node in chosen:
-        node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in forward and user not in own)
+        if node not in kept:
+            node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in stays)
 
 
 def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> Node:
@@ -92,19 +96,19 @@ def is_cheap(node: Node) -> bool:
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
     """What has to be computed for the node from known values, each step after its operands; None where that is too
     much."""
-    steps: dict[Node, None] = {}
-
-    def visit(step: Node) -> bool:
-        if step in known or step in steps:
-            return True
-        if not is_cheap(step):
-            return step is not node  # a source, which would be kept instead
-        if len(steps) >= MOST_STEPS or not all(visit(operand) for operand in step.all_input_nodes):
-            return False
-        steps[step] = None
-        return True
-
-    return list(steps) if visit(node) and node in steps else None
+    if not is_cheap(node):
+        return None
+    steps: set[Node] = set()
+    pending = [node]
+    while pending:
+        step = pending.pop()
+        if step in known or step in steps or not is_cheap(step):  # the last a source, which would be kept instead
+            continue
+        steps.add(step)
+        if len(steps) > MOST_STEPS:
+            return None
+        pending.extend(step.all_input_nodes)
+    return sorted(steps)
 
 
 def bytes_of(node: Node) -> int:
