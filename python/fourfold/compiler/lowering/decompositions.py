@@ -31,9 +31,17 @@ TORCHS = (
 )
 
 
-@cache
 def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
     """By operator; torch's table is looked at when this is first called. reductions: whether programs have any."""
+    found = always(reductions)
+    if not hasattr(torch.ops.prims, "fma"):
+        return found
+    # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
+    return found | {torch.ops.prims.fma.default: multiply_add}
+
+
+@cache
+def always(reductions: bool) -> dict[object, Callable[..., object]]:
     from torch._decomp import get_decompositions
 
     own = {aten._log_softmax.default: log_softmax} if reductions else {}
@@ -54,6 +62,10 @@ def is_empty(x: Tensor) -> bool:
 
 def is_real(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.is_floating_point()
+
+
+def multiply_add(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
+    return a * b + c
 
 
 def dropout(x: Tensor, p: float, train: bool | None) -> object:

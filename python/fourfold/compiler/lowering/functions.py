@@ -7,7 +7,7 @@ import math
 import torch
 
 from fourfold.compiler.lowering.arithmetic import is_nan
-from fourfold.compiler.lowering.call import Argument, Call, Number, direct, overloads, pointwise
+from fourfold.compiler.lowering.call import Argument, Call, NotFusable, Number, Operand, direct, overloads, pointwise
 from fourfold.compiler.program import FLOAT32, FLOAT64, Value
 
 aten = torch.ops.aten
@@ -49,7 +49,9 @@ def ldexp(call: Call, x: Argument, other: Argument) -> Value:
 
 
 @pointwise(aten.heaviside.default)
-def heaviside(call: Call, x: Argument, values: Argument) -> Value:
+def heaviside(call: Call, x: Operand, values: Operand) -> Value:
+    if x.dtype != values.dtype:
+        raise NotFusable("operands of two dtypes, which torch refuses")
     if call.dtype == torch.bool:
         return call.either(call(x), call(values))
     return call.where(call.op("eq", call(x), 0), values, call(call.op("gt", call(x), 0)))
