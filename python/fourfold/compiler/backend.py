@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler import runtime
+from fourfold.compiler.failures import is_strict
 from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options
@@ -23,22 +25,39 @@ def backend(
     *,
     options: Mapping[str, object] | None = None,
     record: Record | None = None,
+    **others: object,
 ) -> Function:
     """What torch.compile calls with a graph that it has captured.
 
-    options: those of ``fourfold.compiler.options``. Raises ValueError or TypeError for others. record: takes what is
-    made at each stage."""
+    options: those of ``fourfold.compiler.options``. Raises ValueError or TypeError for others, and for torch.compile's
+    mode. record: takes what is made at each stage."""
     from torch._dynamo.utils import flatten_graph_inputs
 
+    if others:
+        raise TypeError(f"fourfold: expected no {' or '.join(others)}, which other backends have; see options")
     chosen = Options.of(options)
-    if any(isinstance(given, (list, tuple, dict)) for given in inputs):
-        return flatten_graph_inputs(
-            module, inputs, lambda graph, flat: backend(graph, flat, options=options, record=record)
-        )
-    captured = Captured(module)
-    if record is not None:
-        record.captured.append(captured)
-    return Compilation(captured, chosen).run(inputs)
+    is_strict()  # an error before anything is compiled, where it is neither on nor off
+
+    def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
+        captured = Captured(graph)
+        if record is not None:
+            record.captured.append(captured)
+        return Compilation(captured, chosen).run(flat)
+
+    if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd's, a list
+        return flatten_graph_inputs(module, inputs, compile)
+    return compile(module, inputs)
+
+
+def boxed(function: Function) -> Function:
+    """As torch calls graphs that take a list: with all in one, which the callee empties."""
+
+    def call(given: list[object]) -> object:
+        inputs = tuple(given)
+        given.clear()
+        return function(*inputs)
+
+    return call
 
 
 class Compilation:
@@ -49,9 +68,10 @@ class Compilation:
         self.options = options
         self.metadata: object = None  # AOTAutograd's, of inputs and outputs
         self.backward_graph: GraphModule | None = None
+        self.lock = threading.RLock()  # several threads may come to the first backward
 
     def run(self, inputs: Sequence[object]) -> Function:
-        from torch._dynamo.utils import counters
+        from torch._dynamo.utils import GmWrapper, counters
         from torch._functorch.aot_autograd import aot_module_simplified
 
         counters["aot_autograd"]["total"] += 1
@@ -61,7 +81,7 @@ class Compilation:
                     self.captured.graph,
                     inputs,
                     fw_compiler=self.forward,
-                    bw_compiler=self.backward,
+                    bw_compiler=torch._dynamo.disable(self.backward),
                     inference_compiler=self.forward,
                     partition_fn=self.partition,
                     decompositions=decompositions(self.options.reductions),
@@ -70,7 +90,10 @@ class Compilation:
             counters["aot_autograd"]["not_ok"] += 1
             raise
         counters["aot_autograd"]["ok"] += 1
-        return self.thin(inputs) or torch._dynamo.disable(torchs)
+        thin = self.thin(inputs)
+        if thin is not None and isinstance(self.captured.graph, GmWrapper):
+            return boxed(thin)
+        return thin or torch._dynamo.disable(torchs)
 
     def partition(self, joint: GraphModule, given: object, **settings: object) -> tuple[GraphModule, GraphModule]:
         forward, self.backward_graph = partition(joint, given, **settings)
@@ -79,6 +102,7 @@ class Compilation:
     def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
         context = torch._guards.TracingContext.try_get()
         self.metadata = context and context.fw_metadata
+        self.captured.copied = getattr(self.metadata, "num_mutated_inp_runtime_indices", 0)
         self.captured.forward = self.half(graph, "forward")
         return runtime.for_torch(self.captured.forward.compiled)
 
@@ -86,8 +110,9 @@ class Compilation:
         return runtime.for_torch(self.compile_backward(graph))
 
     def compile_backward(self, graph: GraphModule) -> Compiled:
-        if self.captured.backward is None:
-            self.captured.backward = self.half(graph, "backward")
+        with self.lock:
+            if self.captured.backward is None:
+                self.captured.backward = self.half(graph, "backward")
         return self.captured.backward.compiled
 
     def half(self, graph: GraphModule, stage: str) -> Half:
@@ -102,8 +127,11 @@ class Compilation:
         if self.captured.runtime:
             return None
         if backward is None:
-            return runtime.inference(forward.compiled, len(inputs))
-        function = runtime.training(forward.compiled, lambda: self.compile_backward(backward), self.metadata, backward)
+            function = runtime.inference(forward.compiled, len(inputs))
+        else:
+            # The first backward may come while torch traces: within another compiled function, or by compiled autograd.
+            make_backward = torch._dynamo.disable(lambda: self.compile_backward(backward))
+            function = runtime.training(forward.compiled, make_backward, self.metadata, backward)
         if function is None:
             self.captured.runtime = "the backward takes more than the forward gives"
         return function

@@ -109,5 +109,8 @@ def cache() -> Path:
     """The folder in FOURFOLD_CACHE, which later processes read too, or one that goes with this process."""
     chosen = os.environ.get(CACHE, "")
     folder = Path(chosen) if chosen else Path(own_folder().name)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{CACHE} is {chosen}, where no folder can be made: {error}") from None
     return folder

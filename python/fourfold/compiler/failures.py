@@ -8,6 +8,8 @@ import warnings
 import torch
 from torch.fx import Node
 
+from fourfold.compiler.views import same
+
 SWITCH = "FOURFOLD_STRICT"
 # What a program reads need not lie in memory as it was traced.
 RESHAPES = dict.fromkeys((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default), torch.reshape)
@@ -73,7 +75,19 @@ class Eagerly:
             if now in known or missing:
                 stack.extend(missing) if now not in known else stack.pop()
                 continue
-            args, kwargs = torch.fx.map_arg((now.args, now.kwargs), known.__getitem__)
-            known[now] = RESHAPES.get(now.target, now.target)(*args, **kwargs)
+            known[now] = self.size(now, known) if now.op == "placeholder" else self.called(now, known)
             stack.pop()
         return known[node]
+
+    def called(self, node: Node, known: dict[Node, object]) -> object:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        return RESHAPES.get(node.target, node.target)(*args, **kwargs)
+
+    def size(self, wanted: Node, known: dict[Node, object]) -> object:
+        """A number that only views read: a program has it from its inputs."""
+        for given in self.built.inputs:
+            fake = given.meta["val"]
+            for dim, size in enumerate(fake.shape if isinstance(fake, torch.Tensor) else ()):
+                if same(size, wanted.meta["val"]):
+                    return known[given].shape[dim]
+        raise AssertionError(f"{wanted} is the size of none of the program's inputs")

@@ -23,6 +23,8 @@ class Options:
     @classmethod
     def of(cls, given: Mapping[str, object] | None) -> Options:
         """Raises ValueError for a name that is none of these, TypeError for a value of another type."""
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"fourfold: expected options to be a dict, but got {given!r}")
         known = {field.name: field for field in fields(cls)}
         for name, value in (given or {}).items():
             if name not in known:

@@ -27,6 +27,7 @@ class Captured:
     graph: GraphModule
     forward: Half | None = None
     backward: Half | None = None
+    copied: int = 0  # how many of the forward's results, the first, torch copies into inputs that are changed in place
     runtime: str = ""  # why torch's own runtime runs the two; nothing where ours does
     seconds: dict[str, float] = field(default_factory=dict)  # of differentiate, forward, backward
 
