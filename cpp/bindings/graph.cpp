@@ -122,7 +122,9 @@ PyObject* make_graph_type() {
 
 std::shared_ptr<const CompiledGraph> graph_of(PyObject* object) {
   TORCH_CHECK_TYPE(Py_TYPE(object) == graph_type, "expected a Graph, but got ", Py_TYPE(object)->tp_name);
-  return *reinterpret_cast<Graph*>(object)->graph;
+  const Graph& graph = *reinterpret_cast<Graph*>(object);
+  TORCH_CHECK_TYPE(graph.graph != nullptr, "expected a Graph that was made of a function");
+  return *graph.graph;
 }
 
 void ProgramStep::run(Values& values) const {

@@ -126,11 +126,25 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   const char* name = "fourfold_program";
   Py_ssize_t length = 0;
   if (!PyArg_ParseTuple(given, "s#|s", &text, &length, &name)) return -1;
-  self.vectorcall = call;
+  if (self.program != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "program: expected to be made once");
+    return -1;
+  }
   self.program = fourfold_program_new(text, length);
-  if (self.program == nullptr) PyErr_SetString(PyExc_ValueError, fourfold_program_error());
+  if (self.program == nullptr) {
+    PyErr_SetString(PyExc_ValueError, fourfold_program_error());
+    return -1;
+  }
+  self.vectorcall = call;
   self.name = new std::string(name);
-  return self.program == nullptr ? -1 : 0;
+  return 0;
+}
+
+// Null, with an error set, for one that was never made.
+fourfold_program* made_program(PyObject* self) {
+  fourfold_program* const program = reinterpret_cast<Program*>(self)->program;
+  if (program == nullptr) PyErr_SetString(PyExc_TypeError, "program: expected one that was made of a text");
+  return program;
 }
 
 void dealloc(PyObject* made) {
@@ -143,8 +157,9 @@ void dealloc(PyObject* made) {
 
 PyObject* source(PyObject* self, PyObject* name) {
   const char* const given = PyUnicode_AsUTF8(name);
-  if (given == nullptr) return nullptr;
-  const char* text = fourfold_program_source(reinterpret_cast<Program*>(self)->program, given);
+  fourfold_program* const program = made_program(self);
+  if (given == nullptr || program == nullptr) return nullptr;
+  const char* text = fourfold_program_source(program, given);
   if (text != nullptr) return PyUnicode_FromString(text);
   PyErr_SetString(PyExc_ValueError, fourfold_program_error());
   return nullptr;
@@ -153,7 +168,9 @@ PyObject* source(PyObject* self, PyObject* name) {
 PyObject* use(PyObject* self, PyObject* address) {
   const void* stages = PyLong_AsVoidPtr(address);
   if (stages == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-  fourfold_program_use(reinterpret_cast<Program*>(self)->program, stages);
+  fourfold_program* const program = made_program(self);
+  if (program == nullptr) return nullptr;
+  fourfold_program_use(program, stages);
   Py_RETURN_NONE;
 }
 
@@ -185,12 +202,19 @@ PyObject* make_program_type() {
 NamedProgram program_of(PyObject* object) {
   TORCH_CHECK_TYPE(Py_TYPE(object) == program_type, "expected a Program, but got ", Py_TYPE(object)->tp_name);
   const Program& self = *reinterpret_cast<const Program*>(object);
+  TORCH_CHECK_TYPE(self.program != nullptr, "program: expected one that was made of a text");
   return {self.program, self.name->c_str()};
 }
 
 void run_program(const NamedProgram& named, const std::vector<const c10::IValue*>& values, std::vector<at::Tensor>& outputs) {
   at::RecordFunction record(at::RecordScope::FUNCTION);
-  if (record.isActive()) record.before(named.name);
+  if (record.isActive()) {
+    std::vector<c10::IValue> shown;
+    if (record.needsInputs()) {
+      for (const c10::IValue* value : values) shown.push_back(*value);
+    }
+    record.before(named.name, c10::ArrayRef<const c10::IValue>(shown.data(), shown.size()));
+  }
   const auto expected = static_cast<size_t>(fourfold_program_inputs(named.program));
   TORCH_CHECK_TYPE(values.size() == expected, "program: expected ", expected, " inputs, but got ", values.size());
   Inputs inputs(expected);

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <ATen/core/ivalue.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <vector>
@@ -17,12 +18,16 @@ inline bool is_value(PyObject* given) {
   return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);
 }
 
-// None becomes nothing. Throws TypeError for what is none of these.
+// None becomes nothing. Throws TypeError for what is none of these, and what Python raises of an integer beyond 64 bits.
 inline c10::IValue value_of(PyObject* given) {
   if (THPVariable_Check(given)) return THPVariable_Unpack(given);
   if (given == Py_None) return {};
   if (PyBool_Check(given)) return given == Py_True;
-  if (PyLong_Check(given)) return static_cast<int64_t>(PyLong_AsLongLong(given));
+  if (PyLong_Check(given)) {
+    const auto number = static_cast<int64_t>(PyLong_AsLongLong(given));
+    if (number == -1 && PyErr_Occurred() != nullptr) throw python_error();
+    return number;
+  }
   TORCH_CHECK_TYPE(PyFloat_Check(given), "expected a tensor or a number, but got ", Py_TYPE(given)->tp_name);
   return PyFloat_AS_DOUBLE(given);
 }

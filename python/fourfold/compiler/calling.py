@@ -49,6 +49,8 @@ class ProgramByAddress:
         held, given = [], []
         for argument, number in zip(arguments, self._numbers, strict=True):
             if number >= 0:
+                if isinstance(argument, int) and not -(2**63) <= argument < 2**63:
+                    raise OverflowError(f"program: expected an integer of 64 bits, but got {argument}")
                 memory = (ctypes.c_int64 * 1)()
                 _NUMBERS[number].from_buffer(memory).value = argument
                 held.append(memory)
