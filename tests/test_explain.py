@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import fourfold
 from fourfold.cli import main
+from fourfold.explaining.running import apart
 from machine import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
@@ -158,6 +159,22 @@ def test_what_is_compiled_stays_compiled() -> None:
     assert len(graphs) == 1
 
 
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin() * 2
+        torch._dynamo.graph_break()
+        return x.cos() + 1
+
+
+@pytest.mark.skipif(apart() == {}, reason="before torch 2.13 what is compiled within a function counts together")
+def test_graph_breaks_within_what_is_called_leave_torchs_limit_alone() -> None:
+    module, seen = Broken(), []
+    for _ in range(3):
+        assert len(fourfold.explain(module, torch.randn(4)).graphs) == 2
+    torch.compile(module, backend=lambda graph, _: seen.append(graph) or graph.forward)(torch.randn(4))
+    assert len(seen) == 2
+
+
 def test_without_a_gradient_there_is_no_backward() -> None:
     explanation = fourfold.explain(lambda x: (x + 1, x.argmax()), torch.randn(4))
     assert explanation.graphs[0].backward is None
@@ -182,6 +199,17 @@ def test_in_place_changes_random_numbers_and_mixed_results() -> None:
         "it draws"
     )
     assert explanation.graphs[0].runtime != "" and "torch's own runtime" in str(explanation)
+
+
+def test_what_torch_copies_into_a_changed_input_is_counted() -> None:
+    half = fourfold.explain(lambda x: x.mul_(2).sin_(), torch.randn(1000)).graphs[0].forward
+    assert (half.bytes_before, half.bytes_after) == (16_000, 16_000)
+    assert [(one.operator, one.count) for one in half.outside] == [("copy_", 1)]
+
+
+def test_views_alone_are_no_operators() -> None:
+    explanation = fourfold.explain(lambda x: x.view(2, 2).t(), torch.randn(4))
+    assert "Forward: no operators" in str(explanation)
 
 
 def test_errors_are_whose_they_are() -> None:

@@ -8,6 +8,8 @@ import random
 import pytest
 import torch
 
+from fourfold import _native
+from fourfold.compiler.calling import Program, ProgramByAddress
 from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise, kind_of, type_of, values
 
 # In float32, units in the last place of the exact result; the operations that are not here are exact.
@@ -191,6 +193,31 @@ def test_axes_together_and_numbers_alone() -> None:
         torch.testing.assert_close(z, (2 * x).view(4, 15))
         assert two.item() == 7
         assert torch.equal(one, torch.ones(3, 4, 5))
+
+
+def test_an_integer_that_no_64_bits_hold() -> None:
+    text = f"{HEAD}axes a=x.0\nx: int64 = input int64 [a]\nn: int64 = number\nz: int64 = add x n\noutput z int64 [a]\n"
+    for road in ROADS:
+        program = road(text)
+        assert program(torch.zeros(2, dtype=torch.int64), -(2**63)).tolist() == [-(2**63)] * 2
+        with pytest.raises(OverflowError):
+            program(torch.zeros(2, dtype=torch.int64), 2**63)
+
+
+@pytest.mark.skipif(Program is ProgramByAddress, reason="this build has no calls compiled for this torch")
+def test_what_was_never_made_or_is_made_again() -> None:
+    unmade = Program.__new__(Program)
+    for use in (lambda: unmade.source("a"), lambda: unmade.use(0), lambda: unmade(torch.ones(1))):
+        with pytest.raises(TypeError):
+            use()
+    text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\noutput x float32 [a]\n"
+    made = Program(text)
+    for again in (text, "no program"):
+        with pytest.raises(TypeError, match="program: expected to be made once"):
+            made.__init__(again)
+    assert made(torch.ones(2)).tolist() == [1, 1]
+    with pytest.raises(TypeError, match="expected a Graph that was made of a function"):
+        _native.module.Compiled(_native.module.Graph.__new__(_native.module.Graph), None, [], [])
 
 
 def test_the_number_of_columns_and_a_kept_row() -> None:

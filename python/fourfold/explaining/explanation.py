@@ -43,9 +43,11 @@ class Half:
 
     @property
     def summary(self) -> str:
+        if not self.operators:
+            return "no operators"
         fused = sum(len(program.operators) for program in self.programs)
         words = f"{plural(self.operators, 'operator')}, {fused} of them in {plural(len(self.programs), 'program')}"
-        if self.operators == fused and fused:
+        if self.operators == fused:
             words = f"{plural(self.operators, 'operator')} in {plural(len(self.programs), 'program')}"
         if self.recomputed:
             words += f"; {self.recomputed} computed again, so that less is kept between forward and backward"

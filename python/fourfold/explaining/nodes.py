@@ -158,8 +158,10 @@ class Reading:
         ]
         return moved(([*node.all_input_nodes], [node]) for node in operators)
 
-    def bytes_after(self) -> int | None:
-        steps = [(list(dict.fromkeys(built.inputs)), built.outputs) for built in self.programs]
+    def bytes_after(self, copied: int) -> int | None:
+        """copied: how many of the results, the first, torch copies into inputs."""
+        steps = [([node], [node]) for node in self.graph.output_node().args[0][:copied]]
+        steps += [(list(dict.fromkeys(built.inputs)), built.outputs) for built in self.programs]
         steps += [([*node.all_input_nodes], [node]) for node in self.run if is_operator(node)]
         return moved(steps)
 

@@ -70,7 +70,11 @@ def graph_of(seen: Seen, place: int | None) -> Graph:
     inputs, kept = forward_inputs(seen), kept_by(captured)
     primals = [node for node in captured.forward.graph.graph.nodes if node.op == "placeholder"]
     forward = half_of(
-        captured.forward, "forward", of, Names(inputs, ["input"] * len(primals), results_of(captured, kept), kept)
+        captured.forward,
+        "forward",
+        of,
+        Names(inputs, ["input"] * len(primals), results_of(captured, kept), kept),
+        captured.copied,
     )
     backward = None
     if captured.backward is not None:
@@ -108,11 +112,13 @@ def results_of(captured: record.Captured, kept: int) -> list[str]:
     return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
 
 
-def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
+def half_of(half: record.Half, name: str, of: str, names: Names, copied: int = 0) -> Half:
     reading = Reading.of(half)
     drawing = Drawing(reading, names)
     programs = tuple(program_of(built, k) for k, built in enumerate(half.compiled.programs))
     outside = outside_of(half, reading)
+    if copied:
+        outside += (Outside("copy_", copied, "torch's runtime writes into an input what it becomes"),)
     operators = [node for built in half.compiled.programs for node in operators_of(built)]
     operators += [node for node in reading.run if is_operator(node)]
     return Half(
@@ -125,7 +131,7 @@ def half_of(half: record.Half, name: str, of: str, names: Names) -> Half:
         len(operators),
         sum(map(is_recomputed, operators)) if name == "backward" else 0,
         reading.bytes_before(name == "backward"),
-        reading.bytes_after(),
+        reading.bytes_after(copied),
         drawing.collapsed,
     )
 
