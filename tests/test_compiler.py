@@ -236,6 +236,41 @@ def test_loops_that_are_longer_than_what_is_computed_again(function: Callable, w
     assert_same(results_of(compiled(function), (x,)), results_of(function, (x,)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "change", [lambda x, b: b.add_(1), lambda x, b: b.zero_(), lambda x, b: b.copy_(0.9 * b + 0.1 * x.detach())]
+)
+def test_an_input_that_is_used_and_then_changed_is_not_computed_with_again(change: Callable, dynamic: bool) -> None:
+    def f(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = x / (b.sin().abs() + 1).sqrt()
+        change(x, b)
+        return y.exp() * x
+
+    arguments = draw(5, 6), draw(5, 6, gradient=False, seed=3)
+    assert_same(results_of(compiled(f, dynamic=dynamic), arguments), results_of(f, arguments))
+
+
+LOW = [-1.0, 1.0, 2.0, 3.0, 0.1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where(x < 0, 0.4, x).eq(0.4),
+        lambda x: x.masked_fill(x < 0, 0.1) >= 0.1,
+        lambda x: x.mul(0).add(0.3) == 0.3,
+        lambda x: x.clamp(min=0.1) > 0.1,
+        lambda x: x.clamp(max=0.7) >= 0.7,
+        lambda x: (x + 0.001).lt(1.0),
+        lambda x: x.exp() > x.exp().float(),
+    ],
+)
+def test_what_is_compared_in_low_precision_is_rounded(function: Callable, dtype: torch.dtype) -> None:
+    x = torch.tensor(LOW, dtype=dtype)
+    assert torch.equal(compiled(function)(x), function(x))
+
+
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "SGD"])
 @pytest.mark.filterwarnings("ignore:.*Profiler record function.*")
 def test_optimizers(name: str) -> None:

@@ -30,7 +30,8 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
     if not forward:
         return
     results = graph.output_node().args[0][:num_fwd_outputs]
-    free = {node for node in forward if node.op in ("placeholder", "get_attr")}
+    changed = changed_inputs(graph)
+    free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
     free |= {node for node in results if isinstance(node, Node)}
     crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
     kept = set(crossing)
@@ -44,7 +45,7 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
         if steps is None:
             continue
         sources = {o for step in steps for o in step.all_input_nodes} - set(steps) - free - kept
-        if sum(map(bytes_of, sources)) <= bytes_of(node):
+        if not sources & changed and sum(map(bytes_of, sources)) <= bytes_of(node):
             kept = (kept - {node}) | sources
             chosen.append(node)
     insert_after = last
@@ -83,6 +84,13 @@ def forward_nodes(graph: Graph) -> dict[Node, None]:
             found.update(dict.fromkeys(pending))
             pending.clear()
     return found
+
+
+def changed_inputs(graph: Graph) -> set[Node]:
+    """Those that the function changes in place: a backward that read one would find what it has become."""
+    results = graph.output_node().meta.get("desc") or ()  # AOTAutograd's descriptions
+    changed = {result.mutated_input for result in results if hasattr(result, "mutated_input")}
+    return {node for node in graph.find_nodes(op="placeholder") if node.meta.get("desc") in changed}
 
 
 def is_fused(node: Node) -> bool:

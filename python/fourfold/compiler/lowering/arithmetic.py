@@ -75,12 +75,13 @@ def _comparison(operation: str) -> Lowering:
 
 
 def _compared(call: Call, x: Argument, dtype: torch.dtype) -> Value:
-    """torch rounds what it compares with low precision."""
+    """torch rounds what it compares in low precision; what is computed within a program is not rounded yet."""
     if dtype not in ROUNDED:
         return call.held(x, dtype)
     if not isinstance(x, Operand):
         return call.held(torch.tensor(x, dtype=dtype).item(), dtype)
-    return call.held(x, dtype) if x.dtype == dtype else call.op(ROUNDED[dtype], call.held(x, dtype))
+    value = call.held(x, dtype)
+    return value if value.op == "input" and x.dtype == dtype else call.op(ROUNDED[dtype], value)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
