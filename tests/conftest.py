@@ -72,3 +72,22 @@ def process_group(tmp_path: Path) -> Iterator[None]:
     yield
     gc.collect()
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails within torch.compile's backend is an error."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+
+
+@pytest.fixture(params=["fourfold", "torch"])
+def whose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who runs a compiled function's forward and backward: our node of autograd, or AOTAutograd's wrappers."""
+    from fourfold import _native
+    from fourfold.compiler import runtime
+
+    if request.param == "torch":
+        monkeypatch.setattr(runtime, "obstacle", lambda *_: "a test asks for torch's runtime")
+    elif _native.module is None:
+        pytest.skip("this build has no calls compiled for this torch")
+    return request.param

@@ -16,6 +16,7 @@ from compiler_operators import ENTRIES, LEFT, WORSE, OpInfo, SampleInput, chosen
 from compiler_samples import Problem, expect_as_eager
 from fourfold.compiler.program import KINDS
 
+pytestmark = pytest.mark.usefixtures("strict")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
 # How many samples of an entry are looked at: in float32, and in each other dtype.
 MOST, FEW, MANY = 2, 1, 6
@@ -58,11 +59,6 @@ def reference_inputs(entry: OpInfo, dtype: torch.dtype, has_gradient: bool) -> l
 
 def is_fused(problem: Problem) -> bool:
     return bool(problem.compiled()[1].forward.compiled.programs)
-
-
-@pytest.fixture(autouse=True)
-def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental", "ignore:Casting complex values to real")

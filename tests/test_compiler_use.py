@@ -1,0 +1,257 @@
+"""torch.compile(backend="fourfold"): options, failures, and what torch's tools show of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from operator import attrgetter
+
+import pytest
+import torch
+from torch import nn
+
+import fourfold
+from compiled import assert_same, compiled, draw, programs_of, results_of
+from fourfold.compiler import failures, lowering, runtime
+from fourfold.compiler.backend import backend
+from fourfold.compiler.calling import Program
+from fourfold.compiler.fusion import Fusion
+from fourfold.compiler.record import Record
+from machine import ROOT
+
+pytestmark = [
+    pytest.mark.usefixtures("strict"),
+    pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
+    # torch's own, where it captures what follows a graph break.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+WITH_OURS = fourfold._native.module is not None
+
+
+@pytest.mark.parametrize("options", [None, {}, {"reductions": False}, {"min_elements": 10**6}, {"trace": True}])
+def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None:
+    record = Record()
+    torch._dynamo.reset()
+    call = torch.compile(
+        lambda x: torch.softmax(x * 2, -1), backend=lambda *a: backend(*a, options=options, record=record)
+    )
+    x = draw(4, 6, gradient=False)
+    with caplog.at_level(logging.INFO, logger="fourfold.compiler"):
+        torch.testing.assert_close(call(x), torch.softmax(x * 2, -1))
+    graph = record.captured[0].forward.compiled
+    reasons = set(graph.left.values())
+    assert len(graph.programs) == (0 if options == {"min_elements": 10**6} else 1)
+    assert reasons == ({"fewer than 1000000 elements"} if options == {"min_elements": 10**6} else set())
+    assert ("aten._softmax" in graph.source) == (options in ({"reductions": False}, {"min_elements": 10**6}))
+    assert ("fourfold program 1" in caplog.text) == (options == {"trace": True})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"fuse": True}, "fourfold: expected an option of min_elements, reductions, .*, but got 'fuse'"),
+        ({"reductions": 1}, "fourfold: expected option reductions to be True or False, but got 1"),
+        ("fast", "fourfold: expected options to be a dict, but got 'fast'"),
+        ({"min_elements": -1}, "fourfold: expected option min_elements to be a number of at least 0, but got -1"),
+        ({"min_elements": True}, "fourfold: expected option min_elements to be a number of at least 0, but got True"),
+    ],
+)
+def test_options_that_there_are_not(options: dict, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence):
+        compiled(torch.sin, options=options)(torch.ones(3))
+
+
+def test_modes_are_inductors() -> None:
+    with pytest.raises(Exception, match="fourfold: expected no mode, which other backends have; see options"):
+        compiled(torch.sin, mode="reduce-overhead")(torch.ones(3))
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowering with a fault."""
+
+    def fault(call: object, x: object) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setitem(lowering.POINTWISE, torch.ops.aten.sin.default, fault)
+    monkeypatch.setattr(failures, "_reported", set())
+
+
+@pytest.mark.usefixtures("failing")
+def test_an_internal_failure_leaves_the_group_to_torch_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    x = draw(4, gradient=False)
+    with pytest.warns(
+        RuntimeWarning, match="could not compute aten.sin.default in a program, and leaves it to torch"
+    ) as seen:
+        torch.testing.assert_close(compiled(lambda x: x.sin() + 1)(x), x.sin() + 1)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(lambda x: x.sin() * 2)(x), x.sin() * 2)
+
+
+def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(Fusion, "merge_neighbours", lambda self, graph: ()[7])
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    x = draw(4, 18)
+    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: IndexError"):
+        got = results_of(compiled(lambda x: x.sin().sum(0), record), (x,))
+    assert_same(got, results_of(lambda x: x.sin().sum(0), (x,)))
+    assert programs_of(record) == 0
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    with pytest.raises(Exception, match="tuple index out of range"):
+        compiled(lambda x: x.sin().sum(0))(x)
+
+
+def test_sums_of_what_has_no_dimensions() -> None:
+    x = draw()
+    for dims in (0, -1, ()):
+        got = compiled(lambda x, dims=dims: x.sin().sum(dims))(x)
+        torch.testing.assert_close(got, x.sin())
+
+
+@pytest.mark.usefixtures("failing")
+def test_an_internal_failure_is_an_error_where_that_is_asked_for() -> None:
+    with pytest.raises(Exception, match="a fault of ours"):
+        compiled(lambda x: x.sin() + 1)(torch.ones(3))
+
+
+@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    call = compiled(lambda x: torch.cat([x.sin() + 1, x.view(-1)]), record)
+    x = draw(4, gradient=False)
+    call(x)
+    run = road(record.captured[0].forward.compiled)
+    given = [x.double()]
+    with pytest.warns(RuntimeWarning, match="leaves it to torch: ValueError: program: expected"):
+        (got,) = run(given)
+    assert given == []
+    torch.testing.assert_close(got, torch.cat([x.double().sin() + 1, x.double()]))
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    with pytest.raises(ValueError, match="program: expected another dtype"):
+        run([x.double()])
+
+
+@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is drawn nor what is changed in place."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+
+    def function(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        n.bernoulli_(0.5)
+        return (n @ n) + x.sin()
+
+    x, n = draw(4, gradient=False), draw(4, gradient=False)
+    with torch.no_grad():
+        compiled(function, record)(n, x)
+    run = road(record.captured[0].forward.compiled)
+    torch.manual_seed(1)
+    expected = torch.empty(4).bernoulli_(0.5)
+    number = torch.rand(1)
+    torch.manual_seed(1)
+    with pytest.warns(RuntimeWarning, match="leaves it to torch"):
+        results = run([n, x.double()])
+    assert torch.equal(torch.rand(1), number)
+    torch.testing.assert_close(results[-1], expected @ expected + x.double().sin())
+    torch.testing.assert_close(n if len(results) == 1 else results[0], expected)
+
+
+def test_strictness_is_1_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "yes")
+    with pytest.raises(Exception, match="FOURFOLD_STRICT is yes; set it to 1"):
+        compiled(torch.sin)(torch.ones(3))
+
+
+def run_python(code: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout + run.stderr
+
+
+def test_the_name_works_without_importing_fourfold_and_loads_nothing_of_inductor() -> None:
+    """Beyond what aot_eager loads."""
+    code = (
+        "import sys, torch\n"
+        "assert 'fourfold' in torch._dynamo.list_backends()\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "torch.compile(lambda x: x.sin() + 1, backend='{}')(x).sum().backward()\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('torch._inductor', 'sympy.', 'networkx'))))\n"
+    )
+    ours, theirs = (set(run_python(code.format(name)).split()) for name in ("fourfold", "aot_eager"))
+    assert ours <= theirs
+
+
+def test_importing_fourfold_loads_no_compiler() -> None:
+    run_python("import sys, fourfold; assert not {'torch._dynamo', 'fourfold.compiler'} & set(sys.modules)")
+
+
+def test_torchs_logs_show_the_graphs() -> None:
+    code = "import torch; torch.compile(lambda x: x.sin() + 1, backend='fourfold')(torch.ones(3))"
+    assert "torch.ops.aten.sin.default" in run_python(code, TORCH_LOGS="aot_graphs")
+
+
+def test_profilers_show_programs_by_name() -> None:
+    call = compiled(lambda x: x.sin() * 2 + 1)
+    x = draw(1000)
+    call(x).sum().backward()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        call(x).sum().backward()
+    names = {event.name: event.input_shapes for event in profile.events()}
+    assert "fourfold_sin_mul_add" in names
+    if WITH_OURS:
+        assert names["fourfold_sin_mul_add"] == [[1000]]
+    assert any(name.startswith("fourfold_") and "cos" in name for name in names)
+
+
+def test_stances_and_what_is_disabled() -> None:
+    record = Record()
+
+    @torch.compiler.disable
+    def left(x: torch.Tensor) -> torch.Tensor:
+        assert not torch.compiler.is_compiling()
+        return x + 1
+
+    call = compiled(lambda x: left(x.sin()).cos(), record)
+    x = draw(4, gradient=False)
+    torch.testing.assert_close(call(x), (x.sin() + 1).cos())
+    assert len(record.captured) == 2
+    with torch.compiler.set_stance("force_eager"):
+        torch.testing.assert_close(call(draw(5, 5, gradient=False)), (draw(5, 5, gradient=False).sin() + 1).cos())
+    assert len(record.captured) == 2
+
+
+def test_dynamos_own_explanation() -> None:
+    torch._dynamo.reset()
+    assert torch._dynamo.explain(lambda x: x.sin() + 1)(torch.ones(3)).graph_count == 1
+
+
+def test_a_compiled_module_is_exported() -> None:
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="fourfold")
+    x = draw(2, 4, gradient=False)
+    expected = model(x)
+    exported = torch.export.export(model, (x,), strict=False)
+    torch.testing.assert_close(exported.module()(x), expected)
+
+
+def test_a_named_program_is_a_callable() -> None:
+    program = Program("fourfold program 1\naxes\nx: float32 = number\noutput x float32 []\n", "a_name")
+    assert program(2.5).item() == 2.5
