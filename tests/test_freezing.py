@@ -142,8 +142,91 @@ def test_nested_and_repeated() -> None:
     with fourfold.frozen(model):
         fourfold.unfreeze(model)
         assert not is_frozen(model["a"])
+    assert not any(is_frozen(module) for module in model.modules())  # which freeze had held before the block, too
     fourfold.unfreeze(fourfold.unfreeze(model))
-    assert not any(is_frozen(module) for module in model.modules())
+
+
+def test_blocks_that_end_in_the_order_of_their_beginning() -> None:
+    gru = KINDS["GRU"]()
+    first_block, second_block = fourfold.frozen(gru), fourfold.frozen(gru)
+    first_block.__enter__()
+    second_block.__enter__()
+    first_block.__exit__(None, None, None)
+    assert is_frozen(gru)
+    second_block.__exit__(None, None, None)
+    assert not is_frozen(gru)
+    before = stream(gru)
+    UNSEEN["data"](gru)
+    assert torch.equal(stream(gru), current(gru)) and not torch.equal(stream(gru), before)
+
+
+def test_blocks_on_a_model_and_on_a_part_of_it() -> None:
+    model = nn.ModuleDict({"a": KINDS["GRU"](), "b": KINDS["LSTM"]()})
+    whole, part = fourfold.frozen(model), fourfold.frozen(model["a"])
+    whole.__enter__()
+    part.__enter__()
+    whole.__exit__(None, None, None)
+    assert is_frozen(model["a"]) and not is_frozen(model["b"])
+    part.__exit__(None, None, None)
+    assert not is_frozen(model["a"])
+
+
+def test_a_block_frees_what_it_froze_although_the_model_changed() -> None:
+    model = nn.ModuleDict({"a": KINDS["GRU"]()})
+    with fourfold.frozen(model):
+        replaced, model["a"] = model["a"], KINDS["GRU"]()
+    assert not is_frozen(replaced) and not is_frozen(model["a"])
+
+
+def test_freeze_and_unfreeze_inside_blocks() -> None:
+    gru = KINDS["GRU"]()
+    with fourfold.frozen(gru):
+        fourfold.freeze(gru)
+    assert is_frozen(gru)
+    with fourfold.frozen(gru):
+        with fourfold.frozen(gru):
+            fourfold.unfreeze(gru)
+            assert not is_frozen(gru)
+        assert not is_frozen(gru)
+        fourfold.freeze(gru)  # the block is over for it, and ends nothing of this
+    assert is_frozen(gru)
+    fourfold.unfreeze(gru)
+    with fourfold.frozen(gru):
+        with torch.no_grad():
+            gru.weight_hh_l0.mul_(0.5)
+        with fourfold.frozen(gru):  # packs anew
+            torch.testing.assert_close(stream(gru), current(gru))
+        torch.testing.assert_close(stream(gru), current(gru))
+    assert not is_frozen(gru)
+
+
+def test_blocks_of_two_threads() -> None:
+    model = nn.ModuleDict({"a": KINDS["GRU"](), "b": KINDS["LSTM"]()})
+    wanted = stream(model["a"])
+    errors: list[Exception] = []
+    entered = threading.Barrier(2)
+
+    def work(ends_first: bool, ended: threading.Event) -> None:
+        try:
+            with fourfold.frozen(model):
+                entered.wait(60)
+                if not ends_first:
+                    assert ended.wait(60) and is_frozen(model["a"])
+                torch.testing.assert_close(stream(model["a"]), wanted)
+            ended.set()
+            for _ in range(200):
+                with fourfold.frozen(model["a"]):
+                    assert is_frozen(model["a"])
+        except Exception as error:
+            errors.append(error)
+
+    ended = threading.Event()
+    threads = [threading.Thread(target=work, args=(ends_first, ended)) for ends_first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and not any(is_frozen(module) for module in model.modules())
 
 
 def test_optimize_keeps_nothing_and_restore_forgets() -> None:
@@ -190,15 +273,36 @@ def test_what_cannot_be_frozen() -> None:
     gru.bias_ih_l0 = nn.Parameter(gru.bias_ih_l0.detach().as_subclass(Own))
     with pytest.raises(ValueError, match=r"to be plain parameters, but bias_ih_l0 is a (Own|Parameter)"):
         fourfold.freeze(gru)
+    for wrong in (3, None, [gru]):
+        with pytest.raises(
+            TypeError, match=f"unfreeze: expected model to be a torch.nn.Module, but got {type(wrong).__name__}"
+        ):
+            fourfold.unfreeze(wrong)
 
 
-def test_weights_of_inference_mode_and_shared_memory() -> None:
+def test_weights_made_in_inference_mode_are_refused() -> None:
+    """torch counts no writes to them."""
     with torch.inference_mode():
         made = KINDS["GRU"]()
+    model = nn.Sequential(KINDS["GRU"](), made)
+    pointed = KINDS["GRU"]()
+    pointed.weight_ih_l0.data = made.weight_ih_l0
+    for module in (made, model, pointed):
+        with pytest.raises(
+            ValueError, match="but weight_ih_l0 was made in inference mode, where torch counts no writes"
+        ):
+            fourfold.freeze(module)
+    assert not is_frozen(model[0])
+    assigned = fourfold.freeze(KINDS["GRU"]().requires_grad_(False))
+    assigned.load_state_dict(made.state_dict(), assign=True)
+    with pytest.raises(RuntimeError, match="but weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0 changed"):
+        stream(assigned)
+
+
+def test_weights_in_shared_memory() -> None:
     shared = KINDS["GRU"]().share_memory()
-    for module in (made, shared):
-        wanted = stream(module)
-        torch.testing.assert_close(stream(fourfold.freeze(module)), wanted)
+    wanted = stream(shared)
+    torch.testing.assert_close(stream(fourfold.freeze(shared)), wanted)
 
 
 def test_copies_have_no_prepacked_weights() -> None:

@@ -3,6 +3,7 @@ nothing is kept: a call reads the weights as they are."""
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -42,12 +43,17 @@ class _Copy(NamedTuple):
 
 
 class _Frozen:
-    """A module's copies. ``steps``: how many optimisers' steps had been seen when they were last compared."""
+    """A module's copies.
 
-    def __init__(self, copies: list[_Copy]) -> None:
+    steps: how many optimisers' steps had been seen when the copies were last compared with the weights.
+    holders: who wants the module frozen: ``freeze``, and each ``frozen`` block by an object of its own.
+    """
+
+    def __init__(self, copies: list[_Copy], steps: int) -> None:
         self.copies = copies
         self.prepacked = [copy.prepacked for copy in copies]
-        self.steps = _steps.seen
+        self.steps = steps
+        self.holders: set[object] = set()
 
 
 class _Steps:
@@ -65,6 +71,9 @@ _steps = _Steps()
 _watch_steps = functools.cache(lambda: register_optimizer_step_post_hook(_steps.note))
 # Beside the modules and not in them: a copy of a module, pickled or deep, has none of it.
 _frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
+# Of changes to _frozen and to holders. Reentrant: a generator's frozen block may end in the midst of another's change.
+_lock = threading.RLock()
+_BY_FREEZE = object()
 
 
 def freeze(model: Model) -> Model:
@@ -72,7 +81,8 @@ def freeze(model: Model) -> Model:
 
     Calls without gradient then read the prepacked weights, which makes calls of few steps cheaper, until
     :func:`unfreeze`. It costs the memory of a second copy. Calls with gradient, under autocast, compiled, exported or
-    transformed by torch.func read the weights themselves. Freezing once more packs anew.
+    transformed by torch.func read the weights themselves. Freezing once more packs anew. Inside a :func:`frozen` block
+    it makes the declaration outlast the block.
 
     Args:
         model: a module that holds some of :class:`fourfold.nn.LSTM`, ``GRU``, ``LLTM``, ``LSTMCell`` and ``GRUCell``,
@@ -83,11 +93,20 @@ def freeze(model: Model) -> Model:
 
     Raises:
         TypeError: model is no torch.nn.Module.
-        ValueError: there is no such layer, or one's weights are computed (parametrized) or of a tensor subclass.
+        ValueError: there is no such layer, or one's weights are computed (parametrized), of a tensor subclass, or made
+            in inference mode, where torch counts no writes.
         RuntimeError: later, by a call of a frozen layer that finds its weights changed: replaced, written in place,
-            moved, or stepped by an optimiser. Writes that torch does not see (through ``.data`` or numpy, collectives)
-            are not found; who writes so must not freeze.
+            moved, or stepped by an optimiser. Writes that torch does not count are not found, and models that are
+            written so must not be frozen: writes through ``.data``, NumPy, collectives, ``UntypedStorage.copy_``,
+            functional fused optimisers and ``torch.autograd._unsafe_preserve_version_counter``, and writes of another
+            process after ``share_memory_``.
     """
+    _hold(model, _BY_FREEZE)
+    return model
+
+
+def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
+    """Packs a model's layers; returns those that are frozen now."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"freeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
     layers = [module for module in model.modules() if isinstance(module, Freezable)]
@@ -96,7 +115,8 @@ def freeze(model: Model) -> Model:
             f"freeze: expected a model with recurrent layers of fourfold.nn, but {type(model).__name__} has none; "
             "fourfold.optimize puts them in the place of torch.nn's"
         )
-    made = {module: _Frozen(copies) for module in layers if (copies := _copies_of(module))}
+    steps = _steps.seen  # before the copies are made, as their marks are
+    made = {module: _Frozen(copies, steps) for module in layers if (copies := _copies_of(module))}
     if not made:
         device = next(layers[0].parameters()).device
         raise ValueError(
@@ -104,39 +124,59 @@ def freeze(model: Model) -> Model:
             "leave a model on this device unfrozen"
         )
     _watch_steps()
-    for module, frozen in made.items():
-        _frozen[module] = frozen
-    return model
+    with _lock:
+        for module, kept in made.items():
+            if (before := _frozen.get(module)) is not None:
+                kept.holders = before.holders
+            kept.holders.add(holder)
+            _frozen[module] = kept
+    return list(made)
 
 
 def unfreeze(model: Model) -> Model:
-    """Ends what :func:`freeze` began: the prepacked weights are forgotten, and calls read the weights as they are.
+    """Ends what :func:`freeze` and :func:`frozen` began: the prepacked weights are forgotten, and calls read the
+    weights as they are. For these layers, :func:`frozen` blocks that are open, in any thread, end too.
 
     Args:
         model: the model, or a part of it. What is not frozen stays so.
 
     Returns:
         model.
+
+    Raises:
+        TypeError: model is no torch.nn.Module.
     """
-    for module in model.modules():
-        _frozen.pop(module, None)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"unfreeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
+    modules = list(model.modules())
+    with _lock:
+        for module in modules:
+            _frozen.pop(module, None)
     return model
 
 
 @contextlib.contextmanager
 def frozen(model: Model) -> Iterator[Model]:
-    """:func:`freeze` for the time of a ``with`` block. Layers that were frozen before stay so after it.
+    """:func:`freeze` for the time of a ``with`` block.
+
+    Blocks may overlap, in one thread or in several, for the same layers or for parts of a model: a layer is unfrozen
+    when the last block that holds it ends, unless :func:`freeze` declared it constant too. Each block packs anew when
+    it begins.
 
     Args, Raises:
         As in :func:`freeze`.
     """
-    before = {module: _frozen[module] for module in model.modules() if module in _frozen}
-    freeze(model)
+    holder = object()
+    modules = _hold(model, holder)
     try:
         yield model
     finally:
-        unfreeze(model)
-        _frozen.update(before)
+        with _lock:
+            for module in modules:
+                if (kept := _frozen.get(module)) is not None:
+                    kept.holders.discard(holder)
+                    if not kept.holders:
+                        _frozen.pop(module, None)
 
 
 def prepacked_weights(
@@ -165,11 +205,12 @@ def prepacked_weights(
     if _steps.marked:
         _steps.marked = False
         _steps.seen += 1
-    if kept.steps != _steps.seen:
+    seen = _steps.seen  # before the weights are compared: another thread may see a step meanwhile
+    if kept.steps != seen:
         for copy in kept.copies:
             if not torch.equal(copy.prepacked, _prepack(module, copy.parameters)):
                 _refuse(module, copy, ())
-        kept.steps = _steps.seen
+        kept.steps = seen
     return kept.prepacked
 
 
@@ -182,16 +223,23 @@ def _copies_of(module: Any) -> list[_Copy]:
         if not all(p.is_cpu for p in tensors):
             return []
         for name, p in zip(names, parameters, strict=True):
-            if p is not None and (type(p) not in (Tensor, nn.Parameter) or name not in module._parameters):
-                what = "is computed in each call" if name not in module._parameters else f"is a {type(p).__name__}"
+            if p is not None and (wrong := _why_not_plain(module, name, p)):
                 raise ValueError(
-                    f"freeze: expected {type(module).__name__}'s weights to be plain parameters, but {name} {what}; "
+                    f"freeze: expected {type(module).__name__}'s weights to be plain parameters, but {name} {wrong}; "
                     "freeze the other layers by themselves"
                 )
         marks = _marks(parameters)  # before the copy is made: a change meanwhile is found
         storages = tuple(p.untyped_storage() for p in tensors)
         copies.append(_Copy(names, parameters, storages, marks, _prepack(module, parameters)))
     return copies
+
+
+def _why_not_plain(module: nn.Module, name: str, parameter: Tensor) -> str | None:
+    if name not in module._parameters:
+        return "is computed in each call"
+    if type(parameter) not in (Tensor, nn.Parameter):
+        return f"is a {type(parameter).__name__}"
+    return "was made in inference mode, where torch counts no writes" if parameter.is_inference() else None
 
 
 def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
