@@ -15,6 +15,7 @@ namespace fourfold::bindings {
 PyObject* make_program_type();
 PyObject* make_graph_type();
 PyObject* make_compiled_type();
+PyObject* make_frozen_type();
 
 // A program with the name that profilers show.
 struct NamedProgram {

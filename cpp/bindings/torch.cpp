@@ -250,7 +250,8 @@ int fill(PyObject* module) {
   const int failed = add("Call", PyType_FromSpec(&call_spec));
   if (failed != 0 || add("Program", fourfold::bindings::make_program_type()) != 0) return -1;
   if (add("Graph", fourfold::bindings::make_graph_type()) != 0) return -1;
-  return add("Compiled", fourfold::bindings::make_compiled_type());
+  if (add("Compiled", fourfold::bindings::make_compiled_type()) != 0) return -1;
+  return add("Frozen", fourfold::bindings::make_frozen_type());
 }
 
 PyMethodDef methods[] = {

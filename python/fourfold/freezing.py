@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fourfold import _native
+
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
@@ -26,10 +28,12 @@ class Freezable:
     """A module whose weights :func:`freeze` can pack.
 
     _operator: the function for one layer and direction. _all_weights: the names of the parameters of each.
+    _read_by_calls: the names of the attributes that calls read beside them.
     """
 
     _operator: Callable[..., tuple]
     _all_weights: Sequence[Sequence[str]]
+    _read_by_calls: Sequence[str]
 
 
 class _Copy(NamedTuple):
@@ -47,13 +51,15 @@ class _Frozen:
 
     steps: how many optimisers' steps had been seen when the copies were last compared with the weights.
     holders: who wants the module frozen: ``freeze``, and each ``frozen`` block by an object of its own.
+    run: does a whole call in C++; None where there is no C++ for this torch, or the module is not as its class made it.
     """
 
-    def __init__(self, copies: list[_Copy], steps: int) -> None:
+    def __init__(self, module: Any, copies: list[_Copy], steps: int) -> None:
         self.copies = copies
         self.prepacked = [copy.prepacked for copy in copies]
         self.steps = steps
         self.holders: set[object] = set()
+        self.run = _run_of(module, copies)
 
 
 class _Steps:
@@ -71,6 +77,7 @@ _steps = _Steps()
 _watch_steps = functools.cache(lambda: register_optimizer_step_post_hook(_steps.note))
 # Beside the modules and not in them: a copy of a module, pickled or deep, has none of it.
 _frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
+_any_frozen = _frozen.data  # which every call asks first: its truth costs less than the weak dictionary's
 # Of changes to _frozen and to holders. Reentrant: a generator's frozen block may end in the midst of another's change.
 _lock = threading.RLock()
 _BY_FREEZE = object()
@@ -116,7 +123,7 @@ def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
             "fourfold.optimize puts them in the place of torch.nn's"
         )
     steps = _steps.seen  # before the copies are made, as their marks are
-    made = {module: _Frozen(copies, steps) for module in layers if (copies := _copies_of(module))}
+    made = {module: _Frozen(module, copies, steps) for module in layers if (copies := _copies_of(module))}
     if not made:
         device = next(layers[0].parameters()).device
         raise ValueError(
@@ -179,6 +186,16 @@ def frozen(model: Model) -> Iterator[Model]:
                         _frozen.pop(module, None)
 
 
+def run_frozen(module: Freezable, input: Any, hx: Any) -> Any:
+    """A frozen module's call in C++, which looks at all that :func:`prepacked_weights` looks at. None for calls that it
+    leaves to Python: because they read the weights themselves, have to raise, or are not common."""
+    if not _any_frozen or (kept := _frozen.get(module)) is None:
+        return None
+    if kept.run is None or _steps.marked or kept.steps != _steps.seen:
+        return None
+    return kept.run(module.__dict__, input, hx)
+
+
 def prepacked_weights(
     module: nn.Module, parameters: Sequence[Sequence[Tensor | None]], x: Tensor
 ) -> list[Tensor] | None:
@@ -186,7 +203,7 @@ def prepacked_weights(
 
     parameters: each layer's, as the call would otherwise read them.
     """
-    if _is_compiling() or not _frozen or (kept := _frozen.get(module)) is None:
+    if _is_compiling() or not _any_frozen or (kept := _frozen.get(module)) is None:
         return None
     if (
         _is_grad_enabled()
@@ -240,6 +257,20 @@ def _why_not_plain(module: nn.Module, name: str, parameter: Tensor) -> str | Non
     if type(parameter) not in (Tensor, nn.Parameter):
         return f"is a {type(parameter).__name__}"
     return "was made in inference mode, where torch counts no writes" if parameter.is_inference() else None
+
+
+def _run_of(module: Any, copies: list[_Copy]) -> Callable[..., Any] | None:
+    own = vars(module)
+    if _native.module is None or not all(name in own for name in module._read_by_calls):
+        return None
+    attributes = {name: own[name] for name in module._read_by_calls}
+    if attributes.get("dropout", 0) > 0 and module.num_layers > 1:
+        attributes["training"] = False
+    kept = [(copy.names, copy.parameters, copy.marks, copy.prepacked) for copy in copies]
+    name = f"fourfold::{module._operator.__name__}"
+    is_cell = "num_layers" not in attributes
+    batch_first, bidirectional = (attributes.get(name, False) for name in ("batch_first", "bidirectional"))
+    return _native.module.Frozen(name, attributes, kept, is_cell, batch_first, bidirectional)
 
 
 def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:

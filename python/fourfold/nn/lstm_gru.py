@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
-from fourfold.freezing import Freezable, prepacked_weights
+from fourfold.freezing import Freezable, prepacked_weights, run_frozen
 from fourfold.nn.checks import expect_pair
 from fourfold.nn.recurrent import Layers, tensors_of
 
@@ -156,8 +156,11 @@ class _Cell(Freezable):
     _name: str
     _states: tuple[str, ...]
     _all_weights = (CELL_NAMES,)
+    _read_by_calls = ("input_size", "hidden_size")
 
     def _forward(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
+        if not _is_compiling() and (results := run_frozen(self, input, states)) is not None:
+            return results
         dim = input.dim()
         if dim not in (1, 2):
             raise ValueError(f"{self._name}: Expected input to be 1D or 2D, got {dim}D instead")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from fourfold.freezing import Freezable, prepacked_weights
+from fourfold.freezing import Freezable, prepacked_weights, run_frozen
+
+_is_compiling = torch.compiler.is_compiling
 
 
 def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
@@ -31,6 +33,7 @@ class Layers(Freezable):
 
     _name: str
     _state_count = 2
+    _read_by_calls = ("input_size", "hidden_size", "num_layers", "bidirectional", "batch_first", "dropout")
 
     def _state_shape(self, batch: Any) -> tuple[Any, ...]:
         return self.num_layers * (2 if self.bidirectional else 1), batch, self.hidden_size
@@ -38,6 +41,8 @@ class Layers(Freezable):
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
     ) -> tuple:
+        if reset is None and not _is_compiling() and (results := run_frozen(self, input, hx)) is not None:
+            return results
         parameters = [tensors_of(self, names) for names in self._all_weights]
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, reset, parameters)

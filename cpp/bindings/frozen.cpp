@@ -1,0 +1,358 @@
+// A frozen module's calls without gradient. Of a step of batch 1, Python's share is several times the kernel's.
+#include <Python.h>
+#include <structmember.h>
+
+#include <ATen/Functions.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "program.h"
+#include "values.h"
+
+namespace fourfold::bindings {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using torch::jit::Stack;
+
+// A parameter, or a bias that a module lacks, and what was read of it before it was packed.
+struct Parameter {
+  pybind11::object name;
+  pybind11::object object;  // alive, so that its address is nobody else's
+  const c10::TensorImpl* tensor = nullptr;  // or null
+  const void* data = nullptr;
+  int64_t version = 0;
+
+  bool is_in(PyObject* parameters) const {
+    if (PyDict_GetItemWithError(parameters, name.ptr()) != object.ptr()) return false;
+    if (tensor == nullptr) return true;
+    c10::TensorImpl* const now = THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl();
+    return now == tensor && now->data() == data && !now->is_inference() &&
+           static_cast<int64_t>(now->version_counter().current_version()) == version;
+  }
+};
+
+// One layer in one direction. arguments: the operator's, but for the input and the states, which come first.
+struct Layer {
+  std::vector<Parameter> parameters;
+  Stack arguments;
+};
+
+struct Calls {
+  c10::OperatorHandle op;
+  // Attributes that the module has to have still.
+  std::vector<std::pair<pybind11::object, pybind11::object>> attributes;
+  std::vector<Layer> layers;
+  bool is_cell;
+  bool batch_first;
+  size_t states;
+  int64_t directions;
+  int64_t input_size;
+  int64_t hidden_size;
+  c10::ScalarType dtype;
+
+  int64_t count() const { return static_cast<int64_t>(layers.size()); }
+
+  // Whether the module's __dict__ holds what it held when its weights were packed.
+  bool is_as_it_was(PyObject* module) const {
+    for (const auto& [name, value] : attributes) {
+      if (PyDict_GetItemWithError(module, name.ptr()) != value.ptr()) return false;
+    }
+    static PyObject* const key = PyUnicode_InternFromString("_parameters");
+    PyObject* const parameters = PyDict_GetItemWithError(module, key);
+    if (parameters == nullptr || !PyDict_CheckExact(parameters)) return false;
+    for (const Layer& layer : layers) {
+      for (const Parameter& parameter : layer.parameters) {
+        if (!parameter.is_in(parameters)) return false;
+      }
+    }
+    return true;
+  }
+};
+
+// Frozen(operator, attributes, layers, is_cell, batch_first, bidirectional): see freezing.py. Called with a module's
+// __dict__, its input and its state, returns the module's results, or None for a call that Python has to do: because
+// gradients are wanted, somebody follows the call, or something is not as expected. What is wrong then, Python says.
+struct Frozen {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  Calls* calls;
+};
+
+// Whether gradients, autocast, a transform, a tracer or a mode want a call to be made of the weights themselves.
+bool is_another_kind_of_call() {
+  return at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(at::kCPU) ||
+         at::impl::torch_function_mode_enabled() || torch::jit::tracer::isTracing() ||
+         c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
+         c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+// A tensor in the CPU's memory and nothing more: no subclass, wrapper, layout or tangent.
+const Tensor* plain(PyObject* given, c10::ScalarType dtype) {
+  static const uint64_t keys =
+      c10::DispatchKeySet({DispatchKey::CPU, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU,
+                           DispatchKey::ADInplaceOrView})
+          .raw_repr();
+  if (!THPVariable_CheckExact(given)) return nullptr;
+  const Tensor& tensor = THPVariable_Unpack(given);
+  const bool fits = (tensor.key_set().raw_repr() & ~keys) == 0 && tensor.scalar_type() == dtype && !has_tangent(tensor);
+  return fits ? &tensor : nullptr;
+}
+
+// A part of a tensor's memory, for an operator that reads it: no view that autograd knows of.
+Tensor part_of(const Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset = 0) {
+  c10::Storage storage = tensor.storage();
+  Tensor part = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, std::move(storage), tensor.key_set(), tensor.dtype());
+  part.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, tensor.storage_offset() + offset);
+  return part;
+}
+
+// What an operator has just made, in another shape.
+Tensor reshaped(Tensor&& made, c10::IntArrayRef sizes) {
+  if (made.use_count() != 1 || !made.is_contiguous()) return made.view(sizes);
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return std::move(made);
+}
+
+// One call's input with time first, and its states.
+struct Given {
+  bool batched;
+  int64_t time;
+  int64_t batch;
+  Tensor input;                       // (time, batch, input_size)
+  std::vector<const Tensor*> states;  // as the user gave them, or none
+};
+
+bool read_input(const Calls& self, PyObject* given, Given& to) {
+  const Tensor* const input = plain(given, self.dtype);
+  if (input == nullptr) return false;
+  const int64_t least = self.is_cell ? 1 : 2;
+  const int64_t dim = input->dim();
+  if ((dim != least && dim != least + 1) || input->size(dim - 1) != self.input_size) return false;
+  to.batched = dim > least;
+  const int64_t batch_at = self.is_cell || self.batch_first ? 0 : 1;
+  const int64_t time_at = to.batched ? 1 - batch_at : 0;
+  to.time = self.is_cell ? 1 : input->size(time_at);
+  to.batch = to.batched ? input->size(batch_at) : 1;
+  if (to.time == 0 || to.batch == 0) return false;
+  if (!self.is_cell && to.batched && !self.batch_first) {
+    to.input = *input;
+    return true;
+  }
+  const int64_t time_stride = self.is_cell ? to.batch * self.input_size : input->stride(time_at);
+  const int64_t batch_stride = to.batched ? input->stride(batch_at) : self.input_size;
+  to.input = part_of(
+      *input, {to.time, to.batch, self.input_size}, {time_stride, batch_stride, input->stride(dim - 1)});
+  return true;
+}
+
+bool read_states(const Calls& self, PyObject* given, Given& to) {
+  if (given == Py_None) return true;
+  const bool several = self.states > 1 || self.is_cell;
+  if (several && (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) != static_cast<Py_ssize_t>(self.states))) {
+    return false;
+  }
+  for (size_t k = 0; k < self.states; ++k) {
+    PyObject* const one = several ? PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(k)) : given;
+    const Tensor* const state = plain(one, self.dtype);
+    if (state == nullptr || state->dim() != (self.is_cell ? 1 : 2) + static_cast<int64_t>(to.batched)) return false;
+    if (!self.is_cell && state->size(0) != self.count()) return false;
+    if (to.batched && state->size(state->dim() - 2) != to.batch) return false;
+    if (state->size(state->dim() - 1) != self.hidden_size) return false;
+    to.states.push_back(state);
+  }
+  return true;
+}
+
+// The state of one layer in one direction: (batch, hidden_size).
+Tensor state_of(const Calls& self, const Given& given, const Tensor& state, int64_t layer) {
+  const int64_t last = state.dim() - 1;
+  if (self.is_cell && given.batched) return state;
+  const int64_t offset = self.is_cell ? 0 : layer * state.stride(0);
+  const int64_t batch_stride = given.batched ? state.stride(last - 1) : self.hidden_size;
+  return part_of(state, {given.batch, self.hidden_size}, {batch_stride, state.stride(last)}, offset);
+}
+
+// The last layer's output, and the final states.
+std::vector<Tensor> run(const Calls& self, Given& given) {
+  const pybind11::gil_scoped_release released;
+  const at::AutoDispatchBelowADInplaceOrView guard;  // there is nothing to record
+  Tensor zeros;
+  if (given.states.empty()) zeros = at::zeros({given.batch, self.hidden_size}, given.input.options());
+  Tensor x = std::move(given.input);
+  std::vector<std::vector<Tensor>> final_states(self.states);
+  for (int64_t begin = 0; begin < self.count(); begin += self.directions) {
+    std::vector<Tensor> outputs;
+    for (int64_t k = begin; k < begin + self.directions; ++k) {
+      const Stack& rest = self.layers[static_cast<size_t>(k)].arguments;
+      Stack stack;
+      stack.reserve(1 + self.states + rest.size());
+      stack.emplace_back(x);
+      for (size_t s = 0; s < self.states; ++s) {
+        stack.emplace_back(given.states.empty() ? zeros : state_of(self, given, *given.states[s], k));
+      }
+      stack.insert(stack.end(), rest.begin(), rest.end());
+      self.op.callBoxed(stack);
+      outputs.push_back(std::move(stack[0]).toTensor());
+      for (size_t s = 0; s < self.states; ++s) final_states[s].push_back(std::move(stack[1 + s]).toTensor());
+    }
+    x = outputs.size() == 1 ? std::move(outputs[0]) : at::cat(outputs, -1);
+  }
+  std::vector<Tensor> results;
+  const int64_t width = x.size(2);
+  if (!self.is_cell) results.push_back(given.batched ? std::move(x) : reshaped(std::move(x), {given.time, width}));
+  for (std::vector<Tensor>& states : final_states) {
+    Tensor made = self.count() == 1 ? std::move(states[0]) : at::stack(states);
+    if (self.is_cell) {
+      results.push_back(given.batched ? std::move(made) : reshaped(std::move(made), {self.hidden_size}));
+    } else if (given.batched) {
+      results.push_back(reshaped(std::move(made), {self.count(), given.batch, self.hidden_size}));
+    } else {
+      results.push_back(reshaped(std::move(made), {self.count(), self.hidden_size}));
+    }
+  }
+  return results;
+}
+
+// A new reference: of one state itself, of two a pair.
+PyObject* states_of(const std::vector<Tensor>& results, size_t first) {
+  if (results.size() == first + 1) return THPVariable_Wrap(results[first]);
+  return tuple_of({results.begin() + static_cast<std::ptrdiff_t>(first), results.end()});
+}
+
+PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const Calls* const calls = reinterpret_cast<Frozen*>(callable)->calls;
+  const bool is_call = calls != nullptr && names == nullptr && PyVectorcall_NARGS(flags) == 3;
+  TORCH_CHECK_TYPE(is_call && PyDict_CheckExact(given[0]), "expected a module's __dict__, its input and its state");
+  const Calls& self = *calls;
+  Given read{};
+  if (is_another_kind_of_call() || !self.is_as_it_was(given[0]) || !read_input(self, given[1], read) ||
+      !read_states(self, given[2], read)) {
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    Py_RETURN_NONE;
+  }
+  std::vector<Tensor> results = run(self, read);
+  if (self.is_cell) return states_of(results, 0);
+  if (self.batch_first && read.batched) results[0] = results[0].transpose(0, 1);
+  PyObject* const states = states_of(results, 1);
+  if (states == nullptr) return nullptr;
+  PyObject* const output = THPVariable_Wrap(results[0]);
+  PyObject* const pair = output == nullptr ? nullptr : PyTuple_Pack(2, output, states);
+  Py_XDECREF(output);
+  Py_DECREF(states);
+  return pair;
+  END_HANDLE_TH_ERRORS
+}
+
+pybind11::object interned(pybind11::handle name) {
+  PyObject* text = pybind11::str(name).release().ptr();
+  PyUnicode_InternInPlace(&text);
+  return pybind11::reinterpret_steal<pybind11::object>(text);
+}
+
+Parameter parameter_of(pybind11::handle name, pybind11::handle given, pybind11::handle mark) {
+  Parameter parameter{interned(name), pybind11::reinterpret_borrow<pybind11::object>(given)};
+  if (given.is_none()) return parameter;
+  parameter.tensor = THPVariable_Unpack(given.ptr()).unsafeGetTensorImpl();
+  const auto [address, version] = mark.cast<std::pair<uintptr_t, int64_t>>();
+  parameter.data = reinterpret_cast<const void*>(address);
+  parameter.version = version;
+  return parameter;
+}
+
+// layer: (names, parameters, marks, prepacked), as freezing.py keeps them.
+Layer layer_of(const Calls& calls, pybind11::handle layer, bool reverse) {
+  const auto [names, parameters, marks, prepacked] =
+      layer.cast<std::tuple<pybind11::sequence, pybind11::sequence, pybind11::sequence, pybind11::object>>();
+  Layer made;
+  for (size_t k = 0; k < names.size(); ++k) made.parameters.push_back(parameter_of(names[k], parameters[k], marks[k]));
+  const auto& arguments = calls.op.schema().arguments();
+  for (size_t k = 1 + calls.states; k < arguments.size(); ++k) {
+    const std::string& name = arguments[k].name();
+    const size_t place = k - 1 - calls.states;
+    c10::IValue value = arguments[k].default_value().value_or(c10::IValue());
+    if (place < names.size() && !parameters[place].is_none()) {
+      value = THPVariable_Unpack(pybind11::object(parameters[place]).ptr());
+    }
+    if (name == "reverse") value = reverse;
+    if (name == "prepacked") value = THPVariable_Unpack(prepacked.ptr());
+    if (name == "save_for_backward") value = false;
+    made.arguments.push_back(std::move(value));
+  }
+  return made;
+}
+
+int init(PyObject* made, PyObject* given, PyObject*) {
+  HANDLE_TH_ERRORS
+  const char* name = nullptr;
+  PyObject *attributes = nullptr, *layers = nullptr;
+  int is_cell = 0, batch_first = 0, bidirectional = 0;
+  if (!PyArg_ParseTuple(given, "sOOppp", &name, &attributes, &layers, &is_cell, &batch_first, &bidirectional)) return -1;
+  std::unique_ptr<Calls> calls(new Calls{c10::Dispatcher::singleton().findSchemaOrThrow(name, "")});
+  calls->is_cell = is_cell != 0;
+  calls->batch_first = batch_first != 0;
+  calls->directions = bidirectional != 0 ? 2 : 1;
+  const auto& arguments = calls->op.schema().arguments();
+  const auto is_state = [](const c10::Argument& a) { return a.name() == "h_0" || a.name() == "c_0"; };
+  calls->states = static_cast<size_t>(std::count_if(arguments.begin(), arguments.end(), is_state));
+  for (const auto& [key, value] : pybind11::handle(attributes).cast<pybind11::dict>()) {
+    calls->attributes.emplace_back(interned(key), pybind11::reinterpret_borrow<pybind11::object>(value));
+  }
+  bool reverse = false;
+  for (const auto layer : pybind11::handle(layers).cast<pybind11::sequence>()) {
+    calls->layers.push_back(layer_of(*calls, layer, reverse));
+    reverse = bidirectional != 0 && !reverse;
+  }
+  const auto size = [&](const char* called) {
+    return pybind11::handle(attributes).cast<pybind11::dict>()[called].cast<int64_t>();
+  };
+  calls->input_size = size("input_size");
+  calls->hidden_size = size("hidden_size");
+  calls->dtype = calls->layers.at(0).arguments.at(0).toTensor().scalar_type();
+  Frozen& self = *reinterpret_cast<Frozen*>(made);
+  self.vectorcall = call;
+  delete std::exchange(self.calls, calls.release());
+  return 0;
+  END_HANDLE_TH_ERRORS_RET(-1)
+}
+
+void dealloc(PyObject* object) {
+  delete reinterpret_cast<Frozen*>(object)->calls;
+  PyTypeObject* const type = Py_TYPE(object);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Frozen, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_init, reinterpret_cast<void*>(init)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+    {Py_tp_members, members},
+    {0, nullptr}};
+PyType_Spec spec = {"fourfold.Frozen", sizeof(Frozen), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+
+}  // namespace
+
+PyObject* make_frozen_type() { return PyType_FromSpec(&spec); }
+
+}  // namespace fourfold::bindings
