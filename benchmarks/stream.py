@@ -46,6 +46,7 @@ def problem(kind: Kind, sizes: dict[str, int]) -> Problem:
             Target(NO_GRAD, limit, rival, work=few),
             Target(BOTH, 1.0, rival, work=few),
             Target(NO_GRAD, frozen_limit, rival, work=f"{few}, frozen", row=FROZEN),
+            Target(NO_GRAD, 1.0, OURS, work=f"{few}, frozen", row=FROZEN),
         ),
     )
 

@@ -97,6 +97,7 @@ def test_every_row_of_some_steps_is_right(kind, time):
 
 def test_a_frozen_row_is_frozen_with_the_problems_weights():
     problem = stream.problem(layers.LSTM, {"batch_size": 1, "input_size": 4, "hidden_size": 16, "time": 1})
+    assert {target.rival for target in problem.targets if target.row == stream.FROZEN} == {"nn.LSTM", OURS}
     row, candidate = comparison.prepare(problem, stream.contenders(problem, ())[-1], problem.exact())
     assert not row.wrong
     with torch.no_grad():

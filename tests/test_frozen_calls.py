@@ -164,6 +164,32 @@ def test_what_is_no_plain_input_or_state_is_pythons() -> None:
         assert seen == [False, False]
 
 
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "LLTM"])
+def test_what_an_operator_refuses_has_pythons_words(name: str) -> None:
+    module = KINDS[name]().eval()
+    count, batch = len(module._all_weights), 2**45
+    x, h = torch.ones(1, 1, 3).expand(1, batch, 3), torch.zeros(count, 1, 20).expand(count, batch, 20)
+    sentences = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"^{name.lower()}: expected ") as raised, torch.no_grad():
+            module(x, h if name == "GRU" else (h, h))
+        sentences.append(str(raised.value))
+        fourfold.freeze(module)
+    assert sentences[0] == sentences[1]
+
+
+def test_tensors_of_inference_mode_are_plain() -> None:
+    lstm = fourfold.freeze(fourfold.nn.LSTM(3, 20, num_layers=2, batch_first=True))
+    with torch.inference_mode():
+        x, state = torch.ones(2, 1, 3), (torch.ones(2, 2, 20), torch.ones(2, 2, 20))
+    with torch.no_grad():
+        assert in_cpp(lstm, x, state)
+        output, (h, c) = lstm(x, state)
+        for made, wanted in zip(tensors((output, (h, c))), tensors(through_python(lstm, x, state)), strict=True):
+            assert torch.equal(made, wanted) and not made.is_inference()
+            made.add_(1)
+
+
 def test_attributes_that_change_are_read() -> None:
     gru = fourfold.freeze(fourfold.nn.GRU(3, 20, num_layers=2, dropout=0.5).eval())
     x = torch.ones(1, 2, 3)

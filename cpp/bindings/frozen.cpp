@@ -248,7 +248,12 @@ PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObjec
     if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_NONE;
   }
-  std::vector<Tensor> results = run(self, read);
+  std::vector<Tensor> results;
+  try {
+    results = run(self, read);
+  } catch (const std::exception&) {
+    Py_RETURN_NONE;  // Python calls the same operators, meets it again, and raises it as its users expect
+  }
   if (self.is_cell) return states_of(results, 0);
   if (self.batch_first && read.batched) results[0] = results[0].transpose(0, 1);
   PyObject* const states = states_of(results, 1);
@@ -304,7 +309,9 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   const char* name = nullptr;
   PyObject *attributes = nullptr, *layers = nullptr;
   int is_cell = 0, batch_first = 0, bidirectional = 0;
-  if (!PyArg_ParseTuple(given, "sOOppp", &name, &attributes, &layers, &is_cell, &batch_first, &bidirectional)) return -1;
+  if (PyArg_ParseTuple(given, "sOOppp", &name, &attributes, &layers, &is_cell, &batch_first, &bidirectional) == 0) {
+    return -1;
+  }
   std::unique_ptr<Calls> calls(new Calls{c10::Dispatcher::singleton().findSchemaOrThrow(name, "")});
   calls->is_cell = is_cell != 0;
   calls->batch_first = batch_first != 0;

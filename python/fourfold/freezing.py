@@ -216,8 +216,7 @@ def prepacked_weights(
     ):
         return None
     for copy, given in zip(kept.copies, parameters, strict=True):
-        same = all(a is b for a, b in zip(copy.parameters, given, strict=True))
-        if not same or copy.marks != _marks(given):
+        if not _is_as_packed(copy, given):
             _refuse(module, copy, given)
     if _steps.marked:
         _steps.marked = False
@@ -276,6 +275,14 @@ def _run_of(module: Any, copies: list[_Copy]) -> Callable[..., Any] | None:
 def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
     with torch.no_grad():
         return getattr(torch.ops.fourfold, f"{module._operator.__name__}_prepack")(*parameters)
+
+
+def _is_as_packed(copy: _Copy, given: Sequence[Tensor | None]) -> bool:
+    """Spelled out, for it is a good part of a small call."""
+    for p, q, mark in zip(copy.parameters, given, copy.marks, strict=True):
+        if p is not q or (p is not None and (p.data_ptr() != mark[0] or p._version != mark[1])):
+            return False
+    return True
 
 
 def _marks(parameters: Sequence[Tensor | None]) -> list[Any]:
