@@ -54,6 +54,19 @@ def test_frozen_refuses_changed_weights(name: str, change: str) -> None:
         torch.testing.assert_close(stream(module), current(module))
 
 
+@pytest.mark.parametrize("name", ["LLTM", "LSTMCell", "GRUCell"])
+def test_frozen_allows_swapped_tensors_and_refuses_them(name: str) -> None:
+    """As conversions do under torch.__future__.set_swap_module_params_on_conversion."""
+    module = fourfold.freeze(KINDS[name]())
+    stream(module)
+    p = next(module.parameters())
+    torch.utils.swap_tensors(p, nn.Parameter(p.detach() * 0.5))
+    assert next(module.parameters()) is p
+    with pytest.raises(RuntimeError, match=rf"{name}: expected the weights to stay as fourfold.freeze packed them"):
+        stream(module)
+    assert torch.equal(stream(fourfold.unfreeze(module)), current(module))
+
+
 def test_what_is_refused_names_the_weights() -> None:
     gru = fourfold.freeze(KINDS["GRU"]())
     with torch.no_grad():

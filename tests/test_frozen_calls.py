@@ -48,16 +48,16 @@ def through_python(module: nn.Module, *given: Any) -> Any:
         return module(*given)
 
 
-def in_cpp(module: nn.Module, input: Any, hx: Any = None) -> bool:
+def in_cpp(module: nn.Module, input: Any, hx: Any = None, *reset: Any) -> bool:
     cell = isinstance(module, nn.GRUCell)
-    return freezing.run_frozen(module, input, (hx,) if cell and hx is not None else hx) is not None
+    return freezing.run_frozen(module, input, (hx,) if cell and hx is not None else hx, *reset) is not None
 
 
-def expect_the_same(module: nn.Module, x: Tensor, hx: Any) -> None:
+def expect_the_same(module: nn.Module, x: Tensor, hx: Any, *reset: Tensor) -> None:
     for grad in (torch.no_grad, torch.inference_mode):
         with grad():
-            assert in_cpp(module, x, hx)
-            got, wanted = module(x, hx), through_python(module, x, hx)
+            assert in_cpp(module, x, hx, *reset)
+            got, wanted = module(x, hx, *reset), through_python(module, x, hx, *reset)
         assert len(got) == len(wanted)
         for a, b in zip(tensors(got), tensors(wanted), strict=True):
             assert torch.equal(a, b) and a.dtype == b.dtype and a.stride() == b.stride()
@@ -80,6 +80,9 @@ def test_layers_give_the_same_bits(name: str, options: dict) -> None:
         strided_states = tuple(torch.cat([s, s], -1)[..., ::2] for s in states)
         for input, given in ((x, states), (strided, strided_states), (x, None)):
             expect_the_same(module, input, given[0] if given and name == "GRU" else given)
+        if not module.bidirectional:
+            for reset in (torch.rand(sizes) < 0.4, (torch.rand(*sizes, 2) < 0.4)[..., 1]):
+                expect_the_same(module, x, states[0] if name == "GRU" else states, reset)
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False, "dtype": torch.float64}], ids=str)
@@ -152,6 +155,13 @@ def test_what_is_no_plain_input_or_state_is_pythons() -> None:
         for state in (h, h[0, :1], h[0, 0], h[0].double(), (h[0],)):
             assert not in_cpp(cell, x[0], state)
         assert in_cpp(lstm, x, (h, h)) and in_cpp(cell, x[0], h[0])
+        for reset in (torch.ones(1, 2), [True], torch.ones(2, dtype=torch.bool), torch.ones(2, 1, dtype=torch.bool)):
+            assert not in_cpp(lstm, x, None, reset)
+            with pytest.raises((TypeError, ValueError), match="LSTM: expected reset to "):
+                lstm(x, None, reset)
+        both = fourfold.freeze(fourfold.nn.LSTM(3, 20, bidirectional=True))
+        reset = torch.tensor([[True, False]])
+        assert not in_cpp(both, x, None, reset) and both(x, None, reset)[0].shape == (1, 2, 40)
         lstm(packed), lstm(x, [h, h])
         with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 2, 20\), got \[1, 1, 20\]"):
             lstm(x, (h[:, :1], h))
@@ -242,6 +252,6 @@ def test_what_is_wrong_with_the_object_itself() -> None:
     with pytest.raises(TypeError):
         made({}, torch.ones(1), None)
     gru = fourfold.freeze(fourfold.nn.GRU(3, 20))
-    for given in ((), (gru, torch.ones(1, 1, 3), None), (gru.__dict__, torch.ones(1, 1, 3))):
-        with pytest.raises(TypeError, match="expected a module's __dict__, its input and its state"):
+    for given in ((), (gru, torch.ones(1, 1, 3), None, None), (gru.__dict__, torch.ones(1, 1, 3), None)):
+        with pytest.raises(TypeError, match="expected a module's __dict__, its input, state and reset"):
             freezing._frozen[gru].run(*given)

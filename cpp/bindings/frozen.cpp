@@ -38,6 +38,8 @@ struct Parameter {
   const void* data = nullptr;
   int64_t version = 0;
 
+  c10::IValue value() const { return tensor == nullptr ? c10::IValue() : THPVariable_Unpack(object.ptr()); }
+
   bool is_in(PyObject* parameters) const {
     if (PyDict_GetItemWithError(parameters, name.ptr()) != object.ptr()) return false;
     if (tensor == nullptr) return true;
@@ -47,10 +49,21 @@ struct Parameter {
   }
 };
 
-// One layer in one direction. arguments: the operator's, but for the input and the states, which come first.
+// One layer in one direction. rest: the operator's arguments behind the input, the states and the parameters, which are
+// held as Python's objects alone: torch.utils.swap_tensors refuses tensors that others refer to.
 struct Layer {
   std::vector<Parameter> parameters;
-  Stack arguments;
+  Stack rest;
+
+  // The operator's arguments, of which the first, the input and the states, are to be filled in.
+  Stack arguments(size_t first) const {
+    Stack stack;
+    stack.reserve(first + parameters.size() + rest.size());
+    stack.resize(first);
+    for (const Parameter& parameter : parameters) stack.push_back(parameter.value());
+    stack.insert(stack.end(), rest.begin(), rest.end());
+    return stack;
+  }
 };
 
 struct Calls {
@@ -61,6 +74,7 @@ struct Calls {
   bool is_cell;
   bool batch_first;
   size_t states;
+  size_t reset_at;  // among the operator's arguments
   int64_t directions;
   int64_t input_size;
   int64_t hidden_size;
@@ -86,8 +100,8 @@ struct Calls {
 };
 
 // Frozen(operator, attributes, layers, is_cell, batch_first, bidirectional): see freezing.py. Called with a module's
-// __dict__, its input and its state, returns the module's results, or None for a call that Python has to do: because
-// gradients are wanted, somebody follows the call, or something is not as expected. What is wrong then, Python says.
+// __dict__, its input, its state and the mask of restarts, returns the module's results, or None for a call that Python
+// has to do: because gradients are wanted, somebody follows the call, or something is not as expected, which Python says.
 struct Frozen {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -137,6 +151,7 @@ struct Given {
   int64_t batch;
   Tensor input;                       // (time, batch, input_size)
   std::vector<const Tensor*> states;  // as the user gave them, or none
+  Tensor reset;                       // (time, batch), or undefined
 };
 
 bool read_input(const Calls& self, PyObject* given, Given& to) {
@@ -180,6 +195,18 @@ bool read_states(const Calls& self, PyObject* given, Given& to) {
   return true;
 }
 
+// Of one direction: for the reverse one Python moves the mask.
+bool read_reset(const Calls& self, PyObject* given, Given& to) {
+  if (given == Py_None) return true;
+  const Tensor* const reset = plain(given, c10::ScalarType::Bool);
+  if (reset == nullptr || self.is_cell || self.directions > 1 || reset->dim() != (to.batched ? 2 : 1)) return false;
+  const int64_t batch_at = self.batch_first ? 0 : 1;
+  const int64_t time_at = to.batched ? 1 - batch_at : 0;
+  if (reset->size(time_at) != to.time || (to.batched && reset->size(batch_at) != to.batch)) return false;
+  to.reset = part_of(*reset, {to.time, to.batch}, {reset->stride(time_at), to.batched ? reset->stride(batch_at) : 1});
+  return true;
+}
+
 // The state of one layer in one direction: (batch, hidden_size).
 Tensor state_of(const Calls& self, const Given& given, const Tensor& state, int64_t layer) {
   const int64_t last = state.dim() - 1;
@@ -191,6 +218,9 @@ Tensor state_of(const Calls& self, const Given& given, const Tensor& state, int6
 
 // The last layer's output, and the final states.
 std::vector<Tensor> run(const Calls& self, Given& given) {
+  std::vector<Stack> stacks;
+  stacks.reserve(self.layers.size());
+  for (const Layer& layer : self.layers) stacks.push_back(layer.arguments(1 + self.states));
   const pybind11::gil_scoped_release released;
   const at::AutoDispatchBelowADInplaceOrView guard;  // there is nothing to record
   Tensor zeros;
@@ -200,14 +230,12 @@ std::vector<Tensor> run(const Calls& self, Given& given) {
   for (int64_t begin = 0; begin < self.count(); begin += self.directions) {
     std::vector<Tensor> outputs;
     for (int64_t k = begin; k < begin + self.directions; ++k) {
-      const Stack& rest = self.layers[static_cast<size_t>(k)].arguments;
-      Stack stack;
-      stack.reserve(1 + self.states + rest.size());
-      stack.emplace_back(x);
-      for (size_t s = 0; s < self.states; ++s) {
-        stack.emplace_back(given.states.empty() ? zeros : state_of(self, given, *given.states[s], k));
+      Stack& stack = stacks[static_cast<size_t>(k)];
+      stack[0] = x;
+      if (given.reset.defined()) stack[self.reset_at] = given.reset;
+      for (size_t n = 0; n < self.states; ++n) {
+        stack[1 + n] = given.states.empty() ? zeros : state_of(self, given, *given.states[n], k);
       }
-      stack.insert(stack.end(), rest.begin(), rest.end());
       self.op.callBoxed(stack);
       outputs.push_back(std::move(stack[0]).toTensor());
       for (size_t s = 0; s < self.states; ++s) final_states[s].push_back(std::move(stack[1 + s]).toTensor());
@@ -239,12 +267,12 @@ PyObject* states_of(const std::vector<Tensor>& results, size_t first) {
 PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const Calls* const calls = reinterpret_cast<Frozen*>(callable)->calls;
-  const bool is_call = calls != nullptr && names == nullptr && PyVectorcall_NARGS(flags) == 3;
-  TORCH_CHECK_TYPE(is_call && PyDict_CheckExact(given[0]), "expected a module's __dict__, its input and its state");
+  const bool is_call = calls != nullptr && names == nullptr && PyVectorcall_NARGS(flags) == 4;
+  TORCH_CHECK_TYPE(is_call && PyDict_CheckExact(given[0]), "expected a module's __dict__, its input, state and reset");
   const Calls& self = *calls;
   Given read{};
   if (is_another_kind_of_call() || !self.is_as_it_was(given[0]) || !read_input(self, given[1], read) ||
-      !read_states(self, given[2], read)) {
+      !read_states(self, given[2], read) || !read_reset(self, given[3], read)) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_NONE;
   }
@@ -289,17 +317,13 @@ Layer layer_of(const Calls& calls, pybind11::handle layer, bool reverse) {
   Layer made;
   for (size_t k = 0; k < names.size(); ++k) made.parameters.push_back(parameter_of(names[k], parameters[k], marks[k]));
   const auto& arguments = calls.op.schema().arguments();
-  for (size_t k = 1 + calls.states; k < arguments.size(); ++k) {
+  for (size_t k = 1 + calls.states + names.size(); k < arguments.size(); ++k) {
     const std::string& name = arguments[k].name();
-    const size_t place = k - 1 - calls.states;
     c10::IValue value = arguments[k].default_value().value_or(c10::IValue());
-    if (place < names.size() && !parameters[place].is_none()) {
-      value = THPVariable_Unpack(pybind11::object(parameters[place]).ptr());
-    }
     if (name == "reverse") value = reverse;
     if (name == "prepacked") value = THPVariable_Unpack(prepacked.ptr());
     if (name == "save_for_backward") value = false;
-    made.arguments.push_back(std::move(value));
+    made.rest.push_back(std::move(value));
   }
   return made;
 }
@@ -319,6 +343,9 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   const auto& arguments = calls->op.schema().arguments();
   const auto is_state = [](const c10::Argument& a) { return a.name() == "h_0" || a.name() == "c_0"; };
   calls->states = static_cast<size_t>(std::count_if(arguments.begin(), arguments.end(), is_state));
+  const auto reset =
+      std::find_if(arguments.begin(), arguments.end(), [](const c10::Argument& a) { return a.name() == "reset"; });
+  calls->reset_at = static_cast<size_t>(reset - arguments.begin());
   for (const auto& [key, value] : pybind11::handle(attributes).cast<pybind11::dict>()) {
     calls->attributes.emplace_back(interned(key), pybind11::reinterpret_borrow<pybind11::object>(value));
   }
@@ -332,7 +359,7 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   };
   calls->input_size = size("input_size");
   calls->hidden_size = size("hidden_size");
-  calls->dtype = calls->layers.at(0).arguments.at(0).toTensor().scalar_type();
+  calls->dtype = calls->layers.at(0).parameters.at(0).value().toTensor().scalar_type();
   Frozen& self = *reinterpret_cast<Frozen*>(made);
   self.vectorcall = call;
   delete std::exchange(self.calls, calls.release());

@@ -186,14 +186,14 @@ def frozen(model: Model) -> Iterator[Model]:
                         _frozen.pop(module, None)
 
 
-def run_frozen(module: Freezable, input: Any, hx: Any) -> Any:
+def run_frozen(module: Freezable, input: Any, hx: Any, reset: Any = None) -> Any:
     """A frozen module's call in C++, which looks at all that :func:`prepacked_weights` looks at. None for calls that it
     leaves to Python: because they read the weights themselves, have to raise, or are not common."""
     if not _any_frozen or (kept := _frozen.get(module)) is None:
         return None
     if kept.run is None or _steps.marked or kept.steps != _steps.seen:
         return None
-    return kept.run(module.__dict__, input, hx)
+    return kept.run(module.__dict__, input, hx, reset)
 
 
 def prepacked_weights(
