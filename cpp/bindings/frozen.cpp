@@ -101,7 +101,8 @@ struct Calls {
 
 // Frozen(operator, attributes, layers, is_cell, batch_first, bidirectional): see freezing.py. Called with a module's
 // __dict__, its input, its state and the mask of restarts, returns the module's results, or None for a call that Python
-// has to do: because gradients are wanted, somebody follows the call, or something is not as expected, which Python says.
+// has to do: gradients are wanted, somebody follows the call, or something is not as expected, which Python says. With
+// the __dict__ alone, says whether the weights are those that were packed.
 struct Frozen {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -267,11 +268,13 @@ PyObject* states_of(const std::vector<Tensor>& results, size_t first) {
 PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const Calls* const calls = reinterpret_cast<Frozen*>(callable)->calls;
-  const bool is_call = calls != nullptr && names == nullptr && PyVectorcall_NARGS(flags) == 4;
+  const auto count = PyVectorcall_NARGS(flags);
+  const bool is_call = calls != nullptr && names == nullptr && (count == 1 || count == 4);
   TORCH_CHECK_TYPE(is_call && PyDict_CheckExact(given[0]), "expected a module's __dict__, its input, state and reset");
   const Calls& self = *calls;
+  if (count == 1) return PyBool_FromLong(self.is_as_it_was(given[0]));
   Given read{};
-  if (is_another_kind_of_call() || !self.is_as_it_was(given[0]) || !read_input(self, given[1], read) ||
+  if (is_another_kind_of_call() || !read_input(self, given[1], read) || !self.is_as_it_was(given[0]) ||
       !read_states(self, given[2], read) || !read_reset(self, given[3], read)) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     Py_RETURN_NONE;

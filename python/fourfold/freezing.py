@@ -51,7 +51,8 @@ class _Frozen:
 
     steps: how many optimisers' steps had been seen when the copies were last compared with the weights.
     holders: who wants the module frozen: ``freeze``, and each ``frozen`` block by an object of its own.
-    run: does a whole call in C++; None where there is no C++ for this torch, or the module is not as its class made it.
+    run: does a whole call in C++, or compares the weights alone; None where there is no C++ for this torch, or the
+        module is not as its class made it.
     """
 
     def __init__(self, module: Any, copies: list[_Copy], steps: int) -> None:
@@ -215,9 +216,10 @@ def prepacked_weights(
         or _dispatch_modes()
     ):
         return None
-    for copy, given in zip(kept.copies, parameters, strict=True):
-        if not _is_as_packed(copy, given):
-            _refuse(module, copy, given)
+    if kept.run is None or not kept.run(module.__dict__):
+        for copy, given in zip(kept.copies, parameters, strict=True):
+            if not _is_as_packed(copy, given):
+                _refuse(module, copy, given)
     if _steps.marked:
         _steps.marked = False
         _steps.seen += 1
