@@ -311,9 +311,9 @@ def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: boo
                     assert name == "LSTM" and not packed and "primitive descriptor for the LSTM" in str(error)
                     wanted = [low] * 3
                 if (name, low, grad, x_dtype, state_dtype) == ("LSTM", torch.float16, True, low, torch.float32):
-                    # torch's own steps where the CPU has float16's instructions, and elsewhere oneDNN's.
+                    # Where oneDNN has float16 on this CPU, torch.nn trains without it; we give its dtype in both.
                     assert set(wanted) in ({low}, {torch.float32})
-                    wanted = wanted if packed else [low] * 3
+                    wanted = [low] * 3 if torch.ops.mkldnn._is_mkldnn_fp16_supported() and not packed else wanted
             assert got == wanted, (packed, options, x_dtype, state_dtype)
 
 
