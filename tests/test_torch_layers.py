@@ -20,6 +20,8 @@ LAYERS = {"LSTM": (fourfold.nn.LSTM, nn.LSTM), "GRU": (fourfold.nn.GRU, nn.GRU)}
 CELLS = {"LSTMCell": (fourfold.nn.LSTMCell, nn.LSTMCell), "GRUCell": (fourfold.nn.GRUCell, nn.GRUCell)}
 EVERY = LAYERS | CELLS
 
+ONEDNN_FLOAT16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_fp16_supported()
+
 # float32 differs by the order of sums. torch rounds a low precision after each operation of each step, and we once a
 # step: units of the largest h, which is 1.
 TOLERANCE = {
@@ -244,6 +246,73 @@ def test_cells_refuse_as_torchs(name: str) -> None:
         assert got is not None and got == wanted
 
 
+@pytest.mark.parametrize("hidden_size", [1, 4])
+@pytest.mark.parametrize("name", [*CELLS, "LLTMCell"])
+def test_an_unbatched_input_with_a_batched_state_is_refused(name: str, hidden_size: int) -> None:
+    """Where hidden_size is 1, torch.nn's cells read memory that isn't theirs."""
+    cell, h = getattr(fourfold.nn, name)(3, hidden_size), torch.randn(1, hidden_size)
+    said = rf"{name}: expected \S+ to be 1D as the unbatched input is, but got shape \(1, {hidden_size}\); give both"
+    with pytest.raises(RuntimeError, match=said):
+        cell(torch.randn(3), h if name == "GRUCell" else (h, h))
+    if hidden_size > 1 and name in CELLS:
+        assert refusal(lambda: CELLS[name][1](3, 4)(torch.randn(3), h if name == "GRUCell" else (h, h)))
+
+
+def nested(*lengths: int, layout: torch.layout = torch.strided) -> Tensor:
+    return torch.nested.nested_tensor([torch.randn(n, 3) for n in lengths], layout=layout)
+
+
+NOT_DENSE = {
+    "nested": lambda: nested(2, 4),
+    "jagged": lambda: nested(2, 4, layout=torch.jagged),
+    "nested-alike": lambda: nested(2, 2),
+    "sparse": lambda: torch.randn(2, 3).to_sparse(),
+    "csr": lambda: torch.randn(2, 3).to_sparse_csr(),
+    "mkldnn": lambda: torch.randn(2, 3).to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("kind", NOT_DENSE)
+@pytest.mark.parametrize("name", [*EVERY, "LLTM", "LLTMCell"])
+def test_tensors_that_are_not_dense(name: str, kind: str, grad: bool) -> None:
+    """What torch.nn takes gives torch.nn's result; the rest is refused in one sentence, in the place of a state too."""
+    x = NOT_DENSE[kind]()
+    what = "a nested tensor; torch.nested.to_padded_tensor makes" if x.is_nested else f"layout {x.layout}"
+    said = rf"{name}: expected the input( and the state)? to be (a )?dense tensors?, but got {what}"
+    ours = getattr(fourfold.nn, name)(3, 4)
+    with torch.set_grad_enabled(grad):
+        if name in EVERY:
+            theirs = EVERY[name][1](3, 4)
+            theirs.load_state_dict(ours.state_dict())
+            if refusal(lambda: theirs(x)) is None:
+                torch.testing.assert_close(ours(x), theirs(x))
+                return
+        with pytest.raises(TypeError, match=said):
+            ours(x)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_what_else_takes_nested_tensors_takes_them_here(layout: torch.layout) -> None:
+    x = nested(2, 4, layout=layout)
+    mlp = fourfold.nn.MLP([3, 4, 2])
+    children = nn.Sequential(*mlp.children())
+    for a, b in zip(mlp(x).unbind(), children(x).unbind(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(TypeError, match="MLP: expected the input to be a dense tensor, but got a nested tensor"):
+        fourfold.nn.MLP(3, 4, 2)(x)
+    if layout == torch.jagged:
+        wanted = nn.Softshrink()(x)
+        assert all(
+            torch.equal(a, b) for a, b in zip(fourfold.nn.Softshrink()(x).unbind(), wanted.unbind(), strict=True)
+        )
+    else:
+        with pytest.raises(TypeError, match="softshrink: expected x to be a dense tensor, but got a nested tensor"):
+            fourfold.nn.Softshrink()(x)
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_packed_input_and_state_that_do_not_fit_are_refused(name: str) -> None:
     """torch.nn.LSTM takes either, and computes something."""
@@ -313,7 +382,7 @@ def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: boo
                 if (name, low, grad, x_dtype, state_dtype) == ("LSTM", torch.float16, True, low, torch.float32):
                     # Where oneDNN has float16 on this CPU, torch.nn trains without it; we give its dtype in both.
                     assert set(wanted) in ({low}, {torch.float32})
-                    wanted = [low] * 3 if torch.ops.mkldnn._is_mkldnn_fp16_supported() and not packed else wanted
+                    wanted = wanted if packed or not ONEDNN_FLOAT16 else [low] * 3
             assert got == wanted, (packed, options, x_dtype, state_dtype)
 
 

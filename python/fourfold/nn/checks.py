@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.utils.rnn import PackedSequence
+
+from fourfold.operators._check import is_dense, kind_of
 
 # The types of tensor that mean what they say. torch's stand-ins, while a program is captured, do.
 PLAIN = frozenset({Tensor, nn.Parameter, FakeTensor, FunctionalTensor})
@@ -27,6 +30,8 @@ def expect_features(module: str, input: Any, input_size: int, parameter: Tensor)
         return
     if not isinstance(input, Tensor):
         raise TypeError(f"{module}: expected the input to be a torch.Tensor, but got {type(input).__name__}")
+    if not is_dense(input):
+        raise TypeError(f"{module}: expected the input to be a dense tensor, but got {kind_of(input)}")
     if input.dim() > 0 and input.shape[-1] != input_size:
         raise ValueError(
             f"{module}: expected the last dimension of the input to be input_size = {input_size}, "
@@ -42,8 +47,30 @@ def expect_features(module: str, input: Any, input_size: int, parameter: Tensor)
         )
 
 
+def expect_unbatched(module: str, name: str, state: Tensor) -> Tensor:
+    """The state of an unbatched call of a cell, as a batch of one."""
+    if state.dim() != 1:
+        raise RuntimeError(
+            f"{module}: expected {name} to be 1D as the unbatched input is, but got shape {tuple(state.shape)}; "
+            "give both a batch, or neither"
+        )
+    return state.unsqueeze(0)
+
+
 def expect_pair(module: str, state: Any, names: str) -> tuple[Tensor, Tensor]:
     """A recurrent state: two tensors, and not one tensor that could be cut in two."""
     if not isinstance(state, (tuple, list)) or len(state) != 2 or not all(isinstance(s, Tensor) for s in state):
         raise TypeError(f"{module}: expected the state to be a pair of tensors, {names}")
     return state[0], state[1]
+
+
+def not_dense(*arguments: Any) -> str | None:
+    """What the first tensor is, among a layer's arguments, that is not dense."""
+    for argument in arguments:
+        if isinstance(argument, (tuple, list)):
+            found = not_dense(argument.data) if isinstance(argument, PackedSequence) else not_dense(*argument)
+        else:
+            found = kind_of(argument) if isinstance(argument, Tensor) and not is_dense(argument) else None
+        if found is not None:
+            return found
+    return None

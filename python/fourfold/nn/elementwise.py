@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from fourfold import functional as F
+from fourfold.nn.checks import not_dense
 
 
 class Axpby(nn.Module):
@@ -36,7 +37,15 @@ class Softshrink(nn.Module):
         self.lambd = lambd
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.softshrink(x, self.lambd)
+        try:
+            return F.softshrink(x, self.lambd)
+        except TypeError as error:
+            if not not_dense(x):
+                raise
+            try:
+                return nn.functional.softshrink(x, self.lambd)  # which takes a nested tensor
+            except (NotImplementedError, RuntimeError):
+                raise error from None
 
     def extra_repr(self) -> str:
         return str(self.lambd)

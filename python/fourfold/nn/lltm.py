@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
-from fourfold.nn.checks import expect_features, expect_pair, expect_size
+from fourfold.nn.checks import expect_features, expect_pair, expect_size, expect_unbatched, not_dense
 from fourfold.nn.recurrent import Layers, tensors_of
 
 
@@ -80,10 +81,11 @@ class LLTMCell(_Tutorials):
                 h = c = rows.new_zeros(*rows.shape[:-1], self.hidden_size)
             else:
                 h, c = expect_pair("LLTMCell", state, "(h, c)")
-                h, c = (h, c) if batched else (h.unsqueeze(0), c.unsqueeze(0))
+                if not batched:
+                    h, c = expect_unbatched("LLTMCell", "h", h), expect_unbatched("LLTMCell", "c", c)
             h, c = F.lltm_cell(rows, h, c, weights, bias)
             return (h, c) if batched else (h.squeeze(0), c.squeeze(0))
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, RuntimeError, TypeError, ValueError):
             expect_features("LLTMCell", x, self.input_size, weights)
             raise
 
@@ -153,6 +155,16 @@ class LLTM(Layers, _Tutorials):
                 self._all_weights.append([f"weights_l{layer}{direction}", f"bias_l{layer}{direction}"])
                 self._add_parameters(self._all_weights[-1], size, bias, {"device": device, "dtype": dtype})
         self.reset_parameters()
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
+    ) -> tuple:
+        try:
+            return super().forward(input, hx, reset)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if (kind := not_dense(input, hx)) is None:
+                raise
+            raise TypeError(f"LLTM: expected the input and the state to be dense tensors, but got {kind}") from error
 
     def flatten_parameters(self) -> None:
         """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""

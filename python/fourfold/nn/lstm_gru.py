@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fourfold import functional as F
 from fourfold.freezing import Freezable, prepacked_weights, run_frozen
-from fourfold.nn.checks import expect_pair
+from fourfold.nn.checks import expect_pair, expect_unbatched, not_dense
 from fourfold.nn.recurrent import Layers, tensors_of
 
 _is_compiling = torch.compiler.is_compiling
@@ -36,10 +36,27 @@ def _outside_dynamo() -> Callable[..., tuple]:
     return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
+def _as_torch_has_it(layer: Any, kind: str, error: Exception, *arguments: Any) -> Any:
+    """A call with a tensor that is not dense, which the operators refused with that error. torch's own layer takes some
+    of them."""
+    torchs = next(base for base in type(layer).__mro__ if base.__module__ == nn.RNNBase.__module__)
+    try:
+        return torchs.forward(layer, *arguments)
+    except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        sentence = f"{layer._name}: expected the input and the state to be dense tensors, but got {kind}"
+        raise TypeError(sentence) from error
+
+
 class _TorchLayers(Layers):
     """What LSTM and GRU share: torch's checks in torch's words, and autocast's dtypes."""
 
-    _forward = Layers.forward
+    def _forward(self, input: Any, hx: Any, reset: Any) -> tuple:
+        try:
+            return Layers.forward(self, input, hx, reset)
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            if reset is not None or (kind := not_dense(input, hx)) is None:
+                raise
+            return _as_torch_has_it(self, kind, error, input, hx)
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
@@ -161,6 +178,15 @@ class _Cell(Freezable):
     def _forward(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
         if not _is_compiling() and (results := run_frozen(self, input, states)) is not None:
             return results
+        try:
+            return self._step(input, states)
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            if (kind := not_dense(input, states)) is None:
+                raise
+            hx = states if states is None or len(self._states) == 2 else states[0]
+            return _as_torch_has_it(self, kind, error, input, hx)
+
+    def _step(self, input: Tensor, states: Sequence[Tensor] | None) -> Any:
         dim = input.dim()
         if dim not in (1, 2):
             raise ValueError(f"{self._name}: Expected input to be 1D or 2D, got {dim}D instead")
@@ -173,7 +199,8 @@ class _Cell(Freezable):
                     raise ValueError(
                         f"{self._name}: Expected {self._states[k]} to be 1D or 2D, got {state.dim()}D instead"
                     )
-            states = states if dim == 2 else [s.unsqueeze(0) for s in states]
+            if dim == 1:
+                states = [expect_unbatched(self._name, n, s) for n, s in zip(self._states, states, strict=True)]
         self._check(x, states)
         parameters = tensors_of(self, CELL_NAMES)
         if _any_autocast_enabled() and x.is_cpu and torch.is_autocast_enabled("cpu"):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fourfold import functional as F
-from fourfold.nn.checks import PLAIN, expect_features, expect_size
+from fourfold.nn.checks import PLAIN, expect_features, expect_size, not_dense
 from fourfold.nn.recurrent import tensors_of
 
 ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
@@ -112,15 +112,20 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         lists = self._lists()
         if lists is None:
-            for child in self._modules.values():
-                x = child(x)
-            return x
+            return self._child_by_child(x)
         weights, biases = lists
         try:
             return F.mlp_layers(x, weights, biases, self.activation)
         except (TypeError, ValueError):
+            if self._modules and not_dense(x):  # a Sequential takes nested and sparse tensors
+                return self._child_by_child(x)
             expect_features("MLP", x, self.sizes[0], weights[0])
             raise
+
+    def _child_by_child(self, x: Tensor) -> Tensor:
+        for child in self._modules.values():
+            x = child(x)
+        return x
 
     def _lists(self) -> tuple[list[Tensor], list[Tensor | None]] | None:
         """The weights and biases, or None where a child is not what it was made as, or somebody looks at one."""

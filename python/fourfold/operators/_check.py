@@ -47,8 +47,19 @@ def expect_tensors(op: str, **tensors: Any) -> None:
 def expect_tensor(op: str, name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{op}: expected {name} to be a torch.Tensor, but got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{op}: expected {name} to be a dense tensor, but got layout {tensor.layout}")
+    if not is_dense(tensor):
+        raise TypeError(f"{op}: expected {name} to be a dense tensor, but got {kind_of(tensor)}")
+
+
+def is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def kind_of(tensor: Tensor) -> str:
+    """What a tensor is that is not dense."""
+    if tensor.is_nested:
+        return "a nested tensor; torch.nested.to_padded_tensor makes a dense one"
+    return f"layout {tensor.layout}"
 
 
 def has_kernel(op: str, device: torch.device) -> bool:
