@@ -1,5 +1,6 @@
 """fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before."""
 
+import copyreg
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,14 +8,42 @@ from typing import Any
 import torch
 from torch import nn
 
-from fourfold._optimize.layers import Fused, FusedGRU, FusedGRUCell, FusedLSTM, FusedLSTMCell, why_layer_is_left
-from fourfold._optimize.stacks import FusedSequential, find_stacks, find_unfused, sizes_of, why_stack_is_left
+from fourfold._optimize.layers import FUSED_LAYERS, Fused, torchs_class, why_layer_is_left
+from fourfold._optimize.stacks import (
+    FusedSequential,
+    find_stacks,
+    find_unfused,
+    has_dropout,
+    leaves_of,
+    sizes_of,
+    why_stack_is_left,
+)
 from fourfold.freezing import Freezable, unfreeze
 
 # By torch's class, ours.
-_CLASSES = {ours.former: ours for ours in (FusedLSTM, FusedGRU, FusedLSTMCell, FusedGRUCell, FusedSequential)}
+_CLASSES: dict[type, type[Fused]] = {**FUSED_LAYERS, nn.Sequential: FusedSequential}
 for _ours in _CLASSES.values():  # what a pickle says
+    globals()[_ours.__name__] = _ours
     _ours.__module__ = __name__
+
+
+class _Derived(type):
+    """Of a class that stands for a user's: no module has it by its name, so a pickle says what it is made of."""
+
+
+def fused_class(kind: type[nn.Module]) -> type[Fused]:
+    """The class for modules of a class of torch's, or of a user's that derives from one and finds its own in it."""
+    ours = _CLASSES[torchs_class(kind)]
+    if kind is ours.torchs:
+        return ours
+    if kind not in _derived:
+        contents = {"former": kind, "__module__": kind.__module__, "__qualname__": f"Fused{kind.__qualname__}"}
+        _derived[kind] = _Derived(f"Fused{kind.__name__}", (ours, kind), contents)
+    return _derived[kind]
+
+
+_derived: dict[type, type[Fused]] = {}
+copyreg.pickle(_Derived, lambda derived: (fused_class, (derived.former,)))
 
 
 @dataclass(frozen=True)
@@ -55,8 +84,10 @@ def optimize(model: nn.Module) -> Report:
     fourfold, in place.
 
     Each changed module stays the same object with the same parameters, hooks and keys of state_dict, so optimisers and
-    references stay as they are; only its class is another, a subclass of the one that it had. A layer is left where
-    fourfold would not be faster, as ``fourfold._optimize.limits`` has it, and where its result could be another.
+    references stay as they are; only its class is another, a subclass of the one that it had. Subclasses of torch.nn's
+    layers without a forward of their own are changed too. A stack runs as one operator while the dropout in it is off
+    (in eval mode, or with p = 0); in training, dropout runs as torch.nn's. A layer is left where fourfold would not be
+    faster, as ``fourfold._optimize.limits`` has it, and where its result could be another.
     :func:`restore` undoes it.
 
     What stood at that time is looked at again in each call: while a parameter or the input is no plain tensor, or a
@@ -100,7 +131,7 @@ def optimize(model: nn.Module) -> Report:
             entries = report.changed if reason is None else report.left
             entries.append(Entry(place, kind, reason or now))
         if any(reason is None for *_, reason in found):
-            module.__class__ = _CLASSES[type(module)]
+            module.__class__ = fused_class(type(module))
     return report
 
 
@@ -120,7 +151,7 @@ def restore(model: nn.Module) -> None:
 
 
 def _former_class(kind: type) -> type:
-    if kind in _CLASSES.values():
+    if kind in _CLASSES.values() or type(kind) is _Derived:
         return kind.former
     # A class that parametrize or fully_shard derived from ours keeps what it adds.
     bases = tuple(_former_class(base) if issubclass(base, Fused) else base for base in kind.__bases__)
@@ -147,14 +178,27 @@ def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str 
     if isinstance(module, (Freezable, Fused)):
         return
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        yield name, kind, f"fourfold.nn.{kind}", why_layer_is_left(module)
+        now = next((f"fourfold.nn.{torchs.__name__}" for torchs in FUSED_LAYERS if isinstance(module, torchs)), "")
+        yield name, kind, now, why_layer_is_left(module)
     if isinstance(module, nn.Sequential):
-        children, keys = list(module.children()), list(module._modules)
+        leaves = leaves_of(module)
+        keys, children = [key for key, _ in leaves], [child for _, child in leaves]
+
+        def is_inside(begin: int, end: int) -> bool:
+            """Whether a Sequential in this one has all of it, which tells of it itself."""
+            first, last = keys[begin].split("."), keys[end - 1].split(".")
+            return len(first) > 1 and first[0] == last[0]
+
         stacks = find_stacks(children)
         for stack in stacks:
+            if is_inside(stack.begin, stack.end):
+                continue
             kind = f"Linear-{stack.activation} {sizes_of(stack.layers)}"
             reason = why_stack_is_left(module, stack, children)
-            yield f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", kind, "one operator", reason
+            now = "one operator" + (" where dropout is off, as in eval mode" if has_dropout(stack, children) else "")
+            yield f"{name}[{keys[stack.begin]}:{keys[stack.end - 1]}]", kind, now, reason
         for unfused in find_unfused(children, stacks):
+            if is_inside(unfused.begin, unfused.end):
+                continue
             place = f"{name}[{keys[unfused.begin]}:{keys[unfused.end - 1]}]"
             yield place, unfused.kind, "", unfused.reason

@@ -4,6 +4,7 @@ not take, and what someone follows, runs as torch.nn's own class runs it.
 A subclass of torch.Tensor, and a mode, may give torch's operations another meaning; a tracer records them.
 """
 
+import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -19,9 +20,17 @@ from fourfold.nn.checks import PLAIN
 from fourfold.nn.lstm_gru import CELL_NAMES, GRU, LSTM, GRUCell, LSTMCell
 from fourfold.nn.mlp import ACTIVATIONS
 
-_KINDS = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Linear, *ACTIVATIONS)
+IDENTITIES = (nn.Dropout, nn.AlphaDropout, nn.Identity)  # these give their input back in eval mode
+_KINDS = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Sequential, nn.Linear, *ACTIVATIONS, *IDENTITIES)
 # What the operators compute is what these classes compute, unless a program exchanges it.
 _FORWARDS = {kind: kind.forward for kind in _KINDS}
+# What else a call of torch.nn's runs. A subclass that has one of its own may compute something else.
+_CALLED = (
+    *("forward", "__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__getattribute__", "__iter__"),
+    *("check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size", "get_expected_cell_size"),
+    *("permute_hidden", "weight", "bias", "_flat_weights", *CELL_NAMES),
+)
+_torchs_classes: dict[type, type[nn.Module] | None] = {kind: kind for kind in _FORWARDS}
 _ABSENT = object()
 SEES_NODES = (
     "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
@@ -70,9 +79,11 @@ def is_followed() -> bool:
 
 
 class Fused:
-    """former: torch's class, which :func:`fourfold.restore` gives back."""
+    """former: the class that :func:`fourfold.restore` gives back, torch's or a user's that derives from it.
+    torchs: torch's."""
 
     former: ClassVar[type[nn.Module]]
+    torchs: ClassVar[type[nn.Module]]
 
     def __prepare_scriptable__(self) -> NoReturn:
         raise TypeError(
@@ -109,7 +120,7 @@ class _FusedLayer(Fused):
             parameter = own.get(name, _ABSENT)
             if parameter is not None and type(parameter) not in PLAIN:
                 return True
-        return is_followed() or sees_nodes(self) or not is_torchs_class(self.former)
+        return is_followed() or sees_nodes(self) or not runs_torchs_forward(self.former)
 
     def _run_torchs(self, input: Any, hx: Any) -> Any:
         if isinstance(input, torch.fx.Proxy) and self is not input.tracer.root:
@@ -123,9 +134,38 @@ def names_of(layer: nn.Module) -> Sequence[str]:
     return layer._flat_weights_names if isinstance(layer, nn.RNNBase) else CELL_NAMES
 
 
-def is_torchs_class(kind: type[nn.Module]) -> bool:
-    """Whether a class of torch's runs torch's forward, which a program may exchange."""
-    return kind.forward is _FORWARDS[kind]
+def torchs_class(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """The class of torch's whose calls a class's are: itself, or what a subclass that changes nothing of a call derives
+    from."""
+    if kind not in _torchs_classes:
+        if _is_compiling():  # which can't follow inspect; what nobody has asked for before is called itself
+            return None
+        base = next((base for base in kind.__mro__ if base in _FORWARDS), None)
+        same = all(inspect.getattr_static(kind, n, None) is inspect.getattr_static(base, n, None) for n in _CALLED)
+        _torchs_classes[kind] = base if same and not issubclass(kind, nn.modules.lazy.LazyModuleMixin) else None
+    return _torchs_classes[kind]
+
+
+def runs_torchs_forward(kind: type[nn.Module]) -> bool:
+    """Whether a class runs torch's forward, which a program may exchange at any time."""
+    base = torchs_class(kind)
+    return base is not None and kind.forward is _FORWARDS[base]
+
+
+def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:
+    """What stands against giving a module a class that derives from ours and its own."""
+    kind, torchs = type(module), ours.torchs
+    if torchs_class(kind) is not torchs:
+        return "a subclass, whose forward may be another"
+    if not runs_torchs_forward(kind) or "forward" in module.__dict__:
+        return "its forward was exchanged"
+    own = [c for c in kind.__mro__ if c not in torchs.__mro__]
+    if type(kind) is not type or any("__init_subclass__" in vars(c) for c in own):
+        return "a subclass with a metaclass or an __init_subclass__, which would see a class derived from it"
+    # Either's code would find the other's. torch.nn's layers have a list _all_weights, and torch.ao gives a qconfig.
+    mine = {n for c in ours.__mro__ if c not in torchs.__mro__ for n in vars(c)} - {"_all_weights", "qconfig"}
+    taken = sorted(n for n in mine & {*vars(module), *(n for c in own for n in vars(c))} if not n.startswith("__"))
+    return f"it has an attribute {taken[0]}, as fourfold's class has" if taken else None
 
 
 def sees_nodes(module: nn.Module) -> bool:
@@ -142,10 +182,9 @@ def why_layer_is_left(module: nn.Module) -> str | None:
         return "fourfold has no operator for it"
     if nn.utils.parametrize.is_parametrized(module):
         return "its parameters are parametrized"
-    if type(module) not in _FORWARDS:
-        return "a subclass, whose forward may be another"
-    if not is_torchs_class(type(module)) or "forward" in module.__dict__:
-        return "its forward was exchanged"
+    ours = next(ours for torchs, ours in FUSED_LAYERS.items() if isinstance(module, torchs))
+    if (reason := why_class_is_left(module, ours)) is not None:
+        return reason
     if sees_nodes(module):
         return SEES_NODES
     if getattr(module, "proj_size", 0):
@@ -170,11 +209,11 @@ class _FusedSequence(_FusedLayer):
 
 
 class FusedLSTM(_FusedSequence, LSTM):
-    former = nn.LSTM
+    former = torchs = nn.LSTM
 
 
 class FusedGRU(_FusedSequence, GRU):
-    former = nn.GRU
+    former = torchs = nn.GRU
 
 
 class _FusedCell(_FusedLayer):
@@ -185,8 +224,11 @@ class _FusedCell(_FusedLayer):
 
 
 class FusedLSTMCell(_FusedCell, LSTMCell):
-    former = nn.LSTMCell
+    former = torchs = nn.LSTMCell
 
 
 class FusedGRUCell(_FusedCell, GRUCell):
-    former = nn.GRUCell
+    former = torchs = nn.GRUCell
+
+
+FUSED_LAYERS = {ours.torchs: ours for ours in (FusedLSTM, FusedGRU, FusedLSTMCell, FusedGRUCell)}

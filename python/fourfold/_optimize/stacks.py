@@ -1,7 +1,7 @@
 """Linear layers with an activation between, recognised in an nn.Sequential and run as one operator; and those that look
 like such a stack and are none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,12 +11,15 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fourfold import functional as F
 from fourfold._optimize.layers import (
+    IDENTITIES,
     SEES_NODES,
     Fused,
     is_followed,
     is_plain,
-    is_torchs_class,
+    runs_torchs_forward,
     sees_nodes,
+    torchs_class,
+    why_class_is_left,
     why_not_plain,
 )
 from fourfold._optimize.limits import over_limits, why_no_kernel
@@ -27,7 +30,7 @@ _linear = nn.functional.linear
 
 
 class Stack(NamedTuple):
-    """children[begin:end] of a Sequential: layers with the same activation between each two."""
+    """leaves[begin:end] of a Sequential: layers with the same activation between each two, and dropout that is off."""
 
     begin: int
     end: int
@@ -35,40 +38,71 @@ class Stack(NamedTuple):
     activation: str
 
 
+def leaves_of(module: nn.Module, path: str = "") -> list[tuple[str, nn.Module]]:
+    """A Sequential's children with their names, and in the place of a Sequential in it that one's own, unless somebody
+    would see that it is not called."""
+    leaves = []
+    for name, child in module._modules.items():
+        if isinstance(child, nn.Sequential) and not _is_seen(child):
+            leaves += leaves_of(child, f"{path}{name}.")
+        else:
+            leaves.append((path + name, child))
+    return leaves
+
+
+def _is_seen(child: nn.Module) -> bool:
+    """Whether a call of it does more than its forward in torch's class."""
+    hooks = child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks
+    kind = type(child).former if isinstance(child, Fused) else type(child)
+    return bool(hooks) or "forward" in child.__dict__ or not runs_torchs_forward(kind)
+
+
+def _is_off(child: nn.Module) -> bool:
+    """Whether it gives its input back, which dropout does in eval mode."""
+    return type(child) in IDENTITIES and (not child.training or getattr(child, "p", 0) == 0)
+
+
 def sizes_of(layers: Sequence[nn.Linear]) -> str:
     return "-".join(map(str, (layers[0].in_features, *(layer.out_features for layer in layers))))
 
 
-def find_stacks(children: Sequence[nn.Module]) -> list[Stack]:
-    """The longest stacks of two layers or more, in order."""
+def find_stacks(leaves: Sequence[nn.Module]) -> list[Stack]:
+    """The longest stacks of two layers or more, in order, as they are in eval mode."""
     stacks, at = [], 0
-    while at < len(children):
-        stack = stack_at(children, at)
+    while at < len(leaves):
+        stack = stack_at(leaves, at, lambda child: type(child) in IDENTITIES)
         if stack is not None:
             stacks.append(stack)
         at = at + 1 if stack is None else stack.end
     return stacks
 
 
-def stack_at(children: Sequence[nn.Module], begin: int) -> Stack | None:
-    if type(children[begin]) is not nn.Linear:
+def stack_at(leaves: Sequence[nn.Module], begin: int, is_off: Callable[[nn.Module], bool] = _is_off) -> Stack | None:
+    if torchs_class(type(leaves[begin])) is not nn.Linear:
         return None
-    layers, end, activation = [children[begin]], begin + 1, None
-    while end + 1 < len(children):
-        name = activation_of(children[end])
-        if name is None or (activation or name) != name or type(children[end + 1]) is not nn.Linear:
+    layers, end, activation = [leaves[begin]], begin + 1, None
+    while True:
+        name, at = None, end
+        while at < len(leaves):
+            found = activation_of(leaves[at])
+            if found is not None and name is None:
+                name = found
+            elif found is not None or not is_off(leaves[at]):
+                break
+            at += 1
+        if at == len(leaves) or name is None or (activation or name) != name:
             break
-        activation = name
-        layers.append(children[end + 1])
-        end += 2
+        if torchs_class(type(leaves[at])) is not nn.Linear:
+            break
+        activation, end = name, at + 1
+        layers.append(leaves[at])
     return None if activation is None else Stack(begin, end, tuple(layers), activation)
 
 
-def why_not_one(stack: Stack, children: Sequence[nn.Module]) -> str | None:
+def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
     """What stands against running a stack as one operator."""
-    for child in children[stack.begin : stack.end]:
-        hooks = child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks
-        if hooks or "forward" in child.__dict__ or not is_torchs_class(type(child)):
+    for child in leaves[stack.begin : stack.end]:
+        if _is_seen(child):
             return "a layer of it has hooks or another forward, which would not be called"
     for layer in stack.layers:
         reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
@@ -78,34 +112,38 @@ def why_not_one(stack: Stack, children: Sequence[nn.Module]) -> str | None:
     return over_limits(stack.layers[0]._parameters["weight"].dtype, "its count of weights", count)
 
 
-def why_stack_is_left(module: nn.Sequential, stack: Stack, children: Sequence[nn.Module]) -> str | None:
+def why_stack_is_left(module: nn.Sequential, stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
     """What stands against changing its container."""
-    if type(module) is not nn.Sequential:
-        return "its container is a subclass of Sequential, whose forward may be another"
-    if "forward" in module.__dict__:
-        return "its container's forward was exchanged"
+    if (reason := why_class_is_left(module, FusedSequential)) is not None:
+        return f"its container: {reason}"
     if sees_nodes(module):
         return SEES_NODES
-    return why_not_one(stack, children) or why_no_kernel("mlp_layers", stack.layers[0].weight)
+    return why_not_one(stack, leaves) or why_no_kernel("mlp_layers", stack.layers[0].weight)
+
+
+def has_dropout(stack: Stack, leaves: Sequence[nn.Module]) -> bool:
+    return any(type(child) in IDENTITIES and getattr(child, "p", 0) > 0 for child in leaves[stack.begin : stack.end])
 
 
 class FusedSequential(Fused, nn.Sequential):
     """An nn.Sequential that runs its stacks as one operator each. Children, and so state_dict's keys, are as they were.
     What a stack is, is looked at in each call: a child that was exchanged, or has a hook by now, is called itself."""
 
-    former = nn.Sequential
+    former = torchs = nn.Sequential
 
     def forward(self, input: Any) -> Any:
-        children = list(self._modules.values())
         layer_by_layer = (
             torch_module._has_any_global_hook()
             or is_followed()
             or sees_nodes(self)
             or nn.functional.linear is not _linear
         )
+        if layer_by_layer:
+            return self.torchs.forward(self, input)
+        children = [child for _, child in leaves_of(self)]
         at = 0
         while at < len(children):
-            stack = None if layer_by_layer or not is_plain(input) else stack_at(children, at)
+            stack = stack_at(children, at) if is_plain(input) else None
             if stack is not None and why_not_one(stack, children) is None:
                 own = [layer._parameters for layer in stack.layers]
                 input = F.mlp_layers(input, [p["weight"] for p in own], [p["bias"] for p in own], stack.activation)
@@ -150,8 +188,9 @@ def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linea
             return "a LazyLinear has no weights before its first call; optimize the model after it"
         if nn.utils.parametrize.is_parametrized(layer):
             return "a layer's parameters are parametrized"
-        if type(layer) is not nn.Linear:
+        if torchs_class(type(layer)) is not nn.Linear:
             return f"its {type(layer).__name__} is a subclass of Linear, whose forward may be another"
+    between = [child for child in between if type(child) not in IDENTITIES] or between
     for child in between:
         if type(child) is nn.GELU and child.approximate != "none":
             return f"its GELU is approximate={child.approximate!r}, and the operator's is exact"
