@@ -2,11 +2,10 @@
 // FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_FORMULA and FOURFOLD_FORMULA_FILE.
 #include FOURFOLD_BODIES_FILE
 
-#include <torch/csrc/stable/library.h>
-
 #include "elementwise.cuh"
 #include "math.cuh"
 #include "ops/register_elementwise.h"
+#include "ops/registration.h"
 
 namespace fourfold::gpu {
 namespace formulas {
@@ -20,6 +19,6 @@ constexpr ElementwiseKernels elementwise_kernels = kernels_of<formulas::FOURFOLD
 }  // namespace
 }  // namespace fourfold::gpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+FOURFOLD_KERNELS(CUDA, m) {
   fourfold::register_elementwise<fourfold::FOURFOLD_BODIES, fourfold::gpu::elementwise_kernels>(m, FOURFOLD_OPERATOR);
 }

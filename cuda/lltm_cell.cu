@@ -1,8 +1,7 @@
 #include "ops/lltm_cell.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
+#include "ops/registration.h"
 #include "step.cuh"
 
 namespace fourfold::gpu {
@@ -95,7 +94,7 @@ constexpr LltmCellKernels lltm_cell_kernels{true, forward, backward, nullptr};
 }  // namespace
 }  // namespace fourfold::gpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+FOURFOLD_KERNELS(CUDA, m) {
   m.impl("lltm_cell", FOURFOLD_BOX(lltm_cell, gpu::lltm_cell_kernels));
   m.impl("lltm_cell_backward", FOURFOLD_BOX(lltm_cell_backward, gpu::lltm_cell_kernels));
 }

@@ -1,8 +1,7 @@
 #include "ops/lstm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
+#include "ops/registration.h"
 #include "recurrent.cuh"
 
 namespace fourfold::gpu {
@@ -13,7 +12,7 @@ constexpr RecurrentKernels lstm_kernels = recurrent_kernels<Lstm>;
 }  // namespace
 }  // namespace fourfold::gpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+FOURFOLD_KERNELS(CUDA, m) {
   m.impl("lstm", FOURFOLD_BOX(lstm, gpu::lstm_kernels));
   m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, gpu::lstm_kernels));
 }

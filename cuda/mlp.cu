@@ -1,10 +1,10 @@
 #include "mlp.cuh"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/library.h>
 
 #include "elementwise.cuh"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::gpu {
 namespace {
@@ -97,7 +97,7 @@ constexpr MlpKernels mlp_kernels{true,    fuses_forward, fuses_backward, forward
 }  // namespace
 }  // namespace fourfold::gpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+FOURFOLD_KERNELS(CUDA, m) {
   m.impl("mlp", FOURFOLD_BOX(mlp, gpu::mlp_kernels));
   m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, gpu::mlp_kernels));
 }

@@ -1,10 +1,9 @@
 // torch's products layer by layer, and the activations between them in one pass each.
 #include "ops/mlp_layers.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "activate.cuh"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::gpu {
 namespace {
@@ -69,7 +68,7 @@ constexpr MlpLayersKernels mlp_layers_kernels{
 }  // namespace
 }  // namespace fourfold::gpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CUDA, m) {
+FOURFOLD_KERNELS(CUDA, m) {
   m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, gpu::mlp_layers_kernels));
   m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, gpu::mlp_layers_kernels));
 }

@@ -2,11 +2,10 @@
 // FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_FORMULA and FOURFOLD_FORMULA_FILE.
 #include FOURFOLD_BODIES_FILE
 
-#include <torch/csrc/stable/library.h>
-
 #include "map.h"
 #include "ops/formula.h"
 #include "ops/register_elementwise.h"
+#include "ops/registration.h"
 
 namespace fourfold::mps {
 namespace formulas {
@@ -40,6 +39,6 @@ constexpr ElementwiseKernels elementwise_kernels = kernels_of<formulas::FOURFOLD
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   fourfold::register_elementwise<fourfold::FOURFOLD_BODIES, fourfold::mps::elementwise_kernels>(m, FOURFOLD_OPERATOR);
 }

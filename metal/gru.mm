@@ -1,8 +1,7 @@
 #include "ops/gru.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
+#include "ops/registration.h"
 #include "recurrent.h"
 
 namespace fourfold::mps {
@@ -15,7 +14,7 @@ constexpr RecurrentKernels gru_kernels = recurrent_kernels<gru_cell>;
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("gru", FOURFOLD_BOX(gru, mps::gru_kernels));
   m.impl("gru_backward", FOURFOLD_BOX(gru_backward, mps::gru_kernels));
 }

@@ -1,8 +1,7 @@
 #include "ops/lltm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
+#include "ops/registration.h"
 #include "recurrent.h"
 
 namespace fourfold::mps {
@@ -15,7 +14,7 @@ constexpr RecurrentKernels lltm_kernels = recurrent_kernels<lltm_cell>;
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("lltm", FOURFOLD_BOX(lltm, mps::lltm_kernels));
   m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, mps::lltm_kernels));
 }

@@ -1,9 +1,8 @@
 #include "ops/lltm_cell.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
 #include "ops/path.h"
+#include "ops/registration.h"
 #include "recurrent.h"
 
 namespace fourfold::mps {
@@ -102,7 +101,7 @@ constexpr LltmCellKernels lltm_cell_kernels{true, forward, backward, concatenate
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("lltm_cell", FOURFOLD_BOX(lltm_cell, mps::lltm_cell_kernels));
   m.impl("lltm_cell_backward", FOURFOLD_BOX(lltm_cell_backward, mps::lltm_cell_kernels));
 }

@@ -1,8 +1,7 @@
 #include "ops/lstm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/backend.h"
+#include "ops/registration.h"
 #include "recurrent.h"
 
 namespace fourfold::mps {
@@ -15,7 +14,7 @@ constexpr RecurrentKernels lstm_kernels = recurrent_kernels<lstm_cell>;
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("lstm", FOURFOLD_BOX(lstm, mps::lstm_kernels));
   m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, mps::lstm_kernels));
 }

@@ -1,9 +1,8 @@
 #include "ops/mlp.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "mlp_layers.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::mps {
 
@@ -104,7 +103,7 @@ constexpr MlpKernels mlp_kernels{true,     fuses_forward, fuses_backward, forwar
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("mlp", FOURFOLD_BOX(mlp, mps::mlp_kernels));
   m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, mps::mlp_kernels));
 }

@@ -1,10 +1,9 @@
 // torch's products layer by layer, and the activations between them in one pass each.
 #include "ops/mlp_layers.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "mlp_layers.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::mps {
 
@@ -52,7 +51,7 @@ constexpr MlpLayersKernels mlp_layers_kernels{
 }  // namespace
 }  // namespace fourfold::mps
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, MPS, m) {
+FOURFOLD_KERNELS(MPS, m) {
   m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, mps::mlp_layers_kernels));
   m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, mps::mlp_layers_kernels));
 }

@@ -255,6 +255,25 @@ def test_checkpoints_and_calls_that_do_not_fit_are_refused(build: Path, tmp_path
     ]
 
 
+def test_a_backward_without_gradients_is_refused(build: Path) -> None:
+    """Where torch's engine would leave them undefined, with a warning. Calls after enable_gradients() differentiate."""
+    lines = run(build / PROGRAMS[0], "forget").splitlines()[:-1]
+    operators = ("softshrink", "axpby", "mlp", "mlp_layers", "lltm_cell", "lltm", "lstm", "gru")
+    said = (
+        ": expected gradients to be enabled before the call that this backward is of; include fourfold/autograd.h in "
+        "one file, and call fourfold::enable_gradients() once, first"
+    )
+    assert lines == [*(name + said for name in operators), "0", "6"]
+
+
+def test_a_program_outlives_another_copy_of_the_library(build: Path, tmp_path: Path) -> None:
+    """Python's tests have the sentence whole (test_two_copies.py)."""
+    copy, own = shutil.copy(INSTALLED / "libfourfold.so", tmp_path / "libfourfold.so"), INSTALLED / "libfourfold.so"
+    said = sorted(run(build / PROGRAMS[0], "load_copy", copy).splitlines())
+    assert said[:2] == ["1.5", "6"]
+    assert said[2].startswith(f"fourfold: expected one libfourfold in a process, but {copy} was loaded after {own}, ")
+
+
 def test_modules_print_themselves_and_stand_in_a_sequential(build: Path) -> None:
     assert run(build / PROGRAMS[0], "print").splitlines()[:-1] == [
         "fourfold::nn::LSTM(input_size=3, hidden_size=4, num_layers=2, bias=true, batch_first=false, dropout=0.5, "

@@ -1,4 +1,5 @@
 // _C: what Python asks the library besides its operators. No torch type crosses this boundary.
+#include <dlfcn.h>
 #include <fourfold/library.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -65,10 +66,27 @@ int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t
   return bytes;
 }
 
+std::string file_of(const void* symbol) {
+  Dl_info place{};
+  return dladdr(symbol, &place) != 0 && place.dli_fname != nullptr ? place.dli_fname : "a file without a name";
+}
+
+// The loader takes a libfourfold that the process has loaded already for the one beside this module.
+void expect_own_library() {
+  if (const char* error = fourfold_other_copy_error()) throw pybind11::import_error(error);
+  const std::string version = build_facts()["version"];
+  if (version == FOURFOLD_VERSION && fourfold_abi_version() == FOURFOLD_ABI_VERSION) return;
+  throw pybind11::import_error(
+      "fourfold: expected libfourfold " FOURFOLD_VERSION " for " + file_of(reinterpret_cast<const void*>(&expect_own_library)) +
+      ", but this process has loaded " + file_of(reinterpret_cast<const void*>(&fourfold_abi_version)) + " of version " +
+      version + "; link the program with the libfourfold of the Python package (python -m fourfold --cmake-dir)");
+}
+
 }  // namespace
 
 // What they ask the library never changes, so that threads of a Python without a GIL may ask at once.
 PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
+  expect_own_library();
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");

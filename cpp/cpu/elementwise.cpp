@@ -2,11 +2,10 @@
 // FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_PARTS, which its kernels are called.
 #include FOURFOLD_BODIES_FILE
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/elementwise.h"
 #include "cpu/kernels/elementwise.h"
 #include "ops/register_elementwise.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace cpu {
@@ -24,6 +23,6 @@ constexpr ElementwiseKernels kernels{
 }  // namespace cpu
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   fourfold::register_elementwise<fourfold::FOURFOLD_BODIES, fourfold::cpu::kernels>(m, FOURFOLD_OPERATOR);
 }

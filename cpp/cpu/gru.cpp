@@ -1,9 +1,8 @@
 #include "ops/gru.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/recurrent.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace cpu {
@@ -16,7 +15,7 @@ constexpr RecurrentKernels gru_on_cpu = cpu::recurrent_kernels<cpu::gru_kernels,
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("gru", FOURFOLD_BOX(gru, gru_on_cpu));
   m.impl("gru_backward", FOURFOLD_BOX(gru_backward, gru_on_cpu));
   m.impl("gru_prepack", FOURFOLD_BOX(gru_prepack, gru_on_cpu));

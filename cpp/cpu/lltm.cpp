@@ -1,9 +1,8 @@
 #include "ops/lltm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/recurrent.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace cpu {
@@ -16,7 +15,7 @@ constexpr RecurrentKernels lltm_on_cpu = cpu::recurrent_kernels<cpu::lltm_kernel
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("lltm", FOURFOLD_BOX(lltm, lltm_on_cpu));
   m.impl("lltm_backward", FOURFOLD_BOX(lltm_backward, lltm_on_cpu));
   m.impl("lltm_prepack", FOURFOLD_BOX(lltm_prepack, lltm_on_cpu));

@@ -1,12 +1,11 @@
 #include "ops/lltm_cell.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include <cstring>
 
 #include "cpu/kernels/lltm_cell.h"
 #include "cpu/parallel.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -79,7 +78,7 @@ constexpr LltmCellKernels kernels{false, forward, backward, concatenate, multipl
 }  // namespace
 }  // namespace fourfold::cpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("lltm_cell", FOURFOLD_BOX(lltm_cell, cpu::kernels));
   m.impl("lltm_cell_backward", FOURFOLD_BOX(lltm_cell_backward, cpu::kernels));
 }

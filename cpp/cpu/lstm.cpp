@@ -1,9 +1,8 @@
 #include "ops/lstm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/recurrent.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace cpu {
@@ -16,7 +15,7 @@ constexpr RecurrentKernels lstm_on_cpu = cpu::recurrent_kernels<cpu::lstm_kernel
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("lstm", FOURFOLD_BOX(lstm, lstm_on_cpu));
   m.impl("lstm_backward", FOURFOLD_BOX(lstm_backward, lstm_on_cpu));
   m.impl("lstm_prepack", FOURFOLD_BOX(lstm_prepack, lstm_on_cpu));

@@ -1,12 +1,11 @@
 #include "ops/mlp.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/activate.h"
 #include "cpu/dense.h"
 #include "cpu/kernels/mlp.h"
 #include "ops/backend.h"
 #include "ops/elementwise.h"
+#include "ops/registration.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -43,7 +42,7 @@ constexpr MlpKernels kernels{
 }  // namespace
 }  // namespace fourfold::cpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("mlp", FOURFOLD_BOX(mlp, cpu::kernels));
   m.impl("mlp_backward", FOURFOLD_BOX(mlp_backward, cpu::kernels));
 }

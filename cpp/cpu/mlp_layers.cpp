@@ -1,11 +1,10 @@
 #include "ops/mlp_layers.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/activate.h"
 #include "cpu/dense.h"
 #include "cpu/kernels/mlp_layers.h"
 #include "ops/backend.h"
+#include "ops/registration.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -34,7 +33,7 @@ constexpr MlpLayersKernels kernels{
 }  // namespace
 }  // namespace fourfold::cpu
 
-STABLE_TORCH_LIBRARY_IMPL(fourfold, CPU, m) {
+FOURFOLD_KERNELS(CPU, m) {
   m.impl("mlp_layers", FOURFOLD_BOX(mlp_layers, cpu::kernels));
   m.impl("mlp_layers_backward", FOURFOLD_BOX(mlp_layers_backward, cpu::kernels));
 }

@@ -1,6 +1,6 @@
 #include "ops/axpby.h"
 
-#include <torch/csrc/stable/library.h>
+#include "ops/registration.h"
 
 #include <algorithm>
 #include <cmath>
@@ -84,6 +84,6 @@ Tensor AxpbyBodies::forward(
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def("axpby(Tensor x, Tensor y, float alpha=2, float beta=1, ScalarType? dtype=None) -> Tensor");
 }

@@ -1,8 +1,7 @@
 #include "ops/lltm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/prepacked.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace {
@@ -113,7 +112,7 @@ Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, cons
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def(
       "lltm(Tensor input, Tensor h_0, Tensor c_0, Tensor weights, Tensor? bias=None, bool reverse=False,"
       " Tensor? batch_sizes=None, Tensor? reset=None, Tensor? prepacked=None, bool allow_tf32=False,"

@@ -1,8 +1,7 @@
 #include "ops/lltm_cell.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/lltm.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace {
@@ -156,7 +155,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> lltm_cell_backward(
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def(
       "lltm_cell(Tensor x, Tensor h, Tensor c, Tensor weights, Tensor? bias=None, bool save_for_backward=True)"
       " -> (Tensor next_h, Tensor next_c, Tensor kept)");

@@ -1,8 +1,7 @@
 #include "ops/lstm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/prepacked.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace {
@@ -52,7 +51,7 @@ Tensor lstm_prepack(
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def(
       "lstm(Tensor input, Tensor h_0, Tensor c_0, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None,"
       " Tensor? bias_hh=None, bool reverse=False, Tensor? batch_sizes=None, Tensor? reset=None,"

@@ -1,10 +1,9 @@
 #include "ops/mlp.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include <algorithm>
 
 #include "ops/path.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 
@@ -239,7 +238,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def(
       "mlp(Tensor x, Tensor hidden_weights, Tensor? hidden_bias, Tensor output_weights, Tensor? output_bias,"
       " bool save_for_backward=True) -> (Tensor output, Tensor hidden)");

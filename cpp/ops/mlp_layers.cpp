@@ -1,8 +1,7 @@
 #include "ops/mlp_layers.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "ops/mlp_layers_arguments.h"
+#include "ops/registration.h"
 
 namespace fourfold {
 namespace {
@@ -234,7 +233,7 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> mlp_layers_backward
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def(
       "mlp_layers(Tensor x, Tensor[] weights, Tensor?[] biases, str activation=\"relu\", bool save_for_backward=True,"
       " bool need_weights=True) -> (Tensor output, Tensor kept)");

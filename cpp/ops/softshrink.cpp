@@ -1,6 +1,6 @@
 #include "ops/softshrink.h"
 
-#include <torch/csrc/stable/library.h>
+#include "ops/registration.h"
 
 #include <algorithm>
 
@@ -37,7 +37,7 @@ Tensor SoftshrinkBodies::backward(
 
 }  // namespace fourfold
 
-STABLE_TORCH_LIBRARY_FRAGMENT(fourfold, m) {
+FOURFOLD_OPERATORS(m) {
   m.def("softshrink(Tensor x, float lambd=0.5) -> Tensor");
   m.def("softshrink_backward(Tensor grad, Tensor x, float lambd) -> Tensor grad_x");
 }

@@ -17,10 +17,16 @@ if tuple(int(part) for part in _torch.__version__.split(".")[:2]) < _TORCH_MINIM
         f"upgrade it: pip install 'torch>={'.'.join(map(str, _TORCH_MINIMUM))}'"
     )
 
+from fourfold import _one_copy
+
+_one_copy.expect()
+
 try:
     # torch is imported first: libfourfold finds torch's libraries because they are loaded already.
     from fourfold import _C
 except ImportError as error:
+    if str(error).startswith("fourfold: "):  # it has said what is wrong
+        raise
     raise ImportError(
         f"fourfold's compiled library could not be loaded under torch {_torch.__version__}: {error}. Reinstall it: "
         "pip install --force-reinstall --no-deps fourfold (from a source tree: pip install --no-build-isolation .)"

@@ -11,6 +11,8 @@
 
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+#include <dlfcn.h>
+
 #include <functional>
 #include <iostream>
 #include <map>
@@ -114,6 +116,43 @@ void refuse(const Arguments& paths) {
   print_refusal([&] { ours::LLTMCell(5, 8)(x); });
 }
 
+// A backward without enable_gradients(), which no command but this one's process has called. Each line is a refusal.
+void forget_gradients(const Arguments&) {
+  const auto leaf = [](at::IntArrayRef shape) { return torch::ones(shape).requires_grad_(); };
+  const Tensor x = leaf({2, 3}), h = torch::zeros({2, 4}), w = torch::ones({2, 3}), sequence = leaf({5, 2, 3});
+  namespace op = fourfold;
+  const auto none = std::nullopt;
+  const std::function<Tensor()> calls[] = {
+      [&] { return op::softshrink(x); },
+      [&] { return op::axpby(w, x) * 2; },
+      [&] { return op::mlp(x, torch::ones({4, 3}), none, torch::ones({2, 4}), none); },
+      [&] { return op::mlp_layers(w, {leaf({4, 3}), torch::ones({2, 4})}); },
+      [&] { return std::get<1>(op::lltm_cell(x, h, h, torch::ones({12, 7}))); },
+      [&] { return std::get<0>(std::get<1>(op::lltm(sequence, h, h, torch::ones({12, 7})))); },
+      [&] { return std::get<0>(op::lstm(sequence, h, h, torch::ones({16, 3}), torch::ones({16, 4}))); },
+      [&] { return std::get<1>(op::gru(sequence, h, torch::ones({12, 3}), leaf({12, 4}))); },
+  };
+  for (const auto& call : calls) {
+    print_refusal([&] { call().sum().backward(); });
+    const torch::NoGradGuard no_grad;
+    if (call().requires_grad()) std::cout << "recorded without need\n";
+  }
+  std::cout << x.grad().defined() << "\n";
+  op::softshrink(w);
+  op::enable_gradients();
+  op::softshrink(x).sum().backward();
+  std::cout << x.grad().sum().item<float>() << "\n";
+}
+
+// Another copy of libfourfold, which is loaded while the program runs.
+void load_copy(const Arguments& paths) {
+  const Tensor x = torch::full({3}, 2.0);
+  std::cout << fourfold::softshrink(x)[0].item<float>() << "\n";
+  if (dlopen(paths[0].c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) throw std::runtime_error(dlerror());
+  fourfold::enable_gradients();
+  std::cout << fourfold::axpby(x, x)[0].item<float>() << "\n";
+}
+
 // What a model's modules print, and a Sequential that calls one with the input alone.
 void print_modules(const Arguments&) {
   std::cout << ours::LSTM(ours::LSTMOptions(3, 4).num_layers(2).dropout(0.5).bidirectional(true)) << "\n"
@@ -143,7 +182,8 @@ void print_torches() {
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const Arguments&)> commands = {
       {"infer", infer},   {"train", train}, {"package", run_package},
-      {"refuse", refuse}, {"print", print_modules}, {"layers", [](const Arguments& a) { layers::run_layers(a[0], a[1]); }},
+      {"refuse", refuse}, {"print", print_modules}, {"forget", forget_gradients},
+      {"load_copy", load_copy}, {"layers", [](const Arguments& a) { layers::run_layers(a[0], a[1]); }},
       {"page", [](const Arguments&) { page(); }},
   };
   commands.at(argv[1])({argv + 2, argv + argc});

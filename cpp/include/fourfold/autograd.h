@@ -371,6 +371,7 @@ inline void expect_same_torch() {
 
 inline bool register_all() {
   expect_same_torch();
+  if (const char* error = fourfold_other_copy_error()) throw std::runtime_error(error);
   const DispatchKey keys[] = {DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA};
   auto& dispatcher = c10::Dispatcher::singleton();
   std::vector<torch::Library>& libraries = *new std::vector<torch::Library>;  // for good, as what is registered is

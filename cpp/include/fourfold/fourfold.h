@@ -31,6 +31,7 @@ c10::TypedOperatorHandle<Signature> operator_of(const char* name) {
     throw std::runtime_error("fourfold: this program was compiled for ABI " + std::to_string(FOURFOLD_ABI_VERSION) +
                              " of libfourfold, but loads " + std::to_string(fourfold_abi_version()));
   }
+  if (const char* error = fourfold_other_copy_error()) throw std::runtime_error(error);
   return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("fourfold::") + name).c_str(), "").typed<Signature>();
 }
 
@@ -48,6 +49,28 @@ bool requires_grad(const std::vector<T>& tensors) {
 template <typename... Tensors>
 bool recording(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
+}
+
+// What a call gives: of one whose operator has no gradient yet, torch's engine would leave the gradients undefined, so a
+// backward through it throws.
+template <typename Signature, typename... Outputs>
+void expect_gradients(const c10::TypedOperatorHandle<Signature>& op, bool recorded, const Outputs&... outputs) {
+  using c10::DispatchKey;
+  if (!recorded || op.hasKernelForDispatchKey(DispatchKey::AutogradCPU) ||
+      op.hasKernelForDispatchKey(DispatchKey::Autograd)) {
+    return;
+  }
+  const auto refuse = [name = op.operator_name().name](const Tensor&) {
+    throw std::runtime_error(name.substr(name.rfind(':') + 1) +
+                             ": expected gradients to be enabled before the call that this backward is of; include "
+                             "fourfold/autograd.h in one file, and call fourfold::enable_gradients() once, first");
+  };
+  const auto watch = [&refuse](const Tensor& output) {
+    if (!output.is_floating_point()) return;
+    if (!output.requires_grad()) output.requires_grad_();
+    output.register_hook([refuse](const Tensor& gradient) { refuse(gradient); });
+  };
+  (watch(outputs), ...);
 }
 
 // torch's own setting, which only GPUs know.
@@ -77,13 +100,17 @@ inline Tensor axpby(const Tensor& x, const Tensor& y, const at::Scalar& alpha = 
     };
     dtype = at::result_type(scaled(x, alpha), scaled(y, beta));
   }
-  return op.call(x, y, alpha.toDouble(), beta.toDouble(), dtype);
+  Tensor output = op.call(x, y, alpha.toDouble(), beta.toDouble(), dtype);
+  detail::expect_gradients(op, detail::recording(x, y), output);
+  return output;
 }
 
 // x - λ above λ, x + λ below -λ, 0 between, NaN for NaN.
 inline Tensor softshrink(const Tensor& x, double lambd = 0.5) {
   static const auto op = detail::operator_of<Tensor(const Tensor&, double)>("softshrink");
-  return op.call(x, lambd);
+  Tensor output = op.call(x, lambd);
+  detail::expect_gradients(op, detail::recording(x), output);
+  return output;
 }
 
 // One step of the LLTM: x (batch, input_size), h and c (batch, hidden_size),
@@ -92,7 +119,9 @@ inline std::tuple<Tensor, Tensor> lltm_cell(
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias = {}) {
   static const auto op = detail::operator_of<std::tuple<Tensor, Tensor, Tensor>(
       const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, bool)>("lltm_cell");
-  auto [next_h, next_c, kept] = op.call(x, h, c, weights, bias, detail::recording(x, h, c, weights, bias));
+  const bool recorded = detail::recording(x, h, c, weights, bias);
+  auto [next_h, next_c, kept] = op.call(x, h, c, weights, bias, recorded);
+  detail::expect_gradients(op, recorded, next_h, next_c);
   return {std::move(next_h), std::move(next_c)};
 }
 
@@ -103,9 +132,10 @@ inline std::tuple<Tensor, std::tuple<Tensor, Tensor>> lltm(
     bool reverse = false, const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {},
     const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::LltmLayer>("lltm");
+  const bool recorded = detail::recording(input, h_0, c_0, weights, bias);
   auto [output, h_n, c_n, kept, cells] = op.call(
-      input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, prepacked, detail::allows_tf32(input),
-      detail::recording(input, h_0, c_0, weights, bias));
+      input, h_0, c_0, weights, bias, reverse, batch_sizes, reset, prepacked, detail::allows_tf32(input), recorded);
+  detail::expect_gradients(op, recorded, output, h_n, c_n);
   return {std::move(output), {std::move(h_n), std::move(c_n)}};
 }
 
@@ -115,9 +145,11 @@ inline std::tuple<Tensor, std::tuple<Tensor, Tensor>> lstm(
     const OptionalTensor& bias_ih = {}, const OptionalTensor& bias_hh = {}, bool reverse = false,
     const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {}, const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::LayerWithCell>("lstm");
+  const bool recorded = detail::recording(input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh);
   auto [output, h_n, c_n, kept, cells] = op.call(
       input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked,
-      detail::allows_tf32(input), detail::recording(input, h_0, c_0, weight_ih, weight_hh, bias_ih, bias_hh));
+      detail::allows_tf32(input), recorded);
+  detail::expect_gradients(op, recorded, output, h_n, c_n);
   return {std::move(output), {std::move(h_n), std::move(c_n)}};
 }
 
@@ -127,9 +159,11 @@ inline std::tuple<Tensor, Tensor> gru(
     const OptionalTensor& bias_ih = {}, const OptionalTensor& bias_hh = {}, bool reverse = false,
     const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {}, const OptionalTensor& prepacked = {}) {
   static const auto op = detail::operator_of<detail::Layer>("gru");
+  const bool recorded = detail::recording(input, h_0, weight_ih, weight_hh, bias_ih, bias_hh);
   auto [output, h_n, kept] = op.call(
       input, h_0, weight_ih, weight_hh, bias_ih, bias_hh, reverse, batch_sizes, reset, prepacked,
-      detail::allows_tf32(input), detail::recording(input, h_0, weight_ih, weight_hh, bias_ih, bias_hh));
+      detail::allows_tf32(input), recorded);
+  detail::expect_gradients(op, recorded, output, h_n);
   return {std::move(output), std::move(h_n)};
 }
 
@@ -139,9 +173,11 @@ inline Tensor mlp(
     const OptionalTensor& output_bias) {
   static const auto op = detail::operator_of<std::tuple<Tensor, Tensor>(
       const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const OptionalTensor&, bool)>("mlp");
-  return std::get<0>(op.call(
-      x, hidden_weights, hidden_bias, output_weights, output_bias,
-      detail::recording(x, hidden_weights, hidden_bias, output_weights, output_bias)));
+  const bool recorded = detail::recording(x, hidden_weights, hidden_bias, output_weights, output_bias);
+  Tensor output =
+      std::get<0>(op.call(x, hidden_weights, hidden_bias, output_weights, output_bias, recorded));
+  detail::expect_gradients(op, recorded, output);
+  return output;
 }
 
 // Linear layers with an activation between them: relu, tanh, gelu or silu. Empty biases: none has any.
@@ -151,9 +187,11 @@ inline Tensor mlp_layers(
   static const auto op = detail::operator_of<std::tuple<Tensor, Tensor>(
       const Tensor&, at::TensorList, const c10::List<OptionalTensor>&, c10::string_view, bool, bool)>("mlp_layers");
   if (biases.empty()) biases.resize(weights.size());
-  return std::get<0>(op.call(
-      x, weights, c10::List<OptionalTensor>(biases), activation, detail::recording(x, weights, biases),
-      detail::recording(weights)));
+  const bool recorded = detail::recording(x, weights, biases);
+  Tensor output = std::get<0>(op.call(
+      x, weights, c10::List<OptionalTensor>(biases), activation, recorded, detail::recording(weights)));
+  detail::expect_gradients(op, recorded, output);
+  return output;
 }
 
 }  // namespace fourfold

@@ -19,6 +19,14 @@ extern "C" {
 // symbol of a library may lose it at link time (--as-needed), so whoever links libfourfold calls this.
 FOURFOLD_EXPORT int fourfold_abi_version();
 
+// Of two copies of libfourfold in a process the first has its operators registered; a second registers none and computes
+// nothing, and this says so in a sentence that names both files. Static storage; null in the first. Whoever links
+// libfourfold asks.
+FOURFOLD_EXPORT const char* fourfold_other_copy_error();
+
+// Whether this copy has begun to register its operators. One copy asks another, while it is loaded.
+FOURFOLD_EXPORT int fourfold_has_registered();
+
 // "key=value" lines: how the library was built. Static storage.
 FOURFOLD_EXPORT const char* fourfold_build_facts();
 

@@ -4,6 +4,13 @@
 
 #include <torch/csrc/stable/library.h>
 
+namespace fourfold {
+
+// It is loaded beside libfourfold.
+inline const char* other_copy_error() { return nullptr; }
+
+}  // namespace fourfold
+
 #undef STABLE_TORCH_LIBRARY_FRAGMENT
 #undef STABLE_TORCH_LIBRARY_IMPL
 #define STABLE_TORCH_LIBRARY_FRAGMENT(ns, m) _STABLE_TORCH_LIBRARY_FRAGMENT(fourfold_simulated, m, C10_UID)

@@ -1,0 +1,28 @@
+"""The Python package once a process: torch keeps what an import registers, until the process ends."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+_HERE = str(Path(__file__).parent)
+
+
+def expect() -> None:
+    """Raises ImportError where another import of this package, since forgotten by sys.modules, has registered its part.
+    To be called before anything is registered."""
+    first = vars(torch.ops.fourfold).setdefault("python_package", _HERE)
+    if first == _HERE and not _is_registered():
+        return
+    if "fourfold.operators._operator" in sys.modules:  # importlib.reload, which registers nothing anew
+        return
+    raise ImportError(
+        f"fourfold: expected one import of the package in a process, but {_HERE} is imported after {first}, whose "
+        "operators torch keeps; restart Python, and keep one of them on sys.path"
+    )
+
+
+def _is_registered() -> bool:
+    if not torch._C._dispatch_has_kernel("fourfold::axpby"):  # no libfourfold yet
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key("fourfold::axpby", "FuncTorchDynamicLayerFrontMode")
