@@ -4,7 +4,6 @@ function, from the operator itself, and under torch.compile."""
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from typing import Any
 
@@ -28,10 +27,6 @@ def arguments(case: str, **changes: Any) -> tuple:
 
 CELL, SEQUENCE, PACKED, NETWORK = "lltm_cell-tutorial", "lltm-short", "lltm-packed", "mlp-tutorial"
 LSTM, GRU, RESTARTS = "lstm-short", "gru-short", "lltm-reset"
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of its beta
-    NESTED = torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)])
 
 # operator, arguments, type, sentence without its operator
 REFUSED: list[tuple[str, tuple, type, str]] = [
@@ -215,31 +210,6 @@ REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
     ("softshrink", ([1.0],), TypeError, "expected x to be a torch.Tensor, but got list"),
     ("softshrink", (T(3), T(())), TypeError, "expected lambd to be a real number, but got Tensor"),
     ("softshrink", (T(3), "half"), TypeError, "expected lambd to be a real number, but got str"),
-    (
-        "softshrink",
-        (NESTED,),
-        TypeError,
-        "expected x to be a dense tensor, but got a nested tensor; torch.nested.to_padded_tensor makes a dense one",
-    ),
-    (
-        "axpby",
-        (NESTED, NESTED),
-        TypeError,
-        "expected x to be a dense tensor, but got a nested tensor; torch.nested.to_padded_tensor makes a dense one",
-    ),
-    (
-        "lltm_cell",
-        arguments(CELL, _1=NESTED),
-        TypeError,
-        "expected h to be a dense tensor, but got a nested tensor; torch.nested.to_padded_tensor makes a dense one",
-    ),
-    (
-        "mlp",
-        arguments(NETWORK, _1=NESTED),
-        TypeError,
-        "expected hidden_weights to be a dense tensor, but got a nested tensor; torch.nested.to_padded_tensor makes a "
-        "dense one",
-    ),
     ("softshrink", (T(3).to_sparse(),), TypeError, "expected x to be a dense tensor, but got layout torch.sparse_coo"),
     ("axpby", (T(3), 2.0), TypeError, "expected y to be a torch.Tensor, but got float"),
     ("axpby", (T(3), T(3), 1j), TypeError, "expected alpha to be a real number, but got complex"),
