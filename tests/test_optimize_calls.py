@@ -115,6 +115,25 @@ def test_what_a_subclass_meets_is_what_it_met(pair: tuple) -> None:
     assert met[0] == met[1] != []
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_list_of_weights_that_a_program_changed(kind: type[nn.RNNBase]) -> None:
+    """It is what torch.nn's call reads, until a parameter is exchanged."""
+    layer, x = kind(3, 4), torch.randn(5, 2, 3)
+    twin = copy.deepcopy(layer)
+    fourfold.optimize(twin)
+    for module in (layer, twin):
+        module._flat_weights[1] = module._flat_weights[1].detach() / 2
+    agree(layer, twin, x)
+    for module in (layer, twin):
+        module.weight_hh_l0 = nn.Parameter(module.weight_hh_l0.detach() * 3)
+    agree(layer, twin, x, fused=True)
+    values = {name: p.detach() / 2 for name, p in layer.named_parameters()}
+    wanted = torch.func.functional_call(layer, values, (x,))
+    torch.testing.assert_close(torch.func.functional_call(twin, values, (x,)), wanted)
+    assert operators_of(lambda: torch.func.functional_call(twin, values, (x,)))
+    agree(layer, twin, x, fused=True)
+
+
 class Doubles(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -5,6 +5,7 @@ A subclass of torch.Tensor, and a mode, may give torch's operations another mean
 """
 
 import inspect
+import operator
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -197,6 +198,21 @@ def why_layer_is_left(module: nn.Module) -> str | None:
 
 
 class _FusedSequence(_FusedLayer):
+    def _is_torchs(self, input: Any, hx: Any) -> bool:
+        # torch.nn's call reads this list, which a program may have changed, as those of dropped weights do.
+        if not _is_compiling() and not self._lists_its_parameters():
+            self._update_flat_weights()  # as torch.nn's call does where a parameter was exchanged
+            if not self._lists_its_parameters():
+                return True
+        return super()._is_torchs(input, hx)
+
+    def _lists_its_parameters(self) -> bool:
+        listed = self._flat_weights
+        own = self._parameters
+        return len(listed) == len(self._flat_weights_names) and all(
+            map(operator.is_, listed, map(own.get, self._flat_weights_names))
+        )
+
     def _forward(self, input: Any, hx: Any, reset: Any) -> Any:
         if not self._is_torchs(input, hx):
             return super()._forward(input, hx, reset)
