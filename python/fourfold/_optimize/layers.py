@@ -24,14 +24,14 @@ from fourfold.nn.mlp import ACTIVATIONS
 IDENTITIES = (nn.Dropout, nn.AlphaDropout, nn.Identity)  # these give their input back in eval mode
 _KINDS = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Sequential, nn.Linear, *ACTIVATIONS, *IDENTITIES)
 # What the operators compute is what these classes compute, unless a program exchanges it.
-_FORWARDS = {kind: kind.forward for kind in _KINDS}
+FORWARDS = {kind: kind.forward for kind in _KINDS}
 # What else a call of torch.nn's runs. A subclass that has one of its own may compute something else.
 _CALLED = (
     *("forward", "__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__getattribute__", "__iter__"),
     *("check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size", "get_expected_cell_size"),
     *("permute_hidden", "weight", "bias", "_flat_weights", *CELL_NAMES),
 )
-_torchs_classes: dict[type, type[nn.Module] | None] = {kind: kind for kind in _FORWARDS}
+_torchs_classes: dict[type, type[nn.Module] | None] = {kind: kind for kind in FORWARDS}
 _ABSENT = object()
 SEES_NODES = (
     "it has a hook of register_backward_hook, which looks into torch's graph; register_full_backward_hook does not"
@@ -141,7 +141,7 @@ def torchs_class(kind: type[nn.Module]) -> type[nn.Module] | None:
     if kind not in _torchs_classes:
         if _is_compiling():  # which can't follow inspect; what nobody has asked for before is called itself
             return None
-        base = next((base for base in kind.__mro__ if base in _FORWARDS), None)
+        base = next((base for base in kind.__mro__ if base in FORWARDS), None)
         same = all(inspect.getattr_static(kind, n, None) is inspect.getattr_static(base, n, None) for n in _CALLED)
         _torchs_classes[kind] = base if same and not issubclass(kind, nn.modules.lazy.LazyModuleMixin) else None
     return _torchs_classes[kind]
@@ -150,7 +150,7 @@ def torchs_class(kind: type[nn.Module]) -> type[nn.Module] | None:
 def runs_torchs_forward(kind: type[nn.Module]) -> bool:
     """Whether a class runs torch's forward, which a program may exchange at any time."""
     base = torchs_class(kind)
-    return base is not None and kind.forward is _FORWARDS[base]
+    return base is not None and kind.forward is FORWARDS[base]
 
 
 def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:

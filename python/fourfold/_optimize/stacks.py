@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fourfold import functional as F
 from fourfold._optimize.layers import (
+    FORWARDS,
     IDENTITIES,
     SEES_NODES,
     Fused,
@@ -53,8 +54,16 @@ def leaves_of(module: nn.Module, path: str = "") -> list[tuple[str, nn.Module]]:
 def _is_seen(child: nn.Module) -> bool:
     """Whether a call of it does more than its forward in torch's class."""
     hooks = child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks
-    kind = type(child).former if isinstance(child, Fused) else type(child)
-    return bool(hooks) or "forward" in child.__dict__ or not runs_torchs_forward(kind)
+    if hooks or "forward" in child.__dict__:
+        return True
+    kind = type(child)
+    if kind in FORWARDS:  # each call asks this of each layer
+        return kind.forward is not FORWARDS[kind]
+    return not runs_torchs_forward(kind.former if issubclass(kind, Fused) else kind)
+
+
+def _is_linear(child: nn.Module) -> bool:
+    return type(child) is nn.Linear or torchs_class(type(child)) is nn.Linear
 
 
 def _is_off(child: nn.Module) -> bool:
@@ -78,12 +87,12 @@ def find_stacks(leaves: Sequence[nn.Module]) -> list[Stack]:
 
 
 def stack_at(leaves: Sequence[nn.Module], begin: int, is_off: Callable[[nn.Module], bool] = _is_off) -> Stack | None:
-    if torchs_class(type(leaves[begin])) is not nn.Linear:
+    if not _is_linear(leaves[begin]):
         return None
     layers, end, activation = [leaves[begin]], begin + 1, None
     while True:
         name, at = None, end
-        while at < len(leaves):
+        while at < len(leaves) and type(leaves[at]) is not nn.Linear:
             found = activation_of(leaves[at])
             if found is not None and name is None:
                 name = found
@@ -92,7 +101,7 @@ def stack_at(leaves: Sequence[nn.Module], begin: int, is_off: Callable[[nn.Modul
             at += 1
         if at == len(leaves) or name is None or (activation or name) != name:
             break
-        if torchs_class(type(leaves[at])) is not nn.Linear:
+        if not _is_linear(leaves[at]):
             break
         activation, end = name, at + 1
         layers.append(leaves[at])
@@ -140,7 +149,9 @@ class FusedSequential(Fused, nn.Sequential):
         )
         if layer_by_layer:
             return self.torchs.forward(self, input)
-        children = [child for _, child in leaves_of(self)]
+        children = list(self._modules.values())
+        if not all(map(FORWARDS.__contains__, map(type, children))) or nn.Sequential in map(type, children):
+            children = [child for _, child in leaves_of(self)]
         at = 0
         while at < len(children):
             stack = stack_at(children, at) if is_plain(input) else None
@@ -188,7 +199,7 @@ def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linea
             return "a LazyLinear has no weights before its first call; optimize the model after it"
         if nn.utils.parametrize.is_parametrized(layer):
             return "a layer's parameters are parametrized"
-        if torchs_class(type(layer)) is not nn.Linear:
+        if not _is_linear(layer):
             return f"its {type(layer).__name__} is a subclass of Linear, whose forward may be another"
     between = [child for child in between if type(child) not in IDENTITIES] or between
     for child in between:
