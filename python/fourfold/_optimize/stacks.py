@@ -27,6 +27,7 @@ from fourfold._optimize.limits import over_limits, why_no_kernel
 from fourfold.nn.mlp import ACTIVATIONS, activation_of
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_LEAVES = FORWARDS.keys() - {nn.Sequential}
 _linear = nn.functional.linear
 
 
@@ -87,21 +88,22 @@ def find_stacks(leaves: Sequence[nn.Module]) -> list[Stack]:
 
 
 def stack_at(leaves: Sequence[nn.Module], begin: int, is_off: Callable[[nn.Module], bool] = _is_off) -> Stack | None:
-    if not _is_linear(leaves[begin]):
+    linear, count = nn.Linear, len(leaves)
+    if type(leaves[begin]) is not linear and not _is_linear(leaves[begin]):
         return None
     layers, end, activation = [leaves[begin]], begin + 1, None
     while True:
         name, at = None, end
-        while at < len(leaves) and type(leaves[at]) is not nn.Linear:
+        while at < count and type(leaves[at]) is not linear:
             found = activation_of(leaves[at])
             if found is not None and name is None:
                 name = found
             elif found is not None or not is_off(leaves[at]):
                 break
             at += 1
-        if at == len(leaves) or name is None or (activation or name) != name:
+        if at == count or name is None or (activation or name) != name:
             break
-        if not _is_linear(leaves[at]):
+        if type(leaves[at]) is not linear and not _is_linear(leaves[at]):
             break
         activation, end = name, at + 1
         layers.append(leaves[at])
@@ -150,7 +152,7 @@ class FusedSequential(Fused, nn.Sequential):
         if layer_by_layer:
             return self.torchs.forward(self, input)
         children = list(self._modules.values())
-        if not all(map(FORWARDS.__contains__, map(type, children))) or nn.Sequential in map(type, children):
+        if not _LEAVES.issuperset(map(type, children)):
             children = [child for _, child in leaves_of(self)]
         at = 0
         while at < len(children):
