@@ -66,8 +66,15 @@ def test_options_that_there_are_not(options: dict, sentence: str) -> None:
 
 
 def test_modes_are_inductors() -> None:
-    with pytest.raises(Exception, match="fourfold: expected no mode, which other backends have; see options"):
-        compiled(torch.sin, mode="reduce-overhead")(torch.ones(3))
+    for mode, instead in (
+        ("reduce-overhead", "leave it out: compiled graphs are called from C\\+\\+ already"),
+        ("max-autotune", 'leave it out, or .* with options={"cpu": "cxx"}'),
+        ("fast", r"leave it out \(options: min_elements, reductions, cpu, trace\)"),
+    ):
+        with pytest.raises(Exception, match=f"fourfold: expected no mode, but got '{mode}'; {instead}"):
+            torch.compile(torch.sin, backend=backend, mode=mode)(torch.ones(3))
+    with pytest.raises(TypeError, match="fourfold: expected no speed, which other backends have"):
+        backend(None, [], speed=3)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from fourfold.compiler import runtime
 from fourfold.compiler.failures import is_strict
 from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.lowering import decompositions
-from fourfold.compiler.options import Options
+from fourfold.compiler.options import Options, refuse_others
 from fourfold.compiler.recompute import partition
 from fourfold.compiler.record import Captured, Half, Record
 
@@ -33,16 +33,17 @@ def backend(
     mode. record: takes what is made at each stage."""
     from torch._dynamo.utils import flatten_graph_inputs
 
-    if others:
-        raise TypeError(f"fourfold: expected no {' or '.join(others)}, which other backends have; see options")
+    refuse_others(others)
     chosen = Options.of(options)
     is_strict()  # an error before anything is compiled, where it is neither on nor off
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
         captured = Captured(graph)
+        compilation = Compilation(captured, chosen)
         if record is not None:
             record.captured.append(captured)
-        return Compilation(captured, chosen).run(flat)
+            record.complete.append(compilation.complete)
+        return compilation.run(flat)
 
     if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd's, a list
         return flatten_graph_inputs(module, inputs, compile)
@@ -114,6 +115,11 @@ class Compilation:
             if self.captured.backward is None:
                 self.captured.backward = self.half(graph, "backward")
         return self.captured.backward.compiled
+
+    def complete(self) -> None:
+        """The backward too, which otherwise waits for its first call."""
+        if self.backward_graph is not None:
+            self.compile_backward(self.backward_graph)
 
     def half(self, graph: GraphModule, stage: str) -> Half:
         with self.captured.timed(stage):

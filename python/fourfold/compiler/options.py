@@ -6,6 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 CPU = ("interpreter", "cxx")
+COMPILED = 'leave it out, or have a C++ compiler make each program with options={"cpu": "cxx"}'
+# What to write in the place of each of Inductor's modes.
+INSTEAD_OF_MODE = {
+    "reduce-overhead": "leave it out: compiled graphs are called from C++ already",
+    "max-autotune": COMPILED,
+    "max-autotune-no-cudagraphs": COMPILED,
+}
 
 
 @dataclass(frozen=True)
@@ -37,3 +44,14 @@ class Options:
             if name == "cpu" and value not in CPU:
                 raise ValueError(f"fourfold: expected option cpu to be {' or '.join(CPU)}, but got {value!r}")
         return cls(**(given or {}))
+
+
+def refuse_others(given: Mapping[str, object]) -> None:
+    """Raises TypeError for arguments of torch.compile that are other backends', and says what to write instead."""
+    known = ", ".join(field.name for field in fields(Options))
+    if "mode" in given:
+        mode = given["mode"]
+        instead = INSTEAD_OF_MODE.get(mode, "leave it out") if isinstance(mode, str) else "leave it out"
+        raise TypeError(f"fourfold: expected no mode, but got {mode!r}; {instead} (options: {known})")
+    if given:
+        raise TypeError(f"fourfold: expected no {' or '.join(given)}, which other backends have (options: {known})")

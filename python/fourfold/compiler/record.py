@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -45,3 +45,4 @@ class Record:
     """All that is compiled while it is the record of a call of ``backend``."""
 
     captured: list[Captured] = field(default_factory=list)
+    complete: list[Callable[[], None]] = field(default_factory=list)  # of each, compiles its backward without a call
