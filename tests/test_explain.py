@@ -373,7 +373,7 @@ def test_a_mistake_is_one_sentence(arguments: str, complaint: str, capsys: pytes
 
 
 def test_the_command_needs_no_terminal_that_has_every_character(waves: Path) -> None:
-    command = [sys.executable, "-m", "fourfold", "explain", "waves_explained:power", "--shapes", "100"]
+    command = [sys.executable, "-m", "fourfold", "explain", "waves_explained:power", "--shapes", "100", "--time"]
     done = subprocess.run(command, capture_output=True, cwd=waves, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert b"x fewer" in done.stdout and b" us" in done.stdout

@@ -51,7 +51,7 @@ def hostile(x: Tensor) -> Tensor:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Each with its own folder, and with the probe in a second file."""
     made = {
-        "block": fourfold.explain(Block(), torch.randn(4, 16, requires_grad=True)),
+        "block": fourfold.explain(Block(), torch.randn(4, 16, requires_grad=True), timing=True),
         "hostile": fourfold.explain(hostile, torch.randn(7)),
     }
     found = {}
@@ -76,7 +76,7 @@ def probed(page: Path, width: int, *settings: str) -> dict:
 def test_it_shows_headings_pictures_and_programs(pages: dict[str, Path]) -> None:
     text = seen(pages["block"])
     heads = [re.sub("<.*?>", "", head) for head in re.findall(r"<h[1-4].*?</h[1-4]>", text)]
-    assert heads[:3] == ["Block", "Captured graph", "Forward"] and heads[-2:] == ["Bytes moved", "Time"]
+    assert heads[:4] == ["Block", "Summary", "Captured graph", "Forward"] and heads[-1] == "Time"
     assert "Outside programs in the forward" in heads and "program_0 of the backward" in heads
     levels = [int(level) for level in re.findall(r"<h([1-4])", text)]
     assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 import fourfold
 from fourfold.explaining.layers import Box, Edge, Layout, arranged, layers_of, nearest
 from fourfold.explaining.nodes import Reading
-from fourfold.explaining.picture import HEAD, MOST, Drawing, Names, Picture
+from fourfold.explaining.picture import Drawing, Names
 from fourfold.explaining.running import observe
+from fourfold.explaining.sketch import HEAD, MOST, Picture
 from fourfold.explaining.svg import svg
 
 
@@ -200,7 +201,9 @@ def test_a_large_graph_shows_programs_as_boxes() -> None:
     assert picture.note == "A graph of more than 150 nodes: each program is one box."
     assert escape(picture.note) in svg(picture, "title", "description")
     explanation = fourfold.explain(f, torch.randn(3, 3))
-    assert "more than 150 nodes, so each program is one box" in explanation._repr_html_()
+    assert (
+        escape(picture.note) in explanation._repr_html_() and picture.note == explanation.graphs[0].forward.sketch.note
+    )
 
 
 def test_a_view_that_a_program_reads_and_torch_too() -> None:

@@ -18,16 +18,17 @@ import fourfold
 from fourfold.cli.usage import MOST, Parser, UsageError, output_file
 
 TEXT = """\
-Compile a function with torch.compile(backend="fourfold"), run it forward and backward on random tensors, and print what
-became of it: the captured graph, the programs, what torch still runs and why, the bytes moved, and the time of each
-stage. With --save also one HTML page, with pictures of both graphs, that opens without a network."""
+Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print what became of
+it: the programs, what torch still runs and why, and the bytes moved; of a small function the graphs too, of a large one
+with --detail. With --time also how long each stage takes, and with --save one HTML page, with pictures of both graphs,
+that opens without a network."""
 
 EXAMPLES = """\
 examples:
   python -m fourfold explain waves:power --shapes 1000              power(x) of waves.py, in this directory
   python -m fourfold explain waves:power --shapes 16x128 --save power.html
   python -m fourfold explain package.models:block --shapes 8x64 --shapes 64 --dtype bfloat16 --no-grad
-  python -m fourfold explain torch.nn.functional:gelu --shapes 1000"""
+  python -m fourfold explain torch.nn.functional:gelu --shapes 1000 --time"""
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
 
@@ -43,6 +44,10 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=dtype)
     grad = "whether the tensors require a gradient (where their dtype can have one)"
     parser.add_argument("--grad", action=argparse.BooleanOptionalAction, help=grad)
+    detail = "print every stage of a large function too, not a summary"
+    parser.add_argument("--detail", action="store_true", help=detail)
+    time = "also compile it several times and call it up to a hundred times, to say how long each stage takes"
+    parser.add_argument("--time", action="store_true", help=time)
     parser.add_argument("--save", type=output_file, metavar="FILE", help="also write an HTML page to FILE")
     parser.set_defaults(run=run)
 
@@ -66,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
         if dtype.is_floating_point:
             inputs = [tensor.requires_grad_(options.grad is not False) for tensor in inputs]
         expect_arguments(options.function, f, inputs)
-        explanation = fourfold.explain(f, *inputs)
-    print(explanation)
+        explanation = fourfold.explain(f, *inputs, timing=options.time)
+    print(explanation.detail() if options.detail else explanation)
     if options.save is not None:
         explanation.save(options.save)
         print(f"\nPage: {options.save}")

@@ -17,16 +17,19 @@ def explain(
     *args: Any,
     options: Mapping[str, object] | None = None,
     dynamic: bool | None = None,
+    timing: bool = False,
     **kwargs: Any,
 ) -> Explanation:
-    """Compile ``f``, run it, and tell what became of it: to print, to ``save`` as a page, for a notebook to draw.
+    """Compile ``f``, call it once, and tell what became of it: to print, to ``save`` as a page, for a notebook to draw.
 
     f: a function or a module, called with args and kwargs. One that is compiled already is compiled anew, and stays as
-    it is. Where its results can be differentiated, their backward runs too; no ``.grad`` is touched. It runs several
-    times, and each time does whatever it does to its surroundings; the CPU's random numbers are put back.
-    options, dynamic: torch.compile's. Raises ValueError or TypeError for options that the backend doesn't have, and
-    what f or torch's capture raises."""
+    it is. Where its results can be differentiated, their backward is compiled too; it does not run, and no ``.grad`` is
+    touched. f does to its surroundings what one call does; the CPU's random numbers are put back.
+    options, dynamic: torch.compile's.
+    timing: also say how long each stage takes. For that f is compiled several times, and up to a hundred calls run,
+    forward and backward; no ``.grad`` is touched here either.
+    Raises ValueError or TypeError for options that the backend doesn't have, and what f or torch's capture raises."""
     from fourfold.explaining.running import observe
     from fourfold.explaining.telling import explained
 
-    return explained(f, observe(f, args, kwargs, options, dynamic))
+    return explained(f, observe(f, args, kwargs, options, dynamic, timing))

@@ -161,9 +161,17 @@ class Reading:
     def bytes_after(self, copied: int) -> int | None:
         """copied: how many of the results, the first, torch copies into inputs."""
         steps = [([node], [node]) for node in self.graph.output_node().args[0][:copied]]
-        steps += [(list(dict.fromkeys(built.inputs)), built.outputs) for built in self.programs]
+        steps += map(inputs_and_outputs, self.programs)
         steps += [([*node.all_input_nodes], [node]) for node in self.run if is_operator(node)]
         return moved(steps)
+
+
+def inputs_and_outputs(built: Built) -> tuple[list[Node], list[Node]]:
+    return list(dict.fromkeys(built.inputs)), built.outputs
+
+
+def bytes_of_program(built: Built) -> int | None:
+    return moved([inputs_and_outputs(built)])
 
 
 def moved(steps: Iterable[tuple[list[Node], list[Node]]]) -> int | None:
@@ -211,11 +219,12 @@ PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 def code_of(module: GraphModule) -> str:
     """The graph as Python, without the frame of a class, the ends of values, and the paths of files."""
     text = module.print_readable(print_output=False).rstrip()
-    for node in module.graph.nodes:
-        if node.op == "placeholder" and node.name != node.target:
-            text = re.sub(rf"\n *{node.name} = {node.target}\n", "\n", text).replace(
-                f"{node.target}: ", f"{node.name}: ", 1
-            )
+    given = {node.target: node.name for node in module.graph.nodes if node.op == "placeholder"}
+    given = {target: name for target, name in given.items() if target != name}
+    if given:
+        targets = "|".join(map(re.escape, given))
+        text = re.sub(rf"\n *(\w+) = ({targets})(?=\n)", lambda m: "" if given[m[2]] == m[1] else m[0], text)
+        text = re.sub(rf"\b({targets}): ", lambda m: f"{given[m[1]]}: ", text)
     lines: list[str] = []
     for line in text.splitlines():
         line = PLACE.sub(r"# line \1, \2: \3", CLEARS.sub("", line.rstrip()))

@@ -8,11 +8,24 @@ from html import escape
 
 from fourfold.explaining import style
 from fourfold.explaining.explanation import Explanation, Graph, Half, Program, plural
-from fourfold.explaining.picture import MOST
 from fourfold.explaining.svg import SVG
-from fourfold.explaining.text import BYTES, NOTHING, about_time, byte_rows, counted, run_by, time_rows
+from fourfold.explaining.text import (
+    BYTES,
+    NOTHING,
+    about_time,
+    called,
+    counted,
+    is_small,
+    once_each,
+    outside_rows,
+    overview_rows,
+    program_rows,
+    run_by,
+    time_rows,
+)
 
 LEAST_SCALE = 0.7  # of a picture that is wider than the page
+MOST_DRAWN = 8  # pictures; a function with more graphs has those of its first
 LEGEND = (
     "A frame is a program: one pass over memory, which keeps nothing of what is between its inputs and its results. "
     "Grey boxes are operators that torch runs. What is faint moves nothing: views, and parts of several results. Amber "
@@ -37,20 +50,18 @@ def fragment(explanation: Explanation) -> str:
 
 
 def body(explanation: Explanation, links: bool) -> str:
-    several = len(explanation.graphs) > 1
-    sections = []
+    several, small = len(explanation.graphs) > 1, is_small(explanation)
+    sections = [("Summary", summary(explanation))] if explanation.graphs else []
+    drawn = 0
     for k, graph in enumerate(explanation.graphs):
-        sections += graph_sections(graph, f" {k}" if several else "")
+        sections += graph_sections(graph, f" {k}" if several else "", small, drawn < MOST_DRAWN)
+        drawn += len(graph.halves)
     if explanation.breaks:
         reasons = "".join(f"<p>{escape(reason)}</p>" for reason in explanation.breaks)
         sections.append(("Graph breaks", reasons))
-    if explanation.graphs:
-        caption = "Bytes that the forward and the backward read and write"
-        sections.append(
-            ("Bytes moved", table(byte_rows(explanation), caption) + f'<p class="about">{escape(BYTES)}</p>')
-        )
-    about = f'<p class="about">{escape(about_time(explanation))}</p>'
-    sections.append(("Time", table(time_rows(explanation.stages), "Time that each stage takes") + about))
+    if explanation.stages:
+        about = f'<p class="about">{escape(about_time(explanation))}</p>'
+        sections.append(("Time", table(time_rows(explanation.stages), "Time that each stage takes") + about))
     parts = [f"<h1><code>{escape(explanation.name)}</code></h1>"]
     parts.append(f'<p class="about">torch.compile(backend="fourfold"), {escape(explanation.versions)}</p>')
     parts += [] if explanation.graphs else [f"<p>{NOTHING}</p>"]
@@ -63,45 +74,65 @@ def body(explanation: Explanation, links: bool) -> str:
     return "\n".join(parts)
 
 
+def summary(explanation: Explanation) -> str:
+    """Counts, then the programs that move most, then what torch runs."""
+    parts = [table(overview_rows(explanation), "Operators, programs and bytes of the forward and the backward")]
+    kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
+    if kinds:
+        parts.append(table(program_rows(kinds), "Programs", words=(0, 2)))
+    if explanation.outside:
+        parts.append(table(outside_rows(explanation.outside), "Operators that torch runs", words=(0, 2)))
+    parts += [f'<p class="about">{escape(words)}</p>' for words in (called(explanation.graphs), BYTES)]
+    return "\n".join(parts)
+
+
 def anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
 
-def graph_sections(graph: Graph, number: str) -> list[tuple[str, str]]:
+def graph_sections(graph: Graph, number: str, small: bool, drawn: bool) -> list[tuple[str, str]]:
+    """small: whether code is in the open. drawn: whether there are pictures."""
     about = f'<p class="about">{escape(run_by(graph))}</p>'
-    sections = [(f"Captured graph{number}", code(graph.code, f"Captured graph{number}") + about)]
+    sections = [(f"Captured graph{number}", listing(graph.code, f"Captured graph{number}", small) + about)]
     for half in graph.halves:
-        sections.append((half.name.capitalize() + number, half_text(half, half.name + number)))
+        sections.append((half.name.capitalize() + number, half_text(half, half.name + number, small, drawn)))
     return sections
 
 
-def half_text(half: Half, name: str) -> str:
+def half_text(half: Half, name: str, small: bool, drawn: bool) -> str:
     parts = [f"<p>{escape(half.summary[0].upper() + half.summary[1:])}.</p>"]
-    parts.append(scroll(drawing(half.svg), f"Picture of the {name}", "scroll drawn"))
-    about = [LEGEND] if half.name == "forward" else []
-    about += [f"The graph has more than {MOST} nodes, so each program is one box."] if half.collapsed else []
-    parts += [f'<p class="about">{escape(words)}</p>' for words in about]
+    if drawn:
+        picture = half.sketch.beginning()
+        parts.append(scroll(drawing(half.svg()), f"Picture of the {name}", "scroll drawn"))
+        about = [LEGEND] if half.name == "forward" else []
+        about += [picture.note] if picture.note else []
+        parts += [f'<p class="about">{escape(words)}</p>' for words in about]
     parts.append(folded(f"The {name} as code", code(half.code, f"The {name} as code")))
-    for program in half.programs:
-        parts += program_text(program, name)
+    for program, others in once_each(half.programs):
+        parts += program_text(program, others, name, small)
     if half.outside:
         parts.append(f"<h3>Outside programs in the {escape(name)}</h3>")
-        rows = [("operator", "times", "why"), *((one.operator, f"{one.count:,}", one.reason) for one in half.outside)]
-        parts.append(table(rows, f"Operators of the {name} that torch runs", words=(0, 2)))
+        parts.append(table(outside_rows(half.outside), f"Operators of the {name} that torch runs", (0, 2)))
     calls = f"The Python that runs the {name}"
     parts.append(folded(calls, code(half.calls, calls)))
     return "\n".join(parts)
 
 
-def program_text(program: Program, name: str) -> list[str]:
+def program_text(program: Program, others: Sequence[str], name: str, small: bool) -> list[str]:
     parts = [f"<h3>{program.name} of the {escape(name)}</h3>"]
     does = f"{plural(len(program.operators), 'operator')}: {counted(program.operators)}"
+    does += f". {plural(len(others), 'other program')} {'is' if len(others) == 1 else 'are'} the same" if others else ""
     parts.append(f"<p>{escape(does)}.</p>")
-    parts.append(code(program.text, f"{program.name} of the {name}"))
+    parts.append(listing(program.text, f"{program.name} of the {name}", small))
     if program.cpp is not None:
-        parts.append(f"<h4>{program.name} of the {escape(name)} as C++</h4>")
-        parts.append(code(program.cpp, f"{program.name} of the {name} as C++"))
+        title = f"{program.name} of the {name} as C++"
+        parts += [f"<h4>{escape(title)}</h4>"] if small else []
+        parts.append(listing(program.cpp, title, small))
     return parts
+
+
+def listing(text: str, name: str, is_open: bool) -> str:
+    return code(text, name) if is_open else folded(name, code(text, name))
 
 
 def drawing(picture: str) -> str:
@@ -140,4 +171,4 @@ def table(rows: Sequence[tuple[str, ...]], caption: str, words: Iterable[int] = 
         cells = "".join(f"<td{kind[k]}>{escape(cell)}</td>" for k, cell in enumerate(others, 1))
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     inside = f"<thead><tr>{heads}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>"
-    return f'<table aria-label="{escape(caption)}">\n{inside}\n</table>'
+    return scroll(f"<table>\n{inside}\n</table>", caption, "scroll plain")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch.fx import Node
 
-from fourfold.explaining.layers import Box, Edge, Layout, Point, arranged, layers_of
+from fourfold.explaining.layers import Edge, layers_of
 from fourfold.explaining.nodes import (
     Reading,
     clipped,
@@ -21,47 +21,7 @@ from fourfold.explaining.nodes import (
     title,
     viewed,
 )
-
-MOST = 150  # nodes that are drawn one by one
-CHARACTER, LINE = 7.3, 15.0  # of the pictures' monospaced letters
-HEAD = 22.0  # of a frame: the bar with its name, which arrows from outside end at
-PADDING = 12.0
-
-
-@dataclass(eq=False)
-class Item:
-    """A box. kind: input, saved, gradient; operator, torch (an operator in no program), view, program; result, kept."""
-
-    kind: str
-    lines: list[str]
-    more: str  # what a pointer that rests on it is told
-    group: int | None = None
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return CHARACTER * max(map(len, self.lines)) + 20.0, LINE * len(self.lines) + 10.0
-
-
-@dataclass(eq=False)
-class Frame:
-    """A program, drawn around its operators."""
-
-    number: int
-    name: str
-    box: Box
-
-
-@dataclass
-class Picture:
-    boxes: list[tuple[Item, Box]] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    routes: list[list[Point]] = field(default_factory=list)
-    ends: list[bool] = field(
-        default_factory=list
-    )  # of each route, whether it ends at a box or a frame, and doesn't leave one
-    width: float = 0.0
-    height: float = 0.0
-    note: str = ""
+from fourfold.explaining.sketch import MOST, Item, Picture, Sketch, count_of
 
 
 @dataclass
@@ -164,23 +124,19 @@ class Drawing:
     def collapse(self) -> None:
         """Each program into one box."""
         self.collapsed = True
-        members: dict[int, list[Item]] = {}
-        for item in self.items.values():
-            if item.group is not None:
-                members.setdefault(item.group, []).append(item)
-        for number, inside in members.items():
-            outputs = self.reading.programs[number].outputs
-            lines = [f"program_{number}", count_of(inside), clipped(", ".join(map(detail, outputs)))]
-            self.items["program", number] = Item("program", lines, " ".join(item.lines[0] for item in inside), number)
+        box_of = {name: name if one.group is None else ("program", one.group) for name, one in self.items.items()}
+        inside: dict[object, list[Item]] = {}
+        for name, item in self.items.items():
+            inside.setdefault(box_of[name], []).append(item)
+        self.links = dict.fromkeys((box_of[a], box_of[b]) for a, b in self.links if box_of[a] != box_of[b])
+        self.items = {box: items[0] if box in self.items else self.whole(items) for box, items in inside.items()}
 
-        def box_of(name: object) -> object:
-            group = self.items[name].group
-            return name if group is None else ("program", group)
-
-        renamed = [(box_of(a), box_of(b)) for a, b in self.links]
-        self.links = {pair: None for pair in renamed if pair[0] != pair[1]}
-        inside = {name for name in self.items if self.items[name].group is not None and name != box_of(name)}
-        self.items = {name: item for name, item in self.items.items() if name not in inside}
+    def whole(self, inside: list[Item]) -> Item:
+        """A program as one box."""
+        number = inside[0].group
+        outputs = clipped(", ".join(map(detail, self.reading.programs[number].outputs)))
+        lines = [f"program_{number}", count_of(inside), outputs]
+        return Item("program", lines, " ".join(item.lines[0] for item in inside), number)
 
     def break_cycles(self) -> None:
         """Fusion leaves no program waiting for itself. Should views make it look so, the frames go, the boxes stay."""
@@ -196,98 +152,11 @@ class Drawing:
         group = self.items[name].group
         return name if group is None else ("frame", group)
 
-    # The picture.
+    def sketch(self) -> Sketch:
+        """Without the graph."""
+        number = {name: k for k, name in enumerate(self.items)}
+        links = [(number[a], number[b]) for a, b in self.links]
+        return Sketch({number[name]: item for name, item in self.items.items()}, links, self.collapsed)
 
     def picture(self) -> Picture:
-        frames = {} if self.collapsed else self.frames()
-        sizes = {}
-        for name, item in self.items.items():
-            if item.group in frames:
-                sizes["frame", item.group] = frames[item.group].size
-            else:
-                sizes[name] = item.size
-        edges: dict[Edge, None] = {}
-        for a, b in self.links:
-            above, below = frames.get(self.items[a].group), frames.get(self.items[b].group)
-            if above is None or above is not below:
-                source = (a, 0.0) if above is None else (above.name, above.leaves(a))
-                target = (b, 0.0) if below is None else (below.name, below.enters(a))
-                edges[Edge(source[0], target[0], source[1], target[1])] = None
-        layout = arranged(sizes, list(edges))
-        result = Picture(routes=list(layout.routes), ends=[True] * len(edges), width=layout.width, height=layout.height)
-        result.boxes = [(self.items[name], box) for name, box in layout.boxes.items() if name in self.items]
-        for number, inner in frames.items():
-            self.put(result, number, inner, layout.boxes[inner.name])
-        if self.collapsed:
-            result.note = f"A graph of more than {MOST} nodes: each program is one box."
-        return result
-
-    def put(self, result: Picture, number: int, inner: Inner, place: Box) -> None:
-        dx, dy = place.x + inner.left, place.y + inner.above
-        result.frames.append(Frame(number, inner.title, place))
-        for name, box in inner.layout.boxes.items():
-            if name in self.items:
-                result.boxes.append((self.items[name], Box(box.x + dx, box.y + dy, box.width, box.height)))
-        result.routes += [[(x + dx, y + dy) for x, y in route] for route in inner.layout.routes]
-        result.ends += [edge.target in self.items for edge in inner.edges]
-
-    def frames(self) -> dict[int, Inner]:
-        members: dict[int, list[object]] = {}
-        for name, item in self.items.items():
-            if item.group is not None:
-                members.setdefault(item.group, []).append(name)
-        return {number: self.inner(number, names) for number, names in sorted(members.items())}
-
-    def inner(self, number: int, names: list[object]) -> Inner:
-        inside = set(names)
-        edges = [Edge(a, b) for a, b in self.links if a in inside and b in inside]
-        given = dict.fromkeys(a for a, b in self.links if a not in inside and b in inside)
-        taken = dict.fromkeys(a for a, b in self.links if a in inside and b not in inside)
-        edges += [Edge(("in", a), b) for a, b in self.links if a in given and b in inside]
-        edges += [Edge(a, ("out", a)) for a in taken]
-        ports = [("in", a) for a in given], [("out", a) for a in taken]
-        sizes = {name: self.items[name].size for name in names}
-        sizes |= dict.fromkeys(ports[0], (8.0, HEAD)) | dict.fromkeys(ports[1], (8.0, 0.0))
-        layout = arranged(sizes, edges, *ports)
-        words = count_of(self.items[name] for name in names)
-        above, below = 0.0 if given else HEAD + PADDING, 0.0 if taken else PADDING
-        return Inner(number, f"program_{number}: {words}, one pass", layout, edges, above, below)
-
-
-@dataclass
-class Inner:
-    """What is within a frame. Arrows come in through places at its top and go out through others at its bottom."""
-
-    number: int
-    title: str
-    layout: Layout
-    edges: list[Edge]
-    above: float
-    below: float
-
-    @property
-    def name(self) -> tuple[str, int]:
-        return ("frame", self.number)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return max(self.layout.width + 2 * PADDING, self.words), self.layout.height + self.above + self.below
-
-    @property
-    def words(self) -> float:
-        return CHARACTER * len(self.title) + 2 * PADDING
-
-    @property
-    def left(self) -> float:
-        return (self.size[0] - self.layout.width) / 2
-
-    def leaves(self, name: object) -> float:
-        return self.layout.boxes["out", name].middle + self.left - self.size[0] / 2
-
-    def enters(self, name: object) -> float:
-        return self.layout.boxes["in", name].middle + self.left - self.size[0] / 2
-
-
-def count_of(items: Iterable[Item]) -> str:
-    count = sum(item.kind == "operator" for item in items)
-    return f"{count} operator{'s' * (count != 1)}"
+        return self.sketch().picture()

@@ -66,9 +66,9 @@ class Compilation:
 class Observed:
     first: Compilation
     breaks: list[str]  # why a graph ended before the function did
-    cold: dict[str, float]
-    warm: dict[str, float]
-    compilations: int  # that the warm times are the medians of
+    cold: dict[str, float] = field(default_factory=dict)
+    warm: dict[str, float] = field(default_factory=dict)
+    compilations: int = 0  # that the warm times are the medians of
 
     @property
     def seen(self) -> list[Seen]:
@@ -82,7 +82,9 @@ def observe(
     kwargs: Mapping[str, Any],
     options: Mapping[str, object] | None,
     dynamic: bool | None,
+    timing: bool = False,
 ) -> Observed:
+    """timing: whether it is compiled and called several times, and differentiated; otherwise f is called once."""
     is_loaded = "torch._dynamo" in sys.modules
     start = time.perf_counter()
     import torch._dynamo
@@ -97,13 +99,17 @@ def observe(
     # What was captured with other sizes before doesn't make these symbols.
     static = {} if dynamic is not None else {"automatic_dynamic_shapes": False}
     with torch._dynamo.config.patch(static), torch.random.fork_rng(devices=[]):
-        first = compiled(f, args, kwargs, options, dynamic)
+        first = compiled(f, args, kwargs, options, dynamic, timing)
         reasons = [reason for reason, count in counters["graph_break"].items() if count > breaks.get(reason, 0)]
+        for complete in first.record.complete:
+            complete()
+        if not timing:
+            return Observed(first, reasons)
         forward, backward = calls(first.call, args, kwargs)
         others: list[Compilation] = []
         end = time.perf_counter() + COMPILATIONS_SECONDS
         while len(others) < MOST_COMPILATIONS and (not others or time.perf_counter() < end):
-            others.append(compiled(f, args, kwargs, options, dynamic))
+            others.append(compiled(f, args, kwargs, options, dynamic, timing))
     stages = [other.stages(forward) for other in others]
     warm = {stage: median(one[stage] for one in stages) for stage in stages[0]}
     warm |= {"later forward": forward} | ({} if backward is None else {"later backward": backward})
@@ -116,6 +122,7 @@ def compiled(
     kwargs: Mapping[str, Any],
     options: Mapping[str, object] | None,
     dynamic: bool | None,
+    differentiate: bool,
 ) -> Compilation:
     from fourfold.compiler import backend
     from fourfold.compiler.record import Record
@@ -133,7 +140,10 @@ def compiled(
 
     timed.__name__ = "fourfold"  # in what torch says of it
     result = Compilation(torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart()), record)
-    result.forward_seconds, result.backward_seconds = timed_call(result.call, args, kwargs)
+    if differentiate:
+        result.forward_seconds, result.backward_seconds = timed_call(result.call, args, kwargs)
+    else:
+        result.call(*args, **kwargs)
     return result
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from html import escape
 
 from fourfold.explaining.layers import Box, Point
-from fourfold.explaining.picture import CHARACTER, HEAD, LINE, Frame, Item, Picture
+from fourfold.explaining.sketch import CHARACTER, HEAD, LINE, Frame, Item, Picture
 
 SVG = "http://www.w3.org/2000/svg"
 MARGIN = 12.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fourfold.compiler.building import Built
 from fourfold.explaining.explanation import Explanation, Graph, Half, Outside, Program, Stage, plural
 from fourfold.explaining.nodes import (
     Reading,
+    bytes_of_program,
     code_of,
     is_operator,
     is_recomputed,
@@ -23,7 +25,6 @@ from fourfold.explaining.nodes import (
 )
 from fourfold.explaining.picture import Drawing, Names
 from fourfold.explaining.running import Observed, Seen
-from fourfold.explaining.svg import svg
 
 MOST_DESCRIBED = 12  # programs, to one who listens
 STAGES = {
@@ -125,14 +126,15 @@ def half_of(half: record.Half, name: str, of: str, names: Names, copied: int = 0
         name,
         code_of(half.graph),
         half.compiled.source,
-        svg(drawing.picture(), f"The {name}{of}: {plural(len(operators), 'operator')}", described(programs, outside)),
+        drawing.sketch(),
+        f"The {name}{of}: {plural(len(operators), 'operator')}",
+        described(programs, outside),
         programs,
         outside,
         len(operators),
         sum(map(is_recomputed, operators)) if name == "backward" else 0,
         reading.bytes_before(name == "backward"),
         reading.bytes_after(copied),
-        drawing.collapsed,
     )
 
 
@@ -146,7 +148,14 @@ def described(programs: Sequence[Program], outside: Sequence[Outside]) -> str:
 
 def program_of(built: Built, number: int) -> Program:
     operators = tuple(map(operator_name, operators_of(built)))
-    return Program(f"program_{number}", operators, built.program.text(), cpp_of(built))
+    text = built.program.text()
+    return Program(f"program_{number}", operators, text, cpp_of(built), bytes_of_program(built), renamed(text))
+
+
+def renamed(text: str) -> str:
+    """With names in the order in which they come up: the tensors' differ from one layer of a model to the next."""
+    names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", text, re.MULTILINE))}
+    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
 
 
 def cpp_of(built: Built) -> str | None:

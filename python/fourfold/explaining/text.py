@@ -6,9 +6,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.explanation import Explanation, Graph, Half, Stage
+from fourfold.explaining.explanation import Explanation, Graph, Half, Outside, Program, Programs, Stage, plural
 
 COLUMNS = 100
+SMALL = 50  # operators, forward and backward; a larger function is summed up
+MOST_GRAPHS = 3  # of which a summary has a row each
+MORE = "print(explanation.detail()) shows every stage, .save(file) draws; .graphs and .programs are data."
 BYTES = (
     "Counted so: each operator, or program, reads each of its inputs and writes each of its results once; a view moves "
     "nothing. Before: the traced operators one by one, of which torch may have one kernel for several, without what is "
@@ -17,17 +20,107 @@ BYTES = (
 
 
 def as_text(explanation: Explanation) -> str:
-    lines = [f"{explanation.name}, compiled by {explanation.versions}", ""]
+    return detail(explanation) if is_small(explanation) else summary(explanation)
+
+
+def is_small(explanation: Explanation) -> bool:
+    return sum(half.operators for graph in explanation.graphs for half in graph.halves) <= SMALL
+
+
+def summary(explanation: Explanation) -> str:
+    lines = overview(explanation)
+    kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
+    if kinds:
+        head, *rows = columns(program_rows(kinds), (0, 2))
+        lines += ["Programs that move most", head, *few(rows, "kind", 6), ""]
+    if explanation.outside:
+        lines += ["Left to torch", *left_lines(explanation.outside), ""]
+    if explanation.breaks:
+        lines += ["Graph breaks", *few([f"  {reason}" for reason in explanation.breaks], "break", 3), ""]
+    lines += time_lines(explanation)
+    return "\n".join([*map(clipped, lines), MORE])
+
+
+def few(lines: list[str], what: str, most: int) -> list[str]:
+    """The first of a list, and how many there are besides."""
+    left = len(lines) - most
+    return lines if left <= 0 else [*lines[:most], f"  and {left:,} more {what}{'s' * (left > 1)}"]
+
+
+def left_lines(outside: Iterable[Outside]) -> list[str]:
+    """Each reason with its operators, in two lines at most."""
+    reasons: dict[str, list[str]] = {}
+    for one in outside:
+        reasons.setdefault(one.reason, []).append(f"{one.count:,} {one.operator}")
+    wrapped = [flow([f"{reason}: {', '.join(words)}"], "    ") for reason, words in reasons.items()]
+    shown = [[*lines[:1], f"{lines[1]} …"] if len(lines) > 2 else lines for lines in wrapped[:4]]
+    more = len(wrapped) - len(shown)
+    return [line for lines in shown for line in lines] + ([f"  and {plural(more, 'more reason')}"] if more else [])
+
+
+def clipped(line: str) -> str:
+    return line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…"
+
+
+def detail(explanation: Explanation) -> str:
+    lines = overview(explanation)
     for k, graph in enumerate(explanation.graphs):
-        lines += graph_lines(graph, f" {k}" if len(explanation.graphs) > 1 else "")
-    if not explanation.graphs:
-        lines += [NOTHING, ""]
+        lines += graph_lines(explanation, k, graph)
     if explanation.breaks:
         lines += ["Graph breaks", *flow(explanation.breaks), ""]
-    if explanation.graphs:
-        lines += ["Bytes moved", *columns(byte_rows(explanation)), *flow([BYTES]), ""]
-    lines += ["Time", *columns(time_rows(explanation.stages)), *flow([about_time(explanation)])]
-    return "\n".join(lines)
+    lines += ["Bytes", *flow([BYTES]), ""] if explanation.graphs else []
+    return "\n".join([*lines, *time_lines(explanation)]).rstrip("\n")
+
+
+def overview(explanation: Explanation) -> list[str]:
+    head = [f"{explanation.name}, compiled by {explanation.versions}", ""]
+    if not explanation.graphs:
+        return [*head, NOTHING, ""]
+    return [*head, *columns(overview_rows(explanation)), *flow([called(explanation.graphs)]), ""]
+
+
+def overview_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    """A row for each forward and backward; of many graphs, for all of them together."""
+    graphs, several = explanation.graphs, len(explanation.graphs) > 1
+    named = [
+        (f"{half.name} {k}" if several else half.name, [half]) for k, one in enumerate(graphs) for half in one.halves
+    ]
+    if len(graphs) > MOST_GRAPHS:
+        together: dict[str, list[Half]] = {}
+        for half in (half for one in graphs for half in one.halves):
+            together.setdefault(half.name, []).append(half)
+        named = [(f"{name} of {plural(len(halves), 'graph')}", halves) for name, halves in together.items()]
+    rows = [("", "operators", "fused", "programs", "left to torch", "bytes before", "after", "")]
+    for name, halves in named:
+        counts = [sum(one.operators for one in halves), sum(one.fused for one in halves)]
+        counts += [sum(len(one.programs) for one in halves), sum(one.count for half in halves for one in half.outside)]
+        before, after = added(one.bytes_before for one in halves), added(one.bytes_after for one in halves)
+        moved = in_bytes(before), in_bytes(after), ratio(before, after)
+        rows.append((name, *(f"{count:,}" for count in counts), *moved))
+    return rows
+
+
+def added(counts: Iterable[int | None]) -> int | None:
+    counts = list(counts)
+    return None if None in counts else sum(counts)
+
+
+def program_rows(kinds: Sequence[Programs]) -> list[tuple[str, ...]]:
+    rows = [("", "bytes", "operators")]
+    for kind in kinds:
+        name = f"{kind.count:,} × {kind.half} {kind.names[0]}"
+        rows.append((name, in_bytes(kind.bytes), counted(kind.first.operators)))
+    return rows
+
+
+def outside_rows(outside: Sequence[Outside]) -> list[tuple[str, ...]]:
+    return [("", "times", "why"), *((one.operator, f"{one.count:,}", one.reason) for one in outside)]
+
+
+def time_lines(explanation: Explanation) -> list[str]:
+    if not explanation.stages:
+        return []
+    return ["Time", *columns(time_rows(explanation.stages)), *flow([about_time(explanation)]), ""]
 
 
 NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
@@ -42,20 +135,44 @@ def about_time(explanation: Explanation) -> str:
     return f"First: in this process, with all that torch loads on its way. Again: {again}; of later calls their median."
 
 
-def graph_lines(graph: Graph, number: str) -> list[str]:
+def graph_lines(explanation: Explanation, k: int, graph: Graph) -> list[str]:
+    number = f" {k}" if len(explanation.graphs) > 1 else ""
     lines = [f"Captured graph{number}", *code(graph.code), ""]
     for half in graph.halves:
         lines += hanging(f"{half.name.capitalize()}{number}: {half.summary}", 2)
-        for program in half.programs:
-            lines += flow([f"{program.name} does {counted(program.operators)}"])
-            lines += code(program.text, 4)
-            if program.cpp is not None:
-                lines += flow([f"{program.name} as C++"])
-                lines += code(program.cpp, 4)
+        for one, others in once_each(half.programs):
+            lines += flow([f"{one.name} does {counted(one.operators)}"])
+            lines += flow(
+                [f"{len(others) + 1:,} programs are the same: {', '.join([one.name, *others])}"] if others else []
+            )
+            lines += code(one.text, 4)
+            if one.cpp is not None:
+                lines += flow([f"{one.name} as C++"])
+                lines += code(one.cpp, 4)
         if half.outside:
             lines += [f"  outside programs in the {half.name}", *outside(half)]
         lines.append("")
-    return [*lines[:-1], *flow([run_by(graph)]), ""]
+    return [*lines[:-1], *flow([run_by(graph)]), ""] if number else lines
+
+
+def once_each(programs: Iterable[Program]) -> list[tuple[Program, list[str]]]:
+    """Each program that is not like an earlier one, and the names of those that are like it."""
+    found: dict[tuple[object, ...], tuple[Program, list[str]]] = {}
+    for one in programs:
+        if one.kind in found:
+            found[one.kind][1].append(one.name)
+        else:
+            found[one.kind] = one, []
+    return list(found.values())
+
+
+def called(graphs: Sequence[Graph]) -> str:
+    """Of all graphs in one sentence, where they have it in common."""
+    sentences = Counter(map(run_by, graphs))
+    if len(sentences) == 1:
+        return next(iter(sentences))
+    torchs = sum(bool(graph.runtime) for graph in graphs)
+    return f"{torchs} of {len(graphs)} graphs are called through torch's own runtime, the others through fourfold's."
 
 
 def run_by(graph: Graph) -> str:
@@ -70,17 +187,8 @@ def outside(half: Half) -> list[str]:
     return [line for name, reason in rows for line in hanging(f"    {name.ljust(width)}  {reason}", width + 6)]
 
 
-def byte_rows(explanation: Explanation) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("", "before", "after", "")]
-    for k, graph in enumerate(explanation.graphs):
-        number = f" {k}" if len(explanation.graphs) > 1 else ""
-        for half in graph.halves:
-            rows.append((f"{half.name}{number}", in_bytes(half.bytes_before), in_bytes(half.bytes_after), ratio(half)))
-    return rows
-
-
-def ratio(half: Half) -> str:
-    fewer = half.bytes_before / half.bytes_after if half.bytes_before and half.bytes_after else 0.0
+def ratio(before: int | None, after: int | None) -> str:
+    fewer = before / after if before and after else 0.0
     return f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
 
 
@@ -88,13 +196,17 @@ def time_rows(stages: Iterable[Stage]) -> list[tuple[str, ...]]:
     return [("", "first", "again"), *((one.name, in_seconds(one.first), in_seconds(one.again)) for one in stages)]
 
 
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """The first to the left, the others to the right."""
+def columns(rows: Sequence[tuple[str, ...]], words: Iterable[int] = (0,)) -> list[str]:
+    """words: the columns that stand to the left, the others to the right."""
+    words = set(words)
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [cell.rjust(width + 3) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append(f"  {row[0].ljust(widths[0])}{''.join(cells)}".rstrip())
+        cells = [
+            cell.ljust(width) if k in words else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(f"  {'   '.join(cells)}".rstrip())
     return lines
 
 
@@ -117,9 +229,9 @@ def hanging(line: str, more: int | None = None) -> list[str]:
     )
 
 
-def flow(paragraphs: Iterable[str]) -> list[str]:
-    """Each paragraph filled."""
-    indent = {"initial_indent": "  ", "subsequent_indent": "  "}
+def flow(paragraphs: Iterable[str], further: str = "  ") -> list[str]:
+    """Each paragraph filled; further: what its lines but the first begin with."""
+    indent = {"initial_indent": "  ", "subsequent_indent": further}
     return [line for one in paragraphs for line in textwrap.wrap(one, COLUMNS, break_on_hyphens=False, **indent)]
 
 
