@@ -6,7 +6,6 @@ A subclass of torch.Tensor, and a mode, may give torch's operations another mean
 
 import inspect
 import operator
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -16,6 +15,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from fourfold import _onnx
 from fourfold._optimize.limits import over_limits, why_no_kernel
 from fourfold.nn.checks import PLAIN
 from fourfold.nn.lstm_gru import CELL_NAMES, GRU, LSTM, GRUCell, LSTMCell
@@ -71,8 +71,7 @@ def is_followed() -> bool:
     if modes and any(not type(_function_mode_at(k)).__module__.startswith("torch.") for k in range(modes)):
         return True
     if _is_compiling():
-        onnx = sys.modules.get("torch.onnx")
-        return onnx is not None and onnx.is_in_onnx_export()
+        return _onnx.is_under_way()
     if _is_tracing():
         return True
     # Of fake tensors and of captured programs torch's own modes take care, which know the operators.

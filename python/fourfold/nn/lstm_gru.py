@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from fourfold import _onnx
 from fourfold import functional as F
 from fourfold.freezing import Freezable, prepacked_weights, run_frozen
 from fourfold.nn.checks import expect_pair, expect_unbatched, not_dense
 from fourfold.nn.recurrent import Layers, tensors_of
 
 _is_compiling = torch.compiler.is_compiling
+_is_tracing = torch._C._is_tracing
 _dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _any_autocast_enabled = torch._C._is_any_autocast_enabled
 # In which dtypes oneDNN has an LSTM for this CPU, by torch's own answer; torch asks none for float32.
@@ -39,9 +41,8 @@ def _outside_dynamo() -> Callable[..., tuple]:
 def _as_torch_has_it(layer: Any, kind: str, error: Exception, *arguments: Any) -> Any:
     """A call with a tensor that is not dense, which the operators refused with that error. torch's own layer takes some
     of them."""
-    torchs = next(base for base in type(layer).__mro__ if base.__module__ == nn.RNNBase.__module__)
     try:
-        return torchs.forward(layer, *arguments)
+        return layer._torch_class.forward(layer, *arguments)
     except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
         sentence = f"{layer._name}: expected the input and the state to be dense tensors, but got {kind}"
         raise TypeError(sentence) from error
@@ -49,6 +50,8 @@ def _as_torch_has_it(layer: Any, kind: str, error: Exception, *arguments: Any) -
 
 class _TorchLayers(Layers):
     """What LSTM and GRU share: torch's checks in torch's words, and autocast's dtypes."""
+
+    _torch_class: type[nn.RNNBase]
 
     def _forward(self, input: Any, hx: Any, reset: Any) -> tuple:
         try:
@@ -61,8 +64,16 @@ class _TorchLayers(Layers):
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
     ) -> tuple:
-        if not _is_compiling() and _dynamo_callback():
+        if _is_compiling() or _is_tracing():
+            return self._captured(input, hx, reset)
+        if _dynamo_callback():
             return _outside_dynamo()(self, input, hx, reset)
+        return self._forward(input, hx, reset)
+
+    def _captured(self, input: Any, hx: Any, reset: Any) -> tuple:
+        """ONNX has torch's own layers, for any number of steps; ours would be written out step by step."""
+        if reset is None and _onnx.is_exporting():
+            return self._torch_class.forward(self, input, hx)
         return self._forward(input, hx, reset)
 
     def _wrong_dimensions(self, input: Tensor) -> str:
@@ -135,6 +146,7 @@ class LSTM(_TorchLayers, nn.LSTM):
     """
 
     _name = "LSTM"
+    _torch_class = nn.LSTM
     _operator = staticmethod(F.lstm)
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -160,6 +172,7 @@ class GRU(_TorchLayers, nn.GRU):
     """
 
     _name = "GRU"
+    _torch_class = nn.GRU
     _state_count = 1
     _operator = staticmethod(F.gru)
 
@@ -171,6 +184,7 @@ class _Cell(Freezable):
     """One step of a layer: a sequence of length one. _states: what torch's errors call the parts of the state."""
 
     _name: str
+    _torch_class: type[nn.RNNCellBase]
     _states: tuple[str, ...]
     _all_weights = (CELL_NAMES,)
     _read_by_calls = ("input_size", "hidden_size")
@@ -249,6 +263,7 @@ class LSTMCell(_Cell, nn.LSTMCell):
     """
 
     _name = "LSTMCell"
+    _torch_class = nn.LSTMCell
     _states = ("hx[0]", "hx[1]")
     _operator = staticmethod(F.lstm)
 
@@ -264,6 +279,7 @@ class GRUCell(_Cell, nn.GRUCell):
     """
 
     _name = "GRUCell"
+    _torch_class = nn.GRUCell
     _states = ("hidden",)
     _operator = staticmethod(F.gru)
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from fourfold import _native
+from fourfold import _native, _onnx
 from fourfold.operators import _check
 from fourfold.operators._function import function_of, older_map_each
 from fourfold.operators._schema import Schema, rule_of
@@ -84,7 +84,7 @@ class Operator:
 
     def call_by_python(self, *args: Any) -> Any:
         """The operator's outputs without those kept for the backward."""
-        if _is_compiling():
+        if _is_compiling() or _is_tracing() and _onnx.is_exporting():
             return self.traced(*args)
         try:
             args = self._converted(args)
@@ -97,8 +97,11 @@ class Operator:
             del error
 
     def traced(self, *args: Any) -> Any:
-        """The same where a program is captured. What refuses is the fake kernel, in the same words."""
+        """The same where a program is captured, for ONNX in torch's operators. What refuses is the fake kernel, in the
+        same words."""
         args = self._converted(args)
+        if _onnx.is_exporting():
+            return self.definition(*args)
         return self._without_kept(self.op(*(args if _is_grad_enabled() else self._keeping(args, False))))
 
     def _converted(self, args: tuple) -> tuple:

@@ -56,7 +56,7 @@ def _fake(a: SimpleNamespace) -> Tensor:
 
 
 def _definition(x: Tensor, y: Tensor, alpha: float, beta: float, dtype: torch.dtype | None) -> Tensor:
-    dtype = dtype or torch.result_type(x, y)
+    dtype = dtype or _promoted(x, y)
     return reference.axpby(x.to(dtype), y.to(dtype), alpha, beta)
 
 
@@ -93,11 +93,13 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
 _PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype, device="cpu") for dtype in _REAL for rank in (0, 1)}
 
 
-def _promoted(x: Tensor, y: Tensor, alpha: float, beta: float) -> torch.dtype:
-    """The dtype of αx + βy, as torch promotes."""
+def _promoted(x: Tensor, y: Tensor, alpha: float | None = None, beta: float | None = None) -> torch.dtype:
+    """The dtype of αx + βy, or of x + y, as torch promotes."""
     if torch.compiler.is_compiling():  # a graph holds no dtypes, but it holds tensors that have one
         a, b = (torch.empty((1,) * min(t.dim(), 1), dtype=t.dtype, device="meta") for t in (x, y))
-        return (alpha * a + beta * b).dtype
+        return (a + b if alpha is None else alpha * a + beta * b).dtype
+    if alpha is None:
+        return torch.result_type(x, y)
     a = _PROBES[torch.result_type(x, alpha), min(x.dim(), 1)]
     b = _PROBES[torch.result_type(y, beta), min(y.dim(), 1)]
     return torch.result_type(a, b)
