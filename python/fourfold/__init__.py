@@ -37,8 +37,10 @@ from fourfold import _health
 _health.check()
 
 from fourfold import _native, functional, nn, reference
+from fourfold.operators import _flops
 
 _native.enable_gradients()
+_flops.enable()
 
 from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold._event import Event

@@ -1,0 +1,148 @@
+"""Floating-point operations for torch.utils.flop_counter: as many as it counts in an operator's definition in plain
+torch, which are its matrix products. Elementwise operators have none, as torch's have none."""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fourfold.operators._schema import Schema, schema_of
+
+COUNTER = "torch.utils.flop_counter"
+Wanted = dict[str, bool]  # of each argument, whether its gradient is
+
+
+def _rows(x: Tensor) -> int:
+    return math.prod(x.shape[:-1])
+
+
+def _first_rows(a: SimpleNamespace) -> int:
+    """Rows of the step that a sequence begins with."""
+    known = a.batch_sizes is not None and a.reverse and not isinstance(a.batch_sizes, torch._subclasses.FakeTensor)
+    batch = int(a.batch_sizes[-1]) if known and len(a.batch_sizes) else a.h_0.shape[0]
+    return min(batch, _rows(a.input))
+
+
+def _separate(a: SimpleNamespace) -> int:
+    """lstm and gru: x W_ih and h W_hh."""
+    return 2 * _rows(a.input) * (a.weight_ih.numel() + a.weight_hh.numel())
+
+
+def _separate_backward(a: SimpleNamespace, wanted: Wanted) -> int:
+    """Only the first step's h is given: the others' are computed, and need their gradients."""
+    rows = _rows(a.input)
+    by_x, by_h = 2 * a.weight_ih.numel(), 2 * a.weight_hh.numel()
+    later = rows - _first_rows(a) * (not wanted["h_0"])
+    return rows * (by_x * (wanted["input"] + wanted["weight_ih"]) + by_h * wanted["weight_hh"]) + later * by_h
+
+
+def _joined(a: SimpleNamespace) -> int:
+    """lltm: [h, x] W."""
+    return 2 * _rows(a.input) * a.weights.numel()
+
+
+def _joined_backward(a: SimpleNamespace, wanted: Wanted) -> int:
+    rows = _rows(a.input)
+    later = rows - _first_rows(a) * (not (wanted["input"] or wanted["h_0"]))
+    return 2 * a.weights.numel() * (rows * wanted["weights"] + later)
+
+
+def _cell(a: SimpleNamespace) -> int:
+    return 2 * _rows(a.x) * a.weights.numel()
+
+
+def _cell_backward(a: SimpleNamespace, wanted: Wanted) -> int:
+    return _cell(a) * (wanted["weights"] + (wanted["x"] or wanted["h"]))
+
+
+def _network(x: Tensor, weights: Sequence[Tensor]) -> int:
+    return 2 * _rows(x) * sum(w.numel() for w in weights)
+
+
+def _network_backward(x: Tensor, weights: Sequence[Tensor], mask: Sequence[bool]) -> int:
+    """mask: of x, all weights, all biases. A layer's input needs its gradient where anything before it does."""
+    count, below, products = len(weights), mask[0], 0
+    for k, w in enumerate(weights):
+        of_weight, of_bias = mask[1 + k], mask[1 + count + k]
+        products += w.numel() * (of_weight + below)
+        below = below or of_weight or of_bias
+    return 2 * _rows(x) * products
+
+
+def _mlp_backward(a: SimpleNamespace, wanted: Wanted) -> int:
+    names = ("x", "hidden_weights", "output_weights", "hidden_bias", "output_bias")
+    return _network_backward(a.x, (a.hidden_weights, a.output_weights), [wanted[name] for name in names])
+
+
+FORWARD: dict[str, Callable[[SimpleNamespace], int]] = {
+    "gru": _separate,
+    "lstm": _separate,
+    "lltm": _joined,
+    "lltm_cell": _cell,
+    "mlp": lambda a: _network(a.x, (a.hidden_weights, a.output_weights)),
+    "mlp_layers": lambda a: _network(a.x, a.weights),
+}
+BACKWARD: dict[str, Callable[[SimpleNamespace, Wanted], int]] = {
+    "gru": _separate_backward,
+    "lstm": _separate_backward,
+    "lltm": _joined_backward,
+    "lltm_cell": _cell_backward,
+    "mlp": _mlp_backward,
+    "mlp_layers": lambda a, wanted: _network_backward(a.x, a.weights, a.output_mask),
+}
+
+
+def _forward(schema: Schema, name: str, *args: Any, **kwargs: Any) -> int:
+    return int(FORWARD[name](_given(schema, args, kwargs)))
+
+
+def _backward(schema: Schema, name: str, *args: Any, **kwargs: Any) -> int:
+    a = _given(schema, args, kwargs)
+    # Of lists the mask has an entry for each element, and the names don't serve.
+    names = [result.removeprefix("grad_") for result in schema.results]
+    return int(BACKWARD[name](a, dict(zip(names, a.output_mask, strict=False))))
+
+
+def _given(schema: Schema, args: Sequence[Any], kwargs: dict[str, Any]) -> SimpleNamespace:
+    kwargs.pop("out_val", None)
+    return SimpleNamespace(**vars(schema.named(args)) | kwargs)
+
+
+def _register(counter: ModuleType) -> None:
+    for name in FORWARD:
+        for which, formula in ((name, _forward), (f"{name}_backward", _backward)):
+            of_tensors = counter.register_flop_formula(getattr(torch.ops.fourfold, which), get_raw=True)
+            of_tensors(partial(formula, schema_of(which), name))
+
+
+class _WhenImported:
+    """A finder of modules that registers the formulas with torch's counter when somebody imports it: on a machine with
+    Triton that import takes tenths of a second."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != COUNTER:
+            return None
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, found), None)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def then_register(module: ModuleType) -> None:
+                execute(module)
+                _register(module)
+
+            spec.loader.exec_module = then_register
+        return spec
+
+
+def enable() -> None:
+    if COUNTER in sys.modules:
+        _register(sys.modules[COUNTER])
+    else:
+        sys.meta_path.insert(0, _WhenImported())
