@@ -175,10 +175,30 @@ def test_nvtx_is_asked_for_as_the_options_say(
     assert asked == [{"with_stack": False, "nvtx": nvtx}]
 
 
-def test_a_script_that_profiles_itself_is_told(folder: Path) -> None:
-    (folder / "work.py").write_text("import fourfold\nwith fourfold.profiler.profile(): pass\n")
+OWN_PROFILES = {
+    "fourfold.profiler": "import fourfold\nwith fourfold.profiler.profile(): pass\n",
+    "torch.profiler": "import torch\nwith torch.profiler.profile() as p: torch.ones(3).sum()\n",
+    "torch.autograd.profiler": "import torch\nwith torch.autograd.profiler.profile() as p: torch.ones(3).sum()\n",
+}
+
+
+def test_a_script_that_profiles_itself_with_fourfold_is_told(folder: Path) -> None:
+    (folder / "work.py").write_text(OWN_PROFILES["fourfold.profiler"])
     done = run("-m", "fourfold", "profile", "work.py", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "RuntimeError: profile: expected no other profile to be running, but one is; end its block first\n"
+        "RuntimeError: profile: expected no other profile to be running, but python -m fourfold profile runs one; run "
+        "this by python, or without its own profile\n"
     )
+
+
+@pytest.mark.parametrize("how", ["torch.profiler", "torch.autograd.profiler"])
+def test_a_script_that_profiles_itself_with_torch_keeps_its_own(how: str, folder: Path) -> None:
+    show = "print(sorted(e.key for e in p.key_averages() if e.key == 'aten::sum'))\ntorch.ones(3) + 1\n"
+    (folder / "work.py").write_text(OWN_PROFILES[how] + show)
+    done = run("-m", "fourfold", "profile", "work.py", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"['aten::sum']\n\n{profiler.INTERRUPTED}\n"
+    done = run("-m", "fourfold", "profile", "--trace", "trace.json", "work.py", cwd=folder)
+    assert done.returncode == 2 and not (folder / "trace.json").exists()
+    assert "profile: no trace was written, because the script ran a profile of its own" in done.stderr

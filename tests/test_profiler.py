@@ -334,3 +334,19 @@ def test_torchs_profiler_is_asked_for_the_accelerator_that_it_knows(
     profiler._torchs_profiler(with_stack=True)
     known = {activity.CPU} | ({activity.CUDA} if accelerator == "cuda" else set())
     assert asked == [{"activities": known, "record_shapes": True, "with_stack": True}]
+
+
+def test_a_profile_of_torchs_own_within_the_block_is_told() -> None:
+    with profiler.profile() as prof:
+        fourfold.softshrink(torch.ones(3))
+        with torch.profiler.profile() as inner:
+            torch.ones(3).sum()
+        fourfold.softshrink(torch.ones(3))
+    assert any(event.key == "aten::sum" for event in inner.key_averages())
+    assert str(prof) == prof.table() == profiler.INTERRUPTED and prof.elapsed_time > 0
+    for read in (prof.rows, lambda: prof.export_chrome_trace("trace.json")):
+        with pytest.raises(RuntimeError, match="expected one profile at a time, but torch's own began within this one"):
+            read()
+    with profiler.profile() as after:
+        fourfold.softshrink(torch.ones(3))
+    assert [row.operator for row in after.rows() if row.is_fourfolds] == ["fourfold::softshrink"]

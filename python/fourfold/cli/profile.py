@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     with as_python_has_it(name, arguments, options.module):
         try:
             prof = profile(with_stack=options.with_stack, nvtx=nvtx)
+            prof._end_first = "python -m fourfold profile runs one; run this by python, or without its own profile"
             prof.__enter__()
         except (RuntimeError, ValueError) as refused:
             raise UsageError(str(refused)) from refused
@@ -69,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
             error = raised
     try:
         print(f"\n{prof.table(options.torch_rows)}", flush=True)
+        if options.trace is not None and prof._interrupted:
+            raise UsageError("profile: no trace was written, because the script ran a profile of its own")
         if options.trace is not None:
             prof.export_chrome_trace(options.trace)
             print(f"Trace: {options.trace}; https://ui.perfetto.dev shows it", flush=True)

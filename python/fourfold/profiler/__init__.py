@@ -28,6 +28,10 @@ RANGES = (
     "No table: the operators were given to NVTX or roctx as ranges, and the tool that recorded them shows their times. "
     "Without it, or with nvtx=False, there is a table."
 )
+INTERRUPTED = (
+    "No table: a profile of torch's own began within this one and ended it, because torch runs one at a time. Run one of "
+    "the two."
+)
 
 _lock = threading.Lock()
 _running: profile | None = None
@@ -52,8 +56,11 @@ class profile:
     torch has a GPU.
 
     A profile is of one block. Raises ValueError for stacks in ranges; entering raises RuntimeError while another
-    profile runs, or where nvtx=True has no GPU. An exception in the block ends the profile and passes through.
+    profile runs, or where nvtx=True has no GPU. An exception in the block ends the profile and passes through. So does
+    another profile that the block begins, by torch.profiler: torch runs one at a time, and this one then has no rows.
     """
+
+    _end_first = "one is; end its block first"  # what another is told that would begin while this one runs
 
     def __init__(self, *, with_stack: bool = False, nvtx: bool | None = None):
         if nvtx is None:
@@ -66,6 +73,7 @@ class profile:
         self._start: Event | None = None
         self._elapsed: float | None = None
         self._done = False
+        self._interrupted = False
         self._rows: list[Row] | None = None
         self._trace: bytes | None = None  # compressed
 
@@ -79,7 +87,8 @@ class profile:
             raise RuntimeError(f"profile: expected a GPU of NVIDIA or AMD for nvtx=True, but {sees}")
         with _lock:
             if _running is not None or torch.autograd._profiler_enabled():
-                raise RuntimeError("profile: expected no other profile to be running, but one is; end its block first")
+                told = (_running or profile)._end_first
+                raise RuntimeError(f"profile: expected no other profile to be running, but {told}")
             _running = self
         with contextlib.ExitStack() as started:  # what was started is stopped where the next can't be
             started.callback(_end)
@@ -102,6 +111,7 @@ class profile:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         with self._started:
             self._done = True
+            self._interrupted = self._torchs is not None and not torch.autograd._profiler_enabled()
             try:
                 end = Event(self._start.device)
                 end.record()
@@ -120,8 +130,9 @@ class profile:
 
     def rows(self) -> list[Row]:
         """What the table shows, in the order in which the operators were first called; empty with NVTX ranges. Raises
-        RuntimeError before the block has ended."""
+        RuntimeError before the block has ended, and where another profile ended this one."""
         self._expect_end("rows")
+        self._expect_whole("rows")
         if self._rows is None:
             result = None if self._nvtx else self._torchs.profiler.kineto_results
             self._rows = [] if self._nvtx else _rows.rows_of(_records.calls_of(result), _records.work_of(result))
@@ -137,6 +148,8 @@ class profile:
         self._expect_end("table")
         if torch_rows is not None and torch_rows < 0:
             raise ValueError(f"profile.table: expected torch_rows to be None or from 0 on, but got {torch_rows}")
+        if self._interrupted:
+            return INTERRUPTED
         return RANGES if self._nvtx else _table.table(self.rows(), self._elapsed, torch_rows)
 
     def __str__(self) -> str:
@@ -144,8 +157,10 @@ class profile:
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write what was recorded as a Chrome trace, which https://ui.perfetto.dev shows; compressed where the name
-        ends in .gz. Raises RuntimeError before the block has ended and with NVTX ranges, and OSError."""
+        ends in .gz. Raises RuntimeError before the block has ended, with NVTX ranges and where another profile ended
+        this one, and OSError."""
         self._expect_end("export_chrome_trace")
+        self._expect_whole("export_chrome_trace")
         if self._nvtx:
             why = "the operators were given to NVTX or roctx; profile with nvtx=False"
             raise RuntimeError(f"profile.export_chrome_trace: expected a profile that recorded, but {why}")
@@ -165,6 +180,11 @@ class profile:
             raise RuntimeError(
                 f"profile.{what}: expected a block that has ended, but it {said}; read it after the block"
             )
+
+    def _expect_whole(self, what: str) -> None:
+        if self._interrupted:
+            why = "torch's own began within this one and ended it; run one of the two"
+            raise RuntimeError(f"profile.{what}: expected one profile at a time, but {why}")
 
 
 def _end() -> None:
