@@ -29,8 +29,8 @@ RANGES = (
     "Without it, or with nvtx=False, there is a table."
 )
 INTERRUPTED = (
-    "No table: a profile of torch's own began within this one and ended it, because torch runs one at a time. Run one of "
-    "the two."
+    "No table: a profile of torch's own began within this one and ended it, because torch runs one at a time. Run only "
+    "one of them."
 )
 
 _lock = threading.Lock()
