@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import fourfold
 from fourfold.cli import main
-from fourfold.explaining.running import apart
+from fourfold.explaining.nodes import operator_name, why_outside
+from fourfold.explaining.running import apart, observe
 from machine import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
@@ -205,6 +206,16 @@ def test_what_torch_copies_into_a_changed_input_is_counted() -> None:
     half = fourfold.explain(lambda x: x.mul_(2).sin_(), torch.randn(1000)).graphs[0].forward
     assert (half.bytes_before, half.bytes_after) == (16_000, 16_000)
     assert [(one.operator, one.count) for one in half.outside] == [("copy_", 1)]
+
+
+def test_an_elementwise_operator_is_not_blamed_as_a_reduction() -> None:
+    """Where a whole graph, or a group, could not be fused."""
+    (seen,) = observe(lambda x: (x.sin() + 1).sum(0), (torch.ones(8, 8),), {}, None, None).seen
+    half = seen.captured.forward
+    half.compiled.left.clear()
+    reasons = {operator_name(n): why_outside(half, n) for n in half.graph.graph.nodes if n.op == "call_function"}
+    assert reasons["sin"] == reasons["add"] == "no program was made of its group"
+    assert reasons["sum"].startswith("a reduction that isn't over the last dimensions")
 
 
 def test_views_alone_are_no_operators() -> None:

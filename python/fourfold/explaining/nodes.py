@@ -208,6 +208,8 @@ def why_outside(half: Half, node: Node) -> str:
             return refused
         if not can_be_computed(node):
             return "a tensor that programs don't take, for its dtype, layout, device or origin"
+        if node.target in POINTWISE:
+            return "no program was made of its group"
         return "a reduction that isn't over the last dimensions, or reductions are left out"
     return "no operation of programs"
 
