@@ -43,7 +43,7 @@ RULES = """\
 @ .scroll { overflow: auto; max-height: 85vh; border: 1px solid var(--line); border-radius: 6px; margin: 0.6em 0; }
 @ .scroll { background: var(--ground); }
 @ .scroll.drawn { background: var(--paper); }
-@ .scroll.plain { max-height: none; border: 0; background: none; }
+@ .scroll.plain { max-height: none; border: 0; background: none; overflow-wrap: break-word; }
 @ .scroll:focus-visible, @ a:focus-visible, @ summary:focus-visible { outline: 3px solid var(--accent); }
 @ pre { margin: 0; padding: 0.8em 1em; white-space: pre; background: none; border: 0; color: inherit; }
 @ pre, @ code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
