@@ -108,7 +108,6 @@ $(STAMPS)/settings: force $(STAMPS)/venv
 	@printf '%s\n' "$$CHOSEN" | cmp -s - $@ || printf '%s\n' "$$CHOSEN" > $@
 
 # -v shows the table that the configuration ends in. --no-deps: what fourfold depends on is installed, at its pinned version.
-# --fresh: CMake would go on with the compilers of an earlier build.
 $(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
-	CMAKE_ARGS="--fresh $$CMAKE_ARGS" FOURFOLD_CPU_LEVELS=$${FOURFOLD_CPU_LEVELS:-AUTO} $(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
+	FOURFOLD_CPU_LEVELS=$${FOURFOLD_CPU_LEVELS:-AUTO} $(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
 	touch $@

@@ -1,5 +1,9 @@
 # Finds the C++ compiler, with a sentence for the user who has none, or one that fourfold isn't built with.
 include(CheckLanguage)
+# What an earlier configure of this build directory did not find may have been installed since.
+if(DEFINED CACHE{CMAKE_CXX_COMPILER} AND NOT CMAKE_CXX_COMPILER)
+  unset(CMAKE_CXX_COMPILER CACHE)
+endif()
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
   # scikit-build-core sets CXX to the compiler that Python was built with, so the user may not know the name.

@@ -31,11 +31,9 @@ def build() -> Path:
     for old in raw.glob("fourfold-*.whl"):
         old.unlink()
     os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # the build's, and its repair's
-    # --fresh: what another build told CMake is not this one's.
     settings = {
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "FETCHED",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
-        "CMAKE_ARGS": f"--fresh {os.environ.get('CMAKE_ARGS', '')}",
     }
     pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")
     run(*pip, "--wheel-dir", raw, ".", env=os.environ | settings)

@@ -169,6 +169,14 @@ def test_a_missing_compiler_is_named(configure):
     assert "or set the environment variable CXX to the compiler to use." in said
 
 
+def test_a_compiler_that_was_installed_since_is_found(configure):
+    """In the same build directory, whose cache says that there is none."""
+    code, said = configure(CXX="/nonexistent/c++")
+    assert code == 1 and "needs a C++20 compiler and found none" in said
+    code, said = configure()
+    assert code == 0, said
+
+
 @linux_only
 def test_msvc_is_refused(configure, tmp_path):
     """Here GCC says the words by which CMake knows MSVC."""

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,24 +23,45 @@ def test_make_runs_a_sanitizer(kind):
 OPTIONS = ("FOURFOLD_CUDA", "FOURFOLD_HIP", "FOURFOLD_METAL", "FOURFOLD_CPU_LEVELS", "FOURFOLD_SANITIZE")
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_pip_hears_the_environment(tmp_path, option):
-    """The configure step, the only one that is begun, refuses what the option can't be."""
+@pytest.fixture
+def refusal(tmp_path):
+    """Runs pip, always in the same build folder, until the configure step refuses something; returns what was said."""
     if importlib.util.find_spec("scikit_build_core") is None:
         missing("this test needs scikit-build-core: pip install -r requirements-build.txt")
     command = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index")
-    surroundings = {name: value for name, value in os.environ.items() if name not in OPTIONS}
-    surroundings |= {option: "maybe", "SKBUILD_BUILD_DIR": str(tmp_path / "build")}
-    surroundings |= {"FOURFOLD_CUDA": "OFF"} if option != "FOURFOLD_CUDA" else {}
-    done = subprocess.run(
-        [*command, "--wheel-dir", str(tmp_path), str(ROOT)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=surroundings,
-    )
-    assert done.returncode == 1
-    assert f"{option} is maybe; set it to " in done.stdout
+    surroundings = {name: value for name, value in os.environ.items() if name not in (*OPTIONS, "CXX")}
+    surroundings |= {"SKBUILD_BUILD_DIR": str(tmp_path / "build"), "FOURFOLD_CUDA": "OFF"}
+
+    def run(**environment):
+        done = subprocess.run(
+            [*command, "--wheel-dir", str(tmp_path), str(ROOT)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=surroundings | environment,
+        )
+        assert done.returncode == 1
+        return " ".join(done.stdout.split())
+
+    return run
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_pip_hears_the_environment(refusal, option):
+    """The configure step, the only one that is begun, refuses what the option can't be."""
+    assert f"{option} is maybe; set it to " in refusal(**{option: "maybe"})
+
+
+def test_pip_finds_the_compiler_that_was_installed_since(refusal, tmp_path):
+    """Each step refuses what comes after the compiler, where it finds one that will do."""
+    no_compiler = {"PATH": str(Path(sys.executable).parent)}  # cmake and ninja lie beside Python
+    assert "fourfold needs a C++20 compiler and found none" in refusal(**no_compiler)
+    later = {"FOURFOLD_SANITIZE": "maybe"}
+    assert "FOURFOLD_SANITIZE is maybe" in refusal(**later)
+    # Another compiler than that of the last time.
+    old = script(tmp_path / "old-c++", f'exec {tool("g++", "g++")} -U__GNUC__ -D__GNUC__=9 "$@"')
+    assert "needs a C++20 compiler, but GNU 9." in refusal(CXX=str(old), **later)
+    assert "FOURFOLD_SANITIZE is maybe" in refusal(**later)
 
 
 @pytest.fixture
@@ -75,16 +97,16 @@ def test_make_builds_again_with_other_settings(make):
     def builds(*words, **environment):
         return [line.split(": ")[0] for line in make("build", *words, **environment) if "--editable ." in line]
 
-    assert builds() == ["AUTO levels, CUDA= for , --fresh "]
+    assert builds() == ["AUTO levels, CUDA= for , "]
     assert builds() == []
-    assert builds(FOURFOLD_CUDA="OFF") == ["AUTO levels, CUDA=OFF for , --fresh "]
+    assert builds(FOURFOLD_CUDA="OFF") == ["AUTO levels, CUDA=OFF for , "]
     assert builds("FOURFOLD_CUDA=OFF") == []
-    assert builds("TORCH_CUDA_ARCH_LIST=8.0 9.0") == ["AUTO levels, CUDA= for 8.0 9.0, --fresh "]
-    assert builds(FOURFOLD_CPU_LEVELS="ON") == ["ON levels, CUDA= for , --fresh "]
-    assert builds(CMAKE_ARGS="-DX=1") == ["AUTO levels, CUDA= for , --fresh -DX=1"]
-    assert builds(CXX="it's clang++") == ["AUTO levels, CUDA= for , --fresh "]
+    assert builds("TORCH_CUDA_ARCH_LIST=8.0 9.0") == ["AUTO levels, CUDA= for 8.0 9.0, "]
+    assert builds(FOURFOLD_CPU_LEVELS="ON") == ["ON levels, CUDA= for , "]
+    assert builds(CMAKE_ARGS="-DX=1") == ["AUTO levels, CUDA= for , -DX=1"]
+    assert builds(CXX="it's clang++") == ["AUTO levels, CUDA= for , "]
     assert builds(CXX="it's clang++") == []
-    assert builds() == ["AUTO levels, CUDA= for , --fresh "]
+    assert builds() == ["AUTO levels, CUDA= for , "]
 
 
 def test_make_installs_what_it_is_asked_to_run(make):
