@@ -22,7 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int spins = 2000;  // some tens of microseconds, longer than a step of a small layer
+// Some microseconds: as long as members that run are apart at the end of a step. To yield costs little where nobody else
+// wants the core; where somebody does, each microsecond more is one that the member waited for may not run.
+constexpr int spins = 200;
 
 void pause() {
 #if defined(__x86_64__)
