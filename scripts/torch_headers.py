@@ -2,10 +2,9 @@
 
     python scripts/torch_headers.py [VERSION ...]
 
-Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. A build with
-FOURFOLD_TORCH_HEADERS=FETCHED, as make wheel's is, compiles for all that have been fetched; what is printed names those
-of this call. A wheel of torch has hundreds of megabytes, of which its headers are a few:
-they are read out of it where it lies, piece by piece.
+Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. Prints their
+include folders. A build of a wheel calls this (cmake/torch_headers.cmake). A wheel of torch has hundreds of megabytes,
+of which its headers are a few: they are read out of it where it lies, piece by piece.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -83,10 +83,15 @@ class Remote(io.RawIOBase):
 
 
 def pip(*words: str) -> str:
-    command = [sys.executable, "-m", "pip", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # One retry: without an index, a build should soon go on.
+    command = [sys.executable, "-m", "pip", *words, "--retries", "1"]
+    # The torch that a build is pinned to is not the only one whose headers are wanted.
+    surroundings = {name: value for name, value in os.environ.items() if not name.endswith("_CONSTRAINT")}
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     if done.returncode:
-        sys.exit(f"torch_headers.py: {' '.join(command)} failed:\n{done.stderr}")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        why = (errors or done.stderr.splitlines()[-1:] or ["it says nothing"])[0].removeprefix("ERROR: ")
+        sys.exit(f"torch_headers.py: pip {' '.join(words)} says: {why}\n{done.stderr}")
     return done.stdout
 
 
@@ -121,7 +126,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="minor versions, such as 2.12")
     arguments = parser.parse_args()
-    print(";".join(str(fetch(version)) for version in arguments.versions or minor_versions()))
+    try:
+        folders = [str(fetch(version)) for version in arguments.versions or minor_versions()]
+    except (OSError, zipfile.BadZipFile) as error:
+        sys.exit(f"torch_headers.py: the headers were not read: {error}")
+    print(";".join(folders))
 
 
 if __name__ == "__main__":

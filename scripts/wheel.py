@@ -4,7 +4,7 @@
 
 The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
 kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others. It has gradients in C++ for
-the torch that is installed, and for those whose headers scripts/torch_headers.py has fetched.
+every minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF for the installed torch alone.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def build() -> Path:
         old.unlink()
     os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # the build's, and its repair's
     settings = {
-        "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "FETCHED",
+        "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "ON",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
     }
     pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")

@@ -19,7 +19,7 @@ CHOICES = (
     "HIPCXX",
     "PYTORCH_ROCM_ARCH",
 )
-SOURCES = ("CMakeLists.txt", "pyproject.toml", "cmake", "cpp", "cuda", "hip", "metal")
+SOURCES = ("CMakeLists.txt", "pyproject.toml", "cmake", "cpp", "cuda", "hip", "metal", "scripts")
 
 
 def configuring(folder):

@@ -3,9 +3,13 @@ Where there is none for this torch, Python does the same by the same rule, slowe
 
 import importlib
 import os
+import warnings
+from pathlib import Path
 from types import ModuleType
 
 import torch
+
+from fourfold import _C
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
@@ -32,7 +36,20 @@ def _load() -> tuple[ModuleType | None, str]:
 module, road = _load()
 
 
+def _versions() -> list[str]:
+    """The minor versions of torch that this build has a module for."""
+    files = Path(_C.__file__).parent.glob("_torch_*")
+    numbers = {tuple(map(int, file.name.partition(".")[0].split("_")[2:])) for file in files}
+    return [".".join(map(str, number)) for number in sorted(numbers)]
+
+
 def enable_gradients() -> None:
     """To be called when the operators are declared in Python: what is not C++'s goes there."""
     if module is not None:
         module.enable_gradients()
+    elif os.environ.get(SWITCH, "") == "":
+        mend = "build fourfold for this torch, in its source tree: pip install --no-build-isolation ."
+        if versions := [version for version in _versions() if version != VERSION]:
+            mend = f"install a torch that it was built for ({', '.join(versions)}), or {mend}"
+        # At the line that imports fourfold.
+        warnings.warn(f"fourfold's gradients and calls are slower, in {road}; {mend}", stacklevel=3)

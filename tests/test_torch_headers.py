@@ -1,0 +1,105 @@
+"""Gradients for other versions of torch than the one that is built against: whose headers a build fetches."""
+
+import os
+import zipfile
+
+import pytest
+import torch
+
+from configuring import configuring, copy_of_the_sources
+
+MINE = ".".join(torch.__version__.split(".")[:2])
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Configures a copy of the sources, into which headers are fetched, with a package index that is a folder."""
+    source, run = copy_of_the_sources(tmp_path / "source"), configuring(tmp_path / "build")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index"), "PIP_CONFIG_FILE": os.devnull}
+    (tmp_path / "index").mkdir()
+    # As of a user who pins the torch to build against.
+    pinned = tmp_path / "constraints.txt"
+    pinned.write_text(f"torch=={torch.__version__}\n")
+    index |= {"PIP_CONSTRAINT": str(pinned), "PIP_BUILD_CONSTRAINT": str(pinned)}
+
+    def configured(wanted, state="wheel"):
+        return run(f"-DFOURFOLD_TORCH_HEADERS={wanted}", f"-DSKBUILD_STATE={state}", source=source, **index)
+
+    configured.index, configured.source = tmp_path / "index", source
+    return configured
+
+
+def put(index, version):
+    """A wheel of torch that has what a configure looks for, and other things."""
+    major, minor = version.split(".")[:2]
+    files = {
+        f"torch-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
+        f"torch-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"torch-{version}.dist-info/RECORD": "",
+        "torch/lib/libtorch_cpu.so": "not a header",
+        "torch/include/torch/csrc/Dtype.h": "",
+        "torch/include/torch/headeronly/version.h": f"#define TORCH_VERSION_MAJOR {major}\n"
+        f"#define TORCH_VERSION_MINOR {minor}\n",
+    }
+    with zipfile.ZipFile(index / f"torch-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+
+
+@pytest.mark.parametrize("wanted", ["AUTO", "ON"])
+def test_a_wheel_has_gradients_for_every_minor_version(configure, wanted):
+    for version in ("2.9.1", "2.10.0", "2.98.0", "2.98.1", "2.99.0"):
+        put(configure.index, version)
+    code, said = configure(wanted)
+    assert code == 0, said
+    assert "headers of torch 2.98.1" in said and "2.98.0" not in said
+    assert f"-- gradients {MINE} 2.10 2.98 2.99 -- CPU on" in said
+    fetched = configure.source / "build" / "torch-headers"
+    assert sorted(folder.name for folder in fetched.iterdir()) == ["2.10", "2.98", "2.99"]
+    assert not list(fetched.rglob("lib"))
+
+
+@pytest.mark.parametrize(("wanted", "state"), [("AUTO", "editable"), ("AUTO", ""), ("OFF", "wheel"), ("", "wheel")])
+def test_other_builds_fetch_nothing(configure, wanted, state):
+    put(configure.index, "2.99.0")
+    code, said = configure(wanted, state)
+    assert code == 0, said
+    assert f"-- gradients {MINE} -- CPU on" in said
+    assert "Fetching" not in said
+
+
+def test_a_wheel_is_built_without_an_index(configure):
+    """With what an earlier build fetched, and it says what is missing and what of it follows."""
+    put(configure.index, "2.99.0")
+    assert configure("ON")[0] == 0
+    (configure.index / "torch-2.99.0-py3-none-any.whl").unlink()
+    code, said = configure("AUTO")
+    assert code == 0, said
+    why = "pip index versions torch says: No matching distribution found for torch"
+    assert f"The headers of other versions of torch were not fetched: {why}. Under a torch that this build has" in said
+    assert f"-- gradients {MINE} 2.99 -- not for other versions of torch: {why} -- CPU on" in said
+    code, said = configure("ON")
+    assert code == 1
+    assert (
+        "FOURFOLD_TORCH_HEADERS=ON asks for gradients for every minor version of torch, but their headers were not "
+        f"fetched: {why}. Or set FOURFOLD_TORCH_HEADERS to AUTO or OFF." in said
+    )
+
+
+def test_a_wheel_that_cannot_be_read_is_a_sentence(configure):
+    put(configure.index, "2.99.0")
+    wheel = configure.index / "torch-2.99.0-py3-none-any.whl"
+    whole = wheel.read_bytes()
+    wheel.write_bytes(whole.replace(b"TORCH_VERSION_MAJOR", b"TORCH_VERSION_BAD!!"))
+    code, said = configure("ON")
+    assert code == 1
+    assert "but their headers were not fetched: the headers were not read: Bad CRC-32 for file" in said
+    wheel.write_bytes(whole)
+    code, said = configure("ON")  # what was half read is not taken for the whole
+    assert code == 0 and f"-- gradients {MINE} 2.99 -- CPU on" in said
+
+
+def test_a_folder_without_headers_is_named(configure):
+    code, said = configure("/nonexistent")
+    assert code == 1
+    assert "FOURFOLD_TORCH_HEADERS names /nonexistent, which holds no torch/csrc/Dtype.h. Name the include" in said
