@@ -56,6 +56,68 @@ def test_what_is_loaded_later_is_there_when_it_is_asked_for():
     assert run_python("from fourfold import *; profiler.profile, Event, softshrink").returncode == 0
 
 
+def test_import_says_nothing_that_torch_does_not_say_without_numpy():
+    """torch looks for NumPy once, with a warning where there is none, when it reads the name of a device. Some versions
+    do so while they are imported: here that one is taken out, so that the next would be heard."""
+    code = """
+import importlib.machinery, sys
+class Without(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] == "numpy":
+            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+        if name == "torch._subclasses.functional_tensor":
+            spec = super().find_spec(name, path, target)
+            spec.loader = Changed(name, spec.origin)
+            return spec
+class Changed(importlib.machinery.SourceFileLoader):
+    def get_code(self, name):
+        return self.source_to_code(self.get_data(self.path).replace(b'torch.device("cpu")', b"None"), self.path)
+sys.meta_path.insert(0, Without)
+import torch
+print("torch", file=sys.stderr, flush=True)
+import fourfold, fourfold.cli, fourfold.compiler
+print("fourfold", file=sys.stderr, flush=True)
+torch.device("cpu")
+"""
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    first, second, *then = done.stderr.splitlines()
+    assert (first, second) == ("torch", "fourfold"), done.stderr
+    assert "Failed to initialize NumPy" in then[0]
+
+
+ANOTHER_TORCH = """
+import sys, torch
+torch.__version__ = torch.torch_version.TorchVersion("2.99.0")
+import fourfold
+import fourfold.nn, fourfold.compiler
+x = torch.ones(3, requires_grad=True)
+fourfold.axpby(x, x).sum().backward()
+print(x.grad.tolist())
+"""
+
+
+def test_a_torch_without_gradients_is_one_warning_at_the_import():
+    mine = ".".join(torch.__version__.split(".")[:2])
+    done = run_python(ANOTHER_TORCH)
+    assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0]\n"), done.stderr
+    assert re.fullmatch(
+        r"<string>:4: UserWarning: fourfold's gradients and calls are slower, in Python \(this build of fourfold has none "
+        rf"compiled for torch 2\.99\); install a torch that it was built for \((2\.\d+, )*{re.escape(mine)}(, 2\.\d+)*\), "
+        r"or build fourfold for this torch, in its source tree: pip install --no-build-isolation \.",
+        done.stderr.strip(),
+    )
+    for options, environment in (
+        (("-W", "ignore:fourfold's gradients"), {}),
+        ((), {"PYTHONWARNINGS": "ignore::UserWarning"}),
+        (("-W", "error"), {"FOURFOLD_GRADIENTS": "python"}),  # chosen
+    ):
+        done = run_python(ANOTHER_TORCH, *options, **environment)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert run_python("import fourfold", "-W", "error").returncode == 0
+
+
 def test_the_operators_are_registered():
     assert fourfold.operator_names()
     for name in fourfold.operator_names():

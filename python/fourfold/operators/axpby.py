@@ -89,8 +89,10 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
     return (op(*aligned, a.alpha, a.beta, dtype),), (0,)
 
 
-# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor.
-_PROBES = {(dtype, rank): torch.empty((1,) * rank, dtype=dtype, device="cpu") for dtype in _REAL for rank in (0, 1)}
+# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor. Made by calls in which torch reads no size
+# and no device: where it does, it looks for NumPy, and warns when there is none.
+_PROBES = {(dtype, 1): torch.frombuffer(bytearray(8), dtype=dtype, count=1) for dtype in _REAL}
+_PROBES |= {(dtype, 0): probe.squeeze() for (dtype, _), probe in _PROBES.items()}
 
 
 def _promoted(x: Tensor, y: Tensor, alpha: float | None = None, beta: float | None = None) -> torch.dtype:
