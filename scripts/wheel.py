@@ -49,6 +49,9 @@ def fresh_environment(path: Path, home: str) -> Path:
 
 def test(python: Path, wheel: Path, constraints: Sequence[Path], index: list[str], pytest: list[str]) -> None:
     pins = [word for file in constraints for word in ("--constraint", file)]
+    # Whatever is left out below, the whole suite has to be there for those who have the extra alone.
+    run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test]")
+    run(python, "-m", "pytest", "--collect-only", "-qq")
     run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test,demo]")
     where = "import fourfold, sys, torch; print(fourfold.__file__, 'with torch', torch.__version__); "
     run(python, "-c", where + "sys.exit('site-packages' not in fourfold.__file__)")

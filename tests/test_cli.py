@@ -1,10 +1,16 @@
 """The command line: info, demo and bench, at sizes that take seconds."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -12,10 +18,10 @@ import torch
 from torch import nn
 
 import fourfold
-from fourfold import demo, reference
+from fourfold import _waiting, demo, reference
 from fourfold.cli import bench, main, timing
-from fourfold.demo import corpus, training
-from machine import needs
+from fourfold.demo import bar, corpus, training
+from machine import linux_only, needs
 
 TINY = {"--steps": 24, "--batch-size": 2, "--sequence-length": 8, "--hidden-size": 8, "--embedding-size": 4}
 TINY_DEMO = ["demo", "--threads", "1", *(str(word) for option in TINY.items() for word in option)]
@@ -224,6 +230,7 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     for words in (
         "24 for each model, of 2 × 8 characters",
         "step 24 of 24",
+        "torch.nn.LSTM  ",
         "Both learn the same",
         "Speed-up:",
         "│ def ",
@@ -232,6 +239,45 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     picture = tmp_path / "new" / "directory" / "fourfold-demo.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"Picture: {picture}" in output
+
+
+def demo_on_a_terminal(tmp_path):
+    """What the demo writes to standard output, a pipe, and to a terminal as its standard error."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = (sys.executable, "-m", "fourfold", *TINY_DEMO, "--out", str(tmp_path))
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, check=True)
+    os.set_blocking(ours, False)
+    shown = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            shown += os.read(ours, 4096)
+    os.close(ours)
+    os.close(theirs)
+    return done.stdout, shown.decode()
+
+
+def test_demo_shows_its_progress_on_a_terminal(tmp_path):
+    needs("tqdm")
+    said, shown = demo_on_a_terminal(tmp_path)
+    assert "step 24 of 24" in said and "steps/s" not in said
+    assert "/72 [" in shown and "steps/s" in shown  # two trainings of 24 steps, and as many turns of the LSTM
+    assert shown.rpartition("\r")[0].endswith(" ")  # nothing of it stays
+
+
+def test_demo_shows_no_progress_without_a_terminal(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "fourfold", *TINY_DEMO], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "step 24 of 24" in done.stdout
+
+
+def test_progress_without_tqdm_is_lines_alone(capsys, monkeypatch):
+    monkeypatch.setattr(bar, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with bar.progress(3) as progress:
+        progress.update(3)
+        progress.write("a line")
+    assert capsys.readouterr() == ("a line\n", "")
 
 
 def test_demo_without_matplotlib_says_how_to_get_it(capsys, tmp_path, monkeypatch):
@@ -260,6 +306,57 @@ def test_demo_fails_when_a_gradient_is_wrong(capsys, tmp_path, monkeypatch):
     code, output = run(capsys, *TINY_DEMO, "--out", tmp_path)
     assert code == 1
     assert "THE LOSSES DISAGREE" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "given", "chosen"),
+    [
+        ("-m fourfold demo --steps 2", 0.5, {}, "PASSIVE"),
+        ("-X dev -m fourfold demo", 0.5, {}, "PASSIVE"),
+        ("-m fourfold demo", 0.1, {}, None),
+        ("-m fourfold demo", 0.5, {"OMP_WAIT_POLICY": "active"}, "active"),
+        ("-m fourfold demo", 0.5, {"GOMP_SPINCOUNT": "10"}, None),
+        ("-m fourfold bench cell", 0.5, {}, None),
+        ("demo.py", 0.5, {}, None),
+    ],
+)
+def test_demos_threads_sleep_where_others_use_the_machine(words, share, given, chosen, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words.split()])
+    monkeypatch.delitem(sys.modules, "torch")  # as before its import
+    monkeypatch.setattr(_waiting, "busy", lambda: share)
+    _waiting.prepare_demo()
+    assert os.environ.get("OMP_WAIT_POLICY") == chosen
+
+
+@linux_only
+def test_demos_threads_are_told_before_torch_is_loaded(tmp_path):
+    """OpenMP prints its settings when torch loads it."""
+    (tmp_path / "sitecustomize.py").write_text("""
+import pathlib
+reads, real = iter(["cpu 0 0 0 0 0 0 0 0", "cpu 50 0 0 50 0 0 0 0"]), pathlib.Path.read_text
+pathlib.Path.read_text = lambda self, *a, **k: next(reads) if str(self) == "/proc/stat" else real(self, *a, **k)
+""")
+    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    surroundings = {name: value for name, value in os.environ.items() if name not in chosen}
+    surroundings |= {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": str(tmp_path)}
+    for command, spins in (("demo", "0"), ("bench", "[1-9][0-9]*")):
+        command = (sys.executable, "-m", "fourfold", command, "--help")
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings)
+        assert re.search(f"GOMP_SPINCOUNT = '{spins}'", done.stderr)
+
+
+def test_what_others_use_of_the_machine(monkeypatch):
+    told = iter([(100, 1000), (130, 1100)])
+    monkeypatch.setattr(_waiting, "_times", lambda: next(told))
+    assert _waiting.busy(0) == 0.3
+    monkeypatch.setattr(_waiting, "_times", lambda: None)
+    assert _waiting.busy(0) == 0
+    monkeypatch.undo()
+    assert 0 <= _waiting.busy(0.05) <= 1
 
 
 def test_losses_agree_within_the_tolerances_only():

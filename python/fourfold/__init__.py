@@ -1,9 +1,10 @@
 """fourfold: fused PyTorch operators whose mathematics is written once for every backend."""
 
-from fourfold import _cmake
+from fourfold import _cmake, _waiting
 
 if _cmake.asked_for_alone():
     raise SystemExit(_cmake.print_folder())
+_waiting.prepare_demo()
 
 import importlib as _importlib
 

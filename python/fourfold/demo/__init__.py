@@ -10,11 +10,13 @@ from fourfold.cli.timing import pinned_threads
 from fourfold.cli.usage import UsageError, limit_memory, output_directory, usable_device
 from fourfold.demo import corpus as corpora
 from fourfold.demo import report
-from fourfold.demo.training import Run, agreement, in_turns, prepare, speedups, write
+from fourfold.demo.bar import progress
+from fourfold.demo.training import Run, Trio, agreement, in_turns, prepare, speedups, write
 
 PROMPTS = (b"def ", b"class ", b"    for ")
 SAMPLE_LENGTH = 200
 PICTURE = "fourfold-demo.png"
+LSTM_PART = 4  # of the others' steps one takes
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,15 +33,16 @@ def run(options: argparse.Namespace) -> int:
     corpus = corpora.read()
     with pinned_threads(options.threads or torch.get_num_threads()):
         size = (len(corpus.alphabet), options.embedding_size, options.hidden_size)
-        plain, fused = prepare(*size, options.steps, options.lr, options.seed, device)
+        runs = prepare(*size, options.steps, options.lr, options.seed, device)
+        plain, fused, lstm = runs
         parameters = sum(p.numel() for p in plain.model.parameters())
         print(report.opening(vars(options), len(corpus.alphabet), parameters), flush=True)
-        train(plain, fused, options, corpus, device)
+        train(runs, options, corpus, device)
         seeds = range(options.seed, options.seed + len(PROMPTS))
         samples = [write(fused.model, corpus, *sample, SAMPLE_LENGTH) for sample in zip(PROMPTS, seeds, strict=True)]
     characters = options.batch_size * options.sequence_length
     losses_agree, ratios = agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds)
-    result = report.Result(plain, fused, losses_agree, ratios, characters)
+    result = report.Result(plain, fused, lstm, losses_agree, ratios, characters)
     print(report.verdict(result))
     print(report.written(samples))
     print(save_picture(result, options.out))
@@ -61,14 +64,24 @@ def importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def train(plain: Run, fused: Run, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device) -> None:
-    def block(run: Run, steps: int) -> None:
-        run.train(corpus, steps, options.batch_size, options.sequence_length, device)
-
+def train(runs: Trio, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device) -> None:
     eighths = 0
     # A turn is a fortieth of the training, an equal number of steps in each so that their times can be compared.
-    for done in in_turns((plain, fused), options.steps, max(1, options.steps // 40), block):
-        if done * 8 // options.steps > eighths:
-            eighths = done * 8 // options.steps
-            losses = f"loss {plain.losses[-1]:.3f} plain, {fused.losses[-1]:.3f} fourfold"
-            print(f"  step {done:>{len(str(options.steps))}} of {options.steps}: {losses}", flush=True)
+    turn = max(1, options.steps // 40)
+
+    def steps_of(run: Run, steps: int) -> int:
+        return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # which is only timed
+
+    turns = [min(turn, options.steps - start) for start in range(0, options.steps, turn)]
+    with progress(sum(steps_of(run, steps) for steps in turns for run in runs)) as bar:
+
+        def block(run: Run, steps: int) -> None:
+            steps = steps_of(run, steps)
+            run.train(corpus, steps, options.batch_size, options.sequence_length, device)
+            bar.update(steps)
+
+        for done in in_turns(runs, options.steps, turn, block):
+            if done * 8 // options.steps > eighths:
+                eighths = done * 8 // options.steps
+                losses = f"loss {runs.plain.losses[-1]:.3f} plain, {runs.fused.losses[-1]:.3f} fourfold"
+                bar.write(f"  step {done:>{len(str(options.steps))}} of {options.steps}: {losses}")

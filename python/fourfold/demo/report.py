@@ -1,5 +1,6 @@
 """What the demo says before and after the trainings."""
 
+import os
 import platform
 import statistics
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ class Result:
 
     plain: Run
     fused: Run
+    lstm: Run
     agreement: Agreement
     speedups: list[float]
     characters_per_step: int
@@ -40,6 +42,8 @@ def opening(options: Mapping[str, Any], alphabet_size: int, parameters: int) -> 
         where = f"{torch.get_num_threads()} CPU threads, {fourfold.cpu_capability()} kernels"
     load = timing.load_average()
     busy = f"\nbusy    load average {load:.2f}: expect the speeds to vary" if timing.is_noisy(load) else ""
+    if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive":
+        busy += "\nwaits   asleep: threads that wait give their CPUs away (OMP_WAIT_POLICY=PASSIVE)"
     return (
         f"text    {corpus.LENGTH:,} characters of Python {platform.python_version()}'s standard library,"
         f" {alphabet_size} different ones\n"
@@ -64,16 +68,18 @@ def verdict(result: Result) -> str:
         "",
         f"{'':15}{'characters/s':>14}{'slowest to fastest block':>28}{'last loss':>12}",
     ]
-    for run in (result.plain, result.fused):
+    for run in (result.plain, result.fused, result.lstm):
         speeds = result.speeds(run)
         spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
-        last = windowed(run.losses)[-1]
-        lines.append(f"{run.name:15}{statistics.median(speeds):>14,.0f}{spread:>28}{last:>12.3f}")
+        # The LSTM has taken fewer steps.
+        last = f"{windowed(run.losses)[-1]:.3f}" if run is not result.lstm else "-"
+        lines.append(f"{run.name:15}{statistics.median(speeds):>14,.0f}{spread:>28}{last:>12}")
     lines += [
         "",
         f"Speed-up: {statistics.median(ratios):.2f}× in the median of {len(ratios)} pairs of blocks, "
         f"{min(ratios):.2f}× to {max(ratios):.2f}×, for the whole training step",
-        "(embedding, linear layer, loss and optimizer, which cost both the same, are in it).",
+        "(embedding, linear layer, loss and optimizer, which cost both the same, are in it). torch.nn.LSTM is another",
+        "cell of the same size, for which torch has kernels of its own.",
     ]
     return "\n".join(lines)
 

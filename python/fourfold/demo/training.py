@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -61,10 +62,17 @@ class Run:
         self.losses += torch.stack(losses).tolist()
 
 
+class Trio(NamedTuple):
+    plain: Run
+    fused: Run
+    lstm: Run
+
+
 def prepare(
     alphabet_size: int, embedding_size: int, hidden_size: int, steps: int, lr: float, seed: int, device: torch.device
-) -> tuple[Run, Run]:
-    """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order."""
+) -> Trio:
+    """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order; and beside
+    them torch's own LSTM of that size, another cell."""
 
     def factor(step: int) -> float:
         """Of the learning rate: a linear rise over a tenth of the steps times a half cosine down to zero."""
@@ -79,12 +87,13 @@ def prepare(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         plain, fused = run("plain PyTorch", reference.LLTM), run("fourfold", fourfold.nn.LLTM)
+        lstm = run("torch.nn.LSTM", nn.LSTM)
     fused.model.load_state_dict(plain.model.state_dict())
-    return plain, fused
+    return Trio(plain, fused, lstm)
 
 
 def in_turns(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:
-    """Train both by blocks of steps, who goes first changing each time; yields the steps done after each block."""
+    """Train all by blocks of steps, who goes first changing each time; yields the steps done after each block."""
     for number, start in enumerate(range(0, steps, block)):
         count = min(block, steps - start)
         for run in runs if number % 2 == 0 else runs[::-1]:

@@ -89,8 +89,8 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
     return (op(*aligned, a.alpha, a.beta, dtype),), (0,)
 
 
-# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor. Made by calls in which torch reads no size
-# and no device: where it does, it looks for NumPy, and warns when there is none.
+# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor. The calls give torch no size and no
+# device to read, for which it looks for NumPy, with a warning where there is none.
 _PROBES = {(dtype, 1): torch.frombuffer(bytearray(8), dtype=dtype, count=1) for dtype in _REAL}
 _PROBES |= {(dtype, 0): probe.squeeze() for (dtype, _), probe in _PROBES.items()}
 

@@ -1,0 +1,36 @@
+"""The demo's progress bar: tqdm's, on a terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+
+class Silent:
+    """Where there is no terminal or no tqdm."""
+
+    def update(self, steps: int) -> None: ...
+
+    def write(self, line: str) -> None:
+        print(line, flush=True)
+
+
+class Bar(Silent):
+    def __init__(self, bar) -> None:
+        self.update, self.bar = bar.update, bar
+
+    def write(self, line: str) -> None:
+        with self.bar.external_write_mode(file=sys.stdout):  # above the bar
+            super().write(line)
+
+
+@contextmanager
+def progress(steps: int) -> Iterator[Silent]:
+    """Is told of steps that are done, and prints lines; the bar is gone at the end."""
+    if not sys.stderr.isatty() or find_spec("tqdm") is None:
+        yield Silent()
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=steps, unit=" steps", leave=False, dynamic_ncols=True) as bar:
+        yield Bar(bar)
