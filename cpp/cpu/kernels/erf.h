@@ -7,15 +7,17 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-namespace formulas {
+// Apart from the other formulas, whose exp is another.
+namespace of_erf {
 
 using V = Vectorized<float>;
 FOURFOLD_FN V abs(const V& x) { return x.abs(); }
+FOURFOLD_FN V exp(const V& x) { return exp_held(x); }
 FOURFOLD_FN V fma(const V& a, const V& b, const V& c) { return at::vec::fmadd(a, b, c); }
 
 #include "formulas/erf.h"
 
-}  // namespace formulas
+}  // namespace of_erf
 
 inline Vectorized<double> erf(const Vectorized<double>& x) {
   alignas(64) double values[Vectorized<double>::size()];
@@ -24,6 +26,6 @@ inline Vectorized<double> erf(const Vectorized<double>& x) {
   return Vectorized<double>::loadu(values);
 }
 
-FOURFOLD_FN Vectorized<float> erf(const Vectorized<float>& x) { return formulas::erf_of_float(x); }
+FOURFOLD_FN Vectorized<float> erf(const Vectorized<float>& x) { return of_erf::erf_of_float(x); }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -12,7 +12,7 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 template <typename S>
 FOURFOLD_FN Vectorized<S> erfc(const Vectorized<S>& x) {
   if constexpr (by_library<S>) {
-    return by_lane([](S v) { return std::erfc(v); }, x);
+    return by_lane([](S v) { return v > S(28) ? 0 : std::erfc(v); }, x);
   } else {
     static constexpr float c[] = {3.580023e-01f,  -2.9446483e-01f, 1.9674261e-01f, -1.0348872e-01f,  3.984464e-02f,
                                   -8.94591e-03f, -4.1414186e-04f, 1.0235243e-03f, -1.5562591e-04f, -1.042729e-04f};
@@ -28,8 +28,9 @@ FOURFOLD_FN Vectorized<S> erfc(const Vectorized<S>& x) {
     const Floats product = horner(u, c) * (t + lost);
     const Floats square = a * a;
     const auto [shifted, r] = exp_reduced(square.neg());
-    const Floats p = polynomial<float>(r - at::vec::fmadd(a, a, square.neg()));
-    const Floats above = scale(at::vec::fmadd(product, p, product), shifted);
+    const Floats p = expm1_near(r - at::vec::fmadd(a, a, square.neg()));
+    const Mask below = less(Floats(9.194548f), a);
+    const Floats above = scale_gradually(at::vec::fmadd(product, p, product), exponent_of(shifted), below);
     const Floats far = choose(less(x, Floats(0.0f)), Floats(2.0f) - above, above);
     const Floats near = at::vec::fmadd(horner(square, of_erf), x.neg(), Floats(1.0f));
     return choose(less(a, Floats(0.5f)), near, far);

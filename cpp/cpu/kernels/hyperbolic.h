@@ -12,8 +12,11 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 FOURFOLD_FN Floats half_exp(const Floats& x) {
   const auto [shifted, r] = exp_reduced(hold(x.abs(), 0.0f, 90.0f));
   const Floats half(0.5f);
-  return scale(at::vec::fmadd(polynomial<float>(r), half, half), shifted);
+  return scale(at::vec::fmadd(expm1_near(r), half, half), exponent_of(shifted));
 }
+
+// 1 / (4 h), held at what is nothing beside h: of the largest it would be subnormal.
+FOURFOLD_FN Floats quarter_by(const Floats& h) { return Floats(0.25f) / lesser(h, 0x1p60f); }
 
 template <typename S>
 FOURFOLD_FN Vectorized<S> sinh(const Vectorized<S>& x) {
@@ -24,7 +27,7 @@ FOURFOLD_FN Vectorized<S> sinh(const Vectorized<S>& x) {
     const Floats square = x * x;
     const Floats near = at::vec::fmadd(horner(square, c) * square, x, x);
     const Floats h = half_exp(x);
-    const Floats far = (h - Floats(0.25f) / h) | sign_of(x);
+    const Floats far = (h - quarter_by(h)) | sign_of(x);
     return choose(less(x.abs(), Floats(1.0f)), near, far);
   }
 }
@@ -35,7 +38,7 @@ FOURFOLD_FN Vectorized<S> cosh(const Vectorized<S>& x) {
     return by_lane([](S v) { return std::cosh(v); }, x);
   } else {
     const Floats h = half_exp(x);
-    return h + Floats(0.25f) / h;
+    return h + quarter_by(h);
   }
 }
 

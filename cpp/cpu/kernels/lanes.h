@@ -41,6 +41,7 @@ FOURFOLD_FN Mask has_bit(const Ints& a, int32_t bit) { return _mm512_test_epi32_
 FOURFOLD_FN Floats choose(Mask mask, const Floats& yes, const Floats& no) {
   return _mm512_mask_blend_ps(mask, no, yes);
 }
+FOURFOLD_FN Floats where_true(Mask mask, float value) { return _mm512_maskz_mov_ps(mask, _mm512_set1_ps(value)); }
 FOURFOLD_FN bool any(Mask mask) { return mask != 0; }
 FOURFOLD_FN bool all(Mask mask) { return mask == 0xffff; }
 #else
@@ -53,6 +54,7 @@ FOURFOLD_FN Mask has_bit(const Ints& a, int32_t bit) { return at::vec::cast<floa
 FOURFOLD_FN Floats choose(const Mask& mask, const Floats& yes, const Floats& no) {
   return Floats::blendv(no, yes, mask);
 }
+FOURFOLD_FN Floats where_true(const Mask& mask, float value) { return mask & Floats(value); }
 #if defined(CPU_CAPABILITY_AVX2)
 FOURFOLD_FN bool any(const Mask& mask) { return _mm256_movemask_ps(mask) != 0; }
 FOURFOLD_FN bool all(const Mask& mask) { return _mm256_movemask_ps(mask) == 0xff; }
@@ -67,6 +69,16 @@ FOURFOLD_FN Floats float_of(const Ints& bits) { return at::vec::cast<float>(bits
 
 FOURFOLD_FN Floats sign_of(const Floats& x) { return x & Floats(-0.0f); }
 
+// Zero for a subnormal number.
+FOURFOLD_FN Floats without_subnormal(const Floats& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  constexpr int subnormal = 0x20;
+  return _mm512_mask_mov_ps(x, _mm512_fpclass_ps_mask(x, subnormal), _mm512_setzero_ps());
+#else
+  return x & at_most(Floats(smallest_normal), x.abs());
+#endif
+}
+
 // c[0] + c[1] x + c[2] x² + …
 template <typename S, int n>
 FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
@@ -75,6 +87,9 @@ FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
   return sum;
 }
 
+// exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
+FOURFOLD_FN Floats expm1_near(const Floats& r) { return at::vec::fmadd(horner(r, ExpConstants<float>::q) * r, r, r); }
+
 // Rounds a b, if it is less than 2^22 in magnitude: the low 22 bits of what is returned hold the nearest whole number.
 FOURFOLD_FN Floats shifted_product(const Floats& a, float b) {
   return at::vec::fmadd(a, Floats(b), Floats(ExpConstants<float>::round_magic));
@@ -82,15 +97,54 @@ FOURFOLD_FN Floats shifted_product(const Floats& a, float b) {
 
 FOURFOLD_FN Floats whole(const Floats& shifted) { return shifted - Floats(ExpConstants<float>::round_magic); }
 
-// x 2^n, rounded once, where n = whole(shifted) is within ±250 and x about 1.
-FOURFOLD_FN Floats scale(const Floats& x, const Floats& shifted) {
 #if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_scalef_ps(x, whole(shifted));
+using Exponents = Floats;  // rounded down
+FOURFOLD_FN Exponents exponent_of(const Floats& shifted) { return whole(shifted); }
 #else
-  const Ints n = bits_of(shifted) - bits_of(Floats(ExpConstants<float>::round_magic));
+using Exponents = Ints;
+FOURFOLD_FN Exponents exponent_of(const Floats& shifted) {
+  return bits_of(shifted) - bits_of(Floats(ExpConstants<float>::round_magic));
+}
+
+// 2^n in two factors: x times the first, and the second.
+struct Scaled {
+  Floats x, rest;
+};
+
+FOURFOLD_FN Scaled half_scaled(const Floats& x, const Ints& n) {
   const Ints half = n >> Ints(1);
   const auto power = [](const Ints& k) { return float_of((k + Ints(127)) << Ints(23)); };
-  return x * power(half) * power(n - half);
+  return {x * power(half), power(n - half)};
+}
+#endif
+
+// x 2^n, rounded once, where n is within ±250, x about 1, and the result no less than smallest_normal.
+FOURFOLD_FN Floats scale(const Floats& x, const Exponents& n) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_scalef_ps(x, n);
+#else
+  const auto [scaled, rest] = half_scaled(x, n);
+  return scaled * rest;
+#endif
+}
+
+// 2^-64 x, rounded once. `below` says where that is less than smallest_normal: a product that gives a subnormal number takes
+// processors a hundred times as long, a sum does not. So it is rounded in a sum with a number whose last place is its own.
+FOURFOLD_FN Floats lowered(const Floats& x, const Mask& below) {
+  const Floats least = where_true(below, smallest_normal);
+  return at::vec::fmadd(x, Floats(0x1p-64f), least) - least;
+}
+
+// scale() of any result; `below` says where it is less than smallest_normal.
+FOURFOLD_FN Floats scale_gradually(const Floats& x, const Exponents& n, const Mask& below) {
+#if defined(CPU_CAPABILITY_AVX512)
+  const Floats raised = _mm512_scalef_ps(x, _mm512_mask_add_ps(n, below, n, _mm512_set1_ps(64.0f)));
+  const Floats least = where_true(below, 0x1p-62f);  // 2^64 smallest_normal, without whose bits the sum's are the result's
+  return float_of(bits_of(raised + least) - bits_of(least));
+#else
+  const auto [scaled, rest] = half_scaled(x, n);
+  const Floats least = where_true(below, smallest_normal);
+  return at::vec::fmadd(scaled, rest, least) - least;
 #endif
 }
 

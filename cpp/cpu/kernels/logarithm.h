@@ -13,11 +13,12 @@ struct LogSplit {
   Floats e, f;
 };
 
+inline constexpr float log_coefficients[] = {3.333345e-01f,  -2.500011e-01f,  1.9990848e-01f, -1.6646878e-01f,
+                                             1.4477631e-01f, -1.3163942e-01f, 1.0472555e-01f, -4.515222e-02f};
+
 // log(1 + f) - f
 FOURFOLD_FN Floats log_tail(const Floats& f) {
-  static constexpr float c[] = {3.333345e-01f,  -2.500011e-01f,  1.9990848e-01f, -1.6646878e-01f,
-                                1.4477631e-01f, -1.3163942e-01f, 1.0472555e-01f, -4.515222e-02f};
-  return at::vec::fmadd(horner(f, c), f, Floats(-0.5f)) * (f * f);
+  return at::vec::fmadd(horner(f, log_coefficients), f, Floats(-0.5f)) * (f * f);
 }
 
 FOURFOLD_FN Floats log_of_split(const LogSplit& s) {
@@ -88,12 +89,20 @@ FOURFOLD_FN Vectorized<S> log10(const Vectorized<S>& x) {
   }
 }
 
+// log(2^e (1 + f)) without the square of f, which of a very small one would be subnormal; nor is a subnormal f multiplied.
+FOURFOLD_FN Floats log1p_of_split(const LogSplit& s) {
+  const Floats f = without_subnormal(s.f);
+  const Floats tail = at::vec::fmadd(horner(f, log_coefficients), f, Floats(-0.5f)) * f;
+  const Floats sum = at::vec::fmadd(tail, f, at::vec::fmadd(s.e, Floats(1.42860677e-6f), s.f));
+  return at::vec::fmadd(s.e, Floats(0.693145751953125f), sum);
+}
+
 // log(2^exponent (1 + x)), x > -1. Scaling x and 1 apart keeps the bits of x that 1 + x loses.
 FOURFOLD_FN Floats log1p_ordinary(const Floats& x, const Floats& exponent) {
   const Ints shift = (bits_of(x + Floats(1.0f)) - bits_of(Floats(0.75f))) & Ints(static_cast<int32_t>(0xff800000));
   const Floats four = float_of(bits_of(Floats(4.0f)) - shift);  // 4 / 2^e, a normal number also for the largest e
   const Floats f = float_of(bits_of(x) - shift) + at::vec::fmadd(four, Floats(0.25f), Floats(-1.0f));
-  return log_of_split({at::vec::convert_to_fp_of_same_size<float>(shift >> Ints(23)) + exponent, f});
+  return log1p_of_split({at::vec::convert_to_fp_of_same_size<float>(shift >> Ints(23)) + exponent, f});
 }
 
 template <typename S>

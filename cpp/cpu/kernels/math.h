@@ -2,8 +2,7 @@
 //
 // They share one range reduction: x = n ln2 + r with |r| <= ln2 / 2, exp(x) = 2^n (1 + p(r)), where p(r) = r + r² q(r)
 // approximates expm1: a minimax polynomial for float (relative error 1.4e-8), Taylor's for double. These bounds, in units
-// in the last place, are held by a test for arguments within ±80: sigmoid 4, elu (expm1) 3, tanh 4. exp below 1.5 times
-// the smallest normal number is zero.
+// in the last place, are held by a test for arguments within ±80: sigmoid 4, elu (expm1) 3, tanh 4.
 #pragma once
 
 #include "cpu/kernels/vec.h"
@@ -21,7 +20,8 @@ struct ExpConstants<float> {
   static constexpr float q[] = {0.5000000062f, 0.1666654312f, 0.04166628247f, 0.008366571397f, 0.001394642686f};
   static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low mantissa bits
   static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860677e-6f;
-  static constexpr float smallest = -104.0f, largest = 89.0f;
+  static constexpr float smallest = -86.6f, largest = 89.0f;  // exp of the first is twice the smallest normal number
+  static constexpr float negligible = -44.36142f;  // exp of it is 2^-64
   static constexpr float tanh_limit = 9.02f;  // tanh of it rounds to 1
 };
 
@@ -35,7 +35,7 @@ struct ExpConstants<double> {
                                  1.0 / 6227020800};
   static constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double ln2_high = 0.693147180369123816490, ln2_low = 1.90821492927058770002e-10;
-  static constexpr double smallest = -746.0, largest = 710.0;
+  static constexpr double smallest = -707.0, largest = 710.0, negligible = -707.0;
   static constexpr double tanh_limit = 19.1;
 };
 
@@ -59,17 +59,17 @@ FOURFOLD_FN Vectorized<S> hold(const Vectorized<S>& x, S low, S high) {
   return at::vec::minimum(at::vec::maximum(x, Vectorized<S>(low)), Vectorized<S>(high));
 }
 
-// The larger of both; NaN as the first passes.
+// The lesser of both; NaN as the first passes.
 template <typename S>
-FOURFOLD_FN Vectorized<S> at_least(const Vectorized<S>& x, const Vectorized<S>& least) {
-  return at::vec::maximum(x, least);
+FOURFOLD_FN Vectorized<S> lesser(const Vectorized<S>& x, S most) {
+  return at::vec::minimum(x, Vectorized<S>(most));
 }
 
 #if defined(CPU_CAPABILITY_AVX2)
 // Without the two instructions that at::vec's take to let NaN pass as either operand: x86's minimum and maximum return
 // their second operand when one is NaN. The cells of recurrent layers, run once per gate and step, are bound by these.
-FOURFOLD_FN Vectorized<float> at_least(const Vectorized<float>& x, const Vectorized<float>& least) {
-  return _mm256_max_ps(least, x);
+FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {
+  return _mm256_min_ps(_mm256_set1_ps(most), x);
 }
 
 FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float high) {
@@ -92,10 +92,7 @@ FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
   const V n = shifted - V(C::round_magic);
   V r = at::vec::fmadd(n, V(-C::ln2_high), x);
   r = at::vec::fmadd(n, V(-C::ln2_low), r);
-
-  // The exponent field of 2^(n-1), held at zero for what would be less than the smallest normal number.
-  const V least = V(S(2 - (1 << (sizeof(S) == 4 ? 7 : 10))));
-  const V biased = at_least(n, least) + V(C::round_magic + S((1 << (sizeof(S) == 4 ? 7 : 10)) - 2));
+  const V biased = n + V(C::round_magic + S((1 << (sizeof(S) == 4 ? 7 : 10)) - 2));  // the exponent field of 2^(n-1)
   return {at::vec::cast<S>(at::vec::cast<typename C::Bits>(biased) << I(C::mantissa_bits)), polynomial(r)};
 }
 
@@ -104,6 +101,10 @@ FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
 // x86's minimum and maximum return their second operand when one is NaN.
 FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float high) {
   return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), x));
+}
+
+FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {
+  return _mm512_min_ps(_mm512_set1_ps(most), x);
 }
 
 // From a reciprocal of 14 bits by one step of Newton's, to within an ulp. For b between 2^-126 and 2^127.
@@ -122,10 +123,18 @@ FOURFOLD_FN ExpParts<float> exp_parts(const Vectorized<float>& x) {
 }
 #endif
 
+// exp(x), held at twice the smallest normal number: of less, processors make a product in a hundred times the time.
 template <typename S>
-FOURFOLD_FN Vectorized<S> exp(const Vectorized<S>& x) {
+FOURFOLD_FN Vectorized<S> exp_held(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(hold(x, ExpConstants<S>::smallest, ExpConstants<S>::largest));
   return at::vec::fmadd(half_scale, p, half_scale) * Vectorized<S>(2);
+}
+
+// For what is added to numbers near one: zero where it is negligible, so that none of its multiples is subnormal.
+template <typename S>
+FOURFOLD_FN Vectorized<S> exp(const Vectorized<S>& x) {
+  const Vectorized<S> negligible = x < Vectorized<S>(ExpConstants<S>::negligible);
+  return Vectorized<S>::blendv(exp_held(x), Vectorized<S>(S(0)), negligible);
 }
 
 template <typename S>
@@ -143,8 +152,14 @@ FOURFOLD_FN Vectorized<S> sigmoid(const Vectorized<S>& x) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Both sides of the fraction halved, so that the larger stays finite, and what it is too large for masked, which costs
-// no more than holding it would.
+FOURFOLD_FN Vectorized<float> exp(const Vectorized<float>& x) {
+  using C = ExpConstants<float>;
+  const __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(C::negligible), _CMP_NLT_UQ);  // NaN too
+  return _mm512_maskz_mov_ps(counts, exp_held(x));
+}
+
+// Both sides of the fraction halved, so that the larger stays finite, and what it is too large for masked, before it makes
+// subnormal numbers.
 FOURFOLD_FN Vectorized<float> sigmoid(const Vectorized<float>& x) {
   constexpr float zero = -88.722839f;  // exp of its opposite is just beyond the largest number
   const __mmask16 above = _mm512_cmp_ps_mask(x, _mm512_set1_ps(zero), _CMP_NLE_UQ);  // NaN too
@@ -152,7 +167,9 @@ FOURFOLD_FN Vectorized<float> sigmoid(const Vectorized<float>& x) {
   const auto [half_scale, p] =
       exp_parts(Vectorized<float>(_mm512_max_ps(_mm512_set1_ps(ExpConstants<float>::smallest), x.neg())));
   const __m512 denominator = _mm512_add_ps(_mm512_fmadd_ps(half_scale, p, half_scale), half);
-  return _mm512_maskz_mov_ps(above, divide(Vectorized<float>(half), Vectorized<float>(denominator)));
+  const __m512 near = _mm512_maskz_rcp14_ps(above, denominator);
+  const __m512 quotient = _mm512_mul_ps(half, near);
+  return _mm512_maskz_fmadd_ps(above, _mm512_fnmadd_ps(quotient, denominator, half), near, quotient);
 }
 #endif
 

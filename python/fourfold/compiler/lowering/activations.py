@@ -8,7 +8,7 @@ import torch
 
 from fourfold.compiler.lowering.arithmetic import clamp, is_nan
 from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, pointwise
-from fourfold.compiler.program import Value
+from fourfold.compiler.program import FLOAT32, Value
 
 aten = torch.ops.aten
 
@@ -158,6 +158,7 @@ def mish_backward(call: Call, grad: Argument, x: Argument) -> Value:
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_BY_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715  # of gelu's approximation by tanh
+FAR = 128 * math.log(2)  # exp(-x² / 2) is 2^-64 where x² is so much
 
 
 @pointwise(aten.gelu.default)
@@ -185,7 +186,10 @@ def gelu_backward(call: Call, grad: Argument, x: Argument, approximate: str = "n
         right = call.op("mul", call.op("mul", value, 0.5), slope)
         return call.op("mul", call(grad), call.op("add", left, right))
     normal = call.op("mul", call.op("add", call.op("erf", call.op("mul", value, SQRT_HALF)), 1), 0.5)
-    density = call.op("mul", call.op("exp", call.op("mul", square, -0.5)), 1 / math.sqrt(2 * math.pi))
+    density = call.op("exp", call.op("mul", square, -0.5))
+    if call.type == FLOAT32:  # less is nothing beside what the sum is rounded by, and its products would be subnormal
+        density = call.where(call.op("gt", square, FAR), 0, density)
+    density = call.op("mul", density, 1 / math.sqrt(2 * math.pi))
     return call.op("mul", call(grad), call.op("add", normal, call.op("mul", value, density)))
 
 
@@ -230,7 +234,8 @@ def softplus(call: Call, x: Argument, beta: Number = 1, threshold: Number = 20) 
 @pointwise(aten.softplus_backward.default)
 def softplus_backward(call: Call, grad: Argument, x: Argument, beta: Number, threshold: Number) -> Value:
     scaled = call.op("mul", call(x), beta)
-    slope = call.op("sigmoid", scaled)
+    z = call.op("exp", scaled)  # the forward's; a sigmoid would be zero where this is not
+    slope = call.op("div", z, call.op("add", z, 1))
     return call.where(call.op("gt", scaled, threshold), grad, call.op("mul", call(grad), slope))
 
 
