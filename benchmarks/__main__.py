@@ -115,7 +115,8 @@ examples:
 POINTWISE = """\
 Functions of elementwise operators and of reductions over rows, forward and with gradients, in microseconds: as they are
 written, and under torch.compile with Inductor, with aot_eager and with fourfold's backend. 1,000 to 10 million
-elements; then strided arguments, and the largest size with memory that malloc keeps. With --elements only those sizes.
+elements; then strided arguments, large activations and masked rows beside ordinary numbers, and the largest size with
+memory that malloc keeps. With --elements only those sizes, with --function only those functions.
 Inductor takes from its cache on disk what it has there: for first calls see cold. Ten minutes on two cores."""
 
 POINTWISE_EXAMPLES = """\

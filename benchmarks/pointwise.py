@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from benchmarks import allocation
+from benchmarks import allocation, large
 from benchmarks.backends import AOT_EAGER, BACKENDS, INDUCTOR, PLAIN
 from benchmarks.comparison import left_out
 from benchmarks.functions import FUNCTIONS, Function
 from benchmarks.precision import FLOAT32
-from benchmarks.problem import BOTH, NO_GRAD, Candidate, Contender, Problem, Target, largest_error
+from benchmarks.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target, largest_error
 from benchmarks.request import Request
 
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
@@ -84,6 +84,8 @@ def problems(request: Request) -> Iterator[Problem]:
     layouts = [layout for layout in LAYOUTS if FUNCTIONS[layout.function] in functions]
     for layout in layouts[:1] if request.quick else layouts:
         yield strided_problem(layout)
+    if not request.kinds and not request.quick:
+        yield from map(large_problem, large.FUNCTIONS)
     if keeps:
         for function in functions:
             yield kept_problem(function)
@@ -118,6 +120,20 @@ def strided_problem(layout: Layout) -> Problem:
     return dataclasses.replace(found, title=f"{found.title}, {layout.words}", targets=aims, threads=(1,))
 
 
+def large_problem(name: str) -> Problem:
+    """Of large activations, or of rows under a mask."""
+    found = problem(large.FUNCTIONS[name], large.ELEMENTS)
+    aims = ((PLAIN, 0.95), (large.ORDINARY, 1 / 1.2))
+    work = "large activations and masks"
+    phases = (NO_GRAD, BOTH)
+    aimed = tuple(Target(phase, limit, rival, work=work) for phase in phases for rival, limit in aims)
+    return dataclasses.replace(found, targets=aimed, threads=(1,))
+
+
+def ordinary_problem(name: str) -> Problem:
+    return problem(large.ordinary(name), large.ELEMENTS)
+
+
 def kept_problem(function: Function) -> Problem:
     """The largest size without fresh pages."""
     found = problem(function, LARGE)
@@ -149,11 +165,21 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     builds = {name: partial(candidate, problem, backend) for name, backend in BACKENDS.items()}
     if problem.sizes["elements"] >= LARGE:
         builds[AOT_EAGER] = partial(left_out, "left out: of so many elements as long as plain PyTorch")
-    return [Contender(name, left_out if BACKENDS[name] in skip else build) for name, build in builds.items()]
+    rows = [Contender(name, left_out if BACKENDS[name] in skip else build) for name, build in builds.items()]
+    if problem.kind not in large.FUNCTIONS:
+        return rows
+    same = ordinary_problem(problem.kind)
+    return [*rows, Contender(large.ORDINARY, partial(candidate, same, BACKENDS[OURS]), same)]
+
+
+def function_of(problem: Problem) -> Function:
+    if problem.kind in FUNCTIONS:
+        return FUNCTIONS[problem.kind]
+    return large.FUNCTIONS.get(problem.kind) or large.ordinary(problem.kind)
 
 
 def candidate(problem: Problem, backend: str) -> Candidate:
-    function = FUNCTIONS[problem.kind]
+    function = function_of(problem)
     call = torch.compile(function.call, backend=backend) if backend else function.call
     parameters = [laid_out_as(p).requires_grad_() for p in problem.parameters]
 

@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from benchmarks import allocation, comparison, pointwise, tables
+from benchmarks import allocation, comparison, large, pointwise, tables
 from benchmarks.__main__ import main
 from benchmarks.backends import AOT_EAGER, BACKENDS, INDUCTOR, PLAIN
 from benchmarks.functions import FUNCTIONS, adam, black_scholes, mandelbrot, rms_norm
@@ -41,6 +41,19 @@ def test_every_row_of_strided_arguments_is_right(layout, monkeypatch):
     candidate = pointwise.candidate(problem, "")
     assert [p.stride() for p in candidate.parameters] == [p.stride() for p in problem.parameters]
     assert {target.work for target in problem.targets} == {"strided arguments"}
+    check(problem)
+
+
+@pytest.mark.parametrize("name", large.FUNCTIONS)
+def test_every_row_of_large_activations_is_right(name, monkeypatch):
+    monkeypatch.setattr(large, "ELEMENTS", 2000)
+    problem = pointwise.large_problem(name)
+    assert {target.rival for target in problem.targets} == {PLAIN, large.ORDINARY}
+    assert [row.name for row in pointwise.contenders(problem, ())] == [*BACKENDS, large.ORDINARY]
+    ordinary = pointwise.contenders(problem, ())[-1].problem
+    spread = torch.cat([x.flatten() for x in (*problem.parameters, *problem.inputs)]).float()
+    same = torch.cat([x.flatten() for x in (*ordinary.parameters, *ordinary.inputs)]).float()
+    assert same.abs().max() < 6 and (spread.abs().max() > 15 or 0.35 < spread[2000:].mean() < 0.45)
     check(problem)
 
 
@@ -97,6 +110,8 @@ def test_sizes_layouts_and_kept_memory(monkeypatch):
     asked = Request("pointwise", {"elements": [30]}, kinds=["adam"])
     assert [p.sizes["elements"] for p in pointwise.problems(asked)] == [30]
     monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: False)
+    every = [problem.kind for problem in pointwise.problems(Request("pointwise"))]
+    assert [kind for kind in every if kind in large.FUNCTIONS] == list(large.FUNCTIONS)
     elsewhere = list(pointwise.problems(Request("pointwise", kinds=["gelu_erf"])))
     assert [(p.sizes["elements"], "malloc" in p.title) for p in elsewhere] == [(10, False), (20, False)]
     assert [p.threads for p in pointwise.problems(Request("pointwise", {"elements": [20]}, kinds=["adam"]))] == [None]
