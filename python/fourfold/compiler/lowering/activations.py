@@ -158,7 +158,7 @@ def mish_backward(call: Call, grad: Argument, x: Argument) -> Value:
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_BY_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715  # of gelu's approximation by tanh
-FAR = 128 * math.log(2)  # exp(-x² / 2) is 2^-64 where x² is so much
+NEGLIGIBLE = 2.0**-80  # of exp(-x² / 2)
 
 
 @pointwise(aten.gelu.default)
@@ -187,9 +187,11 @@ def gelu_backward(call: Call, grad: Argument, x: Argument, approximate: str = "n
         return call.op("mul", call(grad), call.op("add", left, right))
     normal = call.op("mul", call.op("add", call.op("erf", call.op("mul", value, SQRT_HALF)), 1), 0.5)
     density = call.op("exp", call.op("mul", square, -0.5))
-    if call.type == FLOAT32:  # less is nothing beside what the sum is rounded by, and its products would be subnormal
-        density = call.where(call.op("gt", square, FAR), 0, density)
+    if call.type == FLOAT32:  # so little is nothing beside the sum's rounding, and its products would be subnormal
+        density = call.op("sub", density, NEGLIGIBLE)
     density = call.op("mul", density, 1 / math.sqrt(2 * math.pi))
+    if call.type == FLOAT32:
+        density = call.greater(density, 0)
     return call.op("mul", call(grad), call.op("add", normal, call.op("mul", value, density)))
 
 
