@@ -27,6 +27,9 @@ BEYOND += [(80, 89), (89, 1e4), (1e4, 3e38)]
 LOWEST = "avx2"  # the level with functions of its own; those of the one below are the C library's
 
 
+# What the sum of a row raises there, once a row, whatever the numbers.
+OF_SUMS = DENORMAL_OPERAND if fourfold.cpu_capability() == LOWEST else 0
+
 of_this_level = pytest.mark.skipif(fourfold.cpu_capability() == "default", reason="functions are the C library's")
 
 
@@ -124,6 +127,8 @@ def test_no_function_meets_more_than_eager_code(name: str, of: Callable[..., Cal
         ours(x), eager(x)  # torch.compile computes with numbers of its own
         flags = flags_of(ours, x)
         # silu is a product with a sigmoid, erfc of negative numbers a sum, which costs nothing.
+        if name.endswith("softmax"):
+            flags &= ~OF_SUMS
         if name == "erfc" or (name == "silu" and low == FALLING):
             flags &= ~DENORMAL_OPERAND
         assert not flags & ~flags_of(eager, x), (low, high)
@@ -171,7 +176,7 @@ def test_masked_rows_meet_no_subnormal_number(hidden: float) -> None:
     for of in (lambda f: f, gradient):
         call = of(compiled(lambda x: torch.softmax(x + mask, -1)))
         call(x)
-        assert flags_of(call, x) == 0
+        assert flags_of(call, x) & ~OF_SUMS == 0
 
 
 @with_flags
