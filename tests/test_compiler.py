@@ -41,6 +41,35 @@ def test_for_any_sizes(case: Case) -> None:
     case.check(dynamic=True)
 
 
+def parts_without_elements() -> list[Callable]:
+    """As the cache of a language model before its first token."""
+    none = torch.tensor([])
+    return [
+        lambda x: torch.cat([none, (x * 2).sin()], -2).exp(),
+        lambda x: torch.cat([(x * 2).sin(), none, x.cos()], -2),
+        lambda x: torch.cat([x.narrow(1, 0, 0), (x * 2).sin()], 1) + 1,
+        lambda x: torch.cat([torch.tensor([]), x.bfloat16() * 2]).sin(),
+        lambda x: torch.cat([none.double(), x.sin()]) * 2,
+        lambda x: torch.cat([none, x.sin().contiguous(memory_format=torch.channels_last)], 1) * 2,
+        lambda x: torch.cat([none, none * 2]),
+        lambda x: torch.cat([none.sin(), x.narrow(0, 0, 0).sin()], -1),
+        lambda x: torch.cat([none, x.mT.sin()], -1) * 3,
+    ]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("place", range(9))
+def test_a_concatenation_with_parts_without_elements(place: int, dynamic: bool | None) -> None:
+    x = draw(2, 3, 4, 5)
+    function = parts_without_elements()[place]
+    record = Record()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        got = results_of(compiled(function, record, dynamic=dynamic), (x,))
+    assert_same(got, results_of(function, (x,)), **({"rtol": 2e-2, "atol": 2e-2} if place == 3 else {}))
+    assert programs_of(record) == (2, 2, 2, 2, 2, 3, 1, 3, 2)[place]
+
+
 def test_one_compilation_serves_all_sizes() -> None:
     record = Record()
     call = compiled(lambda x, w: torch.softmax(x * w, -1).sum(0), record, dynamic=True)

@@ -17,6 +17,7 @@ from torch import nn
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold.compiler import failures, lowering, runtime
+from fourfold.compiler import fusion as fusion_of_graphs
 from fourfold.compiler.backend import backend
 from fourfold.compiler.calling import Program
 from fourfold.compiler.fusion import Fusion
@@ -115,6 +116,57 @@ def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.Monk
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
     with pytest.raises(Exception, match="tuple index out of range"):
         compiled(lambda x: x.sin().sum(0))(x)
+
+
+@pytest.mark.parametrize(("rule", "left"), [("place_concatenation", "cat"), ("place_total", "sum")])
+def test_a_failure_costs_its_own_group_and_is_blamed_alone(
+    rule: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(fusion: Fusion, node: torch.fx.Node) -> None:
+        if getattr(node.target, "__name__", "").startswith(left):
+            raise IndexError("a fault of ours")
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin() * 2
+        return torch.cat([y, x.cos()], -1), torch.cat([y.exp(), y], 0), y.sum(0), x.tanh().sum(0)
+
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(fusion_of_graphs, rule, fault)
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    x = draw(4, 18, gradient=False)
+    with pytest.warns(RuntimeWarning, match=f"could not compute aten.{left}.*leaves it to torch: IndexError") as seen:
+        got = results_of(compiled(function, record), (x,))
+    assert len(seen) == 1
+    assert_same(got, results_of(function, (x,)))
+    graph = record.captured[0].forward.compiled
+    computed = {node.target.__name__.split(".")[0] for built in graph.programs for node in built.members}
+    assert computed >= {"sin", "mul", "cos", "exp", "tanh"}
+    assert {(node.target.__name__.split(".")[0], reason) for node, reason in graph.left.items()} == {
+        (left, "failed: IndexError: a fault of ours")
+    }
+
+
+def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And explain says so of it alone."""
+    place = Fusion.place_pointwise
+
+    def fault(fusion: Fusion, node: torch.fx.Node) -> bool:
+        if node.target == torch.ops.aten.tanh.default:
+            raise KeyError("a fault of ours")
+        return place(fusion, node)
+
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(Fusion, "place_pointwise", fault)
+    monkeypatch.setattr(failures, "_reported", set())
+    record = Record()
+    x = draw(4, gradient=False)
+    with pytest.warns(RuntimeWarning, match=r"could not compute aten.tanh.default .* KeyError"):
+        got = compiled(lambda x: (x.sin() * 2).tanh().exp() + x.cos().tanh(), record)(x)
+    torch.testing.assert_close(got, (x.sin() * 2).tanh().exp() + x.cos().tanh())
+    left = record.captured[0].forward.compiled.left
+    assert [node.target for node in left] == [torch.ops.aten.tanh.default] * 2
+    assert programs_of(record) == 2
 
 
 def test_sums_of_what_has_no_dimensions() -> None:

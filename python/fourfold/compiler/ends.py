@@ -26,6 +26,8 @@ def place_concatenation(fusion: Fusion, node: Node) -> None:
     if node.target is not CONCATENATION or not can_be_held(node.meta["val"]):
         return
     parts, dim = joined_along(node)
+    if any(len(shape_of(part)) != len(shape_of(node)) for part in parts):  # a part of shape (0,) adds nothing
+        return
     made = [part for part in parts if part in fusion.within and fusion.within[part] == fusion.unit[part]]
     dtype = node.meta["val"].dtype
     if not made or not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):

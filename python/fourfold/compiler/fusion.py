@@ -46,6 +46,7 @@ class Fusion:
     def __init__(self, reductions: bool = True):
         self.reductions = reductions
         self.fuses = True
+        self.failed: dict[Node, str] = {}  # nodes that could not be placed and stay by themselves, with the reason
         self.at: Node | None = None  # the node that is being placed
         self.unit: dict[Node, int] = {}
         self.within: dict[Node, int] = {}  # of a group's members, and of views of them, the group
@@ -55,15 +56,32 @@ class Fusion:
 
     @classmethod
     def of(cls, graph: Graph, reductions: bool = True) -> Fusion:
-        """Should it fail, every node stays by itself, and that is reported."""
-        fusion = cls(reductions)
-        try:
-            fusion.place_all(graph)
-        except Exception as error:
-            failures.report(fusion.at.target if fusion.at else "a graph", error)
+        """A failure is reported and costs one node its group: placement starts again with that node by itself, and at
+        its operator's second failure with all nodes of that operator."""
+        failed: dict[Node, str] = {}
+        while True:
             fusion = cls(reductions)
-            fusion.fuses = False
-            fusion.place_all(graph)
+            fusion.failed = failed
+            try:
+                fusion.place_all(graph)
+                return fusion
+            except Exception as error:
+                at = fusion.at
+                if at is None or at in failed:
+                    return cls.without(graph, at, error)
+                failures.report(at.target, error)
+                again = any(node.target == at.target for node in failed)
+                alike = [node for node in graph.nodes if node is at or again and node.target == at.target]
+                failed |= dict.fromkeys(alike, f"failed: {type(error).__name__}: {error}")
+
+    @classmethod
+    def without(cls, graph: Graph, at: Node | None, error: Exception) -> Fusion:
+        """No groups, where even leaving a node by itself failed."""
+        failures.report(at.target if at else "a graph", error)
+        fusion = cls()
+        fusion.fuses = False
+        fusion.failed = dict.fromkeys(graph.nodes, f"fusing the graph failed: {type(error).__name__}: {error}")
+        fusion.place_all(graph)
         return fusion
 
     def place_all(self, graph: Graph) -> None:
@@ -73,6 +91,8 @@ class Fusion:
             return
         self.merge_neighbours(graph)
         for self.at in graph.nodes:
+            if self.at in self.failed:
+                continue
             place_concatenation(self, self.at)
             if self.reductions:
                 place_total(self, self.at)
@@ -114,7 +134,8 @@ class Fusion:
     # Nodes.
 
     def place(self, node: Node) -> None:
-        if self.fuses and node.op == "call_function" and self.place_within(node):
+        is_alone = not self.fuses or node in self.failed or node.op != "call_function"
+        if not is_alone and self.place_within(node):
             return
         operands = list(node.all_input_nodes)
         if keeps_its_place(node):  # one after the other
@@ -248,8 +269,9 @@ class Fusion:
 
     def merge_neighbours(self, graph: Graph) -> None:
         """Groups that read the same tensor whole, which is then read once."""
-        for node in graph.nodes:
-            if not is_tensor(node.meta.get("val")):
+        for self.at in graph.nodes:
+            node = self.at
+            if node in self.failed or not is_tensor(node.meta.get("val")):
                 continue
             readers: dict[int, Dims] = {}
             for user in node.users:

@@ -23,7 +23,7 @@ from fourfold.compiler.nodes import keeps_its_place
 from fourfold.compiler.options import Options
 from fourfold.compiler.selection import choose_earlier
 from fourfold.compiler.straight import Straight, layouts, straight
-from fourfold.compiler.views import VIEWS, hint
+from fourfold.compiler.views import VIEWS, hint, same, shape_of
 
 LONGEST_NAME = 60
 COPIES = (torch.ops.aten.clone.default,)
@@ -67,7 +67,7 @@ def tidy(module: GraphModule) -> None:
     other names for its tensors."""
     for node in list(module.graph.nodes):
         fake = node.meta.get("val")
-        if node.target in ALIASES:
+        if node.target in ALIASES or is_whole(node):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if node.target not in CONSTANT or not node.all_input_nodes or not isinstance(fake, torch.Tensor):
             continue
@@ -76,6 +76,11 @@ def tidy(module: GraphModule) -> None:
         if isinstance(number, (bool, int, float)) and all(isinstance(s, int) for s in shape) and fake.is_contiguous():
             node.target, node.args = torch.ops.aten.full.default, (shape, number)
             node.kwargs = {"dtype": fake.dtype, "layout": fake.layout, "device": fake.device, "pin_memory": False}
+
+
+def is_whole(node: Node) -> bool:
+    """Whether it is a slice of everything, as the gradient of a concatenation's only part with elements."""
+    return node.target == torch.ops.aten.slice.Tensor and all(map(same, shape_of(node), shape_of(node.args[0])))
 
 
 class Generator:
@@ -93,6 +98,7 @@ class Generator:
 
     def compile(self) -> Compiled:
         self.fusion = Fusion.of(self.module.graph, self.options.reductions)
+        self.compiled.left.update(self.fusion.failed)
         for unit, group in self.fusion.groups.items():
             self.build(unit, group)
         if self.options.cpu == "cxx":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
+CONTIGUOUS = torch.contiguous_format
 
 # By torch's own decompositions. A forward of binary_cross_entropy is none of them: torch checks its input.
 TORCHS = (
@@ -47,6 +50,7 @@ def always(reductions: bool) -> dict[object, Callable[..., object]]:
     own = {aten._log_softmax.default: log_softmax} if reductions else {}
     return own | {
         **get_decompositions(TORCHS),
+        aten.cat.default: cat,
         aten.log_sigmoid_forward.default: log_sigmoid,
         aten.native_layer_norm_backward.default: layer_norm_backward,
         aten.native_group_norm.default: group_norm,
@@ -79,6 +83,16 @@ def dropout(x: Tensor, p: float, train: bool | None) -> object:
         return NotImplemented
     kept = aten.bernoulli.p(torch.empty(x.shape, dtype=torch.bool, device=x.device), 1 - p)
     return x * kept * (1 / (1 - p)), kept
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
+    """Without the parts that have no elements, as the keys and values of a cache before its first token."""
+    parts = [x for x in tensors if not is_empty(x)]
+    if not parts or len(parts) == len(tensors) or any(suggest_memory_format(x) != CONTIGUOUS for x in parts):
+        return NotImplemented
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in tensors])
+    parts = [x.to(dtype) for x in parts]
+    return aten.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=CONTIGUOUS)
 
 
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
