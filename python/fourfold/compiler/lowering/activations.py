@@ -8,7 +8,7 @@ import torch
 
 from fourfold.compiler.lowering.arithmetic import clamp, is_nan
 from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, pointwise
-from fourfold.compiler.program import FLOAT32, Value
+from fourfold.compiler.program import FLOAT32, Value, single
 
 aten = torch.ops.aten
 
@@ -21,12 +21,13 @@ def relu(call: Call, x: Argument) -> Value:
 
 @pointwise(aten.threshold.default)
 def threshold(call: Call, x: Argument, threshold: Number, value: Number) -> Value:
-    return call.where(call.op("le", call(x), threshold), value, x)
+    return call.where(call.op("le", call.rounded(x), threshold), value, x)
 
 
 @pointwise(aten.threshold_backward.default)
 def threshold_backward(call: Call, grad: Argument, x: Argument, threshold: Number) -> Value:
-    return call.where(call.op("le", call(x), threshold), 0, grad)
+    compared = call.rounded(x) if threshold else call(x)
+    return call.where(call.op("le", compared, threshold), 0, grad)
 
 
 @pointwise(aten.leaky_relu.default)
@@ -69,8 +70,9 @@ def hardtanh(call: Call, x: Argument, min_val: Number = -1, max_val: Number = 1)
 
 @pointwise(aten.hardtanh_backward.default)
 def hardtanh_backward(call: Call, grad: Argument, x: Argument, min_val: Number, max_val: Number) -> Value:
-    inside = call.both(call.op("gt", call(x), min_val), call.op("lt", call(x), max_val))
-    return call.where(inside, grad, 0)
+    value = call.rounded(x)
+    outside = call.either(call.op("le", value, min_val), call.op("ge", value, max_val))
+    return call.where(outside, 0, grad)
 
 
 def _six(call: Call, x: Argument) -> Value:
@@ -85,8 +87,9 @@ def hardsigmoid(call: Call, x: Argument) -> Value:
 
 @pointwise(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(call: Call, grad: Argument, x: Argument) -> Value:
-    inside = call.both(call.op("gt", call(x), -3), call.op("lt", call(x), 3))
-    return call.where(inside, call.op("mul", call(grad), 1 / 6), 0)
+    value = call.rounded(x)
+    inside = call.both(call.op("gt", value, -3), call.op("lt", value, 3))
+    return call.where(inside, call.op("mul", call(grad), single(1 / 6)), 0)  # torch's constant, of float64 too
 
 
 @pointwise(aten.hardswish.default)
@@ -96,23 +99,23 @@ def hardswish(call: Call, x: Argument) -> Value:
 
 @pointwise(aten.hardswish_backward.default)
 def hardswish_backward(call: Call, grad: Argument, x: Argument) -> Value:
-    value, g = call(x), call(grad)
+    value, g = call.rounded(x), call(grad)
     between = call.op("mul", g, call.op("add", call.op("div", value, 3), 0.5))
     return call.where(call.op("le", value, -3), 0, call.where(call.op("lt", value, 3), between, g))
 
 
 @pointwise(aten.hardshrink.default)
 def hardshrink(call: Call, x: Argument, lambd: Number = 0.5) -> Value:
-    value = call(x)
+    value = call.rounded(x)
     inside = call.both(call.op("ge", value, call.op("neg", call(lambd))), call.op("le", value, lambd))
     return call.where(inside, 0, value)
 
 
 @pointwise(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def hardshrink_backward(call: Call, grad: Argument, x: Argument, lambd: Number) -> Value:
-    value = call(x)
-    outside = call.either(call.op("lt", value, call.op("neg", call(lambd))), call.op("gt", value, lambd))
-    return call.where(outside, grad, 0)
+    value = call.rounded(x)
+    inside = call.both(call.op("ge", value, call.op("neg", call(lambd))), call.op("le", value, lambd))
+    return call.where(inside, 0, grad)
 
 
 @pointwise(aten.softshrink.default)
@@ -199,7 +202,7 @@ def gelu_backward(call: Call, grad: Argument, x: Argument, approximate: str = "n
 def elu(call: Call, x: Argument, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Value:
     value = call(x)
     negative = call.op("mul", call.op("expm1", call.op("mul", value, input_scale)), call.op("mul", alpha, scale))
-    return call.where(call.op("le", value, 0), negative, call.op("mul", value, scale))
+    return call.where(call.op("lt", value, 0), negative, call.op("mul", value, scale))
 
 
 @pointwise(aten.elu_backward.default)
@@ -217,7 +220,7 @@ def elu_backward(
         slope = call.op("mul", call.op("add", value, most), input_scale)
     else:
         slope = call.op("mul", call.op("exp", call.op("mul", value, input_scale)), call.op("mul", input_scale, most))
-    return call.where(call.op("gt", value, 0), call.op("mul", g, scale), call.op("mul", g, slope))
+    return call.where(call.op("le", value, 0), call.op("mul", g, slope), call.op("mul", g, scale))
 
 
 @pointwise(aten.celu.default)

@@ -19,7 +19,7 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
-from fourfold.compiler.program import BOOLEAN, ROUNDED, Value
+from fourfold.compiler.program import BOOLEAN, Value
 
 aten = torch.ops.aten
 
@@ -35,11 +35,11 @@ def is_whole(dtype: torch.dtype) -> bool:
 
 @pointwise(aten.sign.default, aten.sgn.default)
 def sign(call: Call, x: Argument) -> Value:
-    return call(x) if call.dtype == torch.bool else call.op("sign", call(x))
+    return call(x) if call.dtype == torch.bool else call.op("sign", call.rounded(x))
 
 
 def _unless_integer(operation: str) -> Lowering:
-    return lambda call, x: call.op(operation, call(x)) if call.dtype.is_floating_point else call(x)
+    return lambda call, x: call.op(operation, call.rounded(x)) if call.dtype.is_floating_point else call(x)
 
 
 for _name in ("floor", "ceil", "trunc", "round"):
@@ -52,7 +52,7 @@ def _of_integers(dtype: torch.dtype, *arguments: object, **settings: object) -> 
 
 @pointwise(aten.round.decimals, unless=_of_integers)
 def round_decimals(call: Call, x: Argument, decimals: int = 0) -> Value:
-    value, power = call(x), call(float(10 ** abs(decimals)))
+    value, power = call.rounded(x), call(float(10 ** abs(decimals)))
     if decimals < 0:
         return call.op("mul", call.op("round", call.op("div", value, power)), power)
     return call.op("div", call.op("round", call.op("mul", value, power)), power)
@@ -60,7 +60,8 @@ def round_decimals(call: Call, x: Argument, decimals: int = 0) -> Value:
 
 @pointwise(aten.frac.default)
 def frac(call: Call, x: Argument) -> Value:
-    return call.op("sub", call(x), call.op("trunc", call(x)))
+    value = call.rounded(x)
+    return call.op("sub", value, call.op("trunc", value))
 
 
 # Comparisons and logic.
@@ -69,19 +70,9 @@ def frac(call: Call, x: Argument) -> Value:
 def _comparison(operation: str) -> Lowering:
     def lower(call: Call, a: Argument, b: Argument) -> Value:
         dtype = call.common(a, b)
-        return call.op(operation, _compared(call, a, dtype), _compared(call, b, dtype))
+        return call.op(operation, call.rounded(a, dtype), call.rounded(b, dtype))
 
     return lower
-
-
-def _compared(call: Call, x: Argument, dtype: torch.dtype) -> Value:
-    """torch rounds what it compares in low precision; what is computed within a program is not rounded yet."""
-    if dtype not in ROUNDED:
-        return call.held(x, dtype)
-    if not isinstance(x, Operand):
-        return call.held(torch.tensor(x, dtype=dtype).item(), dtype)
-    value = call.held(x, dtype)
-    return value if value.op == "input" and x.dtype == dtype else call.op(ROUNDED[dtype], value)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -89,7 +80,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def truth(call: Call, x: Argument) -> Value:
-    return call(x, BOOLEAN)
+    return call(call.rounded(x, x.dtype) if isinstance(x, Operand) else x, BOOLEAN)
 
 
 @pointwise(aten.logical_not.default)
@@ -110,22 +101,24 @@ def is_nan(call: Call, value: Value) -> Value:
 
 @pointwise(aten.isnan.default)
 def isnan(call: Call, x: Operand) -> Value:
-    return is_nan(call, x.value) if x.dtype.is_floating_point else call(False)
+    return is_nan(call, call.rounded(x, x.dtype)) if x.dtype.is_floating_point else call(False)
 
 
 @pointwise(aten.isinf.default)
 def isinf(call: Call, x: Operand) -> Value:
-    return call.op("eq", call.op("abs", x.value), math.inf) if x.dtype.is_floating_point else call(False)
+    return (
+        call.op("eq", call.op("abs", call.rounded(x, x.dtype)), math.inf) if x.dtype.is_floating_point else call(False)
+    )
 
 
 @pointwise(aten.isposinf.default)
 def isposinf(call: Call, x: Operand) -> Value:
-    return call.op("eq", x.value, math.inf) if x.dtype.is_floating_point else call(False)
+    return call.op("eq", call.rounded(x, x.dtype), math.inf) if x.dtype.is_floating_point else call(False)
 
 
 @pointwise(aten.isneginf.default)
 def isneginf(call: Call, x: Operand) -> Value:
-    return call.op("eq", x.value, -math.inf) if x.dtype.is_floating_point else call(False)
+    return call.op("eq", call.rounded(x, x.dtype), -math.inf) if x.dtype.is_floating_point else call(False)
 
 
 @pointwise(aten.signbit.default)
@@ -216,8 +209,10 @@ def div(call: Call, x: Argument, y: Argument, rounding_mode: str | None = None) 
     if not call.dtype.is_floating_point:
         return call.op("integer_floor_divide" if floors else "integer_trunc_divide", call(x), call(y))
     if floors:
-        return call.op("floor_divide", call(x), call(y))
-    return call.op("trunc", call.op("div", call(x), call(y)))
+        return call.op("floor_divide", call.rounded(x), call.rounded(y))
+    if not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0:
+        return call.op("trunc", call.op("div", call.rounded(x), call(y)))  # torch rounds neither of a number's
+    return call.op("trunc", call.rounded(call.op("div", call.rounded(x), call.rounded(y))))
 
 
 @pointwise(aten.floor_divide.default, aten.floor_divide.Scalar, unless=_may_meet_zero)
@@ -227,12 +222,14 @@ def floor_divide(call: Call, x: Argument, y: Argument) -> Value:
 
 @pointwise(aten.fmod.Tensor, aten.fmod.Scalar, unless=_may_meet_zero)
 def fmod(call: Call, x: Argument, y: Argument) -> Value:
-    return call.op("fmod" if call.dtype.is_floating_point else "integer_fmod", call(x), call(y))
+    operation = "fmod" if call.dtype.is_floating_point else "integer_fmod"
+    return call.op(operation, call.rounded(x), call.rounded(y))
 
 
 @pointwise(aten.remainder.Tensor, aten.remainder.Scalar, unless=_may_meet_zero)
 def remainder(call: Call, x: Argument, y: Argument) -> Value:
-    return call.op("remainder" if call.dtype.is_floating_point else "integer_remainder", call(x), call(y))
+    operation = "remainder" if call.dtype.is_floating_point else "integer_remainder"
+    return call.op(operation, call.rounded(x), call.rounded(y))
 
 
 MOST_POWER = 64  # of an integer

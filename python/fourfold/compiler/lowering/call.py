@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from fourfold.compiler.program import BOOLEAN, NARROW, TYPES, Program, Value
+from fourfold.compiler.program import BOOLEAN, NARROW, ROUNDED, TYPES, Program, Value
 
 
 class NotFusable(Exception):
@@ -67,6 +67,18 @@ class Call:
         value = self.of_type(argument, TYPES[dtype])
         is_wide = isinstance(argument, Operand) and torch.promote_types(argument.dtype, dtype) != dtype
         return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
+
+    def rounded(self, argument: Argument | Value, dtype: torch.dtype | None = None) -> Value:
+        """As torch has it in low precision, where a step of the function depends on it: what a program computes is not
+        rounded yet. dtype: which one, if not the result's."""
+        dtype = dtype or self.dtype
+        if dtype not in ROUNDED:
+            return self.held(argument, dtype)
+        if not isinstance(argument, (Value, Operand)):
+            return self.held(torch.tensor(argument, dtype=dtype).item(), dtype)
+        value = self.held(argument, dtype)
+        is_read = isinstance(argument, Operand) and value.op == "input" and argument.dtype == dtype
+        return value if is_read else self.op(ROUNDED[dtype], value)
 
     def of_type(self, argument: Argument | Value, type: str) -> Value:
         if isinstance(argument, (Value, Operand)):

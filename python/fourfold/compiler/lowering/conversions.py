@@ -12,16 +12,18 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 def converted(call: Call, x: Argument) -> Value:
     """A user's conversion rounds, even within a program."""
-    value = call(x)
-    rounded = ROUNDED.get(call.dtype)
     given = x.dtype if isinstance(x, Operand) else None
+    value = call(x)
+    if given in ROUNDED and given != call.dtype and (call.dtype in ROUNDED or not call.dtype.is_floating_point):
+        value = call(call.rounded(x, given))
+    rounded = ROUNDED.get(call.dtype)
     return call.op(rounded, value) if rounded and given != call.dtype else value
 
 
 @pointwise(prims.convert_element_type.default)
 def convert_element_type(call: Call, x: Argument, dtype: torch.dtype) -> Value:
     if call.dtype == torch.uint8 and isinstance(x, Operand) and x.dtype.is_floating_point:
-        return call(call(x, INT64))
+        return call(call(call.rounded(x, x.dtype), INT64))
     return converted(call, x)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
 
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
@@ -19,12 +19,10 @@ TORCHS = (
     aten.binary_cross_entropy_with_logits.default,
     aten.dist.default,
     aten.glu.default,
-    aten.huber_loss.default,
     aten.huber_loss_backward.default,
     aten.mse_loss.default,
     aten.mse_loss_backward.default,
     aten.smooth_l1_loss.default,
-    aten.smooth_l1_loss_backward.default,
     aten.soft_margin_loss.default,
     aten.soft_margin_loss_backward.default,
     aten._prelu_kernel_backward.default,
@@ -51,6 +49,12 @@ def always(reductions: bool) -> dict[object, Callable[..., object]]:
     return own | {
         **get_decompositions(TORCHS),
         aten.cat.default: cat,
+        aten.copysign.Tensor: functools.partial(laid_as_eager, aten.copysign.Tensor),
+        aten.xlogy.Tensor: functools.partial(laid_as_eager, aten.xlogy.Tensor),
+        aten.special_xlog1py.default: functools.partial(laid_as_eager, aten.special_xlog1py.default),
+        aten.pow.Scalar: power_of_number,
+        aten.huber_loss.default: huber_loss,
+        aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
         aten.log_sigmoid_forward.default: log_sigmoid,
         aten.native_layer_norm_backward.default: layer_norm_backward,
         aten.native_group_norm.default: group_norm,
@@ -75,9 +79,9 @@ def multiply_add(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
 def dropout(x: Tensor, p: float, train: bool | None) -> object:
     """torch draws what is kept, in the order that it does for eager code, which for p = 1 draws nothing; the rest is
     elementwise."""
-    if train is False or is_empty(x) or not is_real(x):
+    if train is False or not is_real(x):
         return NotImplemented
-    if p == 1:
+    if p == 1 or is_empty(x):  # of which torch's kernel gives a mask of another dtype than it traces
         return x * 0, torch.zeros_like(x, dtype=torch.bool)
     if not x.is_contiguous():
         return NotImplemented
@@ -93,6 +97,45 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
     dtype = functools.reduce(torch.promote_types, [x.dtype for x in tensors])
     parts = [x.to(dtype) for x in parts]
     return aten.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=CONTIGUOUS)
+
+
+def laid_as_eager(operator: Callable[..., Tensor], x: Tensor, y: Tensor) -> object:
+    """torch traces it by a formula that begins with y, whose layout the result then has instead of x's."""
+    if x.is_contiguous() and y.is_contiguous():
+        return NotImplemented
+    first, second = torch.broadcast_tensors(x, y)
+    order = compute_elementwise_output_logical_to_physical_perm(first, second)[0]
+    if y.shape == first.shape and y.permute(order).is_contiguous():
+        return NotImplemented
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return operator(x, second.permute(order).contiguous().permute(back))
+
+
+def power_of_number(base: float, x: Tensor) -> object:
+    """Which torch's kernel gives contiguous."""
+    return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
+
+
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
+    """Of the input's dtype, whatever the target's."""
+    common = torch.result_type(x, target)
+    if not torch.can_cast(common, x.dtype):
+        return NotImplemented
+    apart = (x - target).abs()
+    loss = torch.where(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)).to(x.dtype)
+    return reduced(loss, reduction)
+
+
+def reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """NaN where the difference is, as torch's kernel has it and torch's own decomposition does not."""
+    apart = x - target
+    scaled = grad / apart.numel() if reduction == 1 else grad
+    inside = scaled * apart / beta
+    return torch.where(apart < -beta, -scaled, torch.where(apart > beta, scaled, inside))
 
 
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -54,14 +54,15 @@ def heaviside(call: Call, x: Operand, values: Operand) -> Value:
         raise NotFusable("operands of two dtypes, which torch refuses")
     if call.dtype == torch.bool:
         return call.either(call(x), call(values))
-    return call.where(call.op("eq", call(x), 0), values, call(call.op("gt", call(x), 0)))
+    value = call.rounded(x)
+    return call.where(call.op("eq", value, 0), values, call(call.op("gt", value, 0)))
 
 
 @pointwise(aten.nan_to_num.default)
 def nan_to_num(
     call: Call, x: Argument, nan: Number | None = None, posinf: Number | None = None, neginf: Number | None = None
 ) -> Value:
-    value = call(x)
+    value = call.rounded(x)
     if not call.dtype.is_floating_point:
         return value
     most = torch.finfo(call.dtype).max
@@ -136,11 +137,12 @@ def logit(call: Call, x: Argument, eps: Number | None = None) -> Value:
 
 @pointwise(aten.logit_backward.default)
 def logit_backward(call: Call, grad: Argument, x: Argument, eps: Number | None = None) -> Value:
-    value = call(x)
+    value = call.rounded(x)
     low, high = (0, 1) if eps is None else (eps, call.op("sub", 1, eps))
-    inside = call.both(call.op("ge", value, low), call.op("le", value, high))
+    outside = call.either(call.op("lt", value, low), call.op("gt", value, high))
     slope = call.op("mul", value, call.op("sub", 1, value))
-    return call.where(inside, call.op("div", call(grad), slope), math.nan if eps is None else 0)
+    inside = call.op("div", call(grad), call.op("abs", slope))  # at -0 as at 0
+    return call.where(outside, math.nan if eps is None else 0, inside)
 
 
 @pointwise(aten.sigmoid_backward.default)

@@ -113,7 +113,7 @@ def vector_norm(
 ) -> Value:
     value = call.op("abs", call(x))
     if ord == 0:
-        return call.op("sum", call(call.op("ne", value, 0)))
+        return call.op("sum", call(call.op("ne", call.rounded(x), 0)))
     if ord in (math.inf, -math.inf):
         return call.op("amax" if ord > 0 else "amin", value)
     total = call.op("sum", call.op("pow", value, float(ord)))
