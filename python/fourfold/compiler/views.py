@@ -39,7 +39,12 @@ def same(a: Size, b: Size) -> bool:
 
 
 def is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1
+    """Whether it is known to be 1: of a size with a name, by a guard, as where half of a dimension of 3 broadcasts."""
+    if isinstance(size, int) or size.node.hint != 1:
+        return isinstance(size, int) and size == 1
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(size == 1)
 
 
 def has_hints(fake: torch.Tensor) -> bool:
