@@ -12,8 +12,8 @@ inline bool fuses_layer(int64_t rows, int64_t input_size, int64_t output_size) {
   return input_size * output_size <= (rows < 16 ? int64_t(1) << 16 : int64_t(1) << 19);
 }
 
-// The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up the batch in order,
-// so up to this many rows, beyond which the rounding of so long a sum would show. `weights` are those of all layers.
+// The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up pieces of the batch
+// in order, so up to as many rows as lose no digits that way (kernels/long_sums.h). `weights` are those of all layers.
 inline bool fuses_backward_of(int64_t rows, int64_t weights) {
   return rows <= 1 << 12 && rows * weights <= 1 << 21;
 }

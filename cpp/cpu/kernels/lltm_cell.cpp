@@ -229,11 +229,17 @@ class Backward {
   void grad_weights(const S* const* h, const S* const* x) const {
     const int64_t input_size = job_.factors.input_size;
     const int64_t blocks = divide_up(size_, lanes<S>);
+    // Each piece of the rows is packed by itself, after those before it.
     const Scratch<S> packed(outer_size<S>(size_, job_.batch) + outer_size<S>(input_size, job_.batch));
+    const bool few = job_.batch <= plain_pieces * piece_rows;
+    const Scratch<S> lost(few ? 0 : gates * size_ * depth_);
     S* packed_h = packed.get();
     S* packed_x = packed_h + outer_size<S>(size_, job_.batch);
-    pack_outer(h, job_.batch, size_, packed_h);
-    pack_outer(x, job_.batch, input_size, packed_x);
+    for_pieces(job_.batch, [&](int64_t first, int64_t count) {
+      pack_outer(h + first, count, size_, packed_h + outer_size<S>(size_, first));
+      pack_outer(x + first, count, input_size, packed_x + outer_size<S>(input_size, first));
+    });
+    const Totals<S> all{static_cast<S*>(job_.grad_weights), depth_, few ? nullptr : lost.get(), depth_};
     parallel(gates * blocks, product_grain(job_.batch * lanes<S> * depth_), [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t unit = item % blocks * lanes<S>;
@@ -242,18 +248,22 @@ class Backward {
         if (job_.grad_bias != nullptr) {
           store_lanes(static_cast<S*>(job_.grad_bias) + row, sum_of_rows(row, units), units);
         }
-        S* to = static_cast<S*>(job_.grad_weights) + row * depth_;
-        const S* from = grad_gates_ + row;
-        add_outer(from, gates * size_, units, packed_h, job_.batch, size_, to, depth_, true);
-        add_outer(from, gates * size_, units, packed_x, job_.batch, input_size, to + size_, depth_, true);
+        for_pieces(job_.batch, [&](int64_t first, int64_t count) {
+          const S* from = grad_gates_ + first * gates * size_ + row;
+          add_outer(from, gates * size_, units, packed_h + outer_size<S>(size_, first), count, size_, all.at(row, 0),
+                    first == 0);
+          add_outer(from, gates * size_, units, packed_x + outer_size<S>(input_size, first), count, input_size,
+                    all.at(row, size_), first == 0);
+        });
+        for (int64_t u = 0; u < units; ++u) all.finish(row + u, depth_);
       }
     });
   }
 
   Vectorized<S> sum_of_rows(int64_t column, int64_t count) const {
-    Vectorized<S> sum(S(0));
-    for (int64_t b = 0; b < job_.batch; ++b) sum = sum + load_lanes(grad_gates_ + b * gates * size_ + column, count);
-    return sum;
+    LongSum<S> sum;
+    add_rows(sum, job_.batch, [&](int64_t b) { return load_lanes(grad_gates_ + b * gates * size_ + column, count); });
+    return sum.total();
   }
 
   const LltmCellBackward& job_;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cpu/kernels/activations.h"
+#include "cpu/kernels/long_sums.h"
 #include "cpu/kernels/panels.h"
 #include "cpu/parallel.h"
 
@@ -53,7 +54,8 @@ void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
 // shape: all of them in one would keep the rows' addresses in memory.
 template <int height, int width, typename S>
 __attribute__((noinline)) void product_tile(
-    const S* const* row, int64_t a_column, const S* b, int64_t depth, const S* start, int64_t columns, Rows<S> out) {
+    const S* const* row, int64_t a_column, const S* b, int64_t depth, const S* start, int64_t columns, Rows<S> out,
+    bool begin) {
   Tile<S, height, width> tile;
   for (int j = 0; j < width; ++j) {
     Vectorized<S> first_value(S(0));
@@ -65,17 +67,18 @@ __attribute__((noinline)) void product_tile(
   for (int r = 0; r < height; ++r) {
 #pragma GCC unroll 8
     for (int j = 0; j < width; ++j) {
-      store_lanes(out.data + r * out.step + j * lanes<S>, tile.at[r][j], lanes_left<S>(columns, j * lanes<S>));
+      const Totals<S> to{out.data, out.step};
+      to.add(r, j * lanes<S>, tile.at[r][j], lanes_left<S>(columns, j * lanes<S>), begin);
     }
   }
 }
 
 // out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start
-// is a row or null for zero.
+// is a row or null for zero. Unless `begin`, that is added to what out has.
 template <typename S>
 void product(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,
-    Rows<S> out) {
+    Rows<S> out, bool begin = true) {
   const int64_t panels = (columns + lanes<S> - 1) / lanes<S>;
   // All rows go past some panels, as many as stay in a core's own cache, before others are read.
   const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
@@ -87,10 +90,10 @@ void product(
       for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
       for_panels<panels_at_once(height, 1)>(group, end, [&](int64_t panel, auto width) {
         const int64_t column = panel * lanes<S>;
-        const S* begin = start == nullptr ? nullptr : start + column;
+        const S* starts = start == nullptr ? nullptr : start + column;
         product_tile<height, width>(
-            static_cast<const S* const*>(row), a_column, b + column * depth, depth, begin, columns - column,
-            Rows<S>{out.data + first * out.step + column, out.step});
+            static_cast<const S* const*>(row), a_column, b + column * depth, depth, starts, columns - column,
+            Rows<S>{out.data + first * out.step + column, out.step}, begin);
       });
     });
   }
@@ -214,13 +217,13 @@ template <typename S>
 void column_sums(Rows<const S> from, int64_t rows, int64_t columns, S* to) {
   for (int64_t column = 0; column < columns; column += lanes<S>) {
     const int64_t count = lanes_left<S>(columns, column);
-    Vectorized<S> sum(S(0));
-    for (int64_t row = 0; row < rows; ++row) sum = sum + load_lanes(from.data + row * from.step + column, count);
-    store_lanes(to + column, sum, count);
+    LongSum<S> sum;
+    add_rows(sum, rows, [&](int64_t row) { return load_lanes(from.data + row * from.step + column, count); });
+    store_lanes(to + column, sum.total(), count);
   }
 }
 
-// On one thread, the sums over rows in order.
+// On one thread, the sums over rows piece by piece; there are at most plain_pieces of them (fuses_backward_of).
 template <typename S>
 class Backward {
  public:
@@ -292,9 +295,12 @@ class Backward {
       column_sums(grad, job_.rows, layer.output_size, static_cast<S*>(layer.grad_bias));
     }
     if (!layer.need_weights) return;
-    pack(input_of(l), job_.rows, layer.input_size, packed());
-    product<S>({grad.data, 1}, grad.step, layer.output_size, packed(), job_.rows, layer.input_size, nullptr,
-               {static_cast<S*>(layer.grad_weights), layer.input_size});
+    const Rows<const S> input = input_of(l);
+    for_pieces(job_.rows, [&](int64_t first, int64_t rows) {
+      pack({input.data + first * input.step, input.step}, rows, layer.input_size, packed());
+      product<S>({grad.data + first * grad.step, 1}, grad.step, layer.output_size, packed(), rows, layer.input_size,
+                 nullptr, {static_cast<S*>(layer.grad_weights), layer.input_size}, first == 0);
+    });
   }
 
   const LayersBackward& job_;

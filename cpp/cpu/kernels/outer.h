@@ -2,6 +2,7 @@
 // a weight's gradient is, of the rows of some steps.
 #pragma once
 
+#include "cpu/kernels/long_sums.h"
 #include "cpu/kernels/panels.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
@@ -53,13 +54,12 @@ void pack_outer(const Memory<E>* const* rows, int64_t count, int64_t columns, E*
 }
 
 // A strip is the values [from, from + units) of the rows a_k, at most a vector each, side by side: a vector for each
-// factor at `to`. Returns `sum` with all of the values added.
+// factor at `to`. Adds all of the values to `sum`.
 template <typename E>
-Vectorized<Sum<E>> pack_strip(
-    const Memory<E>* const* a, int64_t from, int64_t units, int64_t count, E* to, Vectorized<Sum<E>> sum) {
+void pack_strip(
+    const Memory<E>* const* a, int64_t from, int64_t units, int64_t count, E* to, LongSum<Sum<E>>& sum) {
   for (int64_t k = 0; k < factors<E>(count); ++k) pack_factor(a, k, count, from, units, to + k * lanes<Sum<E>>);
-  for (int64_t row = 0; row < count; ++row) sum = sum + load_lanes(a[row] + from, units);
-  return sum;
+  add_rows(sum, count, [&](int64_t row) { return load_lanes(a[row] + from, units); });
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

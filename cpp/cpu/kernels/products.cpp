@@ -94,28 +94,23 @@ __attribute__((noinline)) void add_strip(
 }
 
 // c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
-// vector; b is a panel of pack_outer's. Adds to c unless `begin`.
+// vector; b is a panel of pack_outer's. Adds to c unless `begin`. The sum itself begins with zero: in one that went on from
+// c, each addition would round as coarsely as the sum of all rows does.
 template <int rows, int width, typename E>
 __attribute__((noinline)) void outer_tile(
-    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, Sum<E>* c, int64_t ldc, bool begin) {
+    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, const Totals<Sum<E>>& c, bool begin) {
   using S = Sum<E>;
   Tile<S, rows, width> tile;
   const E* row[rows];
   const int64_t last = lanes_left<S>(columns, (width - 1) * lanes<S>);
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    row[r] = a + r;
-    const S* from = c + r * ldc;
-    for (int j = 0; j < width; ++j) {
-      tile.at[r][j] = begin ? Vectorized<S>(S(0)) : load_lanes(from + j * lanes<S>, j == width - 1 ? last : lanes<S>);
-    }
-  }
+  for (int r = 0; r < rows; ++r) row[r] = a + r;
+  tile.clear();
   multiply<rows, 1, width>(tile, static_cast<const E* const*>(row), a_step, b, 0, depth);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
-    S* to = c + r * ldc;
-    for (int j = 0; j < width - 1; ++j) tile.at[r][j].store(to + j * lanes<S>);
-    store_lanes(to + (width - 1) * lanes<S>, tile.at[r][width - 1], last);
+#pragma GCC unroll 4
+    for (int j = 0; j < width; ++j) c.add(r, j * lanes<S>, tile.at[r][j], j == width - 1 ? last : lanes<S>, begin);
   }
 }
 
@@ -211,14 +206,14 @@ void multiply_columns_of(const ColumnsOf& of, const S* const* a, int64_t rows, i
 
 template <typename E>
 void add_outer(
-    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc,
+    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const Totals<Sum<E>>& c,
     bool begin) {
   using S = Sum<E>;
   const int64_t depth = factors<E>(count);
   const auto add = [&](int64_t first, auto rows, int64_t vector, auto width) {
     outer_tile<rows, width>(
         a + first, a_step, b + vector * depth * lanes<S>, depth, columns - vector * lanes<S>,
-        c + first * ldc + vector * lanes<S>, ldc, begin);
+        c.at(first, vector * lanes<S>), begin);
   };
   // Sums of a few rows are soon made: what takes time is to write them, so that is done from end to end of a row.
   if (depth <= 2) {
@@ -241,7 +236,7 @@ template struct Unpacked<3, Bfloat16Pair>;
 template struct Unpacked<4, Bfloat16Pair>;
 template void lay_out_columns(const c10::BFloat16*, int64_t, int64_t, Bfloat16Pair*);
 template void add_outer(
-    const Bfloat16Pair*, int64_t, int64_t, const Bfloat16Pair*, int64_t, int64_t, float*, int64_t, bool);
+    const Bfloat16Pair*, int64_t, int64_t, const Bfloat16Pair*, int64_t, int64_t, const Totals<float>&, bool);
 #else
 template struct Packed<1, float>;
 template struct Packed<3, float>;
@@ -257,8 +252,8 @@ template void lay_out_columns(const float*, int64_t, int64_t, float*);
 template void lay_out_columns(const double*, int64_t, int64_t, double*);
 template void multiply_columns_of(const ColumnsOf&, const float* const*, int64_t, int64_t, int64_t, float*);
 template void multiply_columns_of(const ColumnsOf&, const double* const*, int64_t, int64_t, int64_t, double*);
-template void add_outer(const float*, int64_t, int64_t, const float*, int64_t, int64_t, float*, int64_t, bool);
-template void add_outer(const double*, int64_t, int64_t, const double*, int64_t, int64_t, double*, int64_t, bool);
+template void add_outer(const float*, int64_t, int64_t, const float*, int64_t, int64_t, const Totals<float>&, bool);
+template void add_outer(const double*, int64_t, int64_t, const double*, int64_t, int64_t, const Totals<double>&, bool);
 #endif
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -86,11 +86,11 @@ struct ColumnsOf {
 template <typename S>
 void multiply_columns_of(const ColumnsOf& of, const S* const* a, int64_t rows, int64_t begin, int64_t end, S* sums);
 
-// c (units, columns), each row ldc after the one before, of `count` rows: `units` values of a, factor k at k * a_step, and
-// the columns of b, packed (outer.h). Adds to c unless `begin`.
+// c (units, columns), of `count` rows, a piece (long_sums.h): `units` values of a, factor k at k * a_step, and the columns
+// of b, packed (outer.h). Adds to c unless `begin`.
 template <typename E>
 void add_outer(
-    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, Sum<E>* c, int64_t ldc,
+    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const Totals<Sum<E>>& c,
     bool begin);
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -45,14 +45,21 @@ struct Part {
   int64_t blocks() const { return block_end - block_begin; }
 };
 
+// How many steps' rows of so many bytes have room together.
+inline int64_t steps_within(const RecurrentLayer& layer, int64_t room, int64_t row_bytes) {
+  const int64_t steps = room / (greatest(layer.batch, 1) * greatest(row_bytes, 1));
+  return greatest(1, least(steps, layer.time));
+}
+
+constexpr int64_t held_bytes = 192 * 1024;  // of a thread's rows of some steps, beside its weights
+
 // bytes: of the weights that each step reads; chunk_bytes: of those that each chunk reads. row_bytes: of what is held of a
 // row of a step.
 inline Plan plan_of(
     const RecurrentLayer& layer, int64_t blocks, int64_t bytes, int64_t chunk_bytes, int64_t row_bytes, double work) {
   constexpr double enough = 1 << 25;               // multiply-adds that are worth another thread: some 100 µs
   constexpr int64_t near = 512 * 1024;             // of weights, which every thread then has in its own cache
-  constexpr int64_t held = 192 * 1024;             // of a thread's rows of some steps, beside its weights
-  constexpr int64_t far = 1024 * 1024;             // the same where a chunk's weights come from further away each time
+  constexpr int64_t far = 1024 * 1024;             // of held_bytes where a chunk's weights come from further away each time
   const int64_t threads = work < 2 * enough ? 1 : usable_threads();
   Plan plan{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
   if (threads > 1) {
@@ -60,9 +67,8 @@ inline Plan plan_of(
     if (!plan.by_rows) plan.shares = least(plan.shares, blocks);
   }
   const int64_t shares = greatest(plan.shares, 1);
-  const int64_t room = chunk_bytes > near * shares ? far : held;
-  const int64_t steps = room * shares / (greatest(layer.batch, 1) * greatest(row_bytes, 1));
-  plan.chunk_steps = greatest(1, least(steps, layer.time));
+  const int64_t room = chunk_bytes > near * shares ? far : held_bytes;
+  plan.chunk_steps = steps_within(layer, room * shares, row_bytes);
   return plan;
 }
 

@@ -10,11 +10,9 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 // Where the gradients of the weights are summed up: the job's own memory, or a share's.
 template <typename S>
 struct WeightSums {
-  S* weight_ih;
-  int64_t ih_leading_dim;
-  S* weight_hh;
-  int64_t hh_leading_dim;
-  S* gates;  // (grads * hidden_size): of the biases
+  Totals<S> weight_ih;
+  Totals<S> weight_hh;
+  S* gates;  // (2, grads * hidden_size): of the biases, and what that has lost
 };
 
 // Columns: PackedColumns or UnpackedColumns.
@@ -41,7 +39,8 @@ class Backward {
         room_(plan.shares * room_size_),
         states_(2 * layer_.batch * size_),
         grads_(plan.chunk_steps * layer_.batch * grads * size_),
-        sums_(job.need_weights ? plan.shares * sums_size() : 0),
+        lost_size_(layer_.time * layer_.batch > plain_pieces * piece_rows ? weights_size() : 0),
+        sums_(job.need_weights ? plan.shares * sums_size() + (plan.by_rows ? 0 : lost_size_) : 0),
         rows_(job.need_weights ? plan.shares * packed_rows_size() : 0),
         lists_(3 * plan.shares * plan.chunk_steps * layer_.batch),
         zeros_(greatest(size_, 1)) {
@@ -81,11 +80,14 @@ class Backward {
 
   int64_t weights_size() const { return gates * size_ * (layer_.input_size + size_); }
 
-  // A share's sums: those of the biases, and of the weights where they are not all in the job's memory.
-  int64_t sums_size() const { return grads * size_ + (plan_.by_rows || own_sums ? weights_size() : 0); }
+  // A share's sums: those of the biases, and of the weights where they are not all in the job's memory. What they have lost
+  // follows, or that of the only sums there are.
+  int64_t sums_size() const {
+    return 2 * grads * size_ + (plan_.by_rows || own_sums ? weights_size() : 0) + (plan_.by_rows ? lost_size_ : 0);
+  }
 
   int64_t packed_rows_size() const {
-    const int64_t rows = plan_.chunk_steps * layer_.batch;
+    const int64_t rows = least(plan_.chunk_steps * layer_.batch, piece_rows);
     return outer_size<E>(size_, rows) + outer_size<E>(layer_.input_size, rows) + outer_size<E>(lanes<S>, rows);
   }
 
@@ -221,38 +223,54 @@ class Backward {
   }
 
   WeightSums<S> sums_of(int64_t share) const {
-    S* own = sums_.get() + share * sums_size();
+    S* gate_sums = sums_.get() + share * sums_size();
+    S* weights = gate_sums + 2 * grads * size_;
+    S* lost = lost_size_ == 0 ? nullptr
+              : plan_.by_rows ? weights + weights_size()
+                              : sums_.get() + plan_.shares * sums_size();
+    const int64_t hh = gates * size_ * layer_.input_size;
+    S* lost_hh = lost == nullptr ? nullptr : lost + hh;
     if constexpr (!own_sums) {
       if (share == 0) {
-        return {static_cast<S*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim,
-                static_cast<S*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim, own};
+        return {{static_cast<S*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim, lost, layer_.input_size},
+                {static_cast<S*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim, lost_hh, size_},
+                gate_sums};
       }
     }
-    S* weights = own + grads * size_;
-    return {weights, layer_.input_size, weights + gates * size_ * layer_.input_size, size_, own};
+    return {{weights, layer_.input_size, lost, layer_.input_size}, {weights + hh, size_, lost_hh, size_}, gate_sums};
   }
 
+  Totals<S> gate_totals(const WeightSums<S>& sums) const { return {sums.gates, 0, sums.gates + grads * size_, 0}; }
+
+  // A chunk's rows; `begin` says whether it is the first.
   void add_weights(const Part& part, int64_t share, int64_t count, const WeightSums<S>& sums, bool begin) const {
+    for_pieces(count, [&](int64_t first, int64_t rows) { add_piece(part, share, first, rows, sums, begin && first == 0); });
+  }
+
+  void add_piece(
+      const Part& part, int64_t share, int64_t first, int64_t count, const WeightSums<S>& sums, bool begin) const {
     E* packed_h = rows_.get() + share * packed_rows_size();
     E* packed_x = packed_h + outer_size<E>(size_, count);
     E* strip = packed_x + outer_size<E>(layer_.input_size, count);
-    const M* const* a = list(share, 0);
-    pack_outer(list(share, 1), count, size_, packed_h);
-    pack_outer(list(share, 2), count, layer_.input_size, packed_x);
+    const M* const* a = list(share, 0) + first;
+    pack_outer<E>(list(share, 1) + first, count, size_, packed_h);
+    pack_outer<E>(list(share, 2) + first, count, layer_.input_size, packed_x);
+    const Totals<S> of_gates = gate_totals(sums);
     for (int slot = 0; slot < grads; ++slot) {
       for (int64_t block = part.block_begin; block < part.block_end; ++block) {
         const int64_t unit = block * lanes<S>;
         const int64_t units = lanes_left<S>(size_, unit);
         const int64_t from = slot * size_ + unit;
-        const auto sum = begin ? Vectorized<S>(S(0)) : load_lanes(sums.gates + from, units);
-        store_lanes(sums.gates + from, pack_strip(a, from, units, count, strip, sum), units);
+        LongSum<S> sum = begin ? LongSum<S>() : of_gates.load(0, from, units);
+        pack_strip(a, from, units, count, strip, sum);
+        of_gates.store(0, from, units, sum);
         if (slot < gates) {
-          S* to = sums.weight_ih + (Cell::input_gate(slot) * size_ + unit) * sums.ih_leading_dim;
-          add_outer(strip, lanes<S>, units, packed_x, count, layer_.input_size, to, sums.ih_leading_dim, begin);
+          const Totals<S> to = sums.weight_ih.at(Cell::input_gate(slot) * size_ + unit, 0);
+          add_outer(strip, lanes<S>, units, packed_x, count, layer_.input_size, to, begin);
         }
         if (slot >= grads - gates) {
-          S* to = sums.weight_hh + (Cell::hidden_gate(slot) * size_ + unit) * sums.hh_leading_dim;
-          add_outer(strip, lanes<S>, units, packed_h, count, size_, to, sums.hh_leading_dim, begin);
+          const Totals<S> to = sums.weight_hh.at(Cell::hidden_gate(slot) * size_ + unit, 0);
+          add_outer(strip, lanes<S>, units, packed_h, count, size_, to, begin);
         }
       }
     }
@@ -273,22 +291,26 @@ class Backward {
     const int64_t begin = gates * size_ * member.begin() / plan_.shares;
     const int64_t end = gates * size_ * member.end() / plan_.shares;
     const WeightSums<S> all = sums_of(0);
+    for (int64_t row = begin; row < end; ++row) finish_row(all, row);
     for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
       const WeightSums<S> more = sums_of(share);
       for (int64_t row = begin; row < end; ++row) {
-        add_values(all.weight_ih + row * all.ih_leading_dim, more.weight_ih + row * more.ih_leading_dim, layer_.input_size);
-        add_values(all.weight_hh + row * all.hh_leading_dim, more.weight_hh + row * more.hh_leading_dim, size_);
+        finish_row(more, row);
+        add_values(all.weight_ih.at(row, 0).data, more.weight_ih.at(row, 0).data, layer_.input_size);
+        add_values(all.weight_hh.at(row, 0).data, more.weight_hh.at(row, 0).data, size_);
       }
     }
     for (int64_t row = begin; own_sums && row < end; ++row) {
       copy_values(static_cast<M*>(job_.grad_weight_ih) + row * job_.grad_weight_ih_leading_dim,
-                  all.weight_ih + row * all.ih_leading_dim, layer_.input_size);
+                  all.weight_ih.at(row, 0).data, layer_.input_size);
       copy_values(static_cast<M*>(job_.grad_weight_hh) + row * job_.grad_weight_hh_leading_dim,
-                  all.weight_hh + row * all.hh_leading_dim, size_);
+                  all.weight_hh.at(row, 0).data, size_);
     }
     if (member.begin() != 0) return;
-    for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
-      add_values(all.gates, sums_of(share).gates, grads * size_);
+    for (int64_t share = 0; share < (plan_.by_rows ? plan_.shares : 1); ++share) {
+      const Totals<S> more = gate_totals(sums_of(share));
+      more.finish(0, grads * size_);
+      if (share > 0) add_values(all.gates, more.data, grads * size_);
     }
     for (int slot = 0; slot < grads; ++slot) {
       const S* from = all.gates + slot * size_;
@@ -299,6 +321,11 @@ class Backward {
         copy_values(static_cast<M*>(job_.grad_bias_hh) + Cell::hidden_gate(slot) * size_, from, size_);
       }
     }
+  }
+
+  void finish_row(const WeightSums<S>& sums, int64_t row) const {
+    sums.weight_ih.finish(row, layer_.input_size);
+    sums.weight_hh.finish(row, size_);
   }
 
   static void add_values(S* to, const S* from, int64_t count) {
@@ -320,6 +347,7 @@ class Backward {
   Scratch<S> room_;
   Scratch<S> states_;
   Scratch<M> grads_;
+  int64_t lost_size_;  // of the weights; 0 where pieces are few
   Scratch<S> sums_;
   Scratch<E> rows_;
   Scratch<const M*> lists_;
@@ -339,11 +367,14 @@ void run_backward(const RecurrentBackward& job) {
   const double rows = static_cast<double>(first_row(layer, layer.time));
   const double work = 2 * rows * static_cast<double>(depth) * static_cast<double>(layer.input_size + layer.hidden_size);
   const auto bytes = static_cast<int64_t>(sizeof(Memory<E>));
+  const int64_t row_bytes = Cell::grads * layer.hidden_size * bytes;
   Plan plan = plan_of(
       layer, divide_up(layer.hidden_size, lanes<Sum<E>>), depth * (layer.hidden_size + layer.input_size) * bytes,
-      0, Cell::grads * layer.hidden_size * bytes, work);
+      0, row_bytes, work);
+  // Where a sum's pieces begin decides its bits, which any number of threads that share the units out has in common.
+  if (!plan.by_rows) plan.chunk_steps = steps_within(layer, held_bytes, row_bytes);
   // The weights' sums are read and written once a chunk: enough rows that this costs little.
-  const int64_t steps = divide_up(256, greatest(layer.batch, 1));
+  const int64_t steps = divide_up(piece_rows, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
   Backward<Cell, E, PackedColumns<E>>(job, plan).run();
 }
