@@ -95,6 +95,17 @@ examples:
   python -m benchmarks rl
   python -m benchmarks rl --batch-size 64 --time 256"""
 
+SWEEP = """\
+LSTM and GRU at random points of steps, batch, sizes, dtype, direction, threads, with and without gradients, drawn from
+a seed, against torch.nn's layers with the same weights: the median ratio, the worst, and each point that is slower.
+Three to six minutes on two cores; --first and --points take a part. Not in all."""
+
+SWEEP_EXAMPLES = """\
+examples:
+  python -m benchmarks sweep
+  python -m benchmarks sweep --first 51 --points 50
+  python -m benchmarks sweep --seed 7 --threads 1 --json sweep.json"""
+
 COMPILING = """\
 How long torch.compile takes over a model with nn.LLTM, against the length of its sequence: 16 to 4096 steps."""
 
@@ -168,7 +179,9 @@ SIZE_WORDS = {
 def build_parser() -> Parser:
     parser = Parser(prog="python -m benchmarks", description=BENCH, epilog=BENCH_EXAMPLES)
     benchmarks = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_pointwise, add_machine):
+    for add in (add_cell, add_mlp, add_sequence, add_elementwise, add_stream, add_rl, add_pointwise):
+        add(benchmarks)
+    for add in (add_sweep, add_machine):
         add(benchmarks)
     return parser
 
@@ -231,6 +244,24 @@ def add_rl(benchmarks: argparse._SubParsersAction[Parser]) -> None:
     add_sizes(sizes, "--batch-size", "--input-size", "--hidden-size", "--time")
     add_measurement(rl, gpu=False)
     set_benchmark(rl, "rl", "batch_size", "input_size", "hidden_size", "time")
+
+
+def add_sweep(benchmarks: argparse._SubParsersAction[Parser]) -> None:
+    sweep = benchmarks.add_parser(
+        "sweep", help="LSTM and GRU at random sizes", description=SWEEP, epilog=SWEEP_EXAMPLES
+    )
+    points = sweep.add_argument_group("points")
+    points.add_argument("--points", type=positive_integer, metavar="N", help="how many (200; 10 with --quick)")
+    points.add_argument("--first", type=positive_integer, metavar="K", help="begin with the Kth point (1)")
+    points.add_argument("--seed", type=positive_integer, metavar="SEED", help="what they are drawn from (1)")
+    group = sweep.add_argument_group("measurement")
+    threads = "CPU threads that points are drawn from (1 2; 1 with --quick)"
+    group.add_argument("--threads", type=thread_count, nargs="+", metavar="N", help=threads)
+    repeats = "samples of each point, at most 15 (15; 5 with --quick)"
+    group.add_argument("--repeats", type=positive_integer, metavar="N", help=repeats)
+    add_quick(group)
+    add_json(group)
+    set_benchmark(sweep, "sweep", "points", "first", "seed")
 
 
 def add_pointwise(benchmarks: argparse._SubParsersAction[Parser]) -> None:
