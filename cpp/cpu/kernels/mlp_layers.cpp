@@ -5,6 +5,8 @@
 #include "cpu/kernels/activations.h"
 #include "cpu/kernels/long_sums.h"
 #include "cpu/kernels/panels.h"
+#include "cpu/kernels/products.h"
+#include "cpu/dense.h"
 #include "cpu/parallel.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
@@ -99,6 +101,26 @@ void product(
   }
 }
 
+// out = bias + a Wᵀ with W (columns, depth) where torch keeps it.
+template <typename S>
+void product_in_place(
+    Rows<const S> a, int64_t rows, const S* weights, int64_t depth, int64_t columns, const S* bias, Rows<S> out) {
+  const Scratch<S> room(Unpacked<1, S>::room);
+  alignas(64) S sums[unpacked_rows * lanes<S>];
+  for_groups(0, rows, unpacked_rows, [&](int64_t first, int64_t count) {
+    const S* row[unpacked_rows];
+    for (int64_t r = 0; r < count; ++r) row[r] = a.data + (first + r) * a.step;
+    for (int64_t unit = 0; unit < columns; unit += lanes<S>) {
+      const int64_t units = lanes_left<S>(columns, unit);
+      const UnpackedBlock<S> block{weights + unit * depth, depth, 0, bias == nullptr ? nullptr : bias + unit, 0, units, depth};
+      Unpacked<1, S>::by_rows(row, count, block, room.get(), {sums, lanes<S>});
+      for (int64_t r = 0; r < count; ++r) {
+        store_lanes(out.data + (first + r) * out.step + unit, Vectorized<S>::loadu(sums + r * lanes<S>), units);
+      }
+    }
+  });
+}
+
 template <typename S>
 void activate_rows(Activation activation, int64_t rows, int64_t columns, Rows<S> to, Rows<const S> from) {
   visit_activation(activation, [&](auto f) {
@@ -145,8 +167,10 @@ void unpack_row_bits(int64_t rows, int64_t columns, Rows<const uint8_t> bits, Ro
 template <typename S>
 class Forward {
  public:
-  explicit Forward(const LayersForward& job) : job_(job), packed_(weights_size()) {
+  explicit Forward(const LayersForward& job)
+      : job_(job), in_place_(job.rows <= rows_in_place), packed_(weights_size()) {
     S* to = packed_.get();
+    if (in_place_) return;
     for (int64_t l = 0; l < job.count; ++l) {
       const DenseLayer& layer = job.layers[l];
       pack_transposed(static_cast<const S*>(layer.weights), layer.input_size, layer.output_size, to);
@@ -171,7 +195,7 @@ class Forward {
       size += packed_size<S>(layer.input_size, layer.output_size);
       if (layer.output_size > widest_) widest_ = layer.output_size;
     }
-    return size;
+    return in_place_ ? 0 : size;
   }
 
   void run_block(int64_t first, int64_t rows, S* room, int64_t room_size) const {
@@ -187,7 +211,13 @@ class Forward {
                           : values && !inputs ? kept
                                               : Rows<S>{room + l % 2 * room_size, layer.output_size};
       const Rows<S> z = values && inputs ? kept : out;
-      product(in, 1, rows, weights, layer.input_size, layer.output_size, static_cast<const S*>(layer.bias), z);
+      const auto* bias = static_cast<const S*>(layer.bias);
+      if (in_place_) {
+        const auto* own = static_cast<const S*>(layer.weights);
+        product_in_place(in, rows, own, layer.input_size, layer.output_size, bias, z);
+      } else {
+        product(in, 1, rows, weights, layer.input_size, layer.output_size, bias, z);
+      }
       if (layer.activated) {
         activate_rows(job_.activation, rows, layer.output_size, out, Rows<const S>{z.data, z.step});
         if (job_.keep == Keep::bits) {
@@ -202,6 +232,7 @@ class Forward {
 
   const LayersForward& job_;
   int64_t widest_ = 0;
+  bool in_place_;
   const Scratch<S> packed_;
 };
 
@@ -210,7 +241,7 @@ void forward(const LayersForward& job) {
   const Forward<S> network(job);
   int64_t work = 1;
   for (int64_t l = 0; l < job.count; ++l) work += job.layers[l].input_size * job.layers[l].output_size;
-  parallel(job.rows, 1 + (int64_t(1) << 18) / work, [&](int64_t begin, int64_t end) { network.run(begin, end); });
+  parallel(job.rows, 1 + (int64_t(1) << 20) / work, [&](int64_t begin, int64_t end) { network.run(begin, end); });
 }
 
 template <typename S>
