@@ -4,6 +4,10 @@
 #include <stdexcept>
 #include <string>
 
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
 namespace fourfold::cpu {
 
 void* allocate(int64_t count, size_t size) {
@@ -18,6 +22,16 @@ void* allocate(int64_t count, size_t size) {
         " bytes, which a call needs for itself, but the machine has none; give it fewer rows at once");
   }
   return memory;
+}
+
+int64_t own_cache_bytes() {
+  static const int64_t bytes = [] {
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    if (const long found = sysconf(_SC_LEVEL2_CACHE_SIZE); found > 0) return static_cast<int64_t>(found);
+#endif
+    return int64_t(1) << 20;
+  }();
+  return bytes;
 }
 
 }  // namespace fourfold::cpu

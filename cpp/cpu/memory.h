@@ -10,4 +10,7 @@ namespace fourfold::cpu {
 // memory, or no address for it.
 void* allocate(int64_t count, size_t size);
 
+// A core's level 2 cache; 1 MB where the system does not say.
+int64_t own_cache_bytes();
+
 }  // namespace fourfold::cpu

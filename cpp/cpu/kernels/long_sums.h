@@ -92,4 +92,18 @@ struct Totals {
   }
 };
 
+// The only piece's sums, where they are returned, in a type that could not hold totals.
+template <typename M>
+struct Rounded {
+  M* data;
+  int64_t step;
+
+  Rounded at(int64_t row, int64_t column) const { return {data + row * step + column, step}; }
+
+  template <typename V>
+  FOURFOLD_FN void add(int64_t row, int64_t column, const V& v, int64_t n, bool) const {
+    store_lanes(data + row * step + column, v, n);
+  }
+};
+
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

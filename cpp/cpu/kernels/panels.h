@@ -65,7 +65,7 @@ void pack_columns(const S* from, int64_t leading_dim, int64_t depth, int64_t cou
 }
 
 #if defined(__AVX512BF16__)
-// depth, of values, is even.
+// What an odd depth lacks to a pair is zero.
 inline void pack_rows(
     const c10::BFloat16* from, int64_t leading_dim, int64_t depth, int64_t count, Bfloat16Pair* to, int64_t to_step) {
   int64_t k = 0;
@@ -77,7 +77,8 @@ inline void pack_rows(
   for (; k < depth; k += 2) {
     for (int64_t lane = 0; lane < 16; ++lane) {
       const c10::BFloat16* at = from + lane * leading_dim + k;
-      to[k / 2 * to_step + lane] = lane < count ? Bfloat16Pair{at[0].x, at[1].x} : Bfloat16Pair{0, 0};
+      const uint16_t second = lane < count && k + 1 < depth ? at[1].x : uint16_t(0);
+      to[k / 2 * to_step + lane] = {lane < count ? at[0].x : uint16_t(0), second};
     }
   }
 }

@@ -80,14 +80,16 @@ void for_vectors(int64_t rows, const F& f) {
 }
 
 // A group of rows of weights times vectors [block, block + panels) of their columns, added to what `sums` has.
-template <int rows, int panels, typename S>
+template <int rows, int panels, typename E>
 __attribute__((noinline)) void add_strip(
-    const S* const* a, const S* weights, int64_t leading_dim, int64_t depth, int64_t last, S* sums, int64_t step) {
+    const E* const* a, const Memory<E>* weights, int64_t leading_dim, int64_t depth, int64_t last, Sum<E>* sums,
+    int64_t step) {
+  using S = Sum<E>;
   Tile<S, rows, panels> tile;
   for (int r = 0; r < rows; ++r) {
     for (int p = 0; p < panels; ++p) tile.at[r][p] = Vectorized<S>::loadu(sums + r * step + p * lanes<S>);
   }
-  multiply_in_place<rows, panels>(tile, a, weights, leading_dim, depth, last);
+  multiply_in_place<rows, panels, E>(tile, a, weights, leading_dim, depth, last);
   for (int r = 0; r < rows; ++r) {
     for (int p = 0; p < panels; ++p) tile.at[r][p].store(sums + r * step + p * lanes<S>);
   }
@@ -96,9 +98,9 @@ __attribute__((noinline)) void add_strip(
 // c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
 // vector; b is a panel of pack_outer's. Adds to c unless `begin`. The sum itself begins with zero: in one that went on from
 // c, each addition would round as coarsely as the sum of all rows does.
-template <int rows, int width, typename E>
+template <int rows, int width, typename E, typename To>
 __attribute__((noinline)) void outer_tile(
-    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, const Totals<Sum<E>>& c, bool begin) {
+    const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, const To& c, bool begin) {
   using S = Sum<E>;
   Tile<S, rows, width> tile;
   const E* row[rows];
@@ -181,33 +183,34 @@ void Unpacked<gates, E>::by_columns(
 }
 
 // A few rows of weights at a time are read from end to end: down the columns, each next value would lie on another page.
-template <typename S>
-void multiply_columns_of(const ColumnsOf& of, const S* const* a, int64_t rows, int64_t begin, int64_t end, S* sums) {
+template <typename E>
+void multiply_columns_of(
+    const ColumnsOf& of, const E* const* a, int64_t rows, int64_t begin, int64_t end, Sum<E>* sums) {
+  using S = Sum<E>;
   constexpr int64_t strip = 8;
   const int64_t step = (end - begin) * lanes<S>;
   for (int64_t k = 0; k < rows * step; k += lanes<S>) Vectorized<S>(S(0)).store(sums + k);
   for (int k = 0; k < of.gates; ++k) {
     for (int64_t unit = 0; unit < of.hidden_size; unit += strip) {
-      const int64_t depth = least(strip, of.hidden_size - unit);
-      const S* weights = static_cast<const S*>(of.weights) + (of.gate_of(k) * of.hidden_size + unit) * of.leading_dim;
-      const S* factors[unpacked_rows];
-      for (int64_t r = 0; r < rows; ++r) factors[r] = a[r] + k * of.hidden_size + unit;
+      const int64_t depth = factors<E>(least(strip, of.hidden_size - unit));
+      const auto* weights =
+          static_cast<const Memory<E>*>(of.weights) + (of.gate_of(k) * of.hidden_size + unit) * of.leading_dim;
+      const E* from[unpacked_rows];
+      for (int64_t r = 0; r < rows; ++r) from[r] = a[r] + factors<E>(k * of.hidden_size + unit);
       with_count<unpacked_rows>(rows, [&](auto row_count) {
         for_panels<panels_at_once(row_count, 1)>(begin, end, [&](int64_t block, auto panels) {
-          add_strip<row_count, panels>(
-              static_cast<const S* const*>(factors), weights + block * lanes<S>, of.leading_dim, depth,
-              lanes_left<S>(of.columns, (block + panels - 1) * lanes<S>), sums + (block - begin) * lanes<S>,
-              step);
+          add_strip<row_count, panels, E>(
+              from, weights + block * lanes<S>, of.leading_dim, depth,
+              lanes_left<S>(of.columns, (block + panels - 1) * lanes<S>), sums + (block - begin) * lanes<S>, step);
         });
       });
     }
   }
 }
 
-template <typename E>
+template <typename E, typename To>
 void add_outer(
-    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const Totals<Sum<E>>& c,
-    bool begin) {
+    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const To& c, bool begin) {
   using S = Sum<E>;
   const int64_t depth = factors<E>(count);
   const auto add = [&](int64_t first, auto rows, int64_t vector, auto width) {
@@ -235,8 +238,12 @@ template struct Packed<4, Bfloat16Pair>;
 template struct Unpacked<3, Bfloat16Pair>;
 template struct Unpacked<4, Bfloat16Pair>;
 template void lay_out_columns(const c10::BFloat16*, int64_t, int64_t, Bfloat16Pair*);
+template void multiply_columns_of(
+    const ColumnsOf&, const Bfloat16Pair* const*, int64_t, int64_t, int64_t, float*);
 template void add_outer(
     const Bfloat16Pair*, int64_t, int64_t, const Bfloat16Pair*, int64_t, int64_t, const Totals<float>&, bool);
+template void add_outer(
+    const Bfloat16Pair*, int64_t, int64_t, const Bfloat16Pair*, int64_t, int64_t, const Rounded<c10::BFloat16>&, bool);
 #else
 template struct Packed<1, float>;
 template struct Packed<3, float>;
@@ -244,6 +251,8 @@ template struct Packed<4, float>;
 template struct Packed<1, double>;
 template struct Packed<3, double>;
 template struct Packed<4, double>;
+template struct Unpacked<1, float>;
+template struct Unpacked<1, double>;
 template struct Unpacked<3, float>;
 template struct Unpacked<4, float>;
 template struct Unpacked<3, double>;

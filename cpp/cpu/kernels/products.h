@@ -83,14 +83,14 @@ struct ColumnsOf {
 
 // At most unpacked_rows rows of gate gradients, slot by slot, times the columns' vectors [begin, end): each row's sums are
 // end - begin vectors, row after row.
-template <typename S>
-void multiply_columns_of(const ColumnsOf& of, const S* const* a, int64_t rows, int64_t begin, int64_t end, S* sums);
+template <typename E>
+void multiply_columns_of(
+    const ColumnsOf& of, const E* const* a, int64_t rows, int64_t begin, int64_t end, Sum<E>* sums);
 
 // c (units, columns), of `count` rows, a piece (long_sums.h): `units` values of a, factor k at k * a_step, and the columns
-// of b, packed (outer.h). Adds to c unless `begin`.
-template <typename E>
+// of b, packed (outer.h). Adds to c unless `begin`. To: Totals, or Rounded for a single piece.
+template <typename E, typename To>
 void add_outer(
-    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const Totals<Sum<E>>& c,
-    bool begin);
+    const E* a, int64_t a_step, int64_t units, const E* b, int64_t count, int64_t columns, const To& c, bool begin);
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

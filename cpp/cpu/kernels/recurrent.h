@@ -7,6 +7,7 @@
 
 #include "cpu/kernels/cells.h"
 #include "cpu/kernels/panels.h"
+#include "cpu/memory.h"
 #include "cpu/team.h"
 #include "ops/recurrent_job.h"
 
@@ -72,8 +73,18 @@ inline Plan plan_of(
   return plan;
 }
 
-// Whether a call has so few rows that its weights are read where torch keeps them: packing them would take as long.
+// Whether a call has so few rows that to read the weights takes most of its time, packed or not.
 inline bool few_rows(const RecurrentLayer& layer) { return first_row(layer, layer.time) <= 64; }
+
+// Whether such a call reads the weights where torch keeps them. Packing moves their bytes twice, and then saves each row
+// some of its time: `rows` is for how many that is even while the weights lie in a core's own cache, measured by type and
+// direction. From further away moving them costs four times as much, and each row's multiply-adds no more.
+template <typename E>
+bool in_place(const RecurrentLayer& layer, int64_t gates, int64_t rows) {
+  const int64_t values = gates * layer.hidden_size * (layer.input_size + layer.hidden_size);
+  const int64_t bytes = values * static_cast<int64_t>(sizeof(Memory<E>));
+  return few_rows(layer) && first_row(layer, layer.time) <= (bytes > own_cache_bytes() ? 4 : 1) * rows;
+}
 
 // By hidden units, so that each thread reads its own part of the weights. What counts is to read them, which takes as
 // long as two rows' multiply-adds: `step` of them are worth a barrier, `call` of them waking a thread up.

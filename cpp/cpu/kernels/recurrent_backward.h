@@ -40,7 +40,8 @@ class Backward {
         states_(2 * layer_.batch * size_),
         grads_(plan.chunk_steps * layer_.batch * grads * size_),
         lost_size_(layer_.time * layer_.batch > plain_pieces * piece_rows ? weights_size() : 0),
-        sums_(job.need_weights ? plan.shares * sums_size() + (plan.by_rows ? 0 : lost_size_) : 0),
+        rounded_(own_sums && !plan.by_rows && layer_.time * layer_.batch <= piece_rows),
+        sums_(job.need_weights ? plan.shares * sums_size() + common_size() + (plan.by_rows ? 0 : lost_size_) : 0),
         rows_(job.need_weights ? plan.shares * packed_rows_size() : 0),
         lists_(3 * plan.shares * plan.chunk_steps * layer_.batch),
         zeros_(greatest(size_, 1)) {
@@ -80,11 +81,11 @@ class Backward {
 
   int64_t weights_size() const { return gates * size_ * (layer_.input_size + size_); }
 
-  // A share's sums: those of the biases, and of the weights where they are not all in the job's memory. What they have lost
-  // follows, or that of the only sums there are.
-  int64_t sums_size() const {
-    return 2 * grads * size_ + (plan_.by_rows || own_sums ? weights_size() : 0) + (plan_.by_rows ? lost_size_ : 0);
-  }
+  // A share's sums: those of the biases, and those of the weights, with what they have lost, where it has rows of its own.
+  int64_t sums_size() const { return 2 * grads * size_ + (plan_.by_rows ? weights_size() + lost_size_ : 0); }
+
+  // The weights' sums that shares have in common and that can't be where they are returned.
+  int64_t common_size() const { return own_sums && !plan_.by_rows && !rounded_ ? weights_size() : 0; }
 
   int64_t packed_rows_size() const {
     const int64_t rows = least(plan_.chunk_steps * layer_.batch, piece_rows);
@@ -224,10 +225,8 @@ class Backward {
 
   WeightSums<S> sums_of(int64_t share) const {
     S* gate_sums = sums_.get() + share * sums_size();
-    S* weights = gate_sums + 2 * grads * size_;
-    S* lost = lost_size_ == 0 ? nullptr
-              : plan_.by_rows ? weights + weights_size()
-                              : sums_.get() + plan_.shares * sums_size();
+    S* weights = plan_.by_rows ? gate_sums + 2 * grads * size_ : sums_.get() + plan_.shares * sums_size();
+    S* lost = lost_size_ == 0 ? nullptr : weights + (plan_.by_rows ? weights_size() : common_size());
     const int64_t hh = gates * size_ * layer_.input_size;
     S* lost_hh = lost == nullptr ? nullptr : lost + hh;
     if constexpr (!own_sums) {
@@ -264,14 +263,24 @@ class Backward {
         LongSum<S> sum = begin ? LongSum<S>() : of_gates.load(0, from, units);
         pack_strip(a, from, units, count, strip, sum);
         of_gates.store(0, from, units, sum);
-        if (slot < gates) {
-          const Totals<S> to = sums.weight_ih.at(Cell::input_gate(slot) * size_ + unit, 0);
-          add_outer(strip, lanes<S>, units, packed_x, count, layer_.input_size, to, begin);
+        const auto add = [&](const auto& weight_ih, const auto& weight_hh) {
+          if (slot < gates) {
+            add_outer(strip, lanes<S>, units, packed_x, count, layer_.input_size,
+                      weight_ih.at(Cell::input_gate(slot) * size_ + unit, 0), begin);
+          }
+          if (slot >= grads - gates) {
+            add_outer(strip, lanes<S>, units, packed_h, count, size_,
+                      weight_hh.at(Cell::hidden_gate(slot) * size_ + unit, 0), begin);
+          }
+        };
+        if constexpr (own_sums) {
+          if (rounded_) {
+            add(Rounded<M>{static_cast<M*>(job_.grad_weight_ih), job_.grad_weight_ih_leading_dim},
+                Rounded<M>{static_cast<M*>(job_.grad_weight_hh), job_.grad_weight_hh_leading_dim});
+            continue;
+          }
         }
-        if (slot >= grads - gates) {
-          const Totals<S> to = sums.weight_hh.at(Cell::hidden_gate(slot) * size_ + unit, 0);
-          add_outer(strip, lanes<S>, units, packed_h, count, size_, to, begin);
-        }
+        add(sums.weight_ih, sums.weight_hh);
       }
     }
   }
@@ -300,7 +309,7 @@ class Backward {
         add_values(all.weight_hh.at(row, 0).data, more.weight_hh.at(row, 0).data, size_);
       }
     }
-    for (int64_t row = begin; own_sums && row < end; ++row) {
+    for (int64_t row = begin; own_sums && !rounded_ && row < end; ++row) {
       copy_values(static_cast<M*>(job_.grad_weight_ih) + row * job_.grad_weight_ih_leading_dim,
                   all.weight_ih.at(row, 0).data, layer_.input_size);
       copy_values(static_cast<M*>(job_.grad_weight_hh) + row * job_.grad_weight_hh_leading_dim,
@@ -348,6 +357,7 @@ class Backward {
   Scratch<S> states_;
   Scratch<M> grads_;
   int64_t lost_size_;  // of the weights; 0 where pieces are few
+  bool rounded_;  // whether weights' sums go straight where they are returned, rounded
   Scratch<S> sums_;
   Scratch<E> rows_;
   Scratch<const M*> lists_;
@@ -357,11 +367,13 @@ class Backward {
 template <typename Cell, typename E>
 void run_backward(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
-  if constexpr (std::is_same_v<E, Memory<E>>) {  // pairs of bfloat16 lie in two rows of the weights
-    if (few_rows(layer)) {
-      const Plan plan = plan_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<E>));
+  if (few_rows(layer)) {
+    const Plan plan = plan_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<Sum<E>>));
+    // Against packed float32, whose tiles are the fastest for their bytes, the weights in place lose sooner.
+    if (in_place<E>(layer, Cell::gates, std::is_same_v<E, float> ? 8 : 16)) {
       return Backward<Cell, E, UnpackedColumns<E>>(job, plan).run();
     }
+    return Backward<Cell, E, PackedColumns<E>>(job, plan).run();
   }
   const int64_t depth = Cell::gates * layer.hidden_size;
   const double rows = static_cast<double>(first_row(layer, layer.time));

@@ -57,7 +57,6 @@ struct PackedColumns {
 template <typename E>
 struct UnpackedColumns {
   using S = Sum<E>;
-  static_assert(std::is_same_v<E, S>);
 
   ColumnsOf of;
   E* data = nullptr;

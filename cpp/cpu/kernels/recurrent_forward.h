@@ -88,6 +88,8 @@ class Forward {
         resets_(resets_of(job.layer)),
         plan_(plan),
         weights_(weights),
+        input_step_(factors<E>(layer_.input_size) * Factor<E>::per_factor),
+        padded_(input_step_ == layer_.input_size ? 0 : first_row(layer_, layer_.time) * input_step_),
         projected_(plan.chunk_steps * layer_.batch * weights.blocks() * width),
         rows_(plan.shares * plan.chunk_steps * layer_.batch),
         sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
@@ -96,6 +98,7 @@ class Forward {
         columns_(by_columns() ? plan.shares * columns_size<E>(first_row(layer_, layer_.time), layer_.input_size) : 0),
         states_(own_state ? layer_.batch * layer_.hidden_size : 0) {
     copy_values(zeros_.get(), static_cast<const S*>(nullptr), layer_.hidden_size);
+    pad_input();
   }
 
   // pack(part, member): what is done to the weights before a part's products.
@@ -112,6 +115,22 @@ class Forward {
  private:
   static constexpr int gates = Cell::gates;
   static constexpr int64_t width = gates * lanes<S>;
+
+  // Rows of an odd number of values, each with a zero that makes its last a pair.
+  void pad_input() const {
+    const int64_t size = layer_.input_size;
+    if (input_step_ == size) return;
+    for (int64_t row = 0; row < first_row(layer_, layer_.time); ++row) {
+      M* to = padded_.get() + row * input_step_;
+      std::memcpy(to, static_cast<const M*>(job_.input) + row * size, static_cast<size_t>(size) * sizeof(M));
+      to[size] = M(0);
+    }
+  }
+
+  const E* input_row(int64_t row) const {
+    const void* rows = input_step_ == layer_.input_size ? static_cast<const void*>(job_.input) : padded_.get();
+    return factors_at<E>(rows, row * input_step_);
+  }
 
   void run_part(const Part& part, Member& member) const {
     begin_states(part);
@@ -154,7 +173,7 @@ class Forward {
       const int64_t rows = rows_of_part(layer_, part, t);
       for (int64_t row = 0; row < rows; ++row, ++count) {
         const int64_t at = first_row(layer_, t) + part.row_begin + row;
-        sources[count] = factors_at<E>(job_.input, at * layer_.input_size);
+        sources[count] = input_row(at);
         targets[count] = (s - first) * part.rows() + row;
       }
     }
@@ -282,6 +301,8 @@ class Forward {
   const bool* resets_;
   const Plan plan_;
   const Weights& weights_;
+  int64_t input_step_;  // values from one row of the input to the next
+  Scratch<M> padded_;
   Scratch<S> projected_;
   Scratch<int64_t> rows_;
   Scratch<const E*> sources_;
@@ -303,7 +324,10 @@ template <typename Cell, typename E>
 void run_forward(const RecurrentForward& job) {
   using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
-  if (job.prepacked == nullptr && few_rows(layer)) return run_in_place<Cell, E>(job);
+  // Rows of weights of an odd number of values are no pairs as they lie.
+  const bool whole = layer.input_size % Factor<E>::per_factor == 0;
+  const int64_t rows = Factor<E>::per_factor == 2 ? 8 : 24;
+  if (job.prepacked == nullptr && whole && in_place<E>(layer, Cell::gates, rows)) return run_in_place<Cell, E>(job);
   Packed weights(layer, const_cast<void*>(static_cast<const void*>(job.prepacked)));
   const auto bytes = static_cast<int64_t>(sizeof(E));
   const double work = static_cast<double>(first_row(layer, layer.time)) *
@@ -312,7 +336,6 @@ void run_forward(const RecurrentForward& job) {
   const int64_t blocks = weights.blocks();
   const int64_t row_bytes = blocks * Packed::width * bytes;
   const int64_t input_bytes = row_bytes * factors<E>(layer.input_size);
-  // Few rows are bound by reading the weights, packed or not.
   const Plan plan = few_rows(layer)
                         ? plan_in_place<Cell>(layer, blocks)
                         : plan_of(layer, blocks, weights.size() * bytes, input_bytes, row_bytes, work);

@@ -61,20 +61,39 @@ FOURFOLD_FN void multiply_rows(
   if (whole < depth) step(whole, [&](const E* from) { return F::load_some(from, depth - whole); });
 }
 
-// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...]: the product with columns that lie side by side, of which
-// the last vector has `last`.
-template <int rows, int width, typename S>
+// A vector of factors that lie below each other: of pairs, two rows' values.
+template <typename S>
+FOURFOLD_FN Vectorized<S> load_column(const S* from, int64_t, int64_t count) {
+  return load_lanes(from, count);
+}
+
+#if defined(__AVX512BF16__)
+FOURFOLD_FN __m512bh load_column(const c10::BFloat16* from, int64_t leading_dim, int64_t count) {
+  const __mmask16 mask = first_lanes(count);
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from + leading_dim));
+  return reinterpret_cast<__m512bh>(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+#endif
+
+// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...] over the factors k: the product with columns that lie side
+// by side, of which the last vector has `last`. The leading dimension counts values.
+template <int rows, int width, typename E>
 FOURFOLD_FN void multiply_in_place(
-    Tile<S, rows, width>& tile, const S* const* a, const S* b, int64_t leading_dim, int64_t depth, int64_t last) {
-  const S* row[rows];
+    Tile<Sum<E>, rows, width>& tile, const E* const* a, const Memory<E>* b, int64_t leading_dim, int64_t depth,
+    int64_t last) {
+  using F = Factor<E>;
+  constexpr int64_t lane_count = lanes<Sum<E>>;
+  const E* row[rows];
   for (int r = 0; r < rows; ++r) row[r] = a[r];
-  for (int64_t k = 0; k < depth; ++k, b += leading_dim) {
-    Vectorized<S> column[width];
-    for (int j = 0; j < width - 1; ++j) column[j] = Vectorized<S>::loadu(b + j * lanes<S>);
-    column[width - 1] = load_lanes(b + (width - 1) * lanes<S>, last);
+  for (int64_t k = 0; k < depth; ++k, b += F::per_factor * leading_dim) {
+    typename F::Vector column[width];
+    for (int j = 0; j < width; ++j) {
+      column[j] = load_column(b + j * lane_count, leading_dim, j == width - 1 ? last : lane_count);
+    }
     for (int r = 0; r < rows; ++r) {
-      const Vectorized<S> x(row[r][k]);
-      for (int j = 0; j < width; ++j) tile.at[r][j] = at::vec::fmadd(x, column[j], tile.at[r][j]);
+      const auto x = F::broadcast(row[r] + k);
+      for (int j = 0; j < width; ++j) tile.at[r][j] = F::add_product(x, column[j], tile.at[r][j]);
     }
   }
 }
