@@ -1,7 +1,6 @@
 // fourfold.Compiled for Python: a compiled function's two graphs under one node of autograd, in place of AOTAutograd's own
 // wrappers, which take longer than small work does. For graphs without mutation, aliasing, subclasses or randomness.
 #include <Python.h>
-#include <structmember.h>
 
 #include <fourfold/autograd.h>
 #include <torch/csrc/Exceptions.h>
@@ -13,6 +12,7 @@
 
 #include "graph.h"
 #include "values.h"
+#include "vectorcall_type.h"
 
 namespace fourfold::bindings {
 namespace {
@@ -244,20 +244,10 @@ void dealloc(PyObject* made) {
   Py_DECREF(type);
 }
 
-PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
-    {Py_tp_init, reinterpret_cast<void*>(init)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_members, members},
-    {Py_tp_doc, const_cast<char*>("A compiled function, and its gradient.")},
-    {0, nullptr}};
-PyType_Spec spec = {"fourfold.Compiled", sizeof(Compiled), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-
 }  // namespace
 
-PyObject* make_compiled_type() { return PyType_FromSpec(&spec); }
+PyObject* make_compiled_type() {
+  return make_vectorcall_type<Compiled>("fourfold.Compiled", "A compiled function, and its gradient.", init, dealloc);
+}
 
 }  // namespace fourfold::bindings

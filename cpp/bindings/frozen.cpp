@@ -1,6 +1,5 @@
 // A frozen module's calls without gradient. Of a step of batch 1, Python's share is several times the kernel's.
 #include <Python.h>
-#include <structmember.h>
 
 #include <ATen/Functions.h>
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -22,6 +21,7 @@
 
 #include "program.h"
 #include "values.h"
+#include "vectorcall_type.h"
 
 namespace fourfold::bindings {
 namespace {
@@ -377,19 +377,10 @@ void dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
-PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Frozen, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
-    {Py_tp_init, reinterpret_cast<void*>(init)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_members, members},
-    {0, nullptr}};
-PyType_Spec spec = {"fourfold.Frozen", sizeof(Frozen), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-
 }  // namespace
 
-PyObject* make_frozen_type() { return PyType_FromSpec(&spec); }
+PyObject* make_frozen_type() {
+  return make_vectorcall_type<Frozen>("fourfold.Frozen", "A frozen module's calls.", init, dealloc);
+}
 
 }  // namespace fourfold::bindings

@@ -1,6 +1,5 @@
 #include "graph.h"
 
-#include <structmember.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -8,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "values.h"
+#include "vectorcall_type.h"
 
 namespace fourfold::bindings {
 
@@ -98,22 +98,11 @@ void dealloc(PyObject* made) {
   Py_DECREF(type);
 }
 
-PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Graph, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
-    {Py_tp_init, reinterpret_cast<void*>(init)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_members, members},
-    {Py_tp_doc, const_cast<char*>("A compiled graph: a function, and its steps where these need no Python.")},
-    {0, nullptr}};
-PyType_Spec spec = {"fourfold.Graph", sizeof(Graph), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-
 }  // namespace
 
 PyObject* make_graph_type() {
-  PyObject* type = PyType_FromSpec(&spec);
+  PyObject* type = make_vectorcall_type<Graph>(
+      "fourfold.Graph", "A compiled graph: a function, and its steps where these need no Python.", init, dealloc);
   graph_type = reinterpret_cast<PyTypeObject*>(type);
   // What AOTAutograd asks for before it hands over its arguments in a list, which the callee empties.
   if (type != nullptr && PyObject_SetAttrString(type, "_boxed_call", Py_True) != 0) return nullptr;

@@ -1,7 +1,6 @@
 #define PY_SSIZE_T_CLEAN  // lengths as Py_ssize_t, which Python's header wants to be told
 #include "program.h"
 
-#include <structmember.h>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
@@ -14,6 +13,7 @@
 #include <string>
 
 #include "values.h"
+#include "vectorcall_type.h"
 
 namespace fourfold::bindings {
 namespace {
@@ -178,23 +178,12 @@ PyMethodDef methods[] = {
     {"source", source, METH_O, "source(name): the program as C++, whose stages' functions are an array of that name."},
     {"use", use, METH_O, "use(address): from now on computes by these functions, given by the array's address."},
     {nullptr, nullptr, 0, nullptr}};
-PyMemberDef members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
-    {Py_tp_init, reinterpret_cast<void*>(init)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_members, members},
-    {Py_tp_methods, methods},
-    {Py_tp_doc, const_cast<char*>("A pointwise program: called with its inputs, gives its outputs.")},
-    {0, nullptr}};
-PyType_Spec spec = {"fourfold.Program", sizeof(Program), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
 
 }  // namespace
 
 PyObject* make_program_type() {
-  PyObject* type = PyType_FromSpec(&spec);
+  PyObject* type = make_vectorcall_type<Program>(
+      "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init, dealloc, methods);
   program_type = reinterpret_cast<PyTypeObject*>(type);
   return type;
 }

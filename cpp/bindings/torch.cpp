@@ -1,7 +1,6 @@
 // What needs torch's own C++ API, and is therefore compiled for each minor version of torch: the operators' gradients, and
 // the shortest road from Python to an operator.
 #include <Python.h>
-#include <structmember.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <fourfold/autograd.h>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "program.h"
+#include "vectorcall_type.h"
 
 namespace {
 
@@ -231,23 +231,15 @@ PyObject* enable_gradients(PyObject*, PyObject*) try {
   return nullptr;
 }
 
-PyMemberDef call_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Call, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
-// Made once for each operator, and for good: nothing is freed.
-PyType_Slot call_slots[] = {
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
-    {Py_tp_init, reinterpret_cast<void*>(make_call)},
-    {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-    {Py_tp_members, call_members},
-    {0, nullptr}};
-PyType_Spec call_spec = {
-    "fourfold.Call", sizeof(Call), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, call_slots};
 
 int fill(PyObject* module) {
   const auto add = [module](const char* name, PyObject* type) {
     return type == nullptr ? -1 : PyModule_AddObject(module, name, type);
   };
-  const int failed = add("Call", PyType_FromSpec(&call_spec));
+  // Made once for each operator, and for good: nothing is freed.
+  PyObject* const type = fourfold::bindings::make_vectorcall_type<Call>(
+      "fourfold.Call", "An operator's calls.", make_call, nullptr);
+  const int failed = add("Call", type);
   if (failed != 0 || add("Program", fourfold::bindings::make_program_type()) != 0) return -1;
   if (add("Graph", fourfold::bindings::make_graph_type()) != 0) return -1;
   if (add("Compiled", fourfold::bindings::make_compiled_type()) != 0) return -1;
