@@ -65,7 +65,8 @@ std::string look_for_copies() {
     registered = true;
     return "";
   }
-  const std::string own = place_of(&registered).dli_fname;
+  const Dl_info place = place_of(&registered);
+  const std::string own = place.dli_fname == nullptr ? "this library" : place.dli_fname;
   std::string said = "fourfold: expected one libfourfold in a process, but " + own + " was loaded after " + other +
                      ", whose operators stay in use; link the program with the libfourfold of the Python package that it "
                      "imports (python -m fourfold --cmake-dir), and keep one of the two files";

@@ -265,6 +265,10 @@ def _torch_cases(op: str) -> list[Case]:
         case("reset", 7, 4, 3, 18, reset=True, every_road=True),
         case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True),
         case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
+        # So few rows that the CPU reads the weights in place, backwards too.
+        case("few-reset", 3, 2, 3, 18, reset=True),
+        case("few-reverse", 3, 2, 3, 18, reverse=True),
+        case("few-packed-reset", 3, 3, 5, 18, sizes=[3, 2, 1], reset=True, reverse=True),
         case("row-tiles", 3, 37, 5, 40),
         case("deep", 3, 2, 5, 136),
         case("vendor", 2, 512, 8, 224, reset=True),
@@ -337,6 +341,8 @@ CASES = [
     Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_road=True),
     Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True))),
     Case("lltm", "packed-reset", _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True)),
+    Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
+    Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
     Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
     Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU takes at once

@@ -101,6 +101,15 @@ def test_the_gradient_of_smooth_l1_loss_at_special_values(reduction: str, dynami
     assert_same(results_of(compiled(loss, dynamic=dynamic), (x, y)), results_of(loss, (x, y)))
 
 
+def test_the_gradient_of_smooth_l1_loss_without_a_square_part() -> None:
+    x, y = torch.tensor([1.0, 2.0, -3.0], requires_grad=True), torch.ones(3)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.smooth_l1_loss(x, y, 0, 0.0)
+
+    assert_same(results_of(compiled(loss), (x, y)), results_of(loss, (x, y)))
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("dtypes", list(itertools.product((torch.float32, torch.float64, torch.bfloat16), repeat=2)))
 @pytest.mark.filterwarnings("ignore:Using a target size")

@@ -260,8 +260,8 @@ def test_a_backward_without_gradients_is_refused(build: Path) -> None:
     lines = run(build / PROGRAMS[0], "forget").splitlines()[:-1]
     operators = ("softshrink", "axpby", "mlp", "mlp_layers", "lltm_cell", "lltm", "lstm", "gru")
     said = (
-        ": expected gradients to be enabled before the call that this backward is of; include fourfold/autograd.h in "
-        "one file, and call fourfold::enable_gradients() once, first"
+        ": expected gradients to be enabled before the forward call; include fourfold/autograd.h in one file and call "
+        "fourfold::enable_gradients() once, before any operator"
     )
     assert lines == [*(name + said for name in operators), "0", "6"]
 

@@ -36,6 +36,23 @@ def test_around_the_changes_of_path(name: str, input_size: int, dtype: torch.dty
             assert not value.any() or error(got[key], value) < allowed, (key, time, batch)
 
 
+@pytest.mark.parametrize("rows", [32, 33, 64, 65])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_around_the_changes_of_path_of_large_weights(name: str, rows: int) -> None:
+    """Beyond a core's own cache, of 2 MB or less on most processors, more rows are few."""
+    torch.manual_seed(0)
+    plain = getattr(nn, name)(40, 640).double()
+    ours = getattr(fourfold.nn, name)(40, 640)
+    ours.load_state_dict(plain.state_dict())
+    x, allowed = torch.randn(1, rows, 40), 8 * torch.finfo(torch.float32).eps
+    plain.load_state_dict({key: value.float().double() for key, value in plain.state_dict().items()})
+    with torch.no_grad():
+        assert error(ours(x)[0].double(), plain(x.double())[0]) < allowed
+    got, wanted = of_parameters(ours, x), of_parameters(plain, x.double())
+    for key, value in wanted.items():
+        assert not value.any() or error(got[key], value) < allowed, key
+
+
 @pytest.mark.parametrize("rows", [1, 8, 9, 15, 16, 40])
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=case_id)
 def test_a_perceptron_around_the_changes_of_path(rows: int, dtype: torch.dtype) -> None:

@@ -124,12 +124,15 @@ def test_fake_tensors_are_counted() -> None:
 
 @pytest.mark.parametrize("first", ["fourfold", "torch.utils.flop_counter"])
 def test_whichever_is_imported_first(first: str) -> None:
+    """Reloads register nothing anew."""
     code = f"""
-import sys, torch, {first}
+import importlib, sys, torch, {first}
 if {first!r} == "fourfold":
     assert "torch.utils.flop_counter" not in sys.modules
 import fourfold
+importlib.reload(fourfold)
 from torch.utils.flop_counter import FlopCounterMode
+importlib.reload(fourfold)
 with FlopCounterMode(display=False) as counter:
     fourfold.nn.MLP(3, 4, 5)(torch.ones(2, 3))
 assert counter.get_total_flops() == 2 * 2 * (3 * 4 + 4 * 5), counter.get_total_flops()

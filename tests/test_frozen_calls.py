@@ -64,6 +64,18 @@ def expect_the_same(module: nn.Module, x: Tensor, hx: Any, *reset: Tensor) -> No
             assert not a.requires_grad and a.is_inference() == b.is_inference()
 
 
+def test_a_step_before_the_freezing_is_none_of_its() -> None:
+    earlier = fourfold.freeze(fourfold.nn.GRU(5, 18))
+    weight = nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    torch.optim.SGD([weight], 0.1).step()
+    layer, x = fourfold.freeze(fourfold.nn.GRU(5, 18)), torch.zeros(1, 1, 5)
+    with torch.no_grad():
+        assert in_cpp(layer, x) and not in_cpp(earlier, x)
+        earlier(x)  # compares its weights
+        assert in_cpp(earlier, x)
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_give_the_same_bits(name: str, options: dict) -> None:

@@ -103,14 +103,14 @@ def test_a_torch_without_gradients_is_one_warning_at_the_import():
     done = run_python(ANOTHER_TORCH)
     assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0]\n"), done.stderr
     assert re.fullmatch(
-        r"<string>:4: UserWarning: fourfold's gradients and calls are slower, in Python \(this build of fourfold has "
-        r"none compiled for torch 2\.99\); install a torch that it was built for "
+        r"<string>:4: UserWarning: fourfold runs gradients and calls in Python \(this build of fourfold has none "
+        r"compiled for torch 2\.99\), which is slower; install a torch that it was built for "
         rf"\((2\.\d+, )*{re.escape(mine)}(, 2\.\d+)*\), "
         r"or build fourfold for this torch, in its source tree: pip install --no-build-isolation \.",
         done.stderr.strip(),
     )
     for options, environment in (
-        (("-W", "ignore:fourfold's gradients"), {}),
+        (("-W", "ignore:fourfold runs gradients"), {}),
         ((), {"PYTHONWARNINGS": "ignore::UserWarning"}),
         (("-W", "error"), {"FOURFOLD_GRADIENTS": "python"}),  # chosen
     ):

@@ -115,6 +115,16 @@ def test_a_forward_that_a_subclass_gets_later_is_called() -> None:
     assert layer(x) == "theirs"
 
 
+def test_a_forward_that_a_container_gets_later_is_called() -> None:
+    class Head(nn.Sequential):
+        pass
+
+    head, x = Head(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4)
+    assert fourfold.optimize(head).changed and operators_of(lambda: head(x))
+    Head.forward = lambda self, x: "theirs"
+    assert head(x) == "theirs"
+
+
 class Registered(nn.LSTM):
     seen: list[type] = []
 

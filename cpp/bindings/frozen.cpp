@@ -30,6 +30,17 @@ using at::Tensor;
 using c10::DispatchKey;
 using torch::jit::Stack;
 
+// A dict's item, or null: held, since without a GIL another thread may take it out.
+pybind11::object item_of(PyObject* dict, PyObject* key) {
+#if PY_VERSION_HEX >= 0x030d0000
+  PyObject* item = nullptr;
+  PyDict_GetItemRef(dict, key, &item);
+  return pybind11::reinterpret_steal<pybind11::object>(item);
+#else
+  return pybind11::reinterpret_borrow<pybind11::object>(PyDict_GetItemWithError(dict, key));
+#endif
+}
+
 // A parameter, or a bias that a module lacks, and what was read of it before it was packed.
 struct Parameter {
   pybind11::object name;
@@ -41,7 +52,7 @@ struct Parameter {
   c10::IValue value() const { return tensor == nullptr ? c10::IValue() : THPVariable_Unpack(object.ptr()); }
 
   bool is_in(PyObject* parameters) const {
-    if (PyDict_GetItemWithError(parameters, name.ptr()) != object.ptr()) return false;
+    if (item_of(parameters, name.ptr()).ptr() != object.ptr()) return false;
     if (tensor == nullptr) return true;
     c10::TensorImpl* const now = THPVariable_Unpack(object.ptr()).unsafeGetTensorImpl();
     return now == tensor && now->data() == data && !now->is_inference() &&
@@ -85,10 +96,11 @@ struct Calls {
   // Whether the module's __dict__ holds what it held when its weights were packed.
   bool is_as_it_was(PyObject* module) const {
     for (const auto& [name, value] : attributes) {
-      if (PyDict_GetItemWithError(module, name.ptr()) != value.ptr()) return false;
+      if (item_of(module, name.ptr()).ptr() != value.ptr()) return false;
     }
     static PyObject* const key = PyUnicode_InternFromString("_parameters");
-    PyObject* const parameters = PyDict_GetItemWithError(module, key);
+    const auto held = item_of(module, key);
+    PyObject* const parameters = held.ptr();
     if (parameters == nullptr || !PyDict_CheckExact(parameters)) return false;
     for (const Layer& layer : layers) {
       for (const Parameter& parameter : layer.parameters) {

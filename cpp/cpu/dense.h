@@ -17,9 +17,10 @@ inline bool fuses_layer(int64_t rows, int64_t input_size, int64_t output_size) {
 }
 
 // The fused backward runs on one thread, so up to this many multiply-adds a product; and it adds up pieces of the batch
-// in order, so up to as many rows as lose no digits that way (kernels/long_sums.h). `weights` are those of all layers.
+// in order, so up to as many rows as lose no digits that way (kernels/long_sums.h). It packs the weights, all layers'
+// `weights`, which for a single row pays only while they are few.
 inline bool fuses_backward_of(int64_t rows, int64_t weights) {
-  return rows <= 1 << 12 && rows * weights <= 1 << 21;
+  return rows <= 1 << 12 && rows * weights <= 1 << 21 && (rows > 1 || weights <= 1 << 17);
 }
 
 }  // namespace fourfold::cpu

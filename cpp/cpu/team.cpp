@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some microseconds: as long as members that run are apart at the end of a step. To yield costs little where nobody else
-// wants the core; where somebody does, each microsecond more is one that the member waited for may not run.
+// Some microseconds, by which members typically finish a step apart. Yielding is cheap on an idle core; on a busy one,
+// spinning longer delays the very member that is waited for.
 constexpr int spins = 200;
 
 void pause() {

@@ -52,4 +52,4 @@ def enable_gradients() -> None:
         if versions := [version for version in _versions() if version != VERSION]:
             mend = f"install a torch that it was built for ({', '.join(versions)}), or {mend}"
         # At the line that imports fourfold.
-        warnings.warn(f"fourfold's gradients and calls are slower, in {road}; {mend}", stacklevel=3)
+        warnings.warn(f"fourfold runs gradients and calls in {road}, which is slower; {mend}", stacklevel=3)

@@ -73,6 +73,12 @@ class _Steps:
     def note(self, *_: Any) -> None:
         self.marked = True
 
+    def count(self) -> int:
+        if self.marked:
+            self.marked = False
+            self.seen += 1
+        return self.seen
+
 
 _steps = _Steps()
 _watch_steps = functools.cache(lambda: register_optimizer_step_post_hook(_steps.note))
@@ -123,7 +129,7 @@ def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
             f"freeze: expected a model with recurrent layers of fourfold.nn, but {type(model).__name__} has none; "
             "fourfold.optimize puts them in the place of torch.nn's"
         )
-    steps = _steps.seen  # before the copies are made, as their marks are
+    steps = _steps.count()  # before the copies are made, as their marks are
     made = {module: _Frozen(module, copies, steps) for module in layers if (copies := _copies_of(module))}
     if not made:
         device = next(layers[0].parameters()).device
@@ -220,10 +226,7 @@ def prepacked_weights(
         for copy, given in zip(kept.copies, parameters, strict=True):
             if not _is_as_packed(copy, given):
                 _refuse(module, copy, given)
-    if _steps.marked:
-        _steps.marked = False
-        _steps.seen += 1
-    seen = _steps.seen  # before the weights are compared: another thread may see a step meanwhile
+    seen = _steps.count()  # before the weights are compared: another thread may see a step meanwhile
     if kept.steps != seen:
         for copy in kept.copies:
             if not torch.equal(copy.prepacked, _prepack(module, copy.parameters)):
@@ -257,7 +260,9 @@ def _why_not_plain(module: nn.Module, name: str, parameter: Tensor) -> str | Non
         return "is computed in each call"
     if type(parameter) not in (Tensor, nn.Parameter):
         return f"is a {type(parameter).__name__}"
-    return "was made in inference mode, where torch counts no writes" if parameter.is_inference() else None
+    if parameter.is_inference():
+        return "was made in inference mode, where torch counts no writes (clone it outside that mode)"
+    return None
 
 
 def _run_of(module: Any, copies: list[_Copy]) -> Callable[..., Any] | None:

@@ -1,6 +1,6 @@
 // exp, expm1, exp2 and the logistic function for a vector, right for every argument: subnormal results are rounded, not
-// flushed, and signed zeros, infinities and NaN are C's. math.h has others for the cells of recurrent layers. No argument
-// makes a product, a quotient or a conversion whose operand or result is subnormal.
+// flushed, and signed zeros, infinities and NaN are C's. math.h has others for the cells of recurrent layers. In float no
+// argument makes a product, a quotient or a conversion whose operand or result is subnormal.
 //
 // float: expm1 by math.h's reduction and polynomial. The others by x = n ln2 + r, n a multiple of 1/8 and |r| <= ln2 / 16:
 // 2^n from a table of eight numbers, exp(r) by a minimax polynomial (coefficients rounded one by one, relative error

@@ -116,13 +116,16 @@ FOURFOLD_FN void store_lanes(c10::BFloat16* to, const Vectorized<float>& v, int6
   _mm256_mask_storeu_epi16(to, first_lanes(count), rounded);
 }
 
-// The factors of two rows' values, taken together: (low[lane], high[lane]).
-FOURFOLD_FN void store_pairs(Bfloat16Pair* to, const c10::BFloat16* low, const c10::BFloat16* high, int64_t count) {
+// The factors of two rows' values, taken together: (low[lane], high[lane]), or (low[lane], 0) where high is null.
+FOURFOLD_FN __m512i pairs_of(const c10::BFloat16* low, const c10::BFloat16* high, int64_t count) {
   const __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), low));
-  const __m512i second =
-      high == nullptr ? _mm512_setzero_si512()
-                      : _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), high)), 16);
-  _mm512_storeu_si512(to, _mm512_or_si512(first, second));
+  if (high == nullptr) return first;
+  const __m512i second = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), high));
+  return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+}
+
+FOURFOLD_FN void store_pairs(Bfloat16Pair* to, const c10::BFloat16* low, const c10::BFloat16* high, int64_t count) {
+  _mm512_storeu_si512(to, pairs_of(low, high, count));
 }
 #endif
 

@@ -385,7 +385,7 @@ void run_backward(const RecurrentBackward& job) {
       0, row_bytes, work);
   // Where a sum's pieces begin decides its bits, which any number of threads that share the units out has in common.
   if (!plan.by_rows) plan.chunk_steps = steps_within(layer, held_bytes, row_bytes);
-  // The weights' sums are read and written once a chunk: enough rows that this costs little.
+  // The weights' sums are read and written once a chunk: enough rows that this costs little, and rounded_ has a single one.
   const int64_t steps = divide_up(piece_rows, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
   Backward<Cell, E, PackedColumns<E>>(job, plan).run();

@@ -69,10 +69,7 @@ FOURFOLD_FN Vectorized<S> load_column(const S* from, int64_t, int64_t count) {
 
 #if defined(__AVX512BF16__)
 FOURFOLD_FN __m512bh load_column(const c10::BFloat16* from, int64_t leading_dim, int64_t count) {
-  const __mmask16 mask = first_lanes(count);
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from + leading_dim));
-  return reinterpret_cast<__m512bh>(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  return reinterpret_cast<__m512bh>(pairs_of(from, from + leading_dim, count));
 }
 #endif
 

@@ -51,8 +51,8 @@ bool recording(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
 }
 
-// What a call gives: of one whose operator has no gradient yet, torch's engine would leave the gradients undefined, so a
-// backward through it throws.
+// Makes a backward through these outputs throw where the operator has no gradient yet: torch's engine would leave the
+// gradients undefined.
 template <typename Signature, typename... Outputs>
 void expect_gradients(const c10::TypedOperatorHandle<Signature>& op, bool recorded, const Outputs&... outputs) {
   using c10::DispatchKey;
@@ -62,8 +62,8 @@ void expect_gradients(const c10::TypedOperatorHandle<Signature>& op, bool record
   }
   const auto refuse = [name = op.operator_name().name](const Tensor&) {
     throw std::runtime_error(name.substr(name.rfind(':') + 1) +
-                             ": expected gradients to be enabled before the call that this backward is of; include "
-                             "fourfold/autograd.h in one file, and call fourfold::enable_gradients() once, first");
+                             ": expected gradients to be enabled before the forward call; include fourfold/autograd.h in "
+                             "one file and call fourfold::enable_gradients() once, before any operator");
   };
   const auto watch = [&refuse](const Tensor& output) {
     if (!output.is_floating_point()) return;

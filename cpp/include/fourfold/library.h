@@ -19,9 +19,8 @@ extern "C" {
 // symbol of a library may lose it at link time (--as-needed), so whoever links libfourfold calls this.
 FOURFOLD_EXPORT int fourfold_abi_version();
 
-// Of two copies of libfourfold in a process the first has its operators registered; a second registers none and computes
-// nothing, and this says so in a sentence that names both files. Static storage; null in the first. Whoever links
-// libfourfold asks.
+// Null in the first copy of libfourfold that a process loads. A second copy registers nothing, and this returns an error
+// that names both files (static storage). Callers that link libfourfold check it.
 FOURFOLD_EXPORT const char* fourfold_other_copy_error();
 
 // Whether this copy has begun to register its operators. One copy asks another, while it is loaded.

@@ -28,7 +28,7 @@ for _ours in _CLASSES.values():  # what a pickle says
 
 
 class _Derived(type):
-    """Of a class that stands for a user's: no module has it by its name, so a pickle says what it is made of."""
+    """Metaclass of generated classes: they have no importable name, so pickle stores how to make them."""
 
 
 def fused_class(kind: type[nn.Module]) -> type[Fused]:
@@ -185,7 +185,7 @@ def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str 
         keys, children = [key for key, _ in leaves], [child for _, child in leaves]
 
         def is_inside(begin: int, end: int) -> bool:
-            """Whether a Sequential in this one has all of it, which tells of it itself."""
+            """Whether a Sequential in this one has all of it, and reports it itself."""
             first, last = keys[begin].split("."), keys[end - 1].split(".")
             return len(first) > 1 and first[0] == last[0]
 

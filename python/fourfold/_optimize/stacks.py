@@ -41,8 +41,8 @@ class Stack(NamedTuple):
 
 
 def leaves_of(module: nn.Module, path: str = "") -> list[tuple[str, nn.Module]]:
-    """A Sequential's children with their names, and in the place of a Sequential in it that one's own, unless somebody
-    would see that it is not called."""
+    """A Sequential's children by name, with nested Sequentials flattened, unless a hook or a forward of their own would
+    be skipped."""
     leaves = []
     for name, child in module._modules.items():
         if isinstance(child, nn.Sequential) and not _is_seen(child):
@@ -148,9 +148,10 @@ class FusedSequential(Fused, nn.Sequential):
             or is_followed()
             or sees_nodes(self)
             or nn.functional.linear is not _linear
+            or not runs_torchs_forward(self.former)
         )
         if layer_by_layer:
-            return self.torchs.forward(self, input)
+            return self.former.forward(self, input)
         children = list(self._modules.values())
         if not _LEAVES.issuperset(map(type, children)):
             children = [child for _, child in leaves_of(self)]

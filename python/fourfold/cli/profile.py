@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     with as_python_has_it(name, arguments, options.module):
         try:
             prof = profile(with_stack=options.with_stack, nvtx=nvtx)
-            prof._end_first = "python -m fourfold profile runs one; run this by python, or without its own profile"
+            prof._end_first = "python -m fourfold profile runs one; run the script by itself, or remove its own profile"
             prof.__enter__()
         except (RuntimeError, ValueError) as refused:
             raise UsageError(str(refused)) from refused

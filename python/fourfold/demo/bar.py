@@ -26,7 +26,7 @@ class Bar(Silent):
 
 @contextmanager
 def progress(steps: int) -> Iterator[Silent]:
-    """Is told of steps that are done, and prints lines; the bar is gone at the end."""
+    """Counts finished steps and prints lines; removes the bar at the end."""
     if not sys.stderr.isatty() or find_spec("tqdm") is None:
         yield Silent()
         return

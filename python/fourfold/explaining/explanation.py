@@ -138,7 +138,7 @@ class Explanation:
         return as_text(self)
 
     def summary(self) -> str:
-        """In at most 40 lines, however large the function is."""
+        """In at most 40 lines, and about ten more with times, however large the function is."""
         from fourfold.explaining.text import summary
 
         return summary(self)

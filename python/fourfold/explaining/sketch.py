@@ -23,7 +23,7 @@ class Item:
 
     kind: str
     lines: list[str]
-    more: str  # what a pointer that rests on it is told
+    more: str  # the tooltip
     group: int | None = None
 
     @property

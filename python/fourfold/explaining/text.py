@@ -89,8 +89,8 @@ def overview_rows(explanation: Explanation) -> list[tuple[str, ...]]:
         together: dict[str, list[Half]] = {}
         for half in (half for one in graphs for half in one.halves):
             together.setdefault(half.name, []).append(half)
-        named = [(f"{name} of {plural(len(halves), 'graph')}", halves) for name, halves in together.items()]
-    rows = [("", "operators", "fused", "programs", "left to torch", "bytes before", "after", "")]
+        named = [(f"{name}, {plural(len(halves), 'graph')}", halves) for name, halves in together.items()]
+    rows = [("", "operators", "fused", "programs", "torch", "bytes before", "after", "")]
     for name, halves in named:
         counts = [sum(one.operators for one in halves), sum(one.fused for one in halves)]
         counts += [sum(len(one.programs) for one in halves), sum(one.count for half in halves for one in half.outside)]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -117,25 +118,33 @@ def _given(schema: Schema, args: Sequence[Any], kwargs: dict[str, Any]) -> Simpl
 def _register(counter: ModuleType) -> None:
     for name in FORWARD:
         for which, formula in ((name, _forward), (f"{name}_backward", _backward)):
-            of_tensors = counter.register_flop_formula(getattr(torch.ops.fourfold, which), get_raw=True)
-            of_tensors(partial(formula, schema_of(which), name))
+            operator = getattr(torch.ops.fourfold, which)
+            if operator not in counter.flop_registry:  # importlib.reload asks again
+                of_tensors = counter.register_flop_formula(operator, get_raw=True)
+                of_tensors(partial(formula, schema_of(which), name))
 
 
 class _WhenImported:
     """A finder of modules that registers the formulas with torch's counter when somebody imports it: on a machine with
     Triton that import takes tenths of a second."""
 
+    _is_asking = False
+
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != COUNTER:
+        if name != COUNTER or self._is_asking:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, found), None)
+        self._is_asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._is_asking = False
         if spec is not None:
             execute = spec.loader.exec_module
 
             def then_register(module: ModuleType) -> None:
                 execute(module)
                 _register(module)
+                sys.meta_path.remove(self)
 
             spec.loader.exec_module = then_register
         return spec
@@ -144,5 +153,5 @@ class _WhenImported:
 def enable() -> None:
     if COUNTER in sys.modules:
         _register(sys.modules[COUNTER])
-    else:
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())

@@ -60,7 +60,7 @@ class profile:
     another profile that the block begins, by torch.profiler: torch runs one at a time, and this one then has no rows.
     """
 
-    _end_first = "one is; end its block first"  # what another is told that would begin while this one runs
+    _end_first = "one is; end its block first"  # the reason in the error that a second profile raises
 
     def __init__(self, *, with_stack: bool = False, nvtx: bool | None = None):
         if nvtx is None:
@@ -87,8 +87,8 @@ class profile:
             raise RuntimeError(f"profile: expected a GPU of NVIDIA or AMD for nvtx=True, but {sees}")
         with _lock:
             if _running is not None or torch.autograd._profiler_enabled():
-                told = (_running or profile)._end_first
-                raise RuntimeError(f"profile: expected no other profile to be running, but {told}")
+                reason = (_running or profile)._end_first
+                raise RuntimeError(f"profile: expected no other profile to be running, but {reason}")
             _running = self
         with contextlib.ExitStack() as started:  # what was started is stopped where the next can't be
             started.callback(_end)

@@ -135,7 +135,7 @@ def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: 
     apart = x - target
     scaled = grad / apart.numel() if reduction == 1 else grad
     inside = scaled * apart / beta
-    return torch.where(apart < -beta, -scaled, torch.where(apart > beta, scaled, inside))
+    return torch.where(apart <= -beta, -scaled, torch.where(apart >= beta, scaled, inside))
 
 
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
