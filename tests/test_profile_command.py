@@ -188,7 +188,7 @@ def test_a_script_that_profiles_itself_with_fourfold_is_told(folder: Path) -> No
     assert done.returncode == 1
     assert done.stderr.endswith(
         "RuntimeError: profile: expected no other profile to be running, but python -m fourfold profile runs one; run "
-        "this by python, or without its own profile\n"
+        "the script by itself, or remove its own profile\n"
     )
 
 
