@@ -1,0 +1,124 @@
+"""Constant folding and algebraic simplification: the same bits, from less work. Rules read and give IR values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDED
+
+Value = Any  # fourfold.compiler.ir's, which imports this module; its operators write operations
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
+
+# Of constants, in Python's own arithmetic, which is float64's: rounding it to float32 gives float32's own result.
+EXACT = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "abs": abs,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def folded(program: Any, op: str, operands: tuple[Value, ...]) -> Value | None:
+    """What the operation is equal to, or None where it has to be computed."""
+    if op in REDUCTIONS:
+        return None
+    if all(value.is_constant for value in operands):
+        found = of_constants(program, op, operands)
+        if found is not None:
+            return found
+    rule = RULES.get(op)
+    return rule(*operands) if rule else None
+
+
+def of_constants(program: Any, op: str, operands: tuple[Value, ...]) -> Value | None:
+    numbers = [value.attribute for value in operands]
+    type = operands[-1].type
+    if op == "div" and type in FLOATING and numbers[1] != 0:
+        return program.constant(type, numbers[0] / numbers[1])
+    if op == "sqrt" and numbers[0] >= 0:
+        return program.constant(type, math.sqrt(numbers[0]))
+    if op not in EXACT or type == BOOLEAN and op not in COMPARISONS:
+        return None
+    return program.constant(BOOLEAN if op in COMPARISONS else type, EXACT[op](*numbers))
+
+
+def is_number(value: Value, number: float) -> bool:
+    return value.is_constant and value.type != BOOLEAN and value.attribute == number
+
+
+def multiply(a: Value, b: Value) -> Value | None:
+    return b if is_number(a, 1) else a if is_number(b, 1) else None
+
+
+def add(a: Value, b: Value) -> Value | None:
+    if a.type not in INTEGERS:  # -0.0 + 0 is 0
+        return None
+    return b if is_number(a, 0) else a if is_number(b, 0) else None
+
+
+def subtract(a: Value, b: Value) -> Value | None:
+    return a if is_number(b, 0) and not math.copysign(1, b.attribute) < 0 else None
+
+
+def divide(a: Value, b: Value) -> Value | None:
+    if is_number(b, 1):
+        return a
+    # By a power of two is the same as times its reciprocal, to the bit.
+    if b.is_constant and b.attribute and math.isfinite(b.attribute) and abs(math.frexp(b.attribute)[0]) == 0.5:
+        reciprocal = 1 / b.attribute
+        if 1e-30 < abs(reciprocal) < 1e30:
+            return a * reciprocal
+    return None
+
+
+def power(a: Value, b: Value) -> Value | None:
+    return POWERS[b.attribute](a) if b.is_constant and b.attribute in POWERS else None
+
+
+POWERS = {
+    1: lambda a: a,
+    2: lambda a: a * a,
+    3: lambda a: a * a * a,
+    0.5: lambda a: a.program.apply("sqrt", a),
+    -0.5: lambda a: a.program.apply("rsqrt", a),
+    -1: lambda a: a.program.apply("reciprocal", a),
+    -2: lambda a: a.program.apply("reciprocal", a * a),
+}
+
+
+def choose(mask: Value, yes: Value, no: Value) -> Value | None:
+    if mask.is_constant:
+        return yes if mask.attribute else no
+    return yes if yes is no else None
+
+
+def inverse(op: str):
+    """Of an operation that undoes itself."""
+    return lambda a: a.operands[0] if a.op == op else None
+
+
+def idempotent(op: str):
+    return lambda a: a if a.op == op else None
+
+
+RULES = {
+    "mul": multiply,
+    "add": add,
+    "sub": subtract,
+    "div": divide,
+    "pow": power,
+    "neg": inverse("neg"),
+    "bitwise_not": inverse("bitwise_not"),
+    "where": choose,
+    **{op: idempotent(op) for op in (*NARROW.values(), *ROUNDED.values(), "abs", "floor", "trunc")},
+}

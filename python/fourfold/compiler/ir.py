@@ -1,0 +1,295 @@
+"""The compiler's intermediate representation: a program's values, hash-consed and folded as they are written.
+
+``x * (x + 3)`` on values writes the two operations. cpp/program/parse.cpp has the grammar of a program's text,
+cpp/program/operations.h the operations and the types that they take."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fourfold.compiler import folding
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT32, INTEGERS, KINDS, TYPES
+
+COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
+GIVEN = ("input", "number")  # what a call provides
+
+Dims = tuple[tuple[int, ...], ...]  # of each dimension, the axes that it runs along
+Number = bool | int | float
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """One line of a program. Two that compute the same are the same object."""
+
+    program: Program
+    op: str  # an operation's name, or input, number, constant, columns
+    type: str
+    operands: tuple[Value, ...] = ()
+    attribute: object = None  # a constant's value; an input's index
+
+    @property
+    def is_constant(self) -> bool:
+        return self.op == "constant"
+
+    def __add__(self, other: Value | Number) -> Value:
+        return self.program.apply("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return self.program.apply("add", other, self)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return self.program.apply("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return self.program.apply("sub", other, self)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return self.program.apply("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return self.program.apply("mul", other, self)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self.program.apply("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self.program.apply("div", other, self)
+
+    def __pow__(self, other: Value | Number) -> Value:
+        return self.program.apply("pow", self, other)
+
+    def __rpow__(self, other: Number) -> Value:
+        return self.program.apply("pow", other, self)
+
+    def __neg__(self) -> Value:
+        return self.program.apply("neg", self)
+
+    def __abs__(self) -> Value:
+        return self.program.apply("abs", self)
+
+    def __invert__(self) -> Value:
+        return self.program.apply("bitwise_not", self)
+
+    def __and__(self, other: Value | Number) -> Value:
+        return self.program.apply("bitwise_and", self, other)
+
+    def __or__(self, other: Value | Number) -> Value:
+        return self.program.apply("bitwise_or", self, other)
+
+    def __xor__(self, other: Value | Number) -> Value:
+        return self.program.apply("bitwise_xor", self, other)
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return self.program.apply("lt", self, other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return self.program.apply("le", self, other)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return self.program.apply("gt", self, other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return self.program.apply("ge", self, other)
+
+    # Not ==, by which Python finds a value in a list or a dictionary.
+
+    def eq(self, other: Value | Number) -> Value:
+        return self.program.apply("eq", self, other)
+
+    def ne(self, other: Value | Number) -> Value:
+        return self.program.apply("ne", self, other)
+
+    def to(self, type: str) -> Value:
+        return self.program.cast(self, type)
+
+
+def operation(name: str) -> Callable[..., Value]:
+    """The operation as a function of values, of which one may be a number in others' place."""
+
+    def apply(*operands: Value | Number) -> Value:
+        program = next(value.program for value in operands if isinstance(value, Value))
+        return program.apply(name, *operands)
+
+    apply.__name__ = name
+    return apply
+
+
+where, minimum, maximum = operation("where"), operation("minimum"), operation("maximum")
+exp, log, log1p, expm1, sqrt, rsqrt = map(operation, ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt"))
+sin, tanh, sigmoid, erf = map(operation, ("sin", "tanh", "sigmoid", "erf"))
+amax, amin, floor, trunc, round_ = map(operation, ("amax", "amin", "floor", "trunc", "round"))
+sum_, prod, all_, any_ = map(operation, ("sum", "prod", "all", "any"))  # along the columns
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    name: str
+    kind: str
+    dims: Dims
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """join: the dimension along which the values, of these dims each, are concatenated; -1 of one value. column_sum:
+    whether it is summed over the rows."""
+
+    values: tuple[Value, ...]
+    kind: str
+    dims: Dims
+    order: tuple[int, ...]
+    join: int = -1
+    column_sum: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    name: str
+    size: str  # a number, or an input's dimension: x.0
+
+
+@dataclass(eq=False)
+class Program:
+    """Builds a program. Each value is written once: common subexpressions are shared, constants folded, and text()
+    leaves out dead code."""
+
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    axes: list[Axis] = field(default_factory=list)
+    outer: int | None = None  # how many of the axes number the rows; None where there are no rows
+    _known: dict[tuple, Value] = field(default_factory=dict)
+
+    def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:
+        # Zero and minus zero are equal, and so are True, 1 and 1.0.
+        key = (op, type, tuple(map(id, operands)), repr(attribute))
+        if key not in self._known:
+            self._known[key] = Value(self, op, type, operands, attribute)
+        return self._known[key]
+
+    def input(self, name: str, dtype: torch.dtype, dims: Dims) -> Value:
+        self.inputs.append(Input(name, KINDS[dtype], dims))
+        return self._value("input", TYPES[dtype], (), len(self.inputs) - 1)
+
+    def number(self, name: str, type: str) -> Value:
+        """A number that is given with each call."""
+        self.inputs.append(Input(name, "number", ()))
+        return self._value("number", type, (), len(self.inputs) - 1)
+
+    def constant(self, type: str, value: Number) -> Value:
+        if type == BOOLEAN:
+            return self._value("constant", type, (), bool(value))
+        if type in INTEGERS:
+            bits = 32 if type == INT32 else 64
+            wrapped = (int(value) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+            return self._value("constant", type, (), wrapped)
+        number = float(value)
+        return self._value("constant", type, (), single(number) if type == FLOAT32 else number)
+
+    def columns(self, type: str) -> Value:
+        """How many elements a reduction goes over."""
+        return self._value("columns", type)
+
+    def output(
+        self,
+        values: Sequence[Value],
+        dtype: torch.dtype,
+        dims: Dims,
+        order: Sequence[int],
+        join: int = -1,
+        column_sum: bool = False,
+    ) -> None:
+        self.outputs.append(Output(tuple(values), KINDS[dtype], dims, tuple(order), join, column_sum))
+
+    def cast(self, value: Value, type: str) -> Value:
+        if value.type == type:
+            return value
+        number = value.attribute
+        is_finite = not isinstance(number, float) or math.isfinite(number) and abs(number) < 2**31
+        if value.is_constant and (is_finite or type not in INTEGERS):  # else the processor's own answer
+            return self.constant(type, number != 0 if type == BOOLEAN else number)
+        return self._value(f"to_{type}", type, (value,))
+
+    def apply(self, op: str, *operands: Value | Number) -> Value:
+        """The value of an operation on values of one type, or one that is the same and cheaper. What is of another
+        type than the first value is cast; a number becomes a constant."""
+        given = operands[1:] if op == "where" else operands
+        type = next(value.type for value in given if isinstance(value, Value))
+        given = tuple(self.cast(v, type) if isinstance(v, Value) else self.constant(type, v) for v in given)
+        if op == "where":
+            given = (operands[0], *given)
+        found = folding.folded(self, op, given)
+        if found is not None:
+            return found
+        if op in COMMUTATIVE and given[0].is_constant:
+            given = given[::-1]
+        result = BOOLEAN if op in folding.COMPARISONS else type
+        if op.startswith("to_") and op[3:] in (BOOLEAN, *INTEGERS, *FLOATING):
+            result = op[3:]
+        return self._value(op, result, given)
+
+    def values(self) -> list[Value]:
+        """What the outputs need, each after its operands; inputs always."""
+        ordered: list[Value] = [v for v in self._known.values() if v.op in GIVEN]
+        seen = set(map(id, ordered))
+        for output in self.outputs:
+            stack = [(value, False) for value in reversed(output.values)]
+            while stack:
+                value, entered = stack.pop()
+                if entered:
+                    ordered.append(value)
+                elif id(value) not in seen:
+                    seen.add(id(value))
+                    stack.append((value, True))
+                    stack.extend((operand, False) for operand in reversed(value.operands))
+        return ordered
+
+    def text(self) -> str:
+        """The program, as cpp/program/parse.cpp reads it."""
+        names: dict[int, str] = {}
+        lines = ["fourfold program 1", self._axes_text()]
+        for value in self.values():
+            names[id(value)] = self.inputs[value.attribute].name if value.op in GIVEN else f"v{len(names)}"
+            lines.append(f"{names[id(value)]}: {value.type} = {self._right_side(value, names)}")
+        lines += [self._output_text(output, names) for output in self.outputs]
+        return "\n".join(lines) + "\n"
+
+    def _right_side(self, value: Value, names: dict[int, str]) -> str:
+        if value.op == "input":
+            given = self.inputs[value.attribute]
+            return f"input {given.kind} {self._dims_text(given.dims)}"
+        if value.is_constant:
+            number = value.attribute
+            return f"constant {str(number).lower() if isinstance(number, bool) else repr(number)}"
+        return " ".join([value.op, *(names[id(operand)] for operand in value.operands)])
+
+    def _axes_text(self) -> str:
+        words = [f"{axis.name}={axis.size}" for axis in self.axes]
+        if self.outer is not None:
+            words.insert(self.outer, "|")
+        return " ".join(["axes", *words])
+
+    def _dims_text(self, dims: Dims) -> str:
+        return f"[{' '.join('*'.join(self.axes[a].name for a in dim) or '1' for dim in dims)}]"
+
+    def _output_text(self, output: Output, names: dict[int, str]) -> str:
+        parts = " ".join(names[id(value)] for value in output.values)
+        joins = output.join >= 0
+        statement = "total" if output.column_sum else "output"
+        text = f"{statement} {f'[{parts}]' if joins else parts} {output.kind} {self._dims_text(output.dims)}"
+        if joins:
+            text += f" join {output.join}"
+        if list(output.order) != sorted(output.order):
+            text += f" order [{' '.join(map(str, output.order))}]"
+        return text
+
+
+def single(number: float) -> float:
+    """The nearest float32."""
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
