@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
-from fourfold.compiler import runtime
-from fourfold.compiler.failures import is_strict
-from fourfold.compiler.generate import Compiled, compile_graph
+from fourfold.compiler import passes, runtime
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.fallback import is_strict
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, refuse_others
-from fourfold.compiler.recompute import partition
 from fourfold.compiler.record import Captured, Half, Record
 
 Function = Callable[..., object]
@@ -39,7 +38,7 @@ def backend(
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
         captured = Captured(graph)
-        compilation = Compilation(captured, chosen)
+        compilation = Compilation(captured, chosen, records=record is not None)
         if record is not None:
             record.captured.append(captured)
             record.complete.append(compilation.complete)
@@ -61,12 +60,19 @@ def boxed(function: Function) -> Function:
     return call
 
 
+def copied(graph: Graph) -> Graph:
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
 class Compilation:
     """Of one captured graph."""
 
-    def __init__(self, captured: Captured, options: Options):
+    def __init__(self, captured: Captured, options: Options, records: bool = False):
         self.captured = captured
         self.options = options
+        self.records = records
         self.metadata: object = None  # AOTAutograd's, of inputs and outputs
         self.backward_graph: GraphModule | None = None
         self.lock = threading.RLock()  # several threads may come to the first backward
@@ -85,7 +91,7 @@ class Compilation:
                     bw_compiler=torch._dynamo.disable(self.backward),
                     inference_compiler=self.forward,
                     partition_fn=self.partition,
-                    decompositions=decompositions(self.options.reductions),
+                    decompositions=decompositions(),
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1
@@ -96,8 +102,16 @@ class Compilation:
             return boxed(thin)
         return thin or torch._dynamo.disable(torchs)
 
-    def partition(self, joint: GraphModule, given: object, **settings: object) -> tuple[GraphModule, GraphModule]:
-        forward, self.backward_graph = partition(joint, given, **settings)
+    def partition(
+        self, joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object
+    ) -> tuple[GraphModule, GraphModule]:
+        """A joint graph's forward and backward, as AOTAutograd's own partitioners give them."""
+        from torch._functorch.partitioners import default_partition
+
+        joint.meta["forward outputs"] = num_fwd_outputs
+        joint = passes.run(passes.JOINT, joint)
+        joint.recompile()
+        forward, self.backward_graph = default_partition(joint, given, num_fwd_outputs=num_fwd_outputs, **settings)
         return forward, self.backward_graph
 
     def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
@@ -122,14 +136,16 @@ class Compilation:
             self.compile_backward(self.backward_graph)
 
     def half(self, graph: GraphModule, stage: str) -> Half:
+        """What torch gave is kept beside what runs where it is recorded."""
+        given = GraphModule(graph, copied(graph.graph)) if self.records else graph
         with self.captured.timed(stage):
-            return Half(graph, compile_graph(graph, self.options))
+            return Half(given, Compiled.of(graph, self.options.trace))
 
     def thin(self, inputs: Sequence[object]) -> Function | None:
         """Our own runtime where the graphs are simple."""
         forward, backward = self.captured.forward, self.backward_graph
-        graphs = [forward.graph] if backward is None else [forward.graph, backward]
-        self.captured.runtime = runtime.obstacle(self.metadata, inputs, graphs)
+        modules = [forward.compiled.module] if backward is None else [forward.compiled.module, backward]
+        self.captured.runtime = runtime.obstacle(self.metadata, inputs, modules)
         if self.captured.runtime:
             return None
         if backward is None:

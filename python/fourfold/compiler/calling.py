@@ -7,7 +7,7 @@ import ctypes
 import torch
 
 from fourfold import _C, _native
-from fourfold.compiler.failures import is_traced
+from fourfold.compiler.fallback import is_traced
 
 _NUMBERS = {6: ctypes.c_float, 7: ctypes.c_double, 3: ctypes.c_int32, 4: ctypes.c_int64, 11: ctypes.c_bool}
 _DTYPES = {

@@ -22,7 +22,7 @@ Dims = tuple[tuple[int, ...], ...]  # of each dimension, the axes that it runs a
 Number = bool | int | float
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Value:
     """One line of a program. Two that compute the same are the same object."""
 
@@ -152,7 +152,7 @@ class Axis:
     size: str  # a number, or an input's dimension: x.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Program:
     """Builds a program. Each value is written once: common subexpressions are shared, constants folded, and text()
     leaves out dead code."""

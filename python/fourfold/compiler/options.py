@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-CPU = ("interpreter", "cxx")
-COMPILED = 'leave it out, or have a C++ compiler make each program with options={"cpu": "cxx"}'
 # What to write in the place of each of Inductor's modes.
-INSTEAD_OF_MODE = {
-    "reduce-overhead": "leave it out: compiled graphs are called from C++ already",
-    "max-autotune": COMPILED,
-    "max-autotune-no-cudagraphs": COMPILED,
-}
+INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called from C++ already"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """min_elements: groups of fewer elements are left to torch. reductions: whether sums and the like become part of
-    programs. cpu: who computes programs, primitives that are there ("interpreter") or what a C++ compiler makes of each
-    ("cxx"); both give the same bits. trace: whether each program that is made is logged (``fourfold.compiler``, at
-    level INFO)."""
+    """trace: whether each program that is made is logged (``fourfold.compiler``, at level INFO)."""
 
-    min_elements: int = 0
-    reductions: bool = True
-    cpu: str = "interpreter"
     trace: bool = False
 
     @classmethod
@@ -36,13 +24,8 @@ class Options:
         for name, value in (given or {}).items():
             if name not in known:
                 raise ValueError(f"fourfold: expected an option of {', '.join(known)}, but got {name!r}")
-            expected = type(known[name].default)
-            if type(value) is not expected or expected is int and value < 0:
-                what = "a number of at least 0" if expected is int else "True or False"
-                what = "a string" if expected is str else what
-                raise TypeError(f"fourfold: expected option {name} to be {what}, but got {value!r}")
-            if name == "cpu" and value not in CPU:
-                raise ValueError(f"fourfold: expected option cpu to be {' or '.join(CPU)}, but got {value!r}")
+            if type(value) is not bool:
+                raise TypeError(f"fourfold: expected option {name} to be True or False, but got {value!r}")
         return cls(**(given or {}))
 
 

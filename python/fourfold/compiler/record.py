@@ -1,4 +1,4 @@
-"""What a compilation made, for ``fourfold.explain``: every stage of it, and the time that it took."""
+"""What a compilation made, for ``fourfold.explain``: the graphs of every stage, and the time that it took."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import GraphModule
 
-from fourfold.compiler.generate import Compiled
+from fourfold.compiler.compiled import Compiled
 
 
 @dataclass

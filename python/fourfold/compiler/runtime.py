@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fourfold import _native
-from fourfold.compiler.generate import Compiled
-from fourfold.compiler.nodes import keeps_its_place
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.support import has_effect
 
 
 def obstacle(metadata: object, inputs: Sequence[object], graphs: Sequence[GraphModule]) -> str:
@@ -62,22 +62,23 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
         return "hooks see what is kept for the backward"
     for graph in graphs:
         for node in graph.graph.nodes:
-            if keeps_its_place(node):
+            if has_effect(node):
                 return f"{node.target} draws random numbers, or has another effect"
     return ""
 
 
 def graph_of(compiled: Compiled) -> object:
-    if compiled.graph is None:
-        steps = compiled.straight
-        given = (None, None) if steps is None else (steps.steps, steps.outputs)
-        compiled.graph = _native.module.Graph(compiled.run, *given, compiled.layouts)
-    return compiled.graph
+    """The graph for C++: its plan, or the function."""
+    if compiled.native is None:
+        plan = compiled.plan
+        given = (None, None) if plan is None else (plan.steps, plan.outputs)
+        compiled.native = _native.module.Graph(compiled.run, *given, compiled.layouts)
+    return compiled.native
 
 
 def for_torch(compiled: Compiled) -> Callable[[list[object]], object]:
-    """What AOTAutograd's wrappers call: the graph's steps, or the function."""
-    if _native.module is None or compiled.straight is None:
+    """What AOTAutograd's wrappers call: the graph's plan, or the function."""
+    if _native.module is None or compiled.plan is None:
         return torch._dynamo.disable(compiled.run)
     return graph_of(compiled)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.program import Dims
+from fourfold.compiler.ir import Dims
 
 aten = torch.ops.aten
 Size = int | torch.SymInt
@@ -122,3 +122,9 @@ def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Callab
                 return None
         result.append(dim)
     return tuple(result) if next(axes, None) is None else None
+
+
+def memory_order(fake: torch.Tensor) -> list[int]:
+    """A tensor's dimensions, the one with the longest stride first; of equal strides one of size 1 is the inner."""
+    strides = [hint(stride) for stride in fake.stride()]
+    return sorted(range(fake.dim()), key=lambda d: (-strides[d], is_one(fake.shape[d])))

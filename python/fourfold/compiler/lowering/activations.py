@@ -8,7 +8,8 @@ import torch
 
 from fourfold.compiler.lowering.arithmetic import clamp, is_nan
 from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, pointwise
-from fourfold.compiler.program import FLOAT32, Value, single
+from fourfold.compiler.dtypes import FLOAT32
+from fourfold.compiler.ir import Value, single
 
 aten = torch.ops.aten
 

@@ -19,7 +19,8 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
-from fourfold.compiler.program import BOOLEAN, Value
+from fourfold.compiler.dtypes import BOOLEAN
+from fourfold.compiler.ir import Value
 
 aten = torch.ops.aten
 

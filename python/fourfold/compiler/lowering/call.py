@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from fourfold.compiler.program import BOOLEAN, NARROW, ROUNDED, TYPES, Program, Value
+from fourfold.compiler.dtypes import BOOLEAN, NARROW, ROUNDED, TYPES
+from fourfold.compiler.ir import Program, Value
 
 
 class NotFusable(Exception):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from fourfold.compiler.lowering.call import CONSTANT, Argument, Call, Number, Operand, pointwise
-from fourfold.compiler.program import INT64, ROUNDED, Value
+from fourfold.compiler.dtypes import INT64, ROUNDED
+from fourfold.compiler.ir import Value
 
 aten, prims = torch.ops.aten, torch.ops.prims
 

@@ -8,7 +8,8 @@ import torch
 
 from fourfold.compiler.lowering.arithmetic import is_nan
 from fourfold.compiler.lowering.call import Argument, Call, NotFusable, Number, Operand, direct, overloads, pointwise
-from fourfold.compiler.program import FLOAT32, FLOAT64, Value
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64
+from fourfold.compiler.ir import Value
 
 aten = torch.ops.aten
 

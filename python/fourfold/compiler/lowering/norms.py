@@ -8,7 +8,7 @@ import torch
 
 from fourfold.compiler.lowering.call import Call, Operand, rows
 from fourfold.compiler.lowering.reductions import moments
-from fourfold.compiler.program import Value
+from fourfold.compiler.ir import Value
 
 aten = torch.ops.aten
 ELEMENT = ("element",)

@@ -8,7 +8,8 @@ import torch
 
 from fourfold.compiler.lowering.arithmetic import is_nan, truth
 from fourfold.compiler.lowering.call import Call, Number, Operand, rows
-from fourfold.compiler.program import BOOLEAN, Value
+from fourfold.compiler.dtypes import BOOLEAN
+from fourfold.compiler.ir import Value
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""What the backward computes again instead of having the forward keep it: cheap work on what is there anyway."""
+"""Has the backward compute cheap values again that the forward would otherwise keep."""
 
 from __future__ import annotations
 
@@ -7,29 +7,21 @@ import math
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.nodes import can_be_computed
-from fourfold.compiler.views import VIEWS, hint
+from fourfold.compiler.lowering import ROWS
+from fourfold.compiler.support import can_be_computed, is_lowered
+from fourfold.compiler.views import hint
 
 MOST_STEPS = 64  # of what is computed again for one value
-FUSED = POINTWISE.keys() | ROWS.keys() | VIEWS | CONSTANT.keys()
 
 
-def partition(joint: GraphModule, inputs: object, *, num_fwd_outputs: int, **settings: object) -> object:
-    """A joint graph's forward and backward, as AOTAutograd's own partitioners give them."""
-    from torch._functorch.partitioners import default_partition
-
-    recompute(joint.graph, num_fwd_outputs)
-    joint.recompile()
-    return default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **settings)
-
-
-def recompute(graph: Graph, num_fwd_outputs: int) -> None:
-    """Gives the backward copies of its own of what it can compute from inputs, results and what is kept anyway."""
+def rematerialize(module: GraphModule) -> GraphModule:
+    """Gives the backward copies of its own of what it can compute from inputs, results and what is kept anyway.
+    ``module.meta["forward outputs"]``: how many of the results are the forward's."""
+    graph = module.graph
     forward = forward_nodes(graph)
     if not forward:
-        return
-    results = graph.output_node().args[0][:num_fwd_outputs]
+        return module
+    results = graph.output_node().args[0][: module.meta["forward outputs"]]
     changed = changed_inputs(graph)
     free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
     free |= {node for node in results if isinstance(node, Node)}
@@ -61,6 +53,7 @@ def recompute(graph: Graph, num_fwd_outputs: int) -> None:
     for node in chosen:
         if node not in kept:
             node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in stays)
+    return module
 
 
 def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> Node:
@@ -94,7 +87,7 @@ def changed_inputs(graph: Graph) -> set[Node]:
 
 
 def is_fused(node: Node) -> bool:
-    return node.op == "call_function" and node.target in FUSED and can_be_computed(node)
+    return is_lowered(node) and can_be_computed(node)
 
 
 def is_cheap(node: Node) -> bool:

@@ -1,16 +1,16 @@
-"""One element of each row of what is computed elementwise, as a loss or a policy's gradient takes it: the operands'
-elements are chosen instead, so that the others need not be written to memory."""
+"""Computes one element of each row instead of the row, where only that is read, as by a loss or a policy's gradient: the
+operands' elements are gathered, so that nothing else is written to memory."""
 
 from __future__ import annotations
 
 import operator
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler import failures
+from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.nodes import can_be_computed
+from fourfold.compiler.support import REFUSAL, can_be_computed
 from fourfold.compiler.views import VIEWS, is_one, same, shape_of
 
 aten = torch.ops.aten
@@ -20,15 +20,13 @@ NONE, MEAN = range(2)  # reductions, as torch numbers them; 2 is the sum
 MOST_STEPS = 16
 
 
-def choose_earlier(graph: Graph) -> None:
-    """Rewrites the graph's ``gather`` and ``nll_loss``, where what these choose from is computed from one tensor that
-    has to be in memory anyway."""
-    rules = {GATHER: rewrite_gather, NLL_LOSS: rewrite_nll_loss}
-    for node in [node for node in graph.nodes if node.target in rules]:
-        try:
-            rules[node.target](graph, node)
-        except Exception as error:
-            failures.report(node.target, error)
+def sink_gather(module: GraphModule) -> GraphModule:
+    """Rewrites ``gather`` and ``nll_loss`` where what they read is computed from one tensor that has to be in memory
+    anyway."""
+    for node in visiting(module):
+        if REFUSAL not in node.meta and node.target in RULES:
+            RULES[node.target](module.graph, node)
+    return module
 
 
 def rewrite_gather(graph: Graph, node: Node) -> None:
@@ -73,6 +71,9 @@ def rewrite_nll_loss(graph: Graph, node: Node) -> None:
         item.replace_all_uses_with((loss, weights)[item.args[1]])
         graph.erase_node(item)
     graph.erase_node(node)
+
+
+RULES = {GATHER: rewrite_gather, NLL_LOSS: rewrite_nll_loss}
 
 
 def base_of(source: Node, dim: int) -> Node | None:

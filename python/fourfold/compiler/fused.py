@@ -1,0 +1,279 @@
+"""A fused group: one node of a graph, which calls a program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler import fallback
+from fourfold.compiler.ir import Dims, Program
+from fourfold.compiler.iteration_space import IterationSpace, broadcast
+from fourfold.compiler.support import constant_of, is_tensor, refuse
+from fourfold.compiler.views import RESHAPES, VIEWS, same, shape_of
+
+LONGEST_NAME = 60
+COPIED_META = ("val", "stack_trace", "source_fn_stack")
+UNKNOWN = object()  # a symbolic size that the subgraph can't compute
+# What a program reads need not be laid out in memory as it was traced.
+FALLBACKS = dict.fromkeys((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default), torch.reshape)
+
+
+class NotExtracted(Exception):
+    """A group that can't stand by itself; ``str()`` says why."""
+
+
+@dataclass(eq=False, repr=False)
+class Fused:
+    """The target of a fused node. graph: the group's operators, as a graph of its inputs; running it is the fallback.
+    space: their iteration space; each node's dimensions in it are in ``space.dims``."""
+
+    space: IterationSpace
+    graph: Graph = field(default_factory=Graph)
+    program: Program | None = None  # written by the lower pass, as is
+    text: str = ""  # of the program
+    call: Callable[..., object] | None = None  # the program as the library runs it
+    __name__: str = "fused"
+
+    @property
+    def inputs(self) -> list[Node]:
+        return self.graph.find_nodes(op="placeholder")
+
+    @property
+    def outputs(self) -> list[Node]:
+        return list(self.graph.output_node().args[0])
+
+    @property
+    def members(self) -> list[Node]:
+        """The operators that the program computes, without views, constants and sizes."""
+        return [node for node in self.graph.nodes if "member" in node.meta]
+
+    @property
+    def operator(self) -> object:
+        """The first, by which a failure is reported."""
+        return self.members[0].target
+
+    @property
+    def profiled_name(self) -> str:
+        """The operators in their order, as far as they fit."""
+        targets = [node.target for node in self.members if node.target is not operator.getitem]
+        name = "fourfold"
+        for word in dict.fromkeys(target._schema.name.split("::")[1] for target in targets):
+            if len(name) + len(word) > LONGEST_NAME:
+                return name + "_etc"
+            name += f"_{word}"
+        return name
+
+    def __call__(self, *given: object) -> object:
+        try:
+            return self.call(*given)
+        except Exception as error:
+            return self.run_operators(error, *given)
+
+    def run_operators(self, error: Exception, *given: object) -> object:
+        """Does the program's work by torch's operators, one by one."""
+        if not any(map(fallback.is_traced, given)):
+            fallback.report(self.operator, error)
+        known: dict[Node, object] = dict(zip(self.inputs, given, strict=True))
+        with torch.no_grad():
+            for node in self.graph.nodes:
+                if node.op == "call_function":
+                    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+                    known[node] = FALLBACKS.get(node.target, node.target)(*args, **kwargs)
+        results = tuple(known[node] for node in self.outputs)
+        return results[0] if len(results) == 1 else results
+
+
+class Extraction:
+    """Writes a group's subgraph. known: of tensors that are computed outside, as they are read with these dimensions,
+    the nodes within."""
+
+    def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
+        self.space = space
+        self.fused = fused or Fused(IterationSpace(list(space.sizes), space.columns))
+        self.graph = self.fused.graph
+        self.inputs = list(inputs)
+        self.known: dict[tuple[Node, Dims], Node] = {}
+        if fused is not None:
+            pairs = zip(inputs, fused.inputs, strict=True)
+            self.known = {(node, space.dims[own]): own for node, own in pairs}
+        self.members: dict[Node, Node] = {}  # and views of them
+
+    def extract(self, members: Sequence[Node], outputs: Sequence[Node]) -> tuple[Fused, list[Node]]:
+        """The target of the fused node, and the arguments. Raises NotExtracted."""
+        self.graph.output(())
+        for node in members:
+            for operand in (*node.args, *node.kwargs.values()):
+                if isinstance(operand, Node) and operand not in self.space.dims:
+                    self.find_input(operand, self.space.whole(node))
+        for node in members:
+            self.add_member(node)
+        self.graph.output_node().args = (tuple(self.members[node] for node in outputs),)
+        return self.fused, self.inputs
+
+    def find_input(self, node: Node, whole: Dims) -> None:
+        if not is_tensor(node.meta["val"]):
+            self.add_input(node, ())
+        elif constant_of(node) is None:
+            self.read(node, broadcast(whole, node.meta["val"].shape))
+
+    def read(self, node: Node, dims: Dims) -> None:
+        """Makes a tensor an input; of a view, where that is index arithmetic, what it shows."""
+        while node.op == "call_function" and node.target in VIEWS and (node, dims) not in self.known:
+            below = self.space.unviewed(node, dims)
+            if below is None:
+                break
+            node, dims = node.args[0], below
+        self.add_input(node, dims)
+
+    def add_input(self, node: Node, dims: Dims) -> None:
+        if (node, dims) not in self.known:
+            first = next(own for own in self.graph.nodes if own.op != "placeholder")
+            with self.graph.inserting_before(first):
+                own = self.graph.placeholder(node.name)
+            own.meta = {"val": node.meta["val"]}
+            self.fused.space.dims[own] = dims
+            self.known[node, dims] = own
+            self.inputs.append(node)
+
+    def add_member(self, node: Node) -> None:
+        whole = self.space.whole(node)
+        copy = self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
+        copy.meta["member"] = True
+        space = self.fused.space
+        space.dims[copy] = self.space.dims[node]
+        for known, own in ((self.space.results, space.results), (self.space.reduced, space.reduced)):
+            if node in known:
+                own[copy] = known[node]
+
+    def operand(self, node: Node, whole: Dims) -> object:
+        """A node that is read within, where its user has these dimensions."""
+        if node in self.space.dims:
+            if node not in self.members:  # a view of a member
+                copy = self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
+                self.fused.space.dims[copy] = self.space.dims[node]
+            return self.members[node]
+        if not is_tensor(node.meta["val"]):
+            return self.number(node)
+        return self.outside(node, None if constant_of(node) is not None else broadcast(whole, shape_of(node)))
+
+    def outside(self, node: Node, dims: Dims | None) -> Node:
+        """What is computed outside: an input, or a view of one. With dims of None a constant, or a view of one."""
+        if (node, dims) not in self.known:
+            below = None if dims is None else self.space.unviewed(node, dims)
+            copy = self.known[node, dims] = self.copied(
+                node, lambda operand: self.outside(operand, below) if is_tensor(operand.meta["val"]) else self.number(operand)
+            )
+            if dims is not None:
+                self.fused.space.dims[copy] = dims
+        return self.known[node, dims]
+
+    def copied(self, node: Node, operand: Callable[[Node], object]) -> Node:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operand)
+        unknown = sum(each is UNKNOWN for each in flat(args)) if node.target in RESHAPES else 0
+        if any(each is UNKNOWN for each in flat((args, kwargs))) and unknown != 1:
+            raise NotExtracted("a size that no input of its group has")
+        args = torch.fx.node.map_aggregate(args, lambda each: -1 if each is UNKNOWN else each)  # left to torch
+        with self.graph.inserting_before(self.graph.output_node()):
+            copy = self.graph.call_function(node.target, args, kwargs)
+        copy.meta = {key: node.meta[key] for key in COPIED_META if key in node.meta}
+        return copy
+
+    def number(self, node: Node) -> object:
+        """A number that comes with a call, or an input's size; UNKNOWN where it is neither."""
+        if (node, ()) in self.known:
+            return self.known[node, ()]
+        for own in self.graph.find_nodes(op="placeholder"):
+            fake = own.meta["val"]
+            for d, size in enumerate(fake.shape if is_tensor(fake) else ()):
+                if same(size, node.meta["val"]):
+                    with self.graph.inserting_before(self.graph.output_node()):
+                        copy = self.graph.call_function(torch.ops.aten.sym_size.int, (own, d))
+                    copy.meta = {"val": size}
+                    return copy
+        return UNKNOWN
+
+
+def flat(arguments: object) -> list[object]:
+    found: list[object] = []
+    torch.fx.node.map_aggregate(arguments, found.append)
+    return found
+
+
+def call(graph: Graph, fused: Fused, inputs: Sequence[Node]) -> list[Node]:
+    """Writes a fused node where the graph inserts nodes; gives the nodes of its results."""
+    outputs = fused.outputs
+    node = graph.call_function(fused, tuple(inputs))
+    values = [output.meta["val"] for output in outputs]
+    if len(outputs) == 1:
+        node.meta["val"] = values[0]
+        return [node]
+    node.meta["val"] = tuple(values)
+    with graph.inserting_after(node):
+        items = [graph.call_function(operator.getitem, (node, k)) for k in range(len(outputs))]
+    for item, value in zip(items, values, strict=True):
+        item.meta["val"] = value
+    return items
+
+
+def results_of(node: Node) -> list[Node | None]:
+    """Of each result of a fused node the node that stands for it, or None where nobody reads it."""
+    count = len(node.target.outputs)
+    found: list[Node | None] = [None] * count
+    for item in node.users if count > 1 else ():
+        found[item.args[1]] = item
+    return [node] if count == 1 else found
+
+
+def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> set[Node]:
+    """Calls a fused group anew, for these results: each a node within, and the node outside that it now stands for.
+    Gives the new nodes."""
+    fused, graph = node.target, node.graph
+    fused.graph.output_node().args = (tuple(own for own, _ in results),)
+    with graph.inserting_after(node):
+        made = call(graph, fused, inputs)
+    for (_, outside), result in zip(results, made, strict=True):
+        outside.replace_all_uses_with(result)
+    for outside in {*(outside for _, outside in results), *node.users}:
+        if outside is not node:
+            graph.erase_node(outside)
+    graph.erase_node(node)
+    return {made[0] if len(made) == 1 else made[0].args[0], *made}
+
+
+def remove_unread(node: Node) -> None:
+    """Leaves out results that nobody reads, and what only they need."""
+    fused = node.target
+    pairs = zip(fused.outputs, results_of(node), strict=True)
+    results = [(own, outside) for own, outside in pairs if outside is not None and outside.users]
+    if not results:
+        for item in list(node.users):
+            node.graph.erase_node(item)
+        return node.graph.erase_node(node)
+    if len(results) < len(fused.outputs):
+        replace(node, node.args, results)
+
+
+def inline(node: Node, reason: str) -> None:
+    """Puts a fused node's operators back into the graph, with the reason why."""
+    fused, graph = node.target, node.graph
+    known: dict[Node, object] = dict(zip(fused.inputs, node.args, strict=True))
+    with graph.inserting_before(node):
+        for own in fused.graph.nodes:
+            if own.op == "call_function":
+                known[own] = graph.node_copy(own, known.__getitem__)
+                if known[own].meta.pop("member", False):
+                    refuse(known[own], reason)
+    for own, outside in zip(fused.outputs, results_of(node), strict=True):
+        if outside is not None:
+            outside.replace_all_uses_with(known[own])
+            if outside is not node:
+                graph.erase_node(outside)
+    graph.erase_node(node)
+
+
+def fused_nodes(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if isinstance(node.target, Fused)]

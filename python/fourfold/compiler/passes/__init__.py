@@ -1,0 +1,42 @@
+"""The compiler's passes, in the order in which they run. Each takes a graph and gives it back changed.
+
+torch's trace of forward and backward goes through JOINT and is cut in two; each half, or the forward alone where nothing
+is differentiated, goes through HALF."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from torch.fx import GraphModule
+
+from fourfold.compiler.fallback import recovering
+from fourfold.compiler.passes.canonicalize import canonicalize
+from fourfold.compiler.passes.epilogues import epilogues
+from fourfold.compiler.passes.fuse import fuse
+from fourfold.compiler.passes.lower import lower
+from fourfold.compiler.passes.plan import plan
+from fourfold.compiler.passes.rematerialize import rematerialize
+from fourfold.compiler.passes.sink_gather import sink_gather
+
+Pass = Callable[[GraphModule], GraphModule]
+
+JOINT: Sequence[Pass] = (rematerialize,)
+HALF: Sequence[Pass] = (
+    canonicalize,
+    sink_gather,
+    fuse,
+    epilogues,
+    lower,
+    plan,
+)
+
+
+def run(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
+    """Seconds of each pass are left in ``module.meta["seconds"]``."""
+    seconds = module.meta.setdefault("seconds", {})
+    for each in passes:
+        start = time.perf_counter()
+        module = recovering(each, module)
+        seconds[each.__name__] = time.perf_counter() - start
+    return module

@@ -1,0 +1,162 @@
+"""Attaches to fused groups what ends in them: concatenations of their results, written where they belong, and sums over
+their rows."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler.fallback import visiting
+from fourfold.compiler.fused import Extraction, Fused, fused_nodes, remove_unread, replace, results_of
+from fourfold.compiler.ir import Dims
+from fourfold.compiler.iteration_space import along, reduced_dims
+from fourfold.compiler.order import Order
+from fourfold.compiler.passes.sorting import sort
+from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, eliminate_dead_code
+from fourfold.compiler.views import VIEWS, hint, same, shape_of
+
+SUM = torch.ops.aten.sum.dim_IntList
+CONCATENATION = torch.ops.aten.cat.default
+FEWEST_COLUMNS = 16  # for which a sum over rows is worth while
+
+
+def epilogues(module: GraphModule) -> GraphModule:
+    attach = Epilogues(module)
+    for node in visiting(module):
+        if node in module.meta.get("failed", ()):
+            continue
+        if node.target is CONCATENATION:
+            attach.concatenation(node)
+        elif node.target is SUM:
+            attach.column_sum(node)
+    eliminate_dead_code(module.graph)
+    for node in fused_nodes(module.graph):
+        remove_unread(node)
+    return sort(module)
+
+
+class Epilogues:
+    def __init__(self, module: GraphModule):
+        self.order = Order()
+        self.unit: dict[Node, int] = {}  # results of a group, and views of them, are of its unit
+        self.groups: set[int] = set()
+        for node in module.graph.nodes:
+            source = self.unit[node.args[0]] if node.target is operator.getitem or node.target in VIEWS else None
+            if source in self.groups:
+                self.unit[node] = source
+            else:
+                self.unit[node] = self.order.add({self.unit[operand] for operand in node.all_input_nodes})
+            if isinstance(node.target, Fused):
+                self.groups.add(self.unit[node])
+
+    def concatenation(self, node: Node) -> None:
+        """Of results of one group, and of tensors that are like them."""
+        parts, dim = concatenated(node)
+        dtype = node.meta["val"].dtype
+        if not can_be_held(node.meta["val"]) or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
+            return  # a part of shape (0,) adds nothing
+        if not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
+            return
+        producers = [producer(part) for part in parts]
+        first = next((found for found in producers if found is not None), None)
+        if first is None:
+            return
+        fused = first.target
+        own = {p: fused.outputs[results_of(first).index(p)] for p, f in zip(parts, producers, strict=True) if f is first}
+        dims = fused.space.dims[next(iter(own.values()))]
+        alike = all(fused.space.dims[each] == dims for each in own.values())
+        alike = alike and all(have_same_shape(part, next(iter(own))) for part in parts if part not in own)
+        if fused.space.is_whole(dims) and dims[dim] and alike and self.can_merge(first, node):
+            self.attach(first, node, dict.fromkeys(parts, dims), dims)
+
+    def column_sum(self, node: Node) -> None:
+        """Over the leading dimensions of what a group computes or reads, whose rows these are or become."""
+        if len(node.args) < 2 or not can_be_computed(node):
+            return
+        x, dims, *_ = node.args
+        found = where_whole(x)
+        if found is None:
+            return
+        owner, own = found
+        space = owner.target.space
+        reduced = reduced_dims(dims, len(own))
+        rows = frozenset(axis for d in reduced for axis in own[d])
+        columns = space.axes - rows
+        is_last = bool(rows) and max(running(own, rows)) < min(running(own, columns), default=0)
+        dtypes = {x.meta["val"].dtype, node.meta["val"].dtype}
+        if len(dtypes) > 1 or not dtypes.pop().is_floating_point or not is_last or space.columns not in (None, columns):
+            return
+        if math.prod(hint(space.sizes[axis]) for axis in columns) < FEWEST_COLUMNS or not self.can_merge(owner, node):
+            return
+        kept = [() if d in reduced else dim for d, dim in enumerate(own)]
+        is_short = len(shape_of(node)) < len(own)
+        space.columns = columns
+        self.attach(owner, node, {x: own}, tuple(dim for d, dim in enumerate(kept) if not (is_short and d in reduced)))
+
+    def can_merge(self, owner: Node, node: Node) -> bool:
+        return node not in owner.args and self.order.can_merge(self.unit[owner], self.unit[node])
+
+    def attach(self, owner: Node, node: Node, operands: dict[Node, Dims], dims: Dims) -> None:
+        """The node becomes a result of the group. operands: with which dimensions it reads them."""
+        fused = owner.target
+        results = [(own, item) for own, item in zip(fused.outputs, results_of(owner), strict=True) if item is not None]
+        extraction = Extraction(fused.space, fused, owner.args)
+        extraction.known |= {(item, fused.space.dims[own]): own for own, item in results}
+        for operand, own in operands.items():
+            extraction.read(operand, own)
+        copy = extraction.copied(node, lambda operand: extraction.outside(operand, operands[operand]))
+        copy.meta |= {"member": True, "epilogue": True}
+        fused.space.dims[copy] = dims
+        node.meta.pop(REFUSAL, None)
+        self.order.merge(self.unit[owner], self.unit[node])
+        unit = self.unit[owner]
+        for each in replace(owner, extraction.inputs, [*results, (copy, node)]):
+            self.unit[each] = unit
+
+
+def producer(node: Node) -> Node | None:
+    """The fused node that gives a tensor."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return source if isinstance(source.target, Fused) else None
+
+
+def where_whole(x: Node) -> tuple[Node, Dims] | None:
+    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there."""
+    views = []
+    while x.op == "call_function" and x.target in VIEWS and producer(x) is None:
+        views.append(x)
+        x = x.args[0]
+    found = []
+    if producer(x) is not None:
+        owner = producer(x)
+        found.append((owner, owner.target.outputs[results_of(owner).index(x)]))
+    readers = [user for user in x.users if isinstance(user.target, Fused)]
+    found += [(user, own) for user in readers for own, node in zip(user.target.inputs, user.args, strict=True) if node is x]
+    for owner, own in found:
+        space = owner.target.space
+        dims: Dims | None = space.dims[own]
+        for view in reversed(views):
+            dims = dims if dims is None else space.viewed(view, dims)
+        if space.is_whole(dims):
+            return owner, dims
+    return None
+
+
+def running(dims: Dims, axes: frozenset[int]) -> list[int]:
+    """Which dimensions run along these axes."""
+    return [d for d, dim in enumerate(dims) if axes & set(dim)]
+
+
+def have_same_shape(a: Node, b: Node) -> bool:
+    shapes = shape_of(a), shape_of(b)
+    return len(shapes[0]) == len(shapes[1]) and all(same(*sizes) for sizes in zip(*shapes, strict=True))
+
+
+def concatenated(node: Node) -> tuple[Sequence[Node], int]:
+    """A concatenation's parts, and the dimension."""
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return list(node.args[0]), dim % len(shape_of(node))

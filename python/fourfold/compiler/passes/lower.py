@@ -1,0 +1,38 @@
+"""Writes each fused group's program, and has the library read it."""
+
+from __future__ import annotations
+
+import logging
+
+from torch.fx import GraphModule
+
+from fourfold.compiler.calling import Program
+from fourfold.compiler.codegen import write_program
+from fourfold.compiler.fallback import visiting
+from fourfold.compiler.fused import Fused, fused_nodes, inline
+from fourfold.compiler.lowering import NotFusable
+from fourfold.compiler.support import REFUSAL
+
+log = logging.getLogger("fourfold.compiler")
+
+
+def lower(module: GraphModule) -> GraphModule:
+    for node in visiting(module):
+        if not isinstance(node.target, Fused):
+            continue
+        if REFUSAL in node.meta:
+            inline(node, node.meta[REFUSAL])
+            continue
+        fused = node.target
+        try:
+            fused.program = write_program(fused)
+        except NotFusable as reason:
+            inline(node, str(reason))
+            continue
+        fused.text = fused.program.text()
+        fused.call = Program(fused.text, fused.profiled_name)
+        if module.meta.get("trace"):
+            log.info("%s", fused.text)
+    for k, node in enumerate(fused_nodes(module.graph)):
+        node.target.__name__ = f"program_{k}"
+    return module

@@ -1,0 +1,144 @@
+"""The steps of a graph that needs no Python to run: programs and torch's operators, which C++ calls one after the other.
+
+Each value has an index: the graph's inputs come first, then what the steps give, in their order."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler.fused import Fused, results_of
+from fourfold.compiler.support import is_tensor
+from fourfold.compiler.views import memory_order
+
+Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
+
+
+class NeedsPython(Exception):
+    """A step that is none of these."""
+
+
+@dataclass
+class Plan:
+    steps: list[Step] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)  # their indices, -1 for None
+    read_by_torch: set[int] = field(default_factory=set)  # the values that its operators read
+
+
+def plan(module: GraphModule) -> GraphModule:
+    """Leaves the plan in ``module.meta``, None where Python has to run the graph."""
+    inputs = module.graph.find_nodes(op="placeholder")
+    try:
+        module.meta["plan"] = Writer(inputs).write(module)
+    except NeedsPython as reason:
+        module.meta["plan"] = None
+        module.meta["needs Python"] = str(reason)
+    module.meta["layouts"] = layouts(inputs, module.meta["plan"])
+    return module
+
+
+def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int]]]:
+    """The indices of gradients that torch's operators read, which rely on the layout that was traced; and their
+    dimensions, the outermost first. Programs take any layout."""
+    found = []
+    for index, node in enumerate(inputs):
+        is_read = steps is None or index in steps.read_by_torch
+        if "tangents" in str(node.target) and is_tensor(node.meta.get("val")) and is_read:
+            found.append((index, memory_order(node.meta["val"])))
+    return found
+
+
+class Writer:
+    def __init__(self, inputs: list[Node]):
+        self.index = {node: k for k, node in enumerate(inputs)}
+        self.count = len(inputs)
+        self.plan = Plan()
+        self.last: dict[int, int] = {}  # of each value, the step that reads it last
+
+    def write(self, module: GraphModule) -> Plan:
+        for node in module.graph.nodes:
+            if isinstance(node.target, Fused):
+                self.program(node)
+            elif node.target is operator.getitem:
+                self.item(node)
+            elif node.op not in ("placeholder", "output"):
+                self.operator(node)
+        results = module.graph.output_node().args[0]
+        if not all(result is None or isinstance(result, Node) for result in results):
+            raise NeedsPython("a result that is a number")
+        self.plan.outputs = [-1 if result is None else self.index_of(result) for result in results]
+        for index, step in self.last.items():
+            if index not in self.plan.outputs:
+                self.plan.steps[step][3].append(index)
+        return self.plan
+
+    def add(self, what: str, first: object, second: object) -> None:
+        self.plan.steps.append((what, first, second, []))
+
+    def made(self, count: int) -> int:
+        """The index of the first of what a step gives; what nobody reads goes after the step itself."""
+        first = self.count
+        self.count += count
+        self.last.update(dict.fromkeys(range(first, self.count), len(self.plan.steps) - 1))
+        return first
+
+    def index_of(self, node: Node) -> int:
+        if node not in self.index:
+            raise NeedsPython(f"{node.name} is no tensor of the graph")
+        return self.index[node]
+
+    def read(self, node: Node) -> int:
+        """For the step that is added next."""
+        index = self.index_of(node)
+        self.last[index] = len(self.plan.steps)
+        return index
+
+    def program(self, node: Node) -> None:
+        fused = node.target
+        self.add("program", (fused.call, fused.run_operators), [self.read(given) for given in node.args])
+        results = results_of(node)
+        first = self.made(len(results))
+        self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
+
+    def item(self, node: Node) -> None:
+        source, item = node.args
+        if isinstance(source.target, Fused):
+            return
+        if not isinstance(source.target, torch._ops.OpOverload) or not isinstance(item, int) or item < 0:
+            raise NeedsPython(f"{node.name} is an item of something else than an operator's results")
+        if len(source.target._schema.returns) > 1:  # each has an index of its own
+            self.index[node] = self.index_of(source) + item
+            return
+        self.add("item", self.read(source), item)
+        self.index[node] = self.made(1)
+
+    def operator(self, node: Node) -> None:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise NeedsPython(f"{node.name} is not an operator of torch's dispatcher")
+        schema = node.target._schema
+        names = [argument.name for argument in schema.arguments]
+        given = dict(zip(names[: len(node.args)], node.args, strict=True)) | node.kwargs
+        arguments = [
+            self.argument(given[argument.name], argument) if argument.name in given else ("default", None)
+            for argument in schema.arguments
+        ]
+        self.add("operator", (schema.name, schema.overload_name), arguments)
+        self.index[node] = self.made(len(schema.returns))
+
+    def argument(self, given: object, expected: torch.Argument) -> tuple[str, object]:
+        if isinstance(given, Node):
+            is_number = not is_tensor(given.meta.get("val"))
+            if is_number and "Tensor" in str(expected.type) and "List" not in str(expected.type):
+                raise NeedsPython(f"{given.name} becomes a tensor on its way")
+            self.plan.read_by_torch.add(self.index_of(given))
+            return "value", self.read(given)
+        nodes: list[Node] = []
+        torch.fx.map_arg(given, nodes.append)
+        if not nodes:
+            return "constant", given
+        if not isinstance(given, (list, tuple)):
+            raise NeedsPython(f"an argument {given}")
+        return "list", [self.argument(part, expected) for part in given]

@@ -1,0 +1,40 @@
+"""The order in which a graph's nodes run."""
+
+from __future__ import annotations
+
+import heapq
+
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler.support import has_effect
+
+
+def sort(module: GraphModule) -> GraphModule:
+    """Each node after those that it reads; else as they are, and those with effects in the order that they have."""
+    nodes = list(module.graph.nodes)
+    index = {node: k for k, node in enumerate(nodes)}
+    waiting: dict[Node, int] = {}
+    users: dict[Node, list[Node]] = {}
+    last: Node | None = None
+    for node in nodes:
+        before = set(node.all_input_nodes)
+        if has_effect(node) or node.op == "output":
+            before |= {last} if last is not None else set()
+            last = node
+        waiting[node] = len(before)
+        for other in before:
+            users.setdefault(other, []).append(node)
+    ready = [index[node] for node in nodes if waiting[node] == 0]
+    position = 0
+    anchor = module.graph._root
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        anchor.append(node)
+        anchor, position = node, position + 1
+        for user in users.get(node, ()):
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, index[user])
+    if position != len(nodes):
+        raise AssertionError("a fused group waits for itself")
+    return module

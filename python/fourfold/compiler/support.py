@@ -1,0 +1,109 @@
+"""Which nodes of a graph a program can read or compute, and which have effects."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler.dtypes import KINDS
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
+from fourfold.compiler.views import VIEWS, has_hints
+
+REFUSAL = "refusal"  # in a node's meta: why it is not in a program
+# What torch traces with another dtype than it gives: statistics of low precision.
+MISTRACED = frozenset(
+    {
+        torch.ops.aten._native_batch_norm_legit_functional.default,
+        torch.ops.aten._batch_norm_with_update_functional.default,
+    }
+)
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))
+
+
+def can_be_held(value: torch.Tensor) -> bool:
+    is_strided = value.device.type == "cpu" and value.layout == torch.strided
+    return is_strided and value.dtype in KINDS and has_hints(value)
+
+
+def can_be_read(node: Node) -> bool:
+    """Whether a program can take it: a strided tensor of a known dtype in the CPU's memory, or a number."""
+    value = node.meta.get("val")
+    if node.target is operator.getitem and node.args[0].target in MISTRACED:
+        return False
+    return can_be_held(value) if is_tensor(value) else is_number(value)
+
+
+def results_of(node: Node) -> list[object]:
+    """What torch traced it to give; None is a gradient that nobody asked for."""
+    values = node.meta.get("val")
+    return [v for v in values if v is not None] if isinstance(values, (tuple, list)) else [values]
+
+
+def refuse(node: Node, reason: str) -> bool:
+    """Records why a node stays torch's; false."""
+    node.meta.setdefault(REFUSAL, reason)
+    return False
+
+
+def can_be_computed(node: Node) -> bool:
+    """Whether a lowered operator can be in a program when it is called like this; else the reason is recorded."""
+    results = results_of(node)
+    if not results or not all(is_tensor(value) and can_be_held(value) for value in results):
+        return refuse(node, "a result that programs don't write, for its dtype, layout or device")
+    if not all(can_be_read(operand) for operand in node.all_input_nodes):
+        return refuse(node, "an operand that programs don't read, for its dtype, layout, device or origin")
+    refused = refusal(node.target, results[0].dtype, node.args, node.kwargs)
+    return refused is None or refuse(node, refused)
+
+
+def is_lowered(node: Node) -> bool:
+    """Whether programs have operations for it: as elements, along rows, as a view or as a constant."""
+    known = node.target in POINTWISE or node.target in ROWS or node.target in VIEWS or node.target in CONSTANT
+    return node.op == "call_function" and known
+
+
+def constant_of(node: Node) -> bool | int | float | None:
+    """The one number that a tensor holds, where that is known, and one of its dtype's."""
+    while node.op == "call_function" and node.target in VIEWS:
+        node = node.args[0]
+    if node.op != "call_function" or node.target not in CONSTANT:
+        return None
+    number = CONSTANT[node.target](*node.args, **node.kwargs)
+    is_known = isinstance(number, (bool, int, float))
+    return number if is_known and fits(number, node.meta["val"].dtype) else None
+
+
+def has_effect(node: Node) -> bool:
+    """Whether it draws random numbers, writes to a tensor or has another effect: the order of two such matters."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        is_known = node.op == "call_function" and not isinstance(node.target, torch._ops.HigherOrderOperator)
+        return not is_known or node.is_impure()
+    if node.target._schema.is_mutable or node.is_impure(impure_random=False):
+        return True
+    return torch.Tag.nondeterministic_seeded in node.target.tags and not drops_nothing(node)
+
+
+def drops_nothing(node: Node) -> bool:
+    """Whether it would draw random numbers only for a dropout, as attention does, and has none."""
+    for k, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return isinstance(given, (int, float)) and given == 0
+    return False
+
+
+def eliminate_dead_code(graph: Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and not has_effect(node):
+            graph.erase_node(node)
