@@ -78,10 +78,9 @@ class Epilogues:
         if len(node.args) < 2 or not can_be_computed(node):
             return
         x, dims, *_ = node.args
-        found = where_whole(x)
-        if found is None:
+        owner, own = where_whole(x)
+        if not own:
             return
-        owner, own = found
         space = owner.target.space
         reduced = reduced_dims(dims, len(own))
         rows = frozenset(axis for d in reduced for axis in own[d])
@@ -124,8 +123,9 @@ def producer(node: Node) -> Node | None:
     return source if isinstance(source.target, Fused) else None
 
 
-def where_whole(x: Node) -> tuple[Node, Dims] | None:
-    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there."""
+def where_whole(x: Node) -> tuple[Node | None, Dims]:
+    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there, () where there
+    is none."""
     views = []
     while x.op == "call_function" and x.target in VIEWS and producer(x) is None:
         views.append(x)
@@ -143,7 +143,7 @@ def where_whole(x: Node) -> tuple[Node, Dims] | None:
             dims = dims if dims is None else space.viewed(view, dims)
         if space.is_whole(dims):
             return owner, dims
-    return None
+    return None, ()
 
 
 def running(dims: Dims, axes: frozenset[int]) -> list[int]:

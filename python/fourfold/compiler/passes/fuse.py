@@ -53,7 +53,8 @@ class Fusion:
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
                 self.place_alone(node)
         for node in visiting(module):
-            self.merge_readers(node)
+            if node not in module.meta.get("failed", ()):
+                self.merge_readers(node)
 
     def place_alone(self, node: Node) -> None:
         operands = list(node.all_input_nodes)
