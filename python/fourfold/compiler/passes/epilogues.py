@@ -11,12 +11,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.fused import Extraction, Fused, fused_nodes, remove_unread, replace, results_of
+from fourfold.compiler.fused import Extraction, Fused, replace, results_of
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import along, reduced_dims
 from fourfold.compiler.order import Order
-from fourfold.compiler.passes.sorting import sort
-from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, eliminate_dead_code
+from fourfold.compiler.passes.cleanup import clean_up
+from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read
 from fourfold.compiler.views import VIEWS, hint, same, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
@@ -33,10 +33,7 @@ def epilogues(module: GraphModule) -> GraphModule:
             attach.concatenation(node)
         elif node.target is SUM:
             attach.column_sum(node)
-    eliminate_dead_code(module.graph)
-    for node in fused_nodes(module.graph):
-        remove_unread(node)
-    return sort(module)
+    return clean_up(module)
 
 
 class Epilogues:
