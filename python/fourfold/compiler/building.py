@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node
 
+from fourfold.compiler.dtypes import TYPES
 from fourfold.compiler.groups import Group, along, joined_along
+from fourfold.compiler.ir import Axis, Dims, Program, Value
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, fits
-from fourfold.compiler.program import TYPES, Axis, Dims, Program, Value
 from fourfold.compiler.views import VIEWS, hint, is_one, unviewed
 
 LETTERS = "abcdefghijklmnopqrstuvwx"

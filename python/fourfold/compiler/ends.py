@@ -9,8 +9,8 @@ import torch
 from torch.fx import Node
 
 from fourfold.compiler.groups import along, have_same_shape, joined_along, read_dims, reduced_dims, rows_place
+from fourfold.compiler.ir import Dims
 from fourfold.compiler.nodes import can_be_computed, can_be_held, can_be_read
-from fourfold.compiler.program import Dims
 from fourfold.compiler.views import hint, shape_of
 
 if TYPE_CHECKING:

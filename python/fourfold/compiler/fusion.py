@@ -32,9 +32,9 @@ from fourfold.compiler.groups import (
     renumbered,
     result_dims,
 )
+from fourfold.compiler.ir import Dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.nodes import can_be_computed, is_tensor, keeps_its_place
-from fourfold.compiler.program import Dims
 from fourfold.compiler.views import VIEWS, Size, is_one, shape_of, viewed
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from fourfold.compiler.program import Dims
+from fourfold.compiler.ir import Dims
 from fourfold.compiler.views import Size, is_one, same, shape_of
 
 

@@ -7,8 +7,8 @@ import operator
 import torch
 from torch.fx import Node
 
+from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.lowering import refusal
-from fourfold.compiler.program import KINDS
 from fourfold.compiler.views import has_hints
 
 # What torch traces with another dtype than it gives: statistics of low precision.

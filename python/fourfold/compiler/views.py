@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.program import Dims
+from fourfold.compiler.ir import Dims
 
 aten = torch.ops.aten
 Size = int | torch.SymInt
