@@ -128,10 +128,8 @@ def operation(name: str) -> Callable[..., Value]:
 
 
 where, minimum, maximum, copysign = map(operation, ("where", "minimum", "maximum", "copysign"))
-floor_divide, trunc_divide = operation("floor_divide"), operation("trunc_divide")
 exp, exp2, expm1, log, log1p = map(operation, ("exp", "exp2", "expm1", "log", "log1p"))
 sqrt, rsqrt, sin, tanh, sigmoid, erf = map(operation, ("sqrt", "rsqrt", "sin", "tanh", "sigmoid", "erf"))
-floor, trunc, round_ = map(operation, ("floor", "trunc", "round"))
 sum_, prod, amax, amin, all_, any_ = map(operation, ("sum", "prod", "amax", "amin", "all", "any"))  # along the columns
 
 

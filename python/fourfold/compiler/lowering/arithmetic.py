@@ -8,20 +8,7 @@ import math
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.ir import (
-    Number,
-    Value,
-    copysign,
-    floor_divide,
-    is_nan,
-    maximum,
-    minimum,
-    operation,
-    trunc,
-    trunc_divide,
-    where,
-)
-from fourfold.compiler.ir import round_ as to_nearest
+from fourfold.compiler.ir import Number, Value, copysign, is_nan, maximum, minimum, operation, where
 from fourfold.compiler.lowering.call import (
     Argument,
     Call,
@@ -36,6 +23,8 @@ from fourfold.compiler.lowering.call import (
 )
 
 aten = torch.ops.aten
+trunc, to_nearest = operation("trunc"), operation("round")
+floor_divide, trunc_divide = operation("floor_divide"), operation("trunc_divide")
 
 # By torch's name, where the operation does just what the operator does.
 DIRECT = ("neg", "atan2", "copysign", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "mul")

@@ -14,31 +14,21 @@ aten = torch.ops.aten
 ELEMENT = ("element",)
 
 
-@rows(aten._softmax.default, results=ELEMENT)
 def softmax(x: Value) -> Value:
     e = exp(x - amax(x))
     return e / sum_(e)
 
 
-@rows(aten._safe_softmax.default, results=ELEMENT)
-def safe_softmax(x: Value) -> Value:
-    return where(amax(x).eq(-math.inf), 0, softmax(x))
+rows(aten._softmax.default, results=ELEMENT)(softmax)
+rows(aten._safe_softmax.default, results=ELEMENT)(lambda x: where(amax(x).eq(-math.inf), 0, softmax(x)))
+rows(aten._softmax_backward_data.default, results=ELEMENT)(lambda grad, y: (grad - sum_(grad * y)) * y)
+rows(aten._log_softmax_backward_data.default, results=ELEMENT)(lambda grad, y: grad - exp(y) * sum_(grad))
 
 
 @rows(aten._log_softmax.default, results=ELEMENT)
 def log_softmax(x: Value) -> Value:
     below = x - amax(x)
     return below - log(sum_(exp(below)))
-
-
-@rows(aten._softmax_backward_data.default, results=ELEMENT)
-def softmax_backward(grad: Value, y: Value) -> Value:
-    return (grad - sum_(grad * y)) * y
-
-
-@rows(aten._log_softmax_backward_data.default, results=ELEMENT)
-def log_softmax_backward(grad: Value, y: Value) -> Value:
-    return grad - exp(y) * sum_(grad)
 
 
 @rows(aten.native_layer_norm.default, results=("element", "keep", "keep"))
