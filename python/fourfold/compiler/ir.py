@@ -16,6 +16,10 @@ from fourfold.compiler import folding
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT32, INTEGERS, KINDS, TYPES
 
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
+OPERATORS = {
+    **{name: name for name in ("add", "sub", "mul", "pow", "neg", "abs", "lt", "le", "gt", "ge")},
+    **{"truediv": "div", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "invert": "bitwise_not"},
+}
 GIVEN = ("input", "number")  # what a call provides
 # What an operation is called that is another one of booleans, or of integers.
 OF_BOOLEANS = {
@@ -44,76 +48,23 @@ class Value:
     def is_constant(self) -> bool:
         return self.op == "constant"
 
-    def __add__(self, other: Value | Number) -> Value:
-        return self.program.apply("add", self, other)
-
-    def __radd__(self, other: Number) -> Value:
-        return self.program.apply("add", other, self)
-
-    def __sub__(self, other: Value | Number) -> Value:
-        return self.program.apply("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Value:
-        return self.program.apply("sub", other, self)
-
-    def __mul__(self, other: Value | Number) -> Value:
-        return self.program.apply("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Value:
-        return self.program.apply("mul", other, self)
-
-    def __truediv__(self, other: Value | Number) -> Value:
-        return self.program.apply("div", self, other)
-
-    def __rtruediv__(self, other: Number) -> Value:
-        return self.program.apply("div", other, self)
-
-    def __pow__(self, other: Value | Number) -> Value:
-        return self.program.apply("pow", self, other)
-
-    def __rpow__(self, other: Number) -> Value:
-        return self.program.apply("pow", other, self)
-
-    def __neg__(self) -> Value:
-        return self.program.apply("neg", self)
-
-    def __abs__(self) -> Value:
-        return self.program.apply("abs", self)
-
-    def __invert__(self) -> Value:
-        return self.program.apply("bitwise_not", self)
-
-    def __and__(self, other: Value | Number) -> Value:
-        return self.program.apply("bitwise_and", self, other)
-
-    def __or__(self, other: Value | Number) -> Value:
-        return self.program.apply("bitwise_or", self, other)
-
-    def __xor__(self, other: Value | Number) -> Value:
-        return self.program.apply("bitwise_xor", self, other)
-
-    def __lt__(self, other: Value | Number) -> Value:
-        return self.program.apply("lt", self, other)
-
-    def __le__(self, other: Value | Number) -> Value:
-        return self.program.apply("le", self, other)
-
-    def __gt__(self, other: Value | Number) -> Value:
-        return self.program.apply("gt", self, other)
-
-    def __ge__(self, other: Value | Number) -> Value:
-        return self.program.apply("ge", self, other)
-
-    # Not ==, by which Python finds a value in a list or a dictionary.
-
-    def eq(self, other: Value | Number) -> Value:
-        return self.program.apply("eq", self, other)
-
-    def ne(self, other: Value | Number) -> Value:
-        return self.program.apply("ne", self, other)
-
     def to(self, type: str) -> Value:
         return self.program.cast(self, type)
+
+
+def infix(name: str, swaps: bool = False) -> Callable[[Value, Value | Number], Value]:
+    def apply(self: Value, *other: Value | Number) -> Value:
+        return self.program.apply(name, *((*other, self) if swaps else (self, *other)))
+
+    return apply
+
+
+# Python's operators; not ==, by which Python finds a value in a list or a dictionary: that is x.eq(y).
+for _name, _operation in OPERATORS.items():
+    setattr(Value, f"__{_name}__", infix(_operation))
+    if _operation in ("add", "sub", "mul", "div", "pow"):
+        setattr(Value, f"__r{_name}__", infix(_operation, swaps=True))
+Value.eq, Value.ne = infix("eq"), infix("ne")
 
 
 def operation(name: str) -> Callable[..., Value]:

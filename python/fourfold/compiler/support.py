@@ -20,6 +20,8 @@ MISTRACED = frozenset(
     }
 )
 
+EFFECTS: dict[object, bool] = {}  # of operators that were met: whether they have one, but for random numbers
+
 
 def is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
@@ -89,9 +91,9 @@ def has_effect(node: Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         is_known = node.op == "call_function" and not isinstance(node.target, torch._ops.HigherOrderOperator)
         return not is_known or node.is_impure()
-    if node.target._schema.is_mutable or node.is_impure(impure_random=False):
-        return True
-    return torch.Tag.nondeterministic_seeded in node.target.tags and not drops_nothing(node)
+    if node.target not in EFFECTS:
+        EFFECTS[node.target] = node.target._schema.is_mutable or node.is_impure(impure_random=False)
+    return EFFECTS[node.target] or torch.Tag.nondeterministic_seeded in node.target.tags and not drops_nothing(node)
 
 
 def drops_nothing(node: Node) -> bool:
