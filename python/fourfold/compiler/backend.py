@@ -13,6 +13,7 @@ from fourfold.compiler.failures import is_strict
 from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, refuse_others
+from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.recompute import partition
 from fourfold.compiler.record import Captured, Half, Record
 
@@ -36,6 +37,7 @@ def backend(
     refuse_others(others)
     chosen = Options.of(options)
     is_strict()  # an error before anything is compiled, where it is neither on nor off
+    module = recurrent(module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
         captured = Captured(graph)

@@ -1,0 +1,1 @@
+"""The compiler's passes: graph in, graph out."""
