@@ -51,8 +51,8 @@ def in_torchs_dtype(
 
 @functools.cache
 def _outside_dynamo() -> Callable[..., tuple]:
-    """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless told otherwise (``allow_rnn``). It would then
-    try each function that the layer calls, at some tenths of a second each."""
+    """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless ``allow_rnn`` is set or it captures for
+    fourfold. It would then try each function that the layer calls, at some tenths of a second each."""
     return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
