@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -401,7 +402,7 @@ def test_other_backends_break_their_graphs_as_before() -> None:
 def test_for_whom_dynamo_captures() -> None:
     wrapped = functools.partial(backend, record=Record())
     assert all(capture.is_for(backend, one) for one in (backend, wrapped, functools.partial(wrapped)))
-    assert not capture.is_for(backend, None)
+    assert not any(capture.is_for(backend, one) for one in (None, Mock()))
     assert not capture.is_for(backend, torch._dynamo.lookup_backend("aot_eager"))
 
 

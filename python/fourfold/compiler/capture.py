@@ -1,9 +1,9 @@
-"""Dynamo captures recurrent layers whole where it captures for fourfold.
+"""Extends Dynamo so that graphs captured for fourfold hold nn.LSTM and nn.GRU.
 
-Dynamo breaks its graph at every nn.LSTM and nn.GRU unless torch._dynamo.config.allow_rnn is set, which holds for all
-backends; AOTAutograd then unrolls the layers, and traces each length of a sequence anew. So two of Dynamo's methods
-ask, while they trace, for whom: layers that the pass ``recurrent`` replaces are let in, and traced by fourfold's
-operators, which take any length. Other backends and compiled functions that run already don't come here."""
+Dynamo breaks the graph at these layers unless torch._dynamo.config.allow_rnn is set, for all backends. It also traces
+torch.lstm and torch.gru by unrolling them, which fixes the length of the sequence. Two extensions change both for
+fourfold alone: layers that the pass ``recurrent`` replaces are captured, and their calls are traced with fourfold's
+operators, which take any length. They run at capture only; calls of compiled functions pay nothing."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from fourfold._optimize.layers import names_of, why_layer_is_left, why_not_plain
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
 from fourfold.freezing import Freezable, is_frozen
 
-# By what attribute one backend holds another: torch.compile's, Dynamo's, functools'.
+# The attributes in which wrappers hold a backend: torch.compile's, Dynamo's, functools.partial's and functools.wraps'.
 HOLDERS = ("compiler_fn", "_torchdynamo_orig_backend", "func", "__wrapped__")
+MOST_WRAPPERS = 16  # an object may answer to any attribute, as mocks do
 
 
 def is_for(backend: Callable[..., object], compiler: object) -> bool:
-    """Whether what Dynamo calls with a graph is our backend, or holds it."""
-    while compiler is not None and compiler is not backend:
+    """Whether the compiler that Dynamo calls with its graph is this backend, or a wrapper of it."""
+    for _ in range(MOST_WRAPPERS):
+        if compiler is None or compiler is backend:
+            break
         held = (getattr(compiler, name, None) for name in HOLDERS)
         compiler = next((one for one in held if one is not None), None)
     return compiler is backend
 
 
 def takes(layer: object) -> bool:
-    """Whether a layer is to be captured: where the pass replaces it, or where it is fourfold's own. A frozen one runs
-    between graphs, with its packed weights."""
+    """Whether to capture a layer: one that the pass replaces, or one of fourfold's own. Frozen layers run between
+    graphs, where they read their packed weights."""
     if not isinstance(layer, (nn.LSTM, nn.GRU)):
         return False
     if isinstance(layer, Freezable):
@@ -42,12 +45,12 @@ def takes(layer: object) -> bool:
 
 @functools.cache
 def enable(backend: Callable[..., object]) -> None:
-    """For functions that are compiled with that backend from now on."""
-    let_layers_in(backend)
+    """For all functions that are compiled with this backend later."""
+    capture_layers(backend)
     trace_calls(backend)
 
 
-def let_layers_in(backend: Callable[..., object]) -> None:
+def capture_layers(backend: Callable[..., object]) -> None:
     from torch._dynamo.variables.builder import VariableBuilder
 
     wrap_torchs = VariableBuilder.wrap_module
@@ -68,7 +71,7 @@ def trace_calls(backend: Callable[..., object]) -> None:
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     def trace(variable: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        """The node remains torch's, for the pass to replace. None: Dynamo traces it itself."""
+        """The node keeps torch's target, which the pass replaces. None leaves the call to Dynamo."""
         if not is_for(backend, tx.output.compiler_fn):
             return None
         name = NAMES[variable.value]

@@ -1,6 +1,6 @@
-"""torch.lstm and torch.gru become fourfold's operators, before AOTAutograd would unroll them step by step.
+"""Replaces torch.lstm and torch.gru by fourfold's operators, before AOTAutograd would unroll them step by step.
 
-An operator computes one layer in one direction; layers, directions and dropout are composed as fourfold.nn does it."""
+An operator computes one layer in one direction; fourfold.nn's function composes layers, directions and dropout."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Call:
         return layers if self.has_biases else [(*weights, None, None) for weights in layers]
 
     def refusal(self) -> str | None:
-        """Why fourfold's operators can't compute it, or would be slower, or None. Its tensors are fake ones."""
+        """Why fourfold's operators can't compute it, or would be slower, or None. Takes fake tensors."""
         tensors = [self.input, *self.states, *self.weights]
         if not all(isinstance(tensor, Tensor) and is_plain(tensor) for tensor in tensors):
             return "an argument is not exactly a dense torch.Tensor"
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"lstm": lstm, "gru": 
 
 
 def recurrent(module: GraphModule) -> GraphModule:
-    """Runs on Dynamo's graph. A node that stays gets the reason in its meta, as ``refusal``."""
+    """Runs on Dynamo's graph. A node that is not replaced has the reason in ``meta["refusal"]``."""
     changed = False
     for node in module.graph.nodes:
         if node.op != "call_function" or node.target not in NAMES:
@@ -130,5 +130,5 @@ def recurrent(module: GraphModule) -> GraphModule:
 
 
 def traced(node: Node) -> object:
-    """The fake tensor that it was traced to give. Dynamo and AOTAutograd have different names for it."""
+    """Its fake value, which Dynamo and AOTAutograd store under different names."""
     return node.meta.get("example_value", node.meta.get("val"))
