@@ -111,22 +111,25 @@ FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"lstm": lstm, "gru": 
 
 
 def recurrent(module: GraphModule) -> GraphModule:
-    """Runs on Dynamo's graph. A node that is not replaced has the reason in ``meta["refusal"]``."""
-    changed = False
-    for node in module.graph.nodes:
-        if node.op != "call_function" or node.target not in NAMES:
-            continue
-        name = NAMES[node.target]
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), traced)
-        why = Call.of(name, args, kwargs).refusal()
-        if why is not None:
-            node.meta["refusal"] = why
-            continue
-        node.target = FUNCTIONS[name]
-        changed = True
-    if changed:
-        module.recompile()
+    """Runs on Dynamo's graph and those nested in it, as of checkpoints. A node that is not replaced has the reason in
+    ``meta["refusal"]``."""
+    for part in module.modules():
+        if isinstance(part, GraphModule) and any([replaced(node) for node in part.graph.nodes]):
+            part.recompile()
     return module
+
+
+def replaced(node: Node) -> bool:
+    if node.op != "call_function" or node.target not in NAMES:
+        return False
+    name = NAMES[node.target]
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), traced)
+    why = Call.of(name, args, kwargs).refusal()
+    if why is None:
+        node.target = FUNCTIONS[name]
+    else:
+        node.meta["refusal"] = why
+    return why is None
 
 
 def traced(node: Node) -> object:
