@@ -61,11 +61,10 @@ def test_import_says_nothing_that_torch_does_not_say_without_numpy():
     do so while they are imported: here that one is taken out, so that the next would be heard."""
     code = """
 import importlib.machinery, sys
+sys.modules["numpy"] = None  # there is none, for import and for importlib.util.find_spec
 class Without(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name.split(".")[0] == "numpy":
-            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
         if name == "torch._subclasses.functional_tensor":
             spec = super().find_spec(name, path, target)
             spec.loader = Changed(name, spec.origin)

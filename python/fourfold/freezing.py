@@ -193,6 +193,10 @@ def frozen(model: Model) -> Iterator[Model]:
                         _frozen.pop(module, None)
 
 
+def is_frozen(module: nn.Module) -> bool:
+    return module in _frozen
+
+
 def run_frozen(module: Freezable, input: Any, hx: Any, reset: Any = None) -> Any:
     """A frozen module's call in C++, which looks at all that :func:`prepacked_weights` looks at. None for calls that it
     leaves to Python: because they read the weights themselves, have to raise, or are not common."""

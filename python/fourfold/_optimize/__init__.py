@@ -95,8 +95,9 @@ def optimize(model: nn.Module) -> Report:
 
     Call it at any time, before or after moving the model. With other programs:
 
-    - torch.compile: before or after. Dynamo breaks its graph at every nn.LSTM and nn.GRU, fourfold's too, and runs them
-      between graphs. With torch._dynamo.config.allow_rnn = True the model is one graph (fullgraph=True).
+    - torch.compile: before or after. With backend="fourfold" the model is one graph (fullgraph=True), optimised or not.
+      With other backends Dynamo breaks its graph at every nn.LSTM and nn.GRU, fourfold's too, and runs them between
+      graphs; with torch._dynamo.config.allow_rnn = True it doesn't.
     - DistributedDataParallel: before or after.
     - fully_shard: before. Layers whose parameters are sharded already are left.
     - torch.export: before. An exported program holds operators and no layers; it is refused.

@@ -2,6 +2,9 @@
 
 torch captures and differentiates; what is elementwise becomes programs (cpp/program), which run without a compiler."""
 
+from fourfold.compiler import capture
 from fourfold.compiler.backend import backend
+
+capture.enable(backend)
 
 __all__ = ["backend"]

@@ -35,6 +35,7 @@ def backend(
     refuse_others(others)
     chosen = Options.of(options)
     is_strict()  # an error before anything is compiled, where it is neither on nor off
+    module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
         captured = Captured(graph)

@@ -30,6 +30,8 @@ def explain(
     forward and backward; no ``.grad`` is touched here either.
     Raises ValueError or TypeError for options that the backend doesn't have, and what f or torch's capture raises."""
     from fourfold.explaining.running import observe
+
+    observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load
     from fourfold.explaining.telling import explained
 
-    return explained(f, observe(f, args, kwargs, options, dynamic, timing))
+    return explained(f, observed)

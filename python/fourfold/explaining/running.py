@@ -139,6 +139,7 @@ def compiled(
         return made
 
     timed.__name__ = "fourfold"  # in what torch says of it
+    timed.__wrapped__ = backend  # by which Dynamo captures recurrent layers
     result = Compilation(torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart()), record)
     if differentiate:
         result.forward_seconds, result.backward_seconds = timed_call(result.call, args, kwargs)

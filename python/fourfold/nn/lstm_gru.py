@@ -31,10 +31,28 @@ def _dtype_under_autocast(state: Tensor) -> torch.dtype:
     return torch.promote_types(state.dtype, torch.get_autocast_dtype("cpu"))
 
 
+def in_torchs_dtype(
+    name: str,
+    x: Tensor,
+    states: Sequence[Tensor],
+    batch_sizes: Tensor | None,
+    output: Tensor,
+    final: tuple[Tensor, ...],
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """A layer's results in the dtype that torch.nn's have under a CPU's autocast. name: LSTM or GRU."""
+    if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
+        return output, final
+    onednn = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
+    if onednn and name == "LSTM" and batch_sizes is None and _ONEDNN.get(x.dtype, False):
+        return output, final  # torch.nn.LSTM hands such an input to oneDNN, whose results have autocast's dtype
+    dtype = _dtype_under_autocast(states[-1])
+    return output.to(dtype), tuple(s.to(dtype) for s in final)
+
+
 @functools.cache
 def _outside_dynamo() -> Callable[..., tuple]:
-    """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless told otherwise (``allow_rnn``). It would then
-    try each function that the layer calls, at some tenths of a second each."""
+    """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless ``allow_rnn`` is set or it captures for
+    fourfold. It would then try each function that the layer calls, at some tenths of a second each."""
     return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
@@ -109,13 +127,7 @@ class _TorchLayers(Layers):
 
     def _run_layers(self, parameters: Any, x: Tensor, states: Any, batch_sizes: Tensor | None, reset: Any) -> tuple:
         output, final = super()._run_layers(parameters, x, states, batch_sizes, reset)
-        if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
-            return output, final
-        onednn = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
-        if onednn and self._name == "LSTM" and batch_sizes is None and _ONEDNN.get(x.dtype, False):
-            return output, final  # torch.nn.LSTM hands such an input to oneDNN, whose results have autocast's dtype
-        dtype = _dtype_under_autocast(states[-1])
-        return output.to(dtype), tuple(s.to(dtype) for s in final)
+        return in_torchs_dtype(self._name, x, states, batch_sizes, output, final)
 
 
 class LSTM(_TorchLayers, nn.LSTM):

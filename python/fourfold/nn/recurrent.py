@@ -1,7 +1,7 @@
 """What LLTM, LSTM and GRU share. An operator computes one layer in one direction; here they are composed: layers,
 directions, dropout between, packed input, and the restarts that a mask gives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -87,37 +87,64 @@ class Layers(Freezable):
     def _run_layers(
         self, parameters: list, x: Tensor, states: Sequence[Tensor], batch_sizes: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The last layer's output and the final states, as ``states``.
+        """x, states, batch_sizes, reset: as in :func:`run_layers`."""
+        return run_layers(
+            self._operator,
+            parameters,
+            x,
+            states,
+            num_layers=self.num_layers,
+            dropout=self.dropout if self.training else 0.0,
+            batch_sizes=batch_sizes,
+            reset=reset,
+            prepacked=prepacked_weights(self, parameters, x),
+        )
 
-        x: (time, batch, input_size), or (rows, input_size) when packed. reset: (time, batch) or (rows), or None.
-        """
-        directions = 2 if self.bidirectional else 1
-        resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
-        single = len(parameters) == 1
-        initial = [(s[0],) if single else s.unbind(0) for s in states]
-        prepacked = prepacked_weights(self, parameters, x)
-        final: list[tuple[Tensor, ...]] = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction in range(directions):
-                k = layer * directions + direction
-                output, state = self._operator(
-                    x,
-                    *(s[k] for s in initial),
-                    *parameters[k],
-                    reverse=direction == 1,
-                    batch_sizes=batch_sizes,
-                    reset=resets[direction],
-                    prepacked=None if prepacked is None else prepacked[k],
-                )
-                outputs.append(output)
-                final.append(state if isinstance(state, tuple) else (state,))
-            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
-            if self.dropout > 0 and layer < self.num_layers - 1:
-                x = nn.functional.dropout(x, self.dropout, self.training)
-        if single:
-            return x, tuple(s.unsqueeze(0) for s in final[0])
-        return x, tuple(torch.stack(column) for column in zip(*final, strict=True))
+
+def run_layers(
+    operator: Callable[..., tuple],
+    parameters: Sequence[Sequence[Tensor | None]],
+    x: Tensor,
+    states: Sequence[Tensor],
+    *,
+    num_layers: int,
+    dropout: float,
+    batch_sizes: Tensor | None = None,
+    reset: Tensor | None = None,
+    prepacked: Sequence[Tensor | None] | None = None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The last layer's output and the final states, as ``states``.
+
+    operator: computes one layer in one direction. parameters: of each layer and direction, as it takes them.
+    x: (time, batch, input_size), or (rows, input_size) when packed. reset: (time, batch) or (rows), or None.
+    states: (directions * num_layers, batch, hidden_size) each.
+    """
+    directions = len(parameters) // num_layers
+    resets = (reset, reset_of_reverse(reset, batch_sizes) if directions == 2 else None)
+    single = len(parameters) == 1
+    initial = [(s[0],) if single else s.unbind(0) for s in states]
+    final: list[tuple[Tensor, ...]] = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            k = layer * directions + direction
+            output, state = operator(
+                x,
+                *(s[k] for s in initial),
+                *parameters[k],
+                reverse=direction == 1,
+                batch_sizes=batch_sizes,
+                reset=resets[direction],
+                prepacked=None if prepacked is None else prepacked[k],
+            )
+            outputs.append(output)
+            final.append(state if isinstance(state, tuple) else (state,))
+        x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
+        if dropout > 0 and layer < num_layers - 1:
+            x = nn.functional.dropout(x, dropout)
+    if single:
+        return x, tuple(s.unsqueeze(0) for s in final[0])
+    return x, tuple(torch.stack(column) for column in zip(*final, strict=True))
 
 
 def lay_out_reset(name: str, reset: Any, input: Tensor, batch_first: bool) -> Tensor | None:

@@ -1,7 +1,7 @@
 """The compiler's passes, in the order in which they run. Each takes a graph and gives it back changed.
 
-torch's trace of forward and backward goes through JOINT and is cut in two; each half, or the forward alone where nothing
-is differentiated, goes through HALF."""
+Dynamo's graph goes through CAPTURED. AOTAutograd's trace of forward and backward goes through JOINT and is cut in two;
+each half, or the forward alone where nothing is differentiated, goes through HALF."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower
 from fourfold.compiler.passes.plan import plan
+from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.sink_gather import sink_gather
 
 Pass = Callable[[GraphModule], GraphModule]
 
+CAPTURED: Sequence[Pass] = (recurrent,)
 JOINT: Sequence[Pass] = (rematerialize,)
 HALF: Sequence[Pass] = (
     canonicalize,
