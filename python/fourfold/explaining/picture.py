@@ -1,4 +1,4 @@
-"""A graph as a picture: igraph orders the layers (Sugiyama's method), and boxes are spread by their sizes; or as DOT."""
+"""A graph as a picture, or as DOT: igraph orders the layers by Sugiyama's method, boxes are spread by their sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 from fourfold.explaining.explanation import Box, Half
 from fourfold.explaining.page import render
 
-MOST = 150  # boxes, with those in programs; in a larger graph a program is one box
+MOST = 150  # boxes, with operators in programs; in a larger graph a program is one box
 BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
 MOST_INPUTS = 5  # of one box there, which no other reads
 CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
@@ -40,7 +40,7 @@ def igraph() -> ModuleType | None:
 def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
     """The boxes that are drawn, and what a reader has to know of them."""
     boxes, note = half.boxes, ""
-    if sum(1 + len(box.inside) for box in boxes) > MOST and half.programs:
+    if sum(inner.kind != "given" for box in boxes for inner in (box, *box.inside)) > MOST and half.programs:
         boxes, note = tuple(replace(box, inside=()) for box in boxes), "Each program is one box."
     given = sources(boxes)
     inner = [box for box in boxes if box.name not in given and not is_result(box)]
@@ -53,9 +53,14 @@ def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
         hidden = set(alone[MOST_INPUTS:])
         drawn |= set(box.reads) - hidden if box.name in drawn else set()
     left = f"{len(inner) - BEGINNING:,} more"
-    kept = [replace(box, reads=tuple(name for name in box.reads if name in drawn)) for box in boxes if box.name in drawn]
+    kept = [
+        replace(box, reads=tuple(name for name in box.reads if name in drawn)) for box in boxes if box.name in drawn
+    ]
     read = tuple(dict.fromkeys(n for box in inner[BEGINNING:] for n in box.reads if n in drawn and n not in given))
-    return (*kept, Box("more", "view", (left, "not drawn"), left, read)), f"The first {BEGINNING} of {len(inner):,} boxes."
+    return (
+        *kept,
+        Box("more", "view", (left, "not drawn"), left, read),
+    ), f"The first {BEGINNING} of {len(inner):,} boxes."
 
 
 def is_result(box: Box) -> bool:
@@ -191,4 +196,3 @@ def dot(half: Half, whole: bool = False) -> str:
 
 def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-

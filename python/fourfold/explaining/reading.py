@@ -35,7 +35,9 @@ DTYPES = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c",
 def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
     name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
     cold, warm = observed.cold, observed.warm
-    graphs = [graph_of(seen, f" of graph {k}" if len(observed.seen) > 1 else "") for k, seen in enumerate(observed.seen)]
+    graphs = [
+        graph_of(seen, f" of graph {k}" if len(observed.seen) > 1 else "") for k, seen in enumerate(observed.seen)
+    ]
     return Explanation(
         name.rpartition("<locals>.")[2],
         f"fourfold {fourfold.__version__}, torch {torch.__version__}",
@@ -189,7 +191,9 @@ def has_nodes(argument: object) -> bool:
 
 
 def spelled(value: object) -> str:
-    return dtype_name(value) if isinstance(value, torch.dtype) else f"{value:.6g}" if type(value) is float else str(value)
+    return (
+        dtype_name(value) if isinstance(value, torch.dtype) else f"{value:.6g}" if type(value) is float else str(value)
+    )
 
 
 def detail(node: Node) -> str:

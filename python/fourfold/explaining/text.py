@@ -127,7 +127,9 @@ def added(counts: Iterable[int | None]) -> int | None:
 def program_rows(explanation: Explanation) -> list[tuple[str, ...]]:
     """Those that move most first."""
     kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
-    rows = [(f"{kind.count:,} × {kind.half} {kind.names[0]}", in_bytes(kind.bytes), kind.first.counted) for kind in kinds]
+    rows = [
+        (f"{kind.count:,} × {kind.half} {kind.names[0]}", in_bytes(kind.bytes), kind.first.counted) for kind in kinds
+    ]
     return [("", "bytes", "operators"), *rows]
 
 
@@ -172,7 +174,10 @@ def box_lines(boxes: Iterable[Box]) -> list[str]:
     lines = []
     for box in boxes:
         reads = f"  <- {', '.join(box.reads)}" if box.reads else ""
-        lines += [f"{box.name}: {', '.join(filter(None, box.lines))}{reads}", *(f"    {one}" for one in box_lines(box.inside))]
+        lines += [
+            f"{box.name}: {', '.join(filter(None, box.lines))}{reads}",
+            *(f"    {one}" for one in box_lines(box.inside)),
+        ]
     return lines
 
 
