@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from fourfold.compiler.program import KINDS
+from fourfold.compiler.dtypes import KINDS
 
 # They forbid, as they are imported, that anyone sets a flag of torch.backends from then on; and warn of what they would
 # like to be installed.

@@ -14,7 +14,7 @@ import torch
 
 from compiler_operators import ENTRIES, LEFT, WORSE, OpInfo, SampleInput, chosen, left_to_torch
 from compiler_samples import Problem, expect_as_eager
-from fourfold.compiler.program import KINDS
+from fourfold.compiler.dtypes import KINDS
 
 pytestmark = pytest.mark.usefixtures("strict")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"

@@ -16,11 +16,11 @@ from torch import nn
 
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
-from fourfold.compiler import failures, lowering, runtime
-from fourfold.compiler import fusion as fusion_of_graphs
+from fourfold.compiler import fallback, lowering, runtime
 from fourfold.compiler.backend import backend
 from fourfold.compiler.calling import Program
-from fourfold.compiler.fusion import Fusion
+from fourfold.compiler.passes.epilogues import Epilogues
+from fourfold.compiler.passes.fuse import Fusion
 from fourfold.compiler.record import Record
 from machine import ROOT
 
@@ -33,7 +33,7 @@ pytestmark = [
 WITH_OURS = fourfold._native.module is not None
 
 
-@pytest.mark.parametrize("options", [None, {}, {"reductions": False}, {"min_elements": 10**6}, {"trace": True}])
+@pytest.mark.parametrize("options", [None, {}, {"trace": True}])
 def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None:
     record = Record()
     torch._dynamo.reset()
@@ -44,21 +44,16 @@ def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.INFO, logger="fourfold.compiler"):
         torch.testing.assert_close(call(x), torch.softmax(x * 2, -1))
     graph = record.captured[0].forward.compiled
-    reasons = set(graph.left.values())
-    assert len(graph.programs) == (0 if options == {"min_elements": 10**6} else 1)
-    assert reasons == ({"fewer than 1000000 elements"} if options == {"min_elements": 10**6} else set())
-    assert ("aten._softmax" in graph.source) == (options in ({"reductions": False}, {"min_elements": 10**6}))
+    assert len(graph.programs) == 1 and not graph.refusals
     assert ("fourfold program 1" in caplog.text) == (options == {"trace": True})
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fuse": True}, "fourfold: expected an option of min_elements, reductions, .*, but got 'fuse'"),
-        ({"reductions": 1}, "fourfold: expected option reductions to be True or False, but got 1"),
+        ({"fuse": True}, "fourfold: expected an option of trace, but got 'fuse'"),
+        ({"trace": 1}, "fourfold: expected option trace to be True or False, but got 1"),
         ("fast", "fourfold: expected options to be a dict, but got 'fast'"),
-        ({"min_elements": -1}, "fourfold: expected option min_elements to be a number of at least 0, but got -1"),
-        ({"min_elements": True}, "fourfold: expected option min_elements to be a number of at least 0, but got True"),
     ],
 )
 def test_options_that_there_are_not(options: dict, sentence: str) -> None:
@@ -69,8 +64,7 @@ def test_options_that_there_are_not(options: dict, sentence: str) -> None:
 def test_modes_are_inductors() -> None:
     for mode, instead in (
         ("reduce-overhead", "leave it out: compiled graphs are called from C\\+\\+ already"),
-        ("max-autotune", 'leave it out, or .* with options={"cpu": "cxx"}'),
-        ("fast", r"leave it out \(options: min_elements, reductions, cpu, trace\)"),
+        ("max-autotune", r"leave it out \(options: trace\)"),
     ):
         with pytest.raises(Exception, match=f"fourfold: expected no mode, but got '{mode}'; {instead}"):
             torch.compile(torch.sin, backend=backend, mode=mode)(torch.ones(3))
@@ -86,7 +80,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("a fault of ours")
 
     monkeypatch.setitem(lowering.POINTWISE, torch.ops.aten.sin.default, fault)
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(fallback, "_reported", set())
 
 
 @pytest.mark.usefixtures("failing")
@@ -105,8 +99,8 @@ def test_an_internal_failure_leaves_the_group_to_torch_with_one_warning(monkeypa
 
 def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(Fusion, "merge_neighbours", lambda self, graph: ()[7])
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(Fusion, "merge_readers", lambda self, node: ()[7])
+    monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, 18)
     with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: IndexError"):
@@ -118,11 +112,11 @@ def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.Monk
         compiled(lambda x: x.sin().sum(0))(x)
 
 
-@pytest.mark.parametrize(("rule", "left"), [("place_concatenation", "cat"), ("place_total", "sum")])
+@pytest.mark.parametrize(("rule", "left"), [("concatenation", "cat"), ("column_sum", "sum")])
 def test_a_failure_costs_its_own_group_and_is_blamed_alone(
     rule: str, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fault(fusion: Fusion, node: torch.fx.Node) -> None:
+    def fault(attach: Epilogues, node: torch.fx.Node) -> None:
         if getattr(node.target, "__name__", "").startswith(left):
             raise IndexError("a fault of ours")
 
@@ -131,8 +125,8 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
         return torch.cat([y, x.cos()], -1), torch.cat([y.exp(), y], 0), y.sum(0), x.tanh().sum(0)
 
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(fusion_of_graphs, rule, fault)
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(Epilogues, rule, fault)
+    monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, 18, gradient=False)
     with pytest.warns(RuntimeWarning, match=f"could not compute aten.{left}.*leaves it to torch: IndexError") as seen:
@@ -142,7 +136,7 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
     graph = record.captured[0].forward.compiled
     computed = {node.target.__name__.split(".")[0] for built in graph.programs for node in built.members}
     assert computed >= {"sin", "mul", "cos", "exp", "tanh"}
-    assert {(node.target.__name__.split(".")[0], reason) for node, reason in graph.left.items()} == {
+    assert {(node.target.__name__.split(".")[0], reason) for node, reason in graph.refusals.items()} == {
         (left, "failed: IndexError: a fault of ours")
     }
 
@@ -158,13 +152,13 @@ def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.Monke
 
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     monkeypatch.setattr(Fusion, "place_pointwise", fault)
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, gradient=False)
     with pytest.warns(RuntimeWarning, match=r"could not compute aten.tanh.default .* KeyError"):
         got = compiled(lambda x: (x.sin() * 2).tanh().exp() + x.cos().tanh(), record)(x)
     torch.testing.assert_close(got, (x.sin() * 2).tanh().exp() + x.cos().tanh())
-    left = record.captured[0].forward.compiled.left
+    left = record.captured[0].forward.compiled.refusals
     assert [node.target for node in left] == [torch.ops.aten.tanh.default] * 2
     assert programs_of(record) == 2
 
@@ -185,7 +179,7 @@ def test_an_internal_failure_is_an_error_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
 def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     call = compiled(lambda x: torch.cat([x.sin() + 1, x.view(-1)]), record)
     x = draw(4, gradient=False)
@@ -205,7 +199,7 @@ def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monk
 def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is drawn nor what is changed in place."""
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(failures, "_reported", set())
+    monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
 
     def function(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

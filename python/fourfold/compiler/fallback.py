@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 SWITCH = "FOURFOLD_STRICT"
+MOST_FAILURES = 3  # of one pass
 _reported: set[str] = set()
 
 
@@ -58,22 +59,24 @@ def visiting(module: GraphModule) -> Iterator[Node]:
 
 
 def recovering(stage: Callable[[GraphModule], GraphModule], module: GraphModule) -> GraphModule:
-    """Runs a pass. A failure is reported and leaves the node that the pass was at to torch, at its operator's second
-    failure all nodes of that operator, and the pass starts again; a failure that goes on leaves all to torch."""
+    """Runs a pass. A failure is reported and leaves the node that the pass was at to torch, and the pass starts again;
+    a second failure leaves all nodes of that operator, and a third the whole graph."""
     failed: dict[Node, str] = module.meta.setdefault("failed", {})
-    while True:
+    nodes: list[Node] = []
+    for attempt in range(MOST_FAILURES + 1):
+        module.meta["at"] = None
         try:
-            module.meta["at"] = None
             return stage(module)
         except Exception as error:
             at = module.meta["at"]
             report(stage.__name__ if at is None else getattr(at.target, "operator", at.target), error)
-            again = at is not None and any(node.target == at.target for node in failed)
-            alike = [node for node in module.graph.nodes if node is at or again and node.target == at.target]
-            if at is None or at in failed:
-                if stage.__name__ in module.meta.setdefault("given up", set()):
-                    raise
-                module.meta["given up"].add(stage.__name__)
-                alike = list(module.graph.nodes)
-            for node in alike:
-                failed[node] = node.meta["refusal"] = f"failed: {type(error).__name__}: {error}"
+            if attempt == MOST_FAILURES:
+                raise
+            nodes = [node for node in module.graph.nodes if attempt or node is at]
+            if attempt == 1 and at is not None and at not in failed:
+                nodes = [node for node in nodes if node.target == at.target]
+            reason = f"failed: {type(error).__name__}: {error}"
+            for node in nodes:
+                failed.setdefault(node, reason)
+                node.meta["refusal"] = reason
+    raise AssertionError

@@ -60,6 +60,10 @@ def multiply(a: Value, b: Value) -> Value | None:
     return b if is_number(a, 1) else a if is_number(b, 1) else None
 
 
+def conjunction(a: Value, b: Value) -> Value | None:
+    return b if a.attribute is True else a if b.attribute is True else None
+
+
 def add(a: Value, b: Value) -> Value | None:
     if a.type not in INTEGERS:  # -0.0 + 0 is 0
         return None
@@ -111,6 +115,10 @@ def idempotent(op: str):
     return lambda a: a if a.op == op else None
 
 
+def to_whole(op: str):
+    return lambda a: a if a.op == op or a.type not in FLOATING else None
+
+
 RULES = {
     "mul": multiply,
     "add": add,
@@ -120,5 +128,8 @@ RULES = {
     "neg": inverse("neg"),
     "bitwise_not": inverse("bitwise_not"),
     "where": choose,
-    **{op: idempotent(op) for op in (*NARROW.values(), *ROUNDED.values(), "abs", "floor", "trunc")},
+    "bitwise_and": conjunction,
+    "sign": lambda a: a if a.type == BOOLEAN else None,
+    **{op: idempotent(op) for op in (*NARROW.values(), *ROUNDED.values(), "abs")},
+    **{op: to_whole(op) for op in ("floor", "ceil", "trunc", "round")},
 }

@@ -158,38 +158,49 @@ class Extraction:
             return self.members[node]
         if not is_tensor(node.meta["val"]):
             return self.number(node)
-        return self.outside(node, None if constant_of(node) is not None else broadcast(whole, shape_of(node)))
+        if constant_of(node) is not None:
+            return self.constant(node)
+        return self.outside(node, broadcast(whole, shape_of(node)))
 
-    def outside(self, node: Node, dims: Dims | None) -> Node:
-        """What is computed outside: an input, or a view of one. With dims of None a constant, or a view of one."""
+    def constant(self, node: Node) -> Node:
+        fake = node.meta["val"]
+        sizes = [size if isinstance(size, int) else self.size(size) for size in fake.shape]
+        return self.write(node, torch.ops.aten.full.default, (sizes, constant_of(node)), {"dtype": fake.dtype})
+
+    def outside(self, node: Node, dims: Dims) -> object:
+        """What is computed outside: an input, or a view of one."""
+        if not is_tensor(node.meta["val"]):
+            return self.number(node)
         if (node, dims) not in self.known:
-            below = None if dims is None else self.space.unviewed(node, dims)
-            copy = self.known[node, dims] = self.copied(
-                node, lambda operand: self.outside(operand, below) if is_tensor(operand.meta["val"]) else self.number(operand)
-            )
-            if dims is not None:
-                self.fused.space.dims[copy] = dims
+            below = self.space.unviewed(node, dims)
+            self.known[node, dims] = self.copied(node, lambda operand: self.outside(operand, below))
+            self.fused.space.dims[self.known[node, dims]] = dims
         return self.known[node, dims]
 
     def copied(self, node: Node, operand: Callable[[Node], object]) -> Node:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operand)
-        unknown = sum(each is UNKNOWN for each in flat(args)) if node.target in RESHAPES else 0
-        if any(each is UNKNOWN for each in flat((args, kwargs))) and unknown != 1:
+        return self.write(node, node.target, *torch.fx.map_arg((node.args, node.kwargs), operand))
+
+    def write(self, node: Node, target: object, args: tuple, kwargs: dict[str, object]) -> Node:
+        """A node within for one outside. One size that the subgraph doesn't know is left to a reshape."""
+        unknown = sum(each is UNKNOWN for each in flat((args, kwargs)))
+        if unknown > (target in RESHAPES):
             raise NotExtracted("a size that no input of its group has")
-        args = torch.fx.node.map_aggregate(args, lambda each: -1 if each is UNKNOWN else each)  # left to torch
+        args = torch.fx.node.map_aggregate(args, lambda each: -1 if each is UNKNOWN else each)
         with self.graph.inserting_before(self.graph.output_node()):
-            copy = self.graph.call_function(node.target, args, kwargs)
+            copy = self.graph.call_function(target, args, kwargs)
         copy.meta = {key: node.meta[key] for key in COPIED_META if key in node.meta}
         return copy
 
     def number(self, node: Node) -> object:
-        """A number that comes with a call, or an input's size; UNKNOWN where it is neither."""
-        if (node, ()) in self.known:
-            return self.known[node, ()]
+        """A number that comes with a call, or an input's size."""
+        return self.known[node, ()] if (node, ()) in self.known else self.size(node.meta["val"])
+
+    def size(self, wanted: object) -> object:
+        """UNKNOWN where no input has such a size."""
         for own in self.graph.find_nodes(op="placeholder"):
             fake = own.meta["val"]
             for d, size in enumerate(fake.shape if is_tensor(fake) else ()):
-                if same(size, node.meta["val"]):
+                if same(size, wanted):
                     with self.graph.inserting_before(self.graph.output_node()):
                         copy = self.graph.call_function(torch.ops.aten.sym_size.int, (own, d))
                     copy.meta = {"val": size}

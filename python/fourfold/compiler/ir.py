@@ -17,6 +17,14 @@ from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT32, INTEGERS
 
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
 GIVEN = ("input", "number")  # what a call provides
+# What an operation is called that is another one of booleans, or of integers.
+OF_BOOLEANS = {
+    **dict.fromkeys(("add", "maximum"), "bitwise_or"),
+    **dict.fromkeys(("mul", "minimum"), "bitwise_and"),
+    "amax": "any",
+    "amin": "all",
+}
+OF_INTEGERS = {name: f"integer_{name}" for name in ("floor_divide", "trunc_divide", "fmod", "remainder")}
 
 Dims = tuple[tuple[int, ...], ...]  # of each dimension, the axes that it runs along
 Number = bool | int | float
@@ -119,11 +127,14 @@ def operation(name: str) -> Callable[..., Value]:
     return apply
 
 
-where, minimum, maximum = operation("where"), operation("minimum"), operation("maximum")
-exp, log, log1p, expm1, sqrt, rsqrt = map(operation, ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt"))
-sin, tanh, sigmoid, erf = map(operation, ("sin", "tanh", "sigmoid", "erf"))
-amax, amin, floor, trunc, round_ = map(operation, ("amax", "amin", "floor", "trunc", "round"))
-sum_, prod, all_, any_ = map(operation, ("sum", "prod", "all", "any"))  # along the columns
+where, minimum, maximum, copysign = map(operation, ("where", "minimum", "maximum", "copysign"))
+exp, exp2, expm1, log, log1p = map(operation, ("exp", "exp2", "expm1", "log", "log1p"))
+sqrt, rsqrt, sin, tanh, sigmoid, erf = map(operation, ("sqrt", "rsqrt", "sin", "tanh", "sigmoid", "erf"))
+sum_, prod, amax, amin, all_, any_ = map(operation, ("sum", "prod", "amax", "amin", "all", "any"))  # along the columns
+
+
+def is_nan(value: Value) -> Value:
+    return value.ne(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +232,7 @@ class Program:
         given = tuple(self.cast(v, type) if isinstance(v, Value) else self.constant(type, v) for v in given)
         if op == "where":
             given = (operands[0], *given)
+        op = OF_BOOLEANS.get(op, op) if type == BOOLEAN else OF_INTEGERS.get(op, op) if type in INTEGERS else op
         found = folding.folded(self, op, given)
         if found is not None:
             return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Node
 
 from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
@@ -101,9 +101,3 @@ def drops_nothing(node: Node) -> bool:
             given = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
             return isinstance(given, (int, float)) and given == 0
     return False
-
-
-def eliminate_dead_code(graph: Graph) -> None:
-    for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not has_effect(node):
-            graph.erase_node(node)

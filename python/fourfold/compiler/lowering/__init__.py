@@ -1,9 +1,10 @@
 """What torch's elementwise operators and reductions are as operations of a program.
 
-A lowering is called with a ``Call`` and with the node's arguments, tensors as ``Operand``; it gives the value of the
-result, or a tuple of values. ``POINTWISE`` has those whose arguments broadcast to the result; ``ROWS`` those that
-reduce along some dimensions, beside which dimensions these are; ``CONSTANT`` those whose result holds one number.
-``refusal`` says which calls of them are left to torch. ``decompositions`` has what torch writes in terms of these.
+Each is a formula of values (``ir.Value``), registered by ``pointwise`` where its arguments broadcast to the result
+and by ``rows`` where it reduces along some dimensions. The lowering made of it, in ``POINTWISE`` or ``ROWS``, is
+called with a ``Call`` and the node's arguments, tensors as ``Operand``; it gives the value of the result, or a tuple
+of values. ``CONSTANT`` has the operators whose result holds one number. ``refusal`` says which calls are left to
+torch. ``decompositions`` has what torch writes in terms of these.
 
 Formulas are those of torch's own kernels (aten/src/ATen/native/cpu), so that values agree at special points."""
 

@@ -1,15 +1,17 @@
-"""How a lowering is called and registered."""
+"""How a formula becomes the lowering of an operator, and how arguments become values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from fourfold.compiler.dtypes import BOOLEAN, NARROW, ROUNDED, TYPES
-from fourfold.compiler.ir import Program, Value
+from fourfold.compiler.ir import Number, Program, Value
 
 
 class NotFusable(Exception):
@@ -30,8 +32,10 @@ class Operand:
         return torch.int64 if isinstance(self.fake, (int, torch.SymInt)) else torch.float64
 
 
-Number = bool | int | float
 Argument = Operand | Number
+# Values that a formula takes of arguments: rounded to the result's dtype, where a step of the function depends on that;
+# whether an argument is anything but zero.
+Rounded = Truth = Value
 
 
 def wrapped(number: Number, dtype: torch.dtype) -> Number:
@@ -70,8 +74,7 @@ class Call:
         return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
 
     def rounded(self, argument: Argument | Value, dtype: torch.dtype | None = None) -> Value:
-        """As torch has it in low precision, where a step of the function depends on it: what a program computes is not
-        rounded yet. dtype: which one, if not the result's."""
+        """As torch has it in low precision; what a program computes is not rounded yet. dtype: if not the result's."""
         dtype = dtype or self.dtype
         if dtype not in ROUNDED:
             return self.held(argument, dtype)
@@ -79,17 +82,15 @@ class Call:
             return self.held(torch.tensor(argument, dtype=dtype).item(), dtype)
         value = self.held(argument, dtype)
         is_read = isinstance(argument, Operand) and value.op == "input" and argument.dtype == dtype
-        return value if is_read else self.op(ROUNDED[dtype], value)
+        return value if is_read else self.program.apply(ROUNDED[dtype], value)
+
+    def truth(self, argument: Argument) -> Value:
+        return self(self.rounded(argument, argument.dtype) if isinstance(argument, Operand) else argument, BOOLEAN)
 
     def of_type(self, argument: Argument | Value, type: str) -> Value:
         if isinstance(argument, (Value, Operand)):
             return self.program.cast(argument.value if isinstance(argument, Operand) else argument, type)
         return self.program.constant(type, argument)
-
-    def op(self, name: str, *arguments: Argument | Value) -> Value:
-        """An operation on arguments of one type: that of those that are values already, or else the result's."""
-        types = [a.type for a in arguments if isinstance(a, Value)]
-        return self.program.apply(name, *(self(a, types[0] if types else None) for a in arguments))
 
     def common(self, *arguments: Argument) -> torch.dtype:
         """The dtype that torch compares these in."""
@@ -99,30 +100,26 @@ class Call:
             raise NotFusable(f"programs know no {dtype}")
         return dtype
 
-    def where(self, mask: Value, yes: Argument | Value, no: Argument | Value) -> Value:
-        return self.program.apply("where", mask, self(yes), self(no))
-
-    def both(self, a: Value, b: Value) -> Value:
-        return self.program.apply("bitwise_and", a, b)
-
-    def either(self, a: Value, b: Value) -> Value:
-        return self.program.apply("bitwise_or", a, b)
-
-    def lesser(self, a: Argument | Value, b: Argument | Value) -> Value:
-        """NaN where either is. False comes before True."""
-        a, b = self(a), self(b)
-        return self.program.apply("bitwise_and" if a.type == BOOLEAN else "minimum", a, b)
-
-    def greater(self, a: Argument | Value, b: Argument | Value) -> Value:
-        a, b = self(a), self(b)
-        return self.program.apply("bitwise_or" if a.type == BOOLEAN else "maximum", a, b)
-
     def finished(self, value: Value) -> Value:
         """As the result's dtype holds it, where integers wrap around."""
         narrow = NARROW.get(self.dtype)
         return self.program.apply(narrow, value) if narrow else value
 
+    def converted(self, argument: object, annotation: str) -> object:
+        """As a formula's parameter takes it. A number that comes with each call is a value for any but raw ones."""
+        if argument is None or annotation in RAW:
+            return argument
+        if annotation == "Rounded":
+            return self.rounded(argument)
+        if annotation == "Truth":
+            return self.truth(argument)
+        return self(argument) if annotation in VALUES or isinstance(argument, Operand) else argument
 
+
+VALUES = ("Value", "Value | None")
+RAW = ("Argument", "Argument | None", "Operand")
+
+Formula = Callable[..., Value | tuple[Value | None, ...]]
 Lowering = Callable[..., Value | tuple[Value | None, ...]]
 Refusal = Callable[..., str | None]
 POINTWISE: dict[object, Lowering] = {}
@@ -143,30 +140,80 @@ class Rows:
 ROWS: dict[object, Rows] = {}
 
 
-def pointwise(*targets: object, unless: Refusal | None = None) -> Callable[[Lowering], Lowering]:
-    """unless: given the result's dtype and the node's arguments, says why torch has to compute it, or None."""
+def pointwise(*targets: object, unless: Refusal | None = None, of: str = "Value") -> Callable[[Formula], Formula]:
+    """Registers a formula of these operators. unless: given the result's dtype and the node's arguments,
+    says why torch has to compute it, or None. of: the annotation of parameters that have none."""
 
-    def register(lowering: Lowering) -> Lowering:
-        for target in targets:
-            POINTWISE[target] = lowering
-            if unless is not None:
-                REFUSALS[target] = unless
-        return lowering
+    def register(formula: Formula) -> Formula:
+        POINTWISE.update({target: lowered(formula, target, of) for target in targets})
+        REFUSALS.update(dict.fromkeys(targets, unless) if unless else {})
+        return formula
 
     return register
 
 
 def rows(
-    *targets: object, dims: Callable[..., object], results: object, unless: Refusal | None = None
-) -> Callable[[Lowering], Lowering]:
-    def register(lowering: Lowering) -> Lowering:
+    *targets: object, results: tuple[str, ...] | None = None, unless: Refusal | None = None, of: str = "Value"
+) -> Callable[[Formula], Formula]:
+    """results: as Rows has them; by the operator's keepdim if not given."""
+
+    def register(formula: Formula) -> Formula:
         for target in targets:
-            ROWS[target] = Rows(lowering, dims, results)
-            if unless is not None:
-                REFUSALS[target] = unless
-        return lowering
+            own = results or functools.partial(kept, target)
+            ROWS[target] = Rows(lowered(formula, target, of), functools.partial(reduced, target), own)
+        REFUSALS.update(dict.fromkeys(targets, unless) if unless else {})
+        return formula
 
     return register
+
+
+def lowered(formula: Formula, target: object, of: str) -> Lowering:
+    """The formula as a lowering: it gets the operator's arguments that it has parameters for, converted as these are
+    annotated: ``Value`` to the result's dtype, ``Rounded``, ``Truth``; ``Operand`` and ``Argument`` as they are, and so
+    numbers and settings. The Call too, if its first parameter is ``call``."""
+    parameters = parameters_of(formula, target, of)
+    takes_call = "call" in inspect.signature(formula).parameters
+
+    def lower(call: Call, *args: object, **kwargs: object) -> Value | tuple[Value | None, ...]:
+        given = named(target, args, kwargs)
+        own = [call.converted(given.get(name), annotation) for name, annotation in parameters]
+        result = formula(call, *own) if takes_call else formula(*own)
+        return result if isinstance(result, tuple) else call(result)
+
+    return lower
+
+
+def parameters_of(formula: Formula, target: object, of: str) -> list[tuple[str | None, str]]:
+    """Of each of the formula's parameters, the name of the operator's argument (that of its own name, or else of its
+    position, or else none) and the annotation."""
+    own = [p for p in inspect.signature(formula).parameters.values() if p.name != "call"]
+    names = [argument.name for argument in target._schema.arguments]
+    if own[0].kind is inspect.Parameter.VAR_POSITIONAL:
+        return [(name, of) for name in names]
+    taken = {p.name for p in own}
+    found = []
+    for k, p in enumerate(own):
+        name = p.name if p.name in names else names[k] if k < len(names) and names[k] not in taken else None
+        if name is None and p.default is not None:
+            raise TypeError(f"{formula.__name__}: expected an argument {p.name} of {target}, but got {names}")
+        found.append((name, of if p.annotation is p.empty else p.annotation))
+    return found
+
+
+def named(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    """A call's arguments by the names in the operator's schema, defaults too."""
+    known = target._schema.arguments
+    return {a.name: a.default_value for a in known} | dict(zip((a.name for a in known), args, strict=False)) | kwargs
+
+
+def reduced(target: object, *args: object, **kwargs: object) -> object:
+    given = named(target, args, kwargs)
+    return range(-len(given["normalized_shape"]), 0) if "normalized_shape" in given else given.get("dim")
+
+
+def kept(target: object, *args: object, **kwargs: object) -> tuple[str, ...]:
+    is_kept = named(target, args, kwargs).get("keepdim")
+    return ("keep" if is_kept else "row",) * len(target._schema.returns)
 
 
 def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
@@ -178,9 +225,5 @@ def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs
 
 def overloads(packet: object) -> list[object]:
     """Those that give a new tensor."""
-    names = [name for name in packet.overloads() if "out" not in name.split("_")]
-    return [getattr(packet, name) for name in names if name not in ("complex", "int", "float", "Scalar_Scalar")]
-
-
-def direct(operation: str) -> Lowering:
-    return lambda call, *arguments: call.op(operation, *map(call, arguments))
+    found = [getattr(packet, name) for name in packet.overloads() if "out" not in name.split("_")]
+    return [target for target in found if str(target._schema.returns[0].type) == "Tensor"]

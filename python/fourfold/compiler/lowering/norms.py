@@ -6,102 +6,48 @@ import math
 
 import torch
 
-from fourfold.compiler.lowering.call import Call, Operand, rows
-from fourfold.compiler.lowering.reductions import moments
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir import Value, amax, exp, log, rsqrt, sum_, where
+from fourfold.compiler.lowering.call import Number, rows
+from fourfold.compiler.lowering.reductions import mean, var
 
 aten = torch.ops.aten
 ELEMENT = ("element",)
 
 
-def _last(x: object, dim: int, *rest: object) -> list[int]:
-    return [dim]
+def softmax(x: Value) -> Value:
+    e = exp(x - amax(x))
+    return e / sum_(e)
 
 
-@rows(aten._softmax.default, dims=_last, results=ELEMENT)
-def softmax(call: Call, x: Operand, dim: int, half_to_float: bool) -> Value:
-    value = call(x)
-    e = call.op("exp", call.op("sub", value, call.op("amax", value)))
-    return call.op("div", e, call.op("sum", e))
+rows(aten._softmax.default, results=ELEMENT)(softmax)
+rows(aten._safe_softmax.default, results=ELEMENT)(lambda x: where(amax(x).eq(-math.inf), 0, softmax(x)))
+rows(aten._softmax_backward_data.default, results=ELEMENT)(lambda grad, y: (grad - sum_(grad * y)) * y)
+rows(aten._log_softmax_backward_data.default, results=ELEMENT)(lambda grad, y: grad - exp(y) * sum_(grad))
 
 
-@rows(aten._safe_softmax.default, dims=_last, results=ELEMENT)
-def safe_softmax(call: Call, x: Operand, dim: int, dtype: torch.dtype | None = None) -> Value:
-    empty = call.op("eq", call.op("amax", call(x)), -math.inf)
-    return call.where(empty, 0, softmax(call, x, dim, False))
+@rows(aten._log_softmax.default, results=ELEMENT)
+def log_softmax(x: Value) -> Value:
+    below = x - amax(x)
+    return below - log(sum_(exp(below)))
 
 
-@rows(aten._log_softmax.default, dims=_last, results=ELEMENT)
-def log_softmax(call: Call, x: Operand, dim: int, half_to_float: bool) -> Value:
-    value = call(x)
-    below = call.op("sub", value, call.op("amax", value))
-    return call.op("sub", below, call.op("log", call.op("sum", call.op("exp", below))))
-
-
-def _backward_dims(grad: object, result: object, dim: int, dtype: object) -> list[int]:
-    return [dim]
-
-
-@rows(aten._softmax_backward_data.default, dims=_backward_dims, results=ELEMENT)
-def softmax_backward(call: Call, grad: Operand, result: Operand, dim: int, dtype: torch.dtype) -> Value:
-    g, y = call(grad), call(result)
-    return call.op("mul", call.op("sub", g, call.op("sum", call.op("mul", g, y))), y)
-
-
-@rows(aten._log_softmax_backward_data.default, dims=_backward_dims, results=ELEMENT)
-def log_softmax_backward(call: Call, grad: Operand, result: Operand, dim: int, dtype: torch.dtype) -> Value:
-    g, y = call(grad), call(result)
-    return call.op("sub", g, call.op("mul", call.op("exp", y), call.op("sum", g)))
-
-
-def _normalized(x: object, shape: list[int], *rest: object) -> list[int]:
-    return list(range(-len(shape), 0))
-
-
-@rows(aten.native_layer_norm.default, dims=_normalized, results=("element", "keep", "keep"))
-def layer_norm(
-    call: Call, x: Operand, shape: list[int], weight: Operand | None, bias: Operand | None, eps: float
-) -> tuple[Value, Value, Value]:
-    value = call(x)
-    variance, mean = moments(call, value, 0)
-    rstd = call.op("rsqrt", call.op("add", variance, eps))
-    result = call.op("mul", call.op("sub", value, mean), rstd)
-    if weight is not None:
-        result = call.op("mul", result, call(weight))
-    return (result if bias is None else call.op("add", result, call(bias))), mean, rstd
-
-
-def _backward_normalized(grad: object, x: object, shape: list[int], *rest: object) -> list[int]:
-    return list(range(-len(shape), 0))
+@rows(aten.native_layer_norm.default, results=("element", "keep", "keep"))
+def layer_norm(x: Value, shape: object, weight: Value | None, bias: Value | None, eps: Number) -> tuple[Value, ...]:
+    rstd = rsqrt(var(x, 0) + eps)
+    normal = (x - mean(x)) * rstd
+    scaled = normal if weight is None else normal * weight
+    return (scaled if bias is None else scaled + bias), mean(x), rstd
 
 
 def _of_parameters(dtype: object, *arguments: object) -> str | None:
     return "gradients of parameters are sums over rows" if list(arguments[-1]) != [True, False, False] else None
 
 
-@rows(
-    aten.native_layer_norm_backward.default,
-    dims=_backward_normalized,
-    results=("element", "element", "element"),
-    unless=_of_parameters,
-)
+@rows(aten.native_layer_norm_backward.default, results=ELEMENT * 3, unless=_of_parameters)
 def layer_norm_backward(
-    call: Call,
-    grad: Operand,
-    x: Operand,
-    shape: list[int],
-    mean: Operand,
-    rstd: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    mask: list[bool],
+    grad: Value, x: Value, shape: object, average: Value, rstd: Value, weight: Value | None
 ) -> tuple[Value, None, None]:
     """rstd times what is left of the gradient without its mean and without its part along the normalized input."""
-    g, scale = call(grad), call(rstd)
-    if weight is not None:
-        g = call.op("mul", g, call(weight))
-    normal = call.op("mul", call.op("sub", call(x), call(mean)), scale)
-    count = call.program.columns(g.type)
-    along = call.op("div", call.op("sum", call.op("mul", g, normal)), count)
-    rest = call.op("sub", g, call.op("div", call.op("sum", g), count))
-    return call.op("mul", call.op("sub", rest, call.op("mul", normal, along)), scale), None, None
+    g = grad if weight is None else grad * weight
+    normal = (x - average) * rstd
+    return (g - mean(g) - normal * mean(g * normal)) * rstd, None, None

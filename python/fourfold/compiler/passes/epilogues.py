@@ -11,12 +11,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.fused import Extraction, Fused, fused_nodes, remove_unread, replace, results_of
+from fourfold.compiler.fused import Extraction, Fused, replace, results_of
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import along, reduced_dims
 from fourfold.compiler.order import Order
-from fourfold.compiler.passes.sorting import sort
-from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, eliminate_dead_code
+from fourfold.compiler.passes.cleanup import clean_up
+from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read
 from fourfold.compiler.views import VIEWS, hint, same, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
@@ -33,10 +33,7 @@ def epilogues(module: GraphModule) -> GraphModule:
             attach.concatenation(node)
         elif node.target is SUM:
             attach.column_sum(node)
-    eliminate_dead_code(module.graph)
-    for node in fused_nodes(module.graph):
-        remove_unread(node)
-    return sort(module)
+    return clean_up(module)
 
 
 class Epilogues:
@@ -78,10 +75,9 @@ class Epilogues:
         if len(node.args) < 2 or not can_be_computed(node):
             return
         x, dims, *_ = node.args
-        found = where_whole(x)
-        if found is None:
+        owner, own = where_whole(x)
+        if not own:
             return
-        owner, own = found
         space = owner.target.space
         reduced = reduced_dims(dims, len(own))
         rows = frozenset(axis for d in reduced for axis in own[d])
@@ -124,8 +120,9 @@ def producer(node: Node) -> Node | None:
     return source if isinstance(source.target, Fused) else None
 
 
-def where_whole(x: Node) -> tuple[Node, Dims] | None:
-    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there."""
+def where_whole(x: Node) -> tuple[Node | None, Dims]:
+    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there, () where there
+    is none."""
     views = []
     while x.op == "call_function" and x.target in VIEWS and producer(x) is None:
         views.append(x)
@@ -143,7 +140,7 @@ def where_whole(x: Node) -> tuple[Node, Dims] | None:
             dims = dims if dims is None else space.viewed(view, dims)
         if space.is_whole(dims):
             return owner, dims
-    return None
+    return None, ()
 
 
 def running(dims: Dims, axes: frozenset[int]) -> list[int]:

@@ -15,8 +15,8 @@ from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, are_last, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.order import Order
-from fourfold.compiler.passes.sorting import sort
-from fourfold.compiler.support import REFUSAL, can_be_computed, eliminate_dead_code, has_effect, is_tensor, refuse
+from fourfold.compiler.passes.cleanup import clean_up
+from fourfold.compiler.support import REFUSAL, can_be_computed, has_effect, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, is_one, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
@@ -29,8 +29,7 @@ def fuse(module: GraphModule) -> GraphModule:
     for group in sorted(groups.values(), key=lambda group: group.unit):
         group.members.sort(key=index.__getitem__)
         extract(module, group)
-    eliminate_dead_code(module.graph)
-    return sort(module)
+    return clean_up(module)
 
 
 @dataclass(eq=False)
@@ -53,7 +52,8 @@ class Fusion:
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
                 self.place_alone(node)
         for node in visiting(module):
-            self.merge_readers(node)
+            if node not in module.meta.get("failed", ()):
+                self.merge_readers(node)
 
     def place_alone(self, node: Node) -> None:
         operands = list(node.all_input_nodes)

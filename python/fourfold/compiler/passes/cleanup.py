@@ -1,12 +1,26 @@
-"""The order in which a graph's nodes run."""
+"""What passes that change groups leave behind: dead code, results that nobody reads, nodes out of order."""
 
 from __future__ import annotations
 
 import heapq
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
+from fourfold.compiler.fused import fused_nodes, remove_unread
 from fourfold.compiler.support import has_effect
+
+
+def clean_up(module: GraphModule) -> GraphModule:
+    eliminate_dead_code(module.graph)
+    for node in fused_nodes(module.graph):
+        remove_unread(node)
+    return sort(module)
+
+
+def eliminate_dead_code(graph: Graph) -> None:
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and not has_effect(node):
+            graph.erase_node(node)
 
 
 def sort(module: GraphModule) -> GraphModule:

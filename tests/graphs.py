@@ -1,0 +1,56 @@
+"""Small graphs of torch's operators, for the tests of the compiler's passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fourfold.compiler.fused import Fused, fused_nodes
+
+
+def traced(function: Callable, *arguments: Tensor, dynamic: bool = False) -> GraphModule:
+    """As AOTAutograd gives graphs to the passes."""
+    module = make_fx(function, tracing_mode="symbolic" if dynamic else "fake")(*arguments)
+    output = module.graph.output_node()
+    if not isinstance(output.args[0], (tuple, list)):
+        output.args = ((output.args[0],),)
+    return module
+
+
+def operators(module: GraphModule) -> list[str]:
+    """The names of what runs, in order; of a fused group its operators'."""
+    return [name(node.target) for node in module.graph.nodes if node.op == "call_function"]
+
+
+def name(target: object) -> str:
+    if isinstance(target, Fused):
+        return f"[{' '.join(name(node.target) for node in target.members)}]"
+    return target.__name__.split(".")[0] if hasattr(target, "__name__") else str(target)
+
+
+def refusals(module: GraphModule) -> dict[str, str]:
+    return {name(node.target): node.meta["refusal"] for node in module.graph.nodes if "refusal" in node.meta}
+
+
+def run_operators(module: GraphModule, *arguments: Tensor) -> object:
+    """The graph's results, fused groups by their operators: what is tested needs no program."""
+    for node in fused_nodes(module.graph):
+        node.target.call = fails
+    module.recompile()
+    return module(*arguments)
+
+
+def fails(*given: object) -> None:
+    raise ValueError("this program is not to be run")
+
+
+def assert_alike(module: GraphModule, function: Callable, *arguments: Tensor) -> None:
+    """Whether the graph still computes the function."""
+    expected = function(*arguments)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for mine, theirs in zip(run_operators(module, *arguments), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)

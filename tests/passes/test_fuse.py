@@ -1,0 +1,91 @@
+"""The pass that groups operators: which, into how many groups, and that nothing waits for itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.passes.fuse import MOST_MEMBERS, fuse
+from graphs import assert_alike, operators, refusals, traced
+
+pytestmark = pytest.mark.filterwarnings("ignore:fourfold could not compute")
+x, y, row = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
+
+
+def around_a_product(x: Tensor, y: Tensor) -> Tensor:
+    """What follows the product reads what the product waits for: two groups."""
+    a = x.sin()
+    return (a @ y.t()).exp() + a.sum()
+
+
+def of_neighbours(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Nothing but the tensor that they read relates the two."""
+    return x.sin(), x.cos() * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "groups"),
+    [
+        (lambda x, y: x.sin() + y, ["[sin add]"]),
+        (lambda x, y: (x * y).softmax(-1).exp(), ["[mul _softmax exp]"]),
+        (lambda x, y: x.sin() + y.cumsum(0), ["cumsum", "[sin add]"]),
+        (lambda x, y: (x.sin() @ y.t()).cos(), ["[sin]", "t", "mm", "[cos]"]),
+        (lambda x, y: (x + y).t().exp().t().view(24), ["[add exp]", "t", "view"]),
+        (of_neighbours, ["[sin cos mul]", "getitem", "getitem"]),
+        (lambda x, y: x.sum(0), ["sum"]),
+        (lambda x, y: x.clone(), ["clone"]),
+    ],
+)
+def test_groups(function, groups: list[str]) -> None:
+    module = fuse(traced(function, x, y))
+    assert operators(module) == groups
+    assert_alike(module, function, x, y)
+
+
+def test_no_group_waits_for_itself() -> None:
+    module = fuse(traced(around_a_product, x, y[:, :6]))
+    module.graph.lint()
+    assert sum(name.startswith("[") for name in operators(module)) == 2
+    assert_alike(module, around_a_product, x, y)
+
+
+def test_refusals_are_recorded_where_they_are_taken() -> None:
+    module = fuse(traced(lambda x, k: (x.sum(0), x.clone(), k // k, x.to(torch.complex64)), x, torch.ones(3).long()))
+    found = refusals(module)
+    assert found["sum"] == "a reduction that isn't over the last dimensions"
+    assert found["clone"] == "nothing but a copy"
+    assert "zero" in found["floor_divide"]
+    assert "dtype" in found["_to_copy"]
+
+
+def test_a_subgraph_reads_views_by_what_they_show() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return x.t().unsqueeze(0).exp() + y.view(1, 6, 4)
+
+    module = fuse(traced(function, x, y))
+    (node,) = fused_nodes(module.graph)
+    first, second = node.args
+    assert first.op == "placeholder" and second.op == "call_function"  # 4 x 6 elements don't run along 6 x 4
+    assert operators(module) == ["view", "[exp add]"]
+    assert_alike(module, function, x, y)
+
+
+def test_subgraphs_know_symbolic_sizes() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return (x.view(-1, x.shape[1]) * 2).view(x.shape[0], 2, -1) + y.exp().view(x.shape[0], 2, -1)
+
+    module = fuse(traced(function, x, y, dynamic=True))
+    assert any(name.startswith("[") for name in operators(module))
+    assert_alike(module, function, torch.randn(5, 8), torch.randn(5, 8))
+
+
+def test_groups_have_room_for_so_many() -> None:
+    def function(x: Tensor) -> Tensor:
+        for _ in range(MOST_MEMBERS + 10):
+            x = x.sin()
+        return x
+
+    sizes = [len(node.target.members) for node in fused_nodes(fuse(traced(function, x)).graph)]
+    assert sizes == [MOST_MEMBERS, 10]

@@ -1,0 +1,49 @@
+"""The pass that writes programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fourfold.compiler import lowering
+from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.passes.epilogues import epilogues
+from fourfold.compiler.passes.fuse import fuse
+from fourfold.compiler.passes.lower import lower
+from graphs import operators, refusals, traced
+
+pytestmark = pytest.mark.usefixtures("strict")
+x = torch.randn(4, 32)
+
+
+def lowered(function, *arguments: Tensor):
+    return lower(epilogues(fuse(traced(function, *arguments))))
+
+
+def test_a_group_becomes_its_program() -> None:
+    module = lowered(lambda x: x.sin() * 2, x)
+    (node,) = fused_nodes(module.graph)
+    assert node.target.text.endswith(
+        "axes a=4 b=32\nx_1: float32 = input float32 [a b]\nv1: float32 = sin x_1\nv2: float32 = constant 2.0\n"
+        "v3: float32 = mul v1 v2\noutput v3 float32 [a b]\n"
+    )
+    module.recompile()
+    torch.testing.assert_close(module(x)[0], x.sin() * 2)
+
+
+def test_names_tell_programs_and_their_operators() -> None:
+    module = lowered(lambda x: (x.sin() @ x.t()).exp() + 1, x)
+    assert [node.target.__name__ for node in fused_nodes(module.graph)] == ["program_0", "program_1"]
+    assert [node.target.profiled_name for node in fused_nodes(module.graph)] == ["fourfold_sin", "fourfold_exp_add"]
+
+
+def test_what_has_no_program_goes_back_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(call: object, x: object) -> None:
+        raise lowering.NotFusable("not today")
+
+    monkeypatch.setitem(lowering.POINTWISE, torch.ops.aten.sin.default, refuses)
+    module = lowered(lambda x: (x.sin().t() * 2, x.cumsum(0)), x)
+    module.graph.lint()
+    assert sorted(operators(module)) == ["cumsum", "mul", "sin", "t"]
+    assert refusals(module) == {"sin": "not today", "mul": "not today"}

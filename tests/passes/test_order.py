@@ -1,0 +1,61 @@
+"""The topological order that grows with the groups, against a search of the whole graph."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fourfold.compiler import order
+from fourfold.compiler.order import Order
+
+
+def reaches(graph: Order, start: int, end: int) -> bool:
+    pending, seen = [start], set()
+    while pending:
+        unit = pending.pop()
+        if unit == end:
+            return True
+        new = graph.after[unit] - seen
+        seen |= new
+        pending += new
+    return False
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_it_stays_an_order(seed: int) -> None:
+    draw = random.Random(seed)
+    graph, alive = Order(), []
+    for _ in range(60):
+        alive.append(graph.add(draw.sample(alive, min(len(alive), draw.randrange(3)))))
+    for _ in range(120):
+        a, b = draw.sample(alive, 2)
+        if draw.random() < 0.5:
+            assert graph.can_wait(a, {b}) == (not reaches(graph, a, b))
+            if graph.can_wait(a, {b}):
+                graph.wait(a, {b})
+        elif len(alive) > 10:
+            third = any(
+                reaches(graph, unit, end)
+                for start, end in ((a, b), (b, a))
+                for unit in graph.after[start]
+                if unit != end
+            )
+            assert graph.can_merge(a, b) == (not third)
+            if not third:
+                graph.merge(a, b)
+                alive.remove(b)
+        for unit in alive:
+            assert all(graph.position[other] < graph.position[unit] for other in graph.before[unit])
+            assert all(unit in graph.after[other] for other in graph.before[unit])
+    assert len({graph.position[unit] for unit in alive}) == len(alive)
+
+
+def test_far_apart_is_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that time doesn't grow with the square of a graph."""
+    monkeypatch.setattr(order, "MOST_VISITED", 5)
+    graph = Order()
+    last = first = graph.add(())
+    for _ in range(20):
+        last = graph.add({last})
+    assert not graph.can_wait(first, {last})

@@ -1,0 +1,52 @@
+"""The pass that writes the steps which C++ runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fourfold.compiler import passes
+from graphs import traced
+
+pytestmark = pytest.mark.usefixtures("strict")
+x = torch.randn(4, 6)
+
+
+def planned(function, *arguments: Tensor, **settings: bool):
+    return passes.run(passes.HALF, traced(function, *arguments, **settings)).meta
+
+
+def test_steps_outputs_and_last_uses() -> None:
+    plan = planned(lambda x: (x.sin() @ x.t()).exp(), x)["plan"]
+    assert [step[0] for step in plan.steps] == ["program", "operator", "operator", "program"]
+    program, transposed, product, last = plan.steps
+    assert program[2] == [0] and transposed[1] == ("aten::t", "")
+    assert product[2] == [("value", 1), ("value", 2)]
+    assert sorted(product[3]) == [1, 2] and last[3] == [3]
+    assert plan.outputs == [4]
+
+
+def test_results_of_several() -> None:
+    plan = planned(lambda x: (x.max(1)[1], *x.split(2)), x)["plan"]
+    assert [step[0] for step in plan.steps] == ["operator", "operator", "item", "item"]
+    assert len(set(plan.outputs)) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: (x.sin(), x.shape[0] * 2), "number|dispatcher"),
+        (lambda x: x.new_zeros(x.shape[0] * 2).cumsum(0), "dispatcher"),
+    ],
+)
+def test_arithmetic_of_sizes_needs_python(function, reason: str) -> None:
+    meta = planned(function, x, dynamic=True)
+    assert meta["plan"] is None
+    assert any(word in meta["needs Python"] for word in reason.split("|"))
+
+
+def test_passes_are_timed() -> None:
+    seconds = planned(lambda x: x.sin(), x)["seconds"]
+    assert list(seconds) == [each.__name__ for each in passes.HALF]
+    assert all(value > 0 for value in seconds.values())
