@@ -243,12 +243,6 @@ def test_errors_are_whose_they_are() -> None:
         fourfold.explain(broken, torch.ones(2))
 
 
-def test_options_are_the_backends() -> None:
-    explanation = fourfold.explain(lambda x: x.sin() + 1, torch.ones(8), options={"min_elements": 100})
-    reasons = {one.reason for one in explanation.graphs[0].forward.outside}
-    assert reasons == {"fewer than 100 elements"} and explanation.graphs[0].forward.programs == ()
-
-
 def test_a_notebook_gets_a_fragment_with_a_style_of_its_own() -> None:
     html = fourfold.explain(lambda x: x.sin() + 1, torch.ones(8))._repr_html_()
     assert html.startswith('<div class="fourfold-explanation">') and html.count("<div") == html.count("</div>")

@@ -10,7 +10,7 @@ from types import ModuleType
 from fourfold.explaining.explanation import Box, Half
 from fourfold.explaining.page import render
 
-MOST = 150  # boxes, with operators in programs; in a larger graph a program is one box
+MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
 BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
 MOST_INPUTS = 5  # of one box there, which no other reads
 CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
