@@ -237,7 +237,7 @@ def input_name(node: Node, parameters: Sequence[str]) -> str:
     if not isinstance(name, str):
         return node.name
     name = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", name)
-    name = re.sub(r"^(?:[LG]|kwargs)\['(\w+)'\]", r"\1", name)
+    name = re.sub(r"^[LG]\['(\w+)'\]", r"\1", name)
     place = re.match(r"args\[(\d+)\]", name)
     if place and int(place[1]) < len(parameters):
         name = parameters[int(place[1])] + name[place.end() :]
