@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold.explaining.sketch import BEGINNING, MOST
+from fourfold.explaining.picture import BEGINNING, MOST, shown
 from fourfold.explaining.text import SMALL
 
 LAYERS = 6
@@ -85,7 +85,7 @@ def test_a_summary_comes_first_and_is_short(decoder: fourfold.explaining.Explana
         str(count)
         for count in (forward.operators, forward.fused, len(forward.programs), forward.operators - forward.fused)
     ]
-    assert "Left to torch\n  no operation of programs: " in text and " addmm" in text
+    assert "Left to torch\n  programs have no such operator: " in text and " addmm" in text
     assert "Time" not in text and decoder.stages == ()
 
 
@@ -126,11 +126,10 @@ def test_the_page_of_a_large_model_is_of_use(decoder: fourfold.explaining.Explan
     text = page.read_text(encoding="utf-8")
     assert len(text) < 100_000 * (2 + LAYERS)
     for half in decoder.graphs[0].halves:
-        assert len(half.sketch.items) > MOST
-        beginning = half.sketch.beginning()
-        assert len(beginning.items) < 5 * BEGINNING and beginning.left_out > 0
-        assert beginning.note == f"The first {BEGINNING} programs and operators of {BEGINNING + beginning.left_out:,}."
-        assert beginning.note in text and f">{beginning.left_out:,} more<" in text
+        assert len(half.boxes) > MOST
+        boxes, note = shown(half)
+        assert len(boxes) < 5 * BEGINNING and re.fullmatch(rf"The first {BEGINNING} of [\d,]+ boxes\.", note)
+        assert note in text and f">{boxes[-1].lines[0]}<" in text and boxes[-1].lines[0].endswith(" more")
         (width,) = re.findall(rf'aria-label="{half.title}" width="(\d+)"', decoder.svg(half.name))
         assert int(width) < 6000
         assert len(decoder.svg(half.name, whole=True)) > 2 * len(decoder.svg(half.name))
@@ -138,13 +137,16 @@ def test_the_page_of_a_large_model_is_of_use(decoder: fourfold.explaining.Explan
 
 
 def test_a_beginning_is_whole_as_far_as_it_goes(decoder: fourfold.explaining.Explanation) -> None:
-    """Whatever a box reads is drawn above it, but for inputs beyond a few."""
+    """Whatever a box reads is drawn before it, but for inputs beyond a few."""
     for half in decoder.graphs[0].halves:
-        whole, beginning = half.sketch, half.sketch.beginning()
-        drawn = {id(item): name for name, item in whole.items.items()}
-        names = {drawn[id(item)] for item in beginning.items.values() if id(item) in drawn}
-        missing = {a for a, b in whole.links if b in names and a not in names and whole.items[b].kind != "kept"}
-        assert {whole.items[name].kind for name in missing} <= {"input", "saved", "gradient", "kept"}
+        boxes, _ = shown(half)
+        drawn, whole = {box.name for box in boxes}, {box.name: box for box in half.boxes}
+        missing = {name for box in boxes[:-1] for name in whole[box.name].reads if name not in drawn}
+        assert {whole[name].kind for name in missing} <= {"input", "saved", "gradient", "kept", "view"}
+        seen: set[str] = set()
+        for box in boxes:
+            assert seen.issuperset(box.reads)
+            seen.add(box.name)
 
 
 # A function is called once.
@@ -189,7 +191,7 @@ def test_a_backward_is_compiled_without_a_call_as_with_one() -> None:
     model, x = Decoder(1), torch.randint(0, 50, (2, 16))
     told = [fourfold.explain(model, x, timing=timing).graphs[0].backward for timing in (False, True)]
     assert [half.summary for half in told][0] == told[1].summary
-    assert [program.alike for program in told[0].programs] == [program.alike for program in told[1].programs]
+    assert [program.kind for program in told[0].programs] == [program.kind for program in told[1].programs]
 
 
 def test_many_graphs_are_summed_up() -> None:

@@ -20,18 +20,18 @@ def explain(
     timing: bool = False,
     **kwargs: Any,
 ) -> Explanation:
-    """Compile ``f``, call it once, and tell what became of it: to print, to ``save`` as a page, for a notebook to draw.
+    """Compile ``f``, call it once, and report what the compiler did: to print, to ``save`` as a page, or in a notebook.
 
     f: a function or a module, called with args and kwargs. One that is compiled already is compiled anew, and stays as
-    it is. Where its results can be differentiated, their backward is compiled too; it does not run, and no ``.grad`` is
-    touched. f does to its surroundings what one call does; the CPU's random numbers are put back.
+    it is. If its results can be differentiated, their backward is compiled too; it does not run, and no ``.grad``
+    changes. f has the side effects of one call; the CPU's random number generator is restored.
     options, dynamic: torch.compile's.
     timing: also say how long each stage takes. For that f is compiled several times, and up to a hundred calls run,
-    forward and backward; no ``.grad`` is touched here either.
+    forward and backward; no ``.grad`` changes here either.
     Raises ValueError or TypeError for options that the backend doesn't have, and what f or torch's capture raises."""
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load
-    from fourfold.explaining.telling import explained
+    from fourfold.explaining.reading import explained
 
     return explained(f, observed)

@@ -1,35 +1,53 @@
-"""What became of a function, as plain text and pictures: nothing of torch's is held."""
+"""What became of a function, as plain data: no graph or tensor is held."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fourfold.explaining.sketch import Sketch
+MOST_DESCRIBED = 12  # programs, in the words that stand for a picture
+
+
+@dataclass(frozen=True)
+class Box:
+    """kind: input, saved, gradient; operator, again, torch (not in a program), view, program; result, kept; within a
+    program also given. tip: the tooltip. reads: names of boxes. inside: of a program."""
+
+    name: str
+    kind: str
+    lines: tuple[str, ...]
+    tip: str
+    reads: tuple[str, ...]
+    inside: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)
 class Program:
-    """A group of operators that is one pass. bytes: what it reads and writes; None where its sizes depend on data."""
+    """A group of operators that is one pass. bytes: what it reads and writes; None if its sizes depend on data."""
 
     name: str
     operators: tuple[str, ...]
-    text: str  # as the library reads it
-    cpp: str | None  # the same as C++, where it is emitted
+    text: str
     bytes: int | None
-    alike: str = field(repr=False)  # the text, with names that don't depend on the tensors'
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What programs that are alike have in common."""
-        return self.operators, self.bytes, self.alike
+        """Equal for programs that are alike: the text, with names that don't depend on the tensors'."""
+        names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", self.text, re.MULTILINE))}
+        return self.operators, self.bytes, re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), self.text)
+
+    @property
+    def counted(self) -> str:
+        """sin, 2 pow, cos, add"""
+        counts = Counter(self.operators).items()
+        return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts)
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Programs of one half that are the same but for the tensors that they are given, the first of them in full.
-    names: of all, in order; where there are several graphs, with theirs."""
+    """Programs of one half that differ only in their tensors. names: of all; with several graphs, with theirs."""
 
     half: str
     first: Program
@@ -59,24 +77,16 @@ class Half:
     """A forward or a backward."""
 
     name: str
-    code: str  # torch's graph, as Python
-    calls: str  # the Python that calls the programs
-    sketch: Sketch = field(repr=False)
-    title: str  # of the picture, and what it shows in words
-    description: str
+    title: str
+    code: str  # the graph that torch traced, as Python
+    compiled: str  # the graph that runs
+    boxes: tuple[Box, ...] = field(repr=False)
     programs: tuple[Program, ...]
     outside: tuple[Outside, ...]
     operators: int
     recomputed: int  # how many of these the forward has computed before
     bytes_before: int | None
     bytes_after: int | None
-
-    def svg(self, whole: bool = False) -> str:
-        """The picture; of a large graph its beginning, unless whole."""
-        from fourfold.explaining.svg import svg
-
-        sketch = self.sketch if whole else self.sketch.beginning()
-        return svg(sketch.picture(), self.title, self.description)
 
     @property
     def fused(self) -> int:
@@ -87,14 +97,17 @@ class Half:
     def summary(self) -> str:
         if not self.operators:
             return "no operators"
-        words = (
-            f"{plural(self.operators, 'operator')}, {self.fused:,} of them in {plural(len(self.programs), 'program')}"
-        )
-        if self.operators == self.fused:
-            words = f"{plural(self.operators, 'operator')} in {plural(len(self.programs), 'program')}"
-        if self.recomputed:
-            words += f"; {self.recomputed:,} computed again, so that less is kept between forward and backward"
-        return words
+        within = "" if self.operators == self.fused else f", {self.fused:,} of them"
+        words = f"{plural(self.operators, 'operator')}{within} in {plural(len(self.programs), 'program')}"
+        return f"{words}; {self.recomputed:,} recomputed, so that less is saved" if self.recomputed else words
+
+    @property
+    def description(self) -> str:
+        """The picture in words."""
+        words = [f"{one.name} does {', '.join(one.operators)}." for one in self.programs[:MOST_DESCRIBED]]
+        words += [f"There are {len(self.programs)} such programs."] if len(self.programs) > MOST_DESCRIBED else []
+        words += [f"Torch runs {', '.join(f'{o.count} {o.operator}' for o in self.outside)}."] if self.outside else []
+        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,7 @@ class Graph:
     """One graph that torch captured."""
 
     code: str
-    runtime: str  # why torch's own runtime calls the two; nothing where fourfold's does
+    runtime: str  # why torch's own runtime calls the two; empty if fourfold's does
     forward: Half
     backward: Half | None
 
@@ -113,7 +126,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Stage:
-    """Seconds, the first time and again; None where there is no such time."""
+    """Seconds, the first time and again; None if there is no such time."""
 
     name: str
     first: float | None
@@ -122,20 +135,20 @@ class Stage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """``print`` it, ``save`` it as a page, take a picture by ``svg``, or leave it to a notebook."""
+    """``print`` it, ``save`` it as a page, draw it by ``svg``, or let a notebook show it."""
 
     name: str
     versions: str
     graphs: tuple[Graph, ...]
     breaks: tuple[str, ...]  # torch's reasons for there being several graphs
-    stages: tuple[Stage, ...]  # none where nothing was timed
-    compilations: int  # that the times of "again" are medians of
+    stages: tuple[Stage, ...]  # none without timing
+    compilations: int  # "again" is the median of so many
 
     def __str__(self) -> str:
         """All stages of a small function, the summary of a large one."""
-        from fourfold.explaining.text import as_text
+        from fourfold.explaining.text import is_small
 
-        return as_text(self)
+        return self.detail() if is_small(self) else self.summary()
 
     def summary(self) -> str:
         """In at most 40 lines, and about ten more with times, however large the function is."""
@@ -157,8 +170,7 @@ class Explanation:
             for half in graph.halves:
                 for one in half.programs:
                     name = f"{one.name} of graph {k}" if len(self.graphs) > 1 else one.name
-                    key = half.name, *one.kind
-                    found.setdefault(key, (half, one, []))[2].append(name)
+                    found.setdefault((half.name, *one.kind), (half, one, []))[2].append(name)
         return tuple(Programs(half.name, one, tuple(names)) for half, one, names in found.values())
 
     @property
@@ -171,9 +183,8 @@ class Explanation:
         return tuple(Outside(operator, count, reason) for (operator, reason), count in found.most_common())
 
     def __repr__(self) -> str:
-        return (
-            f"<fourfold.explain of {self.name}: {plural(len(self.graphs), 'graph')}; print it, or .save('page.html')>"
-        )
+        graphs = plural(len(self.graphs), "graph")
+        return f"<fourfold.explain of {self.name}: {graphs}; print it, or .save('page.html')>"
 
     def _repr_html_(self) -> str:
         from fourfold.explaining.page import fragment
@@ -187,14 +198,25 @@ class Explanation:
         Path(path).write_text(page(self), encoding="utf-8")
 
     def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The picture of ``"forward"`` or ``"backward"``; graph: of which, from 0 on. whole: all of a large graph too,
-        of which otherwise the beginning is drawn; it takes seconds. Raises ValueError where there is none."""
+        """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: all of a large graph,
+        not only its beginning. Raises ValueError if there is no such graph, ImportError without igraph."""
+        from fourfold.explaining.picture import svg
+
+        return svg(self.half(half, graph), whole)
+
+    def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
+        """The same for Graphviz, which needs no package here."""
+        from fourfold.explaining.picture import dot
+
+        return dot(self.half(half, graph), whole)
+
+    def half(self, name: str, graph: int) -> Half:
         if not 0 <= graph < len(self.graphs):
             raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
         found = {one.name: one for one in self.graphs[graph].halves}
-        if half not in found:
-            raise ValueError(f"explain: expected {' or '.join(found)}, but got {half!r}")
-        return found[half].svg(whole)
+        if name not in found:
+            raise ValueError(f"explain: expected {' or '.join(found)}, but got {name!r}")
+        return found[name]
 
 
 def plural(count: int, what: str) -> str:

@@ -1,162 +1,198 @@
-"""A graph as boxes, arrows and frames: inputs above, results below, what became one program in a frame of its own."""
+"""A graph as a picture, or as DOT: igraph orders the layers by Sugiyama's method, boxes are spread by their sizes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import ModuleType
 
-from torch.fx import Node
+from fourfold.explaining.explanation import Box, Half
+from fourfold.explaining.page import render
 
-from fourfold.explaining.layers import Edge, layers_of
-from fourfold.explaining.nodes import (
-    Reading,
-    clipped,
-    detail,
-    is_operator,
-    is_recomputed,
-    is_view,
-    line_of,
-    operator_name,
-    operators_of,
-    title,
-    viewed,
-)
-from fourfold.explaining.sketch import MOST, Item, Picture, Sketch, count_of
+MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
+BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
+MOST_INPUTS = 5  # of one box there, which no other reads
+CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
+PASSING = 4.0  # the width of an edge that passes a layer
+GIVEN, RESULTS = ("input", "saved", "gradient", "kept", "given"), ("result", "kept")
+SWEEPS = 24
+INSTALL = "explain: expected the package igraph for pictures; pip install 'fourfold[explain]', or use dot()"
 
 
 @dataclass
-class Names:
-    """What a half's inputs and results are called, in order; and how many results are kept for the backward."""
+class Picture:
+    width: float
+    height: float
+    boxes: list[tuple[Box, float, float, float, float, Picture | None]]  # x and y of the middle of the top
+    edges: list[str]  # SVG paths
+    heads: list[str]
 
-    inputs: Sequence[str]
-    kinds: Sequence[str]
-    results: Sequence[str]
-    kept: int = 0  # so many of the last
+
+def igraph() -> ModuleType | None:
+    try:
+        import igraph
+    except ModuleNotFoundError:
+        return None
+    return igraph
 
 
-class Drawing:
-    """A graph's items and what each reads."""
+def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
+    """The boxes that are drawn, and what a reader has to know of them."""
+    boxes, note = half.boxes, ""
+    if sum(inner.kind != "given" for box in boxes for inner in (box, *box.inside)) > MOST and half.programs:
+        boxes, note = tuple(replace(box, inside=()) for box in boxes), "Each program is one box."
+    given = sources(boxes)
+    inner = [box for box in boxes if box.name not in given and not is_result(box)]
+    if whole or len(inner) <= MOST:
+        return boxes, note
+    drawn = {box.name for box in inner[:BEGINNING]}
+    drawn |= {box.name for box in boxes if is_result(box) and drawn.intersection(box.reads)}
+    for box in reversed(boxes):  # what these read
+        alone = [name for name in box.reads if name in given and given[name] == 1]
+        hidden = set(alone[MOST_INPUTS:])
+        drawn |= set(box.reads) - hidden if box.name in drawn else set()
+    left = f"{len(inner) - BEGINNING:,} more"
+    kept = [
+        replace(box, reads=tuple(name for name in box.reads if name in drawn)) for box in boxes if box.name in drawn
+    ]
+    read = tuple(dict.fromkeys(n for box in inner[BEGINNING:] for n in box.reads if n in drawn and n not in given))
+    return (
+        *kept,
+        Box("more", "view", (left, "not drawn"), left, read),
+    ), f"The first {BEGINNING} of {len(inner):,} boxes."
 
-    def __init__(self, reading: Reading, names: Names):
-        self.reading = reading
-        self.names = names
-        self.items: dict[object, Item] = {}
-        self.links: dict[tuple[object, object], None] = {}
-        self.collapsed = False
-        results = reading.graph.output_node().args[0]
-        self.results = list(results) if isinstance(results, (tuple, list)) else [results]
-        self.kept = set(self.results[len(self.results) - names.kept :])
-        self.computing = {node for built in reading.programs for node in operators_of(built)}
-        self.groups = self.groups_of_nodes()
-        self.add_nodes()
-        self.add_results()
-        if len(self.items) > MOST and reading.programs:
-            self.collapse()
-        self.break_cycles()
 
-    def groups_of_nodes(self) -> dict[Node, int]:
-        """Of each node the program it is drawn in. A view or a constant goes where it is only index arithmetic."""
-        found = dict(self.reading.program)
-        for node in reversed(self.reading.graph.nodes):
-            if node.op != "call_function" or node in found or not (is_view(node) or node not in self.reading.run):
-                continue
-            users = {found.get(user) for user in node.users}
-            base = self.reading.program.get(viewed(node))
-            if node not in self.reading.run and len(users) == 1 and None not in users:
-                found[node] = users.pop()
-            elif base is not None and base in users:
-                found[node] = base
-        return found
+def is_result(box: Box) -> bool:
+    return box.kind in RESULTS and bool(box.reads)
 
-    def add_nodes(self) -> None:
-        inputs = 0
-        for node in self.reading.graph.nodes:
-            if node.op == "output":
-                continue
-            if node.op == "placeholder":
-                name, kind = self.names.inputs[inputs], self.names.kinds[inputs]
-                inputs += 1
-                if any(user.op != "output" for user in node.users) or kind == "gradient":
-                    self.items[node] = self.input_item(node, name, kind)
-                continue
-            if node in self.reading.run or self.groups.get(node) is not None:
-                self.items[node] = self.item(node)
-            for operand in node.all_input_nodes:
-                self.links[operand, node] = None
-        self.links = {pair: None for pair in self.links if pair[0] in self.items and pair[1] in self.items}
 
-    def input_item(self, node: Node, name: str, kind: str) -> Item:
-        """An input that the forward keeps says so itself."""
-        if node in self.kept:
-            kind = "kept"
-        words = {"kept": "kept for the backward", "saved": "kept by the forward"}.get(kind)
-        lines = [clipped(name), detail(node)] + ([words] if words else [])
-        return Item(kind, lines, f"{words or kind}: {name}, {detail(node)}")
+def sources(boxes: Sequence[Box]) -> dict[str, int]:
+    """Inputs and views of them; and how many boxes read each."""
+    found: dict[str, int] = {}
+    for box in boxes:
+        for name in box.reads:
+            if name in found:
+                found[name] += 1
+        if box.kind in GIVEN and not box.reads or box.kind == "view" and all(name in found for name in box.reads):
+            found[box.name] = 0
+    return found
 
-    def item(self, node: Node) -> Item:
-        group = self.groups.get(node)
-        kind = "operator" if group is not None else "torch"
-        if node.op == "call_function" and node not in self.computing and not is_operator(node):
-            kind = "view"
-        words = [detail(node), "again" if is_recomputed(node) and self.is_backward else ""]
-        more = f"{node.name} = {operator_name(node)}({', '.join(o.name for o in node.all_input_nodes)})"
-        line = line_of(node)
-        return Item(kind, [title(node), ", ".join(filter(None, words))], f"{more}\n{line}" if line else more, group)
 
-    @property
-    def is_backward(self) -> bool:
-        return "gradient" in self.names.kinds
+def svg(half: Half, whole: bool = False) -> str:
+    if igraph() is None:
+        raise ImportError(INSTALL)
+    boxes, note = shown(half, whole)
+    return render("graph.svg", half=half, picture=arranged(boxes), note=note)
 
-    def add_results(self) -> None:
-        first_kept = len(self.results) - self.names.kept
-        for k, node in enumerate(self.results):
-            if not isinstance(node, Node) or k >= first_kept and node.op == "placeholder" and node in self.items:
-                continue
-            if node not in self.items and node.op == "placeholder":  # which nothing else reads
-                self.items[node] = self.input_item(node, node.name, "input")
-            name = node.name if k >= first_kept else self.names.results[k]
-            lines = [clipped(name), detail(node)] + (["kept for the backward"] if k >= first_kept else [])
-            self.items[k] = Item(
-                "kept" if k >= first_kept else "result", lines, ": ".join(filter(None, [name, detail(node)]))
-            )
-            self.links[node, k] = None
 
-    def collapse(self) -> None:
-        """Each program into one box."""
-        self.collapsed = True
-        box_of = {name: name if one.group is None else ("program", one.group) for name, one in self.items.items()}
-        inside: dict[object, list[Item]] = {}
-        for name, item in self.items.items():
-            inside.setdefault(box_of[name], []).append(item)
-        self.links = dict.fromkeys((box_of[a], box_of[b]) for a, b in self.links if box_of[a] != box_of[b])
-        self.items = {box: items[0] if box in self.items else self.whole(items) for box, items in inside.items()}
+def arranged(boxes: Sequence[Box]) -> Picture:
+    inside = {box.name: arranged(box.inside) for box in boxes if box.inside}
+    size = {box.name: size_of(box, inside.get(box.name)) for box in boxes}
+    layer, routes = layered(boxes)
+    links = {pair for route in routes for pair in zip(route, route[1:], strict=False)}
+    for name in layer:
+        size.setdefault(name, (PASSING, 0.0))
+    x, rows = placed(layer, sorted(links, key=str), {name: width for name, (width, _) in size.items()})
+    top, y = {}, 0.0
+    for k in range(len(rows)):
+        top[k], y = y, y + max(size[name][1] for name in rows[k]) + GAP
+    left = min((x[name] - size[name][0] / 2 for name in x), default=0.0)
+    width = max((x[name] + size[name][0] / 2 for name in x), default=0.0) - left
+    ends = [[(x[n] - left, top[layer[n]], *size[n]) for n in route] for route in routes]
+    heights = {k: max(size[name][1] for name in rows[k]) for k in range(len(rows))}
+    edges = [path(route, [heights[layer[n]] for n in names]) for route, names in zip(ends, routes, strict=True)]
+    places = [(b, x[b.name] - left, top[layer[b.name]], *size[b.name], inside.get(b.name)) for b in boxes]
+    heads = [f"M{x - 3.5:.1f} {y - 7:.1f}L{x:.1f} {y:.1f}L{x + 3.5:.1f} {y - 7:.1f}Z" for *_, (x, y, _, _) in ends]
+    return Picture(width, max(y - GAP, 0.0), places, list(dict.fromkeys(edges)), list(dict.fromkeys(heads)))
 
-    def whole(self, inside: list[Item]) -> Item:
-        """A program as one box."""
-        number = inside[0].group
-        outputs = clipped(", ".join(map(detail, self.reading.programs[number].outputs)))
-        lines = [f"program_{number}", count_of(inside), outputs]
-        return Item("program", lines, " ".join(item.lines[0] for item in inside), number)
 
-    def break_cycles(self) -> None:
-        """Fusion leaves no program waiting for itself. Should views make it look so, the frames go, the boxes stay."""
-        outer = {(self.outer(a), self.outer(b)) for a, b in self.links}
-        names = dict.fromkeys(map(self.outer, self.items))
-        try:
-            layers_of(names, [Edge(a, b) for a, b in outer if a != b])
-        except ValueError:
-            for item in self.items.values():
-                item.group = None
+def size_of(box: Box, inside: Picture | None) -> tuple[float, float]:
+    width, height = CHARACTER * max(map(len, box.lines)) + 20.0, LINE * len(box.lines) + 10.0
+    return (width, height) if inside is None else (max(width, inside.width + 24.0), inside.height + height + 18.0)
 
-    def outer(self, name: object) -> object:
-        group = self.items[name].group
-        return name if group is None else ("frame", group)
 
-    def sketch(self) -> Sketch:
-        """Without the graph."""
-        number = {name: k for k, name in enumerate(self.items)}
-        links = [(number[a], number[b]) for a, b in self.links]
-        return Sketch({number[name]: item for name, item in self.items.items()}, links, self.collapsed)
+def layered(boxes: Sequence[Box]) -> tuple[dict[object, int], list[list[object]]]:
+    """The layer of each box, and of each point where an edge passes a layer; and the edges through these."""
+    layer: dict[object, int] = {}
+    readers: dict[str, list[str]] = {}
+    for box in boxes:
+        layer[box.name] = 1 + max((layer[name] for name in box.reads), default=-1)
+        for name in box.reads:
+            readers.setdefault(name, []).append(box.name)
+    given = sources(boxes)
+    for box in reversed(boxes):  # right above those that read it
+        if box.name in given and box.name in readers:
+            layer[box.name] = max(layer[box.name], min(layer[name] for name in readers[box.name]) - 1)
+    routes = []
+    for box in boxes:
+        for name in box.reads:
+            points = [(name, k) for k in range(layer[name] + 1, layer[box.name])]
+            routes.append([name, *points, box.name])
+    layer |= {point: point[1] for route in routes for point in route[1:-1]}
+    return layer, routes
 
-    def picture(self) -> Picture:
-        return self.sketch().picture()
+
+def placed(
+    layer: dict[object, int], links: Sequence[tuple[object, object]], width: dict[object, float]
+) -> tuple[dict[object, float], list[list[object]]]:
+    """Of each the middle, and the layers from the left to the right."""
+    index = {name: k for k, name in enumerate(layer)}
+    graph = igraph().Graph(len(index), [(index[a], index[b]) for a, b in links], directed=True)
+    points = graph.layout_sugiyama(layers=list(layer.values()), hgap=120) if index else []
+    x = {name: points[k][0] for name, k in index.items()}
+    rows: list[list[object]] = [[] for _ in range(1 + max(layer.values(), default=-1))]
+    for name in sorted(x, key=x.__getitem__):
+        rows[layer[name]].append(name)
+    near: dict[object, list[object]] = {name: [] for name in x}
+    for a, b in links:
+        near[a].append(b)
+        near[b].append(a)
+    for sweep in range(SWEEPS):
+        for row in rows if sweep % 2 else rows[::-1]:
+            want = [sum(x[other] for other in near[name]) / len(near[name]) if near[name] else x[name] for name in row]
+            x |= dict(zip(row, spread(want, [width[name] for name in row]), strict=True))
+    return x, rows
+
+
+def spread(want: Sequence[float], width: Sequence[float]) -> list[float]:
+    """The nearest places that leave the boxes apart, by isotonic regression; edges that pass by count more."""
+    blocks: list[list[float]] = []  # sum, weight, how many
+    offset = [0.0]
+    for a, b in zip(width, width[1:], strict=False):
+        offset.append(offset[-1] + (a + b) / 2 + APART)
+    for place, left, wide in zip(want, offset, width, strict=True):
+        weight = 8.0 if wide == PASSING else 1.0
+        blocks.append([weight * (place - left), weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
+    places = [total / weight for total, weight, count in blocks for _ in range(int(count))]
+    return [place + left for place, left in zip(places, offset, strict=True)]
+
+
+def path(route: Sequence[tuple[float, float, float, float]], heights: Sequence[float]) -> str:
+    """From the bottom of the first, straight past layers, to the top of the last."""
+    (x, y, _, height), *others = route
+    text = f"M{x:.1f} {y + height:.1f}V{y + heights[0]:.1f}"
+    y += heights[0]
+    for (to_x, to_y, _, _), passed in zip(others, heights[1:], strict=True):
+        middle = (y + to_y) / 2
+        text += f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
+        x, y = to_x, to_y + passed
+        text += f"V{y:.1f}" if to_x is not others[-1][0] else ""
+    return text
+
+
+def dot(half: Half, whole: bool = False) -> str:
+    boxes, note = shown(half, whole)
+    lines = [f"digraph {half.name} {{", f"  label={quoted(note or half.title)}; node [shape=box];"]
+    for box in boxes:
+        words = "\n".join([*box.lines, *([box.tip] if box.kind == "program" else [])])
+        lines.append(f"  {quoted(box.name)} [label={quoted(words)}, class={box.kind}];")
+        lines += [f"  {quoted(read)} -> {quoted(box.name)};" for read in box.reads]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

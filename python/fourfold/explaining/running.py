@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import GradientEdge
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ COMPILATIONS_SECONDS = 3.0
 MOST_CALLS, FEWEST_CALLS = 100, 5
 CALLS_SECONDS = 0.2
 TORCHS = str(Path(torch.__file__).parent)
+LOAD, CAPTURE, DIFFERENTIATE = "load torch's compiler", "capture (torch)", "differentiate (torch)"
 
 Function = Callable[..., Any]
 
@@ -47,41 +48,93 @@ class Compilation:
     call: Function
     record: Record
     seen: list[Seen] = field(default_factory=list)
-    forward_seconds: float = 0.0  # of the first call
-    backward_seconds: float | None = None  # None where nothing is differentiated
+    seconds: tuple[float, float | None] = (0.0, None)  # of the first call: forward, backward
 
     def stages(self, warm_forward: float) -> dict[str, float]:
         backend = sum(seen.seconds for seen in self.seen)
-        made = {
-            stage: sum(seen.captured.seconds.get(stage, 0.0) for seen in self.seen) for stage in ("forward", "backward")
-        }
-        parts = sum(seen.within.get(stage, 0.0) for seen in self.seen for stage in made)
-        differentiate = backend - parts
-        capture = max(0.0, self.forward_seconds - backend - warm_forward)
-        first_call = self.forward_seconds + (self.backward_seconds or 0.0)
-        return {"capture": capture, "differentiate": differentiate, **made, "first call": first_call}
+        halves = ("forward", "backward") if self.seconds[1] is not None else ("forward",)
+        inside = sum(seen.within.get(half, 0.0) for seen in self.seen for half in halves)
+        found = {CAPTURE: max(0.0, self.seconds[0] - backend - warm_forward)}
+        if self.seen:
+            found[DIFFERENTIATE] = backend - inside
+            for half in halves:
+                found[f"programs of the {half}"] = sum(seen.captured.seconds.get(half, 0.0) for seen in self.seen)
+        return found | {"a first call, in all": self.seconds[0] + (self.seconds[1] or 0.0)}
 
 
 @dataclass
 class Observed:
-    first: Compilation
+    seen: list[Seen]  # without the graphs that torch gave up, to capture them again
     breaks: list[str]  # why a graph ended before the function did
     cold: dict[str, float] = field(default_factory=dict)
     warm: dict[str, float] = field(default_factory=dict)
     compilations: int = 0  # that the warm times are the medians of
 
-    @property
-    def seen(self) -> list[Seen]:
-        """Without the graphs that torch gave up, to capture once more."""
-        return [seen for seen in self.first.seen if seen.captured.forward is not None]
+
+@dataclass
+class Observer:
+    """What is compiled, and how it is called."""
+
+    f: Function
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, object] | None
+    dynamic: bool | None
+    timing: bool
+
+    def compiled(self) -> Compilation:
+        from fourfold.compiler import backend
+        from fourfold.compiler.record import Record
+
+        record = Record()
+        names = parameter_names(self.f)
+
+        def timed(graph: GraphModule, inputs: Sequence[object]) -> Function:
+            known = [input_name(node, names) for node in graph.graph.find_nodes(op="placeholder")]
+            before, start = len(record.captured), time.perf_counter()
+            made = backend(graph, inputs, options=self.options, record=record)
+            seconds = time.perf_counter() - start
+            result.seen += [Seen(one, known, seconds, dict(one.seconds)) for one in record.captured[before:]]
+            return made
+
+        timed.__name__ = "fourfold"  # in torch's messages
+        timed.__wrapped__ = backend  # by which Dynamo captures recurrent layers
+        result = Compilation(torch.compile(fresh(self.f), backend=timed, dynamic=self.dynamic, **apart()), record)
+        if self.timing:
+            result.seconds = self.timed_call(result.call)
+        else:
+            result.call(*self.args, **self.kwargs)
+        return result
+
+    def timed_call(self, call: Function) -> tuple[float, float | None]:
+        since = torch.autograd._get_sequence_nr()
+        start = time.perf_counter()
+        results = call(*self.args, **self.kwargs)
+        forward = time.perf_counter() - start
+        roots, edges = differentiable(results, since)
+        if not edges:
+            return forward, None
+        ones = [torch.ones_like(root) for root in roots]
+        start = time.perf_counter()
+        torch.autograd.grad(roots, edges, ones, allow_unused=True)
+        return forward, time.perf_counter() - start
+
+    def later_calls(self, call: Function) -> dict[str, float]:
+        """The medians of forward and backward."""
+        found: list[tuple[float, float | None]] = []
+        end = time.perf_counter() + CALLS_SECONDS
+        while len(found) < FEWEST_CALLS or len(found) < MOST_CALLS and time.perf_counter() < end:
+            found.append(self.timed_call(call))
+        halves = zip(("forward", "backward"), zip(*found, strict=True), strict=True)
+        return {f"a later call, {half}": median(times) for half, times in halves if None not in times}
 
 
 def observe(
     f: Function,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    options: Mapping[str, object] | None,
-    dynamic: bool | None,
+    options: Mapping[str, object] | None = None,
+    dynamic: bool | None = None,
     timing: bool = False,
 ) -> Observed:
     """timing: whether it is compiled and called several times, and differentiated; otherwise f is called once."""
@@ -92,85 +145,28 @@ def observe(
 
     from fourfold.compiler.options import Options
 
-    load = {} if is_loaded else {"load": time.perf_counter() - start}
+    load = {} if is_loaded else {LOAD: time.perf_counter() - start}
     Options.of(options)
-    f = uncompiled(f)
+    observer = Observer(uncompiled(f), args, kwargs, options, dynamic, timing)
     breaks = dict(counters["graph_break"])
     # What was captured with other sizes before doesn't make these symbols.
     static = {} if dynamic is not None else {"automatic_dynamic_shapes": False}
     with torch._dynamo.config.patch(static), torch.random.fork_rng(devices=[]):
-        first = compiled(f, args, kwargs, options, dynamic, timing)
+        first = observer.compiled()
         reasons = [reason for reason, count in counters["graph_break"].items() if count > breaks.get(reason, 0)]
         for complete in first.record.complete:
             complete()
+        seen = [one for one in first.seen if one.captured.forward is not None]
         if not timing:
-            return Observed(first, reasons)
-        forward, backward = calls(first.call, args, kwargs)
+            return Observed(seen, reasons)
+        later = observer.later_calls(first.call)
         others: list[Compilation] = []
         end = time.perf_counter() + COMPILATIONS_SECONDS
         while len(others) < MOST_COMPILATIONS and (not others or time.perf_counter() < end):
-            others.append(compiled(f, args, kwargs, options, dynamic, timing))
-    stages = [other.stages(forward) for other in others]
-    warm = {stage: median(one[stage] for one in stages) for stage in stages[0]}
-    warm |= {"later forward": forward} | ({} if backward is None else {"later backward": backward})
-    return Observed(first, reasons, load | first.stages(forward), warm, len(others))
-
-
-def compiled(
-    f: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, object] | None,
-    dynamic: bool | None,
-    differentiate: bool,
-) -> Compilation:
-    from fourfold.compiler import backend
-    from fourfold.compiler.record import Record
-
-    record = Record()
-    names = parameter_names(f)
-
-    def timed(graph: GraphModule, inputs: Sequence[object]) -> Function:
-        known = [input_name(node, names) for node in graph.graph.nodes if node.op == "placeholder"]
-        before, start = len(record.captured), time.perf_counter()
-        made = backend(graph, inputs, options=options, record=record)
-        seconds = time.perf_counter() - start
-        result.seen += [Seen(one, known, seconds, dict(one.seconds)) for one in record.captured[before:]]
-        return made
-
-    timed.__name__ = "fourfold"  # in what torch says of it
-    timed.__wrapped__ = backend  # by which Dynamo captures recurrent layers
-    result = Compilation(torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart()), record)
-    if differentiate:
-        result.forward_seconds, result.backward_seconds = timed_call(result.call, args, kwargs)
-    else:
-        result.call(*args, **kwargs)
-    return result
-
-
-def calls(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[float, float | None]:
-    """The medians of forward and backward."""
-    forwards, backwards = [], []
-    end = time.perf_counter() + CALLS_SECONDS
-    while len(forwards) < FEWEST_CALLS or len(forwards) < MOST_CALLS and time.perf_counter() < end:
-        forward, backward = timed_call(call, args, kwargs)
-        forwards.append(forward)
-        backwards += [] if backward is None else [backward]
-    return median(forwards), median(backwards) if backwards else None
-
-
-def timed_call(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[float, float | None]:
-    since = torch.autograd._get_sequence_nr()
-    start = time.perf_counter()
-    results = call(*args, **kwargs)
-    forward = time.perf_counter() - start
-    roots, edges = differentiable(results, since)
-    if not edges:
-        return forward, None
-    ones = [torch.ones_like(root) for root in roots]
-    start = time.perf_counter()
-    torch.autograd.grad(roots, edges, ones, allow_unused=True)
-    return forward, time.perf_counter() - start
+            others.append(observer.compiled())
+    stages = [other.stages(later["a later call, forward"]) for other in others]
+    warm = {stage: median(one[stage] for one in stages) for stage in stages[0]} | later
+    return Observed(seen, reasons, load | first.stages(later["a later call, forward"]), warm, len(others))
 
 
 def differentiable(results: object, since: int) -> tuple[list[torch.Tensor], list[GradientEdge]]:
@@ -200,23 +196,21 @@ def uncompiled(f: Function) -> Function:
 
 
 def apart() -> dict[str, bool]:
-    """From torch 2.13 on what is compiled here doesn't count where a graph ends within what the function calls, either:
-    torch compiles that under its own code."""
+    """From torch 2.13 on compiling here doesn't count against the limit of recompilations, even at graph breaks in
+    functions that f calls: torch compiles those under their own code."""
     return {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 
 
 def fresh(f: Function) -> Function:
     """The same with code of its own: torch keeps what it compiles with the code, and bounds how much."""
+    function = f.__func__ if isinstance(f, types.MethodType) else f
+    if not isinstance(function, types.FunctionType) or function.__code__.co_filename.startswith(TORCHS):
+        self = f  # as which torch names its parameters
 
-    def calling(self: Function) -> types.FunctionType:
         def call(*args: Any, **kwargs: Any) -> Any:
             return self(*args, **kwargs)
 
         return with_own_code(call)
-
-    function = f.__func__ if isinstance(f, types.MethodType) else f
-    if not isinstance(function, types.FunctionType) or function.__code__.co_filename.startswith(TORCHS):
-        return calling(f)
     copied = with_own_code(function)
     return types.MethodType(copied, f.__self__) if isinstance(f, types.MethodType) else copied
 
@@ -235,7 +229,7 @@ def parameter_names(f: Function) -> list[str]:
         return []
 
 
-def input_name(node: torch.fx.Node, parameters: Sequence[str]) -> str:
+def input_name(node: Node, parameters: Sequence[str]) -> str:
     """As people write it: x, self.linear.weight; from where torch took it."""
     given = node.meta.get("grapharg")
     source = getattr(given, "source", None) or getattr(node, "_dynamo_source", None)

@@ -1,4 +1,4 @@
-"""An explanation in 100 columns of plain text."""
+"""An explanation in 100 columns of plain text, and the tables that its page shows too."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.explanation import Explanation, Graph, Half, Outside, Program, Programs, Stage, plural
+from fourfold.explaining.explanation import Box, Explanation, Graph, Half, Outside, Program, plural
 
 COLUMNS = 100
 SMALL = 50  # operators, forward and backward; a larger function is summed up
-MOST_GRAPHS = 3  # of which a summary has a row each
+MOST_GRAPHS = 3  # of which the first table has a row each
 MORE = "print(explanation.detail()) shows every stage, .save(file) draws; .graphs and .programs are data."
+NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
 BYTES = (
-    "Counted so: each operator, or program, reads each of its inputs and writes each of its results once; a view moves "
-    "nothing. Before: the traced operators one by one, of which torch may have one kernel for several, without what is "
-    "computed again. After: programs, and what torch runs."
+    "Bytes: each operator or program reads each of its inputs and writes each of its results once; views move nothing. "
+    "Before: the traced operators one by one, without recomputation, though torch may have one kernel for several. "
+    "After: programs, and the operators that torch runs."
 )
-
-
-def as_text(explanation: Explanation) -> str:
-    return detail(explanation) if is_small(explanation) else summary(explanation)
 
 
 def is_small(explanation: Explanation) -> bool:
@@ -29,46 +26,43 @@ def is_small(explanation: Explanation) -> bool:
 
 def summary(explanation: Explanation) -> str:
     lines = overview(explanation)
-    kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
-    if kinds:
-        head, *rows = columns(program_rows(kinds), (0, 2))
+    if explanation.programs:
+        head, *rows = columns(program_rows(explanation), (0, 2))
         lines += ["Programs that move most", head, *few(rows, "kind", 6), ""]
     if explanation.outside:
-        lines += ["Left to torch", *left_lines(explanation.outside), ""]
+        lines += ["Left to torch", *reasons(explanation.outside), ""]
     if explanation.breaks:
         lines += ["Graph breaks", *few([f"  {reason}" for reason in explanation.breaks], "break", 3), ""]
-    lines += time_lines(explanation)
-    return "\n".join([*map(clipped, lines), MORE])
+    lines += [*time_lines(explanation), MORE]
+    return "\n".join(line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…" for line in lines)
 
 
 def few(lines: list[str], what: str, most: int) -> list[str]:
     """The first of a list, and how many there are besides."""
-    left = len(lines) - most
-    return lines if left <= 0 else [*lines[:most], f"  and {left:,} more {what}{'s' * (left > 1)}"]
+    return lines[:most] + ([f"  and {plural(len(lines) - most, f'more {what}')}"] if len(lines) > most else [])
 
 
-def left_lines(outside: Iterable[Outside]) -> list[str]:
+def reasons(outside: Iterable[Outside]) -> list[str]:
     """Each reason with its operators, in two lines at most."""
-    reasons: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for one in outside:
-        reasons.setdefault(one.reason, []).append(f"{one.count:,} {one.operator}")
-    wrapped = [flow([f"{reason}: {', '.join(words)}"], "    ") for reason, words in reasons.items()]
-    shown = [[*lines[:1], f"{lines[1]} …"] if len(lines) > 2 else lines for lines in wrapped[:4]]
-    more = len(wrapped) - len(shown)
-    return [line for lines in shown for line in lines] + ([f"  and {plural(more, 'more reason')}"] if more else [])
-
-
-def clipped(line: str) -> str:
-    return line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…"
+        found.setdefault(one.reason, []).append(f"{one.count:,} {one.operator}")
+    texts = [flow(f"{reason}: {', '.join(words)}", "    ") for reason, words in found.items()]
+    shown = [[*lines[:1], f"{lines[1]} …"] if len(lines) > 2 else lines for lines in texts[:4]]
+    return sum(shown, []) + ([f"  and {plural(len(texts) - 4, 'more reason')}"] if len(texts) > 4 else [])
 
 
 def detail(explanation: Explanation) -> str:
     lines = overview(explanation)
     for k, graph in enumerate(explanation.graphs):
-        lines += graph_lines(explanation, k, graph)
+        number = f" {k}" if len(explanation.graphs) > 1 else ""
+        lines += [f"Captured graph{number}", *code(graph.code), ""]
+        for half in graph.halves:
+            lines += half_lines(half, number)
+        lines += [*flow(run_by(graph)), ""] if number else []
     if explanation.breaks:
-        lines += ["Graph breaks", *flow(explanation.breaks), ""]
-    lines += ["Bytes", *flow([BYTES]), ""] if explanation.graphs else []
+        lines += ["Graph breaks", *(line for one in explanation.breaks for line in flow(one)), ""]
+    lines += [*flow(BYTES, start=""), ""] if explanation.graphs else []
     return "\n".join([*lines, *time_lines(explanation)]).rstrip("\n")
 
 
@@ -76,28 +70,53 @@ def overview(explanation: Explanation) -> list[str]:
     head = [f"{explanation.name}, compiled by {explanation.versions}", ""]
     if not explanation.graphs:
         return [*head, NOTHING, ""]
-    return [*head, *columns(overview_rows(explanation)), *flow([called(explanation.graphs)]), ""]
+    return [*head, *columns(overview_rows(explanation)), *flow(called(explanation.graphs)), ""]
+
+
+def half_lines(half: Half, number: str) -> list[str]:
+    lines = wrapped(f"{half.name.capitalize()}{number}: {half.summary}", 2)
+    for one, others in once_each(half.programs):
+        lines += flow(f"{one.name} does {one.counted}")
+        lines += flow(f"{len(others) + 1:,} programs are the same: {', '.join([one.name, *others])}") if others else []
+        lines += code(one.text, "    ")
+    if half.outside:
+        lines.append(f"  outside programs in the {half.name}")
+        names = [f"{one.count} × {one.operator}" for one in half.outside]
+        width = min(max(map(len, names)), 40)
+        for name, one in zip(names, half.outside, strict=True):
+            lines += wrapped(f"    {name.ljust(width)}  {one.reason}", width + 6)
+    return [*lines, ""]
+
+
+def once_each(programs: Iterable[Program]) -> list[tuple[Program, list[str]]]:
+    """Each program that is not like an earlier one, and the names of those that are like it."""
+    found: dict[tuple[object, ...], tuple[Program, list[str]]] = {}
+    for one in programs:
+        found.setdefault(one.kind, (one, []))[1].append(one.name)
+    return [(one, names[1:]) for one, names in found.values()]
 
 
 def overview_rows(explanation: Explanation) -> list[tuple[str, ...]]:
     """A row for each forward and backward; of many graphs, for all of them together."""
-    graphs, several = explanation.graphs, len(explanation.graphs) > 1
-    named = [
-        (f"{half.name} {k}" if several else half.name, [half]) for k, one in enumerate(graphs) for half in one.halves
+    rows: dict[str, list[Half]] = {}
+    count = len(explanation.graphs)
+    for k, graph in enumerate(explanation.graphs):
+        for half in graph.halves:
+            words = "" if count == 1 else f" {k}" if count <= MOST_GRAPHS else f", {count} graphs"
+            rows.setdefault(half.name + words, []).append(half)
+    return [
+        ("", "operators", "fused", "programs", "torch", "bytes before", "after", ""),
+        *((name, *counts(halves)) for name, halves in rows.items()),
     ]
-    if len(graphs) > MOST_GRAPHS:
-        together: dict[str, list[Half]] = {}
-        for half in (half for one in graphs for half in one.halves):
-            together.setdefault(half.name, []).append(half)
-        named = [(f"{name}, {plural(len(halves), 'graph')}", halves) for name, halves in together.items()]
-    rows = [("", "operators", "fused", "programs", "torch", "bytes before", "after", "")]
-    for name, halves in named:
-        counts = [sum(one.operators for one in halves), sum(one.fused for one in halves)]
-        counts += [sum(len(one.programs) for one in halves), sum(one.count for half in halves for one in half.outside)]
-        before, after = added(one.bytes_before for one in halves), added(one.bytes_after for one in halves)
-        moved = in_bytes(before), in_bytes(after), ratio(before, after)
-        rows.append((name, *(f"{count:,}" for count in counts), *moved))
-    return rows
+
+
+def counts(halves: Sequence[Half]) -> tuple[str, ...]:
+    before, after = (added(h.bytes_before for h in halves), added(h.bytes_after for h in halves))
+    fewer = before / after if before and after else 0.0
+    numbers = [sum(half.operators for half in halves), sum(half.fused for half in halves)]
+    numbers += [sum(len(half.programs) for half in halves), sum(one.count for half in halves for one in half.outside)]
+    ratio = f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
+    return *(f"{number:,}" for number in numbers), in_bytes(before), in_bytes(after), ratio
 
 
 def added(counts: Iterable[int | None]) -> int | None:
@@ -105,65 +124,34 @@ def added(counts: Iterable[int | None]) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def program_rows(kinds: Sequence[Programs]) -> list[tuple[str, ...]]:
-    rows = [("", "bytes", "operators")]
-    for kind in kinds:
-        name = f"{kind.count:,} × {kind.half} {kind.names[0]}"
-        rows.append((name, in_bytes(kind.bytes), counted(kind.first.operators)))
-    return rows
+def program_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    """Those that move most first."""
+    kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
+    rows = [
+        (f"{kind.count:,} × {kind.half} {kind.names[0]}", in_bytes(kind.bytes), kind.first.counted) for kind in kinds
+    ]
+    return [("", "bytes", "operators"), *rows]
 
 
 def outside_rows(outside: Sequence[Outside]) -> list[tuple[str, ...]]:
     return [("", "times", "why"), *((one.operator, f"{one.count:,}", one.reason) for one in outside)]
 
 
+def time_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    times = ((one.name, in_seconds(one.first), in_seconds(one.again)) for one in explanation.stages)
+    return [("", "first", "again"), *times]
+
+
 def time_lines(explanation: Explanation) -> list[str]:
     if not explanation.stages:
         return []
-    return ["Time", *columns(time_rows(explanation.stages)), *flow([about_time(explanation)]), ""]
-
-
-NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
+    return ["Time", *columns(time_rows(explanation)), *flow(about_time(explanation)), ""]
 
 
 def about_time(explanation: Explanation) -> str:
-    again = (
-        "one more compilation"
-        if explanation.compilations == 1
-        else f"the median of {explanation.compilations} more compilations"
-    )
+    count = explanation.compilations
+    again = "one more compilation" if count == 1 else f"the median of {count} more compilations"
     return f"First: in this process, with all that torch loads on its way. Again: {again}; of later calls their median."
-
-
-def graph_lines(explanation: Explanation, k: int, graph: Graph) -> list[str]:
-    number = f" {k}" if len(explanation.graphs) > 1 else ""
-    lines = [f"Captured graph{number}", *code(graph.code), ""]
-    for half in graph.halves:
-        lines += hanging(f"{half.name.capitalize()}{number}: {half.summary}", 2)
-        for one, others in once_each(half.programs):
-            lines += flow([f"{one.name} does {counted(one.operators)}"])
-            lines += flow(
-                [f"{len(others) + 1:,} programs are the same: {', '.join([one.name, *others])}"] if others else []
-            )
-            lines += code(one.text, 4)
-            if one.cpp is not None:
-                lines += flow([f"{one.name} as C++"])
-                lines += code(one.cpp, 4)
-        if half.outside:
-            lines += [f"  outside programs in the {half.name}", *outside(half)]
-        lines.append("")
-    return [*lines[:-1], *flow([run_by(graph)]), ""] if number else lines
-
-
-def once_each(programs: Iterable[Program]) -> list[tuple[Program, list[str]]]:
-    """Each program that is not like an earlier one, and the names of those that are like it."""
-    found: dict[tuple[object, ...], tuple[Program, list[str]]] = {}
-    for one in programs:
-        if one.kind in found:
-            found[one.kind][1].append(one.name)
-        else:
-            found[one.kind] = one, []
-    return list(found.values())
 
 
 def called(graphs: Sequence[Graph]) -> str:
@@ -171,8 +159,8 @@ def called(graphs: Sequence[Graph]) -> str:
     sentences = Counter(map(run_by, graphs))
     if len(sentences) == 1:
         return next(iter(sentences))
-    torchs = sum(bool(graph.runtime) for graph in graphs)
-    return f"{torchs} of {len(graphs)} graphs are called through torch's own runtime, the others through fourfold's."
+    count = sum(bool(graph.runtime) for graph in graphs)
+    return f"{count} of {len(graphs)} graphs are called through torch's own runtime, the others through fourfold's."
 
 
 def run_by(graph: Graph) -> str:
@@ -181,80 +169,54 @@ def run_by(graph: Graph) -> str:
     return "Called through fourfold's runtime, one node of autograd in C++."
 
 
-def outside(half: Half) -> list[str]:
-    rows = [(f"{one.count} × {one.operator}", one.reason) for one in half.outside]
-    width = min(max(len(name) for name, _ in rows), 40)
-    return [line for name, reason in rows for line in hanging(f"    {name.ljust(width)}  {reason}", width + 6)]
-
-
-def ratio(before: int | None, after: int | None) -> str:
-    fewer = before / after if before and after else 0.0
-    return f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
-
-
-def time_rows(stages: Iterable[Stage]) -> list[tuple[str, ...]]:
-    return [("", "first", "again"), *((one.name, in_seconds(one.first), in_seconds(one.again)) for one in stages)]
+def box_lines(boxes: Iterable[Box]) -> list[str]:
+    """A graph without a picture."""
+    lines = []
+    for box in boxes:
+        reads = f"  <- {', '.join(box.reads)}" if box.reads else ""
+        lines += [
+            f"{box.name}: {', '.join(filter(None, box.lines))}{reads}",
+            *(f"    {one}" for one in box_lines(box.inside)),
+        ]
+    return lines
 
 
 def columns(rows: Sequence[tuple[str, ...]], words: Iterable[int] = (0,)) -> list[str]:
     """words: the columns that stand to the left, the others to the right."""
-    words = set(words)
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if k in words else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(f"  {'   '.join(cells)}".rstrip())
-    return lines
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [
+        [cell.ljust(widths[k]) if k in words else cell.rjust(widths[k]) for k, cell in enumerate(row)] for row in rows
+    ]
+    return [f"  {'   '.join(row)}".rstrip() for row in cells]
 
 
-def code(text: str, indent: int = 2) -> list[str]:
-    return [part for line in text.rstrip("\n").splitlines() for part in hanging(" " * indent + line)]
+def code(text: str, indent: str = "  ") -> list[str]:
+    lines = (indent + line for line in text.rstrip("\n").splitlines())
+    return [part for line in lines for part in wrapped(line, len(line) - len(line.lstrip()) + 4)]
 
 
-def hanging(line: str, more: int | None = None) -> list[str]:
+def wrapped(line: str, more: int) -> list[str]:
     """A line, and where it is too long others below, further in."""
-    if len(line) <= COLUMNS:
-        return [line.rstrip()]
-    own = len(line) - len(line.lstrip()) + 4 if more is None else more
-    return textwrap.wrap(
-        line,
-        COLUMNS,
-        subsequent_indent=" " * min(own, COLUMNS // 2),
-        drop_whitespace=True,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
+    settings = {"subsequent_indent": " " * min(more, COLUMNS // 2), "break_on_hyphens": False}
+    return textwrap.wrap(line, COLUMNS, replace_whitespace=False, **settings) or [""]
 
 
-def flow(paragraphs: Iterable[str], further: str = "  ") -> list[str]:
-    """Each paragraph filled; further: what its lines but the first begin with."""
-    indent = {"initial_indent": "  ", "subsequent_indent": further}
-    return [line for one in paragraphs for line in textwrap.wrap(one, COLUMNS, break_on_hyphens=False, **indent)]
-
-
-def counted(operators: Iterable[str]) -> str:
-    """sin, 2 pow, cos, add"""
-    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in Counter(operators).items())
+def flow(text: str, further: str = "  ", start: str = "  ") -> list[str]:
+    """A paragraph filled; further: what its lines but the first begin with."""
+    return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, initial_indent=start, subsequent_indent=further)
 
 
 def in_bytes(count: int | None) -> str:
     if count is None:
         return "depends on data"
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+    if count < 1000:
+        return f"{count} B"
+    power = min((len(str(count)) - 1) // 3, 4)
+    return f"{count / 1000**power:.1f} {'BkMGT'[power]}B"
 
 
 def in_seconds(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+    factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e3, "ms")) if seconds * f >= 1), (1e6, "µs"))
+    return f"{seconds * factor:.3g} {unit}"
