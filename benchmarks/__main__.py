@@ -54,7 +54,7 @@ OPTIONS = {
     "--skip": {
         **SOME,
         "default": (),
-        "help": "leave out some of {}: the tutorials' extensions, torch.compile's backends",
+        "help": "leave out the rows of some of {}",
     },
     "--json": {"type": output_file, "metavar": "FILE", "help": "also write every figure, with versions and machine"},
     "--plots": {
@@ -80,11 +80,11 @@ def add_suite(benchmarks: argparse._SubParsersAction[Parser], suite: Suite) -> N
     times = f"{suite.times[0].upper()}{suite.times[1:]}." + (f" Against {suite.against}." if suite.against else "")
     commands = [f"python -m benchmarks {suite.name} {options}" for options in dict.fromkeys(("--quick", suite.example))]
     examples = "\n  ".join(["examples:", *(command for command in commands if not command.endswith(" "))])
-    first = suite.times.split(", ")[0]
-    parser = benchmarks.add_parser(suite.name, help=first, description=times, epilog=examples)
-    groups = {True: None, False: parser.add_argument_group("measurement")}
+    parser = benchmarks.add_parser(suite.name, help=suite.title, description=times, epilog=examples)
+    groups = {}
     if SIZES & set(suite.flags):
         groups[True] = parser.add_argument_group("sizes", DEFAULTS if "--batch-size" in suite.flags else None)
+    groups[False] = parser.add_argument_group("measurement")
     for flag, choices in suite.flags.items():
         if flag == "--memory-fraction":
             add_memory_fraction(groups[False])

@@ -148,17 +148,10 @@ class Comparison:
             if phase in self.baseline.samples:
                 ratio = dataclasses.asdict(self.ratio(row, phase))
                 phases[phase]["ratio"] = {key: ratio[key] for key in ("median", "lower_quartile", "upper_quartile")}
-        return {
-            "name": row.label,
-            "graphed": row.graphed,
-            "reason": row.reason or None,
-            "wrong": row.wrong,
-            "relative_error": finite(row.error),
-            "tolerance": finite(row.tolerance),
-            "first_call": finite(row.first_call),
-            "kept": row.kept,
-            "phases": phases,
-        }
+        facts = {"name": row.label, "graphed": row.graphed, "reason": row.reason or None, "wrong": row.wrong}
+        numbers = {"relative_error": row.error, "tolerance": row.tolerance, "first_call": row.first_call}
+        known = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+        return {**facts, **known, "kept": row.kept, "phases": phases}
 
 
 @dataclass(frozen=True)
@@ -193,10 +186,6 @@ def count(threads: int) -> str:
 
 def seconds_words(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def text(contents: dict[str, Any]) -> str:

@@ -32,9 +32,11 @@ MODELS = ("ViT", "GPT-2", "Llama")
 
 @dataclass(frozen=True)
 class Suite:
-    """times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any."""
+    """title: in one line. times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it
+    has any."""
 
     name: str
+    title: str
     times: str
     against: str
     options: str
@@ -117,6 +119,7 @@ SIZES = "--batch-size --input-size --hidden-size"
 SUITES = (
     Suite(
         "cell",
+        "one step of the LLTM",
         "one LLTM step, batch 16, 32 inputs, 128 hidden units, as the C++ extension tutorial times it",
         "plain PyTorch, the tutorial's C++ extension, torch.compile",
         f"{SIZES} {ON_GPU} --skip=aten,inductor",
@@ -128,6 +131,7 @@ SUITES = (
     ),
     Suite(
         "mlp",
+        "small perceptrons",
         "perceptrons of four sizes, as modules and as functions, and what they keep for the backward",
         "nn.Sequential, plain PyTorch, the tutorial's C++ extension, torch.compile",
         f"{SIZES} --output-size {ON_GPU} --skip=aten,inductor",
@@ -142,6 +146,7 @@ SUITES = (
     ),
     Suite(
         "elementwise",
+        "softshrink and axpby",
         "softshrink and axpby of 100,000 elements and more; of 64, with gradients; of views and broadcasts",
         "torch's one-pass operators, `a*x + b*y`, copying as many bytes",
         f"--elements --dtype=float32,bfloat16,float16 {ON_GPU}",
@@ -153,6 +158,7 @@ SUITES = (
     ),
     Suite(
         "stream",
+        "a few steps a call",
         "1 and 16 steps a call, batch 1 and 4, hidden 64 to 512; as each call reads its weights, and with these "
         "declared constant",
         "torch.nn's layers and cells",
@@ -161,6 +167,7 @@ SUITES = (
     ),
     Suite(
         "rl",
+        "a rollout with restarts",
         "a rollout with restarts, batch 8, 128 steps, in one call",
         "torch.nn's layer called step by step, its state masked",
         ON_CPU,
@@ -168,6 +175,7 @@ SUITES = (
     ),
     Suite(
         "sequence",
+        "LLTM, LSTM and GRU over whole sequences",
         "LLTM, LSTM and GRU, 100 steps, batch 1 and 16, hidden 128 and 512, float32 and bfloat16 autocast; packed "
         "sequences of many lengths; what the plots are drawn of",
         "torch.nn's layer with the same weights, plain PyTorch, ONNX Runtime where it is installed; for the LLTM "
@@ -186,6 +194,7 @@ SUITES = (
     ),
     Suite(
         "pointwise",
+        "functions under torch.compile",
         'eleven functions under `torch.compile(backend="fourfold")`, 1,000 to 10,000,000 elements, with and without '
         "gradients, 1 and 2 threads; transposed and strided arguments; activations of spread 5 to 100 and rows under "
         "masks; with memory that malloc keeps",
@@ -204,6 +213,7 @@ SUITES = (
     ),
     Suite(
         "cold",
+        "first calls in fresh processes",
         "a first call in a fresh process, with empty caches and without PATH and HOME, and a second function's",
         "aot_eager, Inductor",
         "--quick --skip=inductor --json",
@@ -216,6 +226,7 @@ SUITES = (
     ),
     Suite(
         "models",
+        "training of models",
         "a ViT, a GPT-2 and a Llama of `transformers` from their configurations: three steps' losses, the time to the "
         "first step, a warm step; needs `pip install transformers`",
         "plain PyTorch, aot_eager, Inductor",
@@ -225,6 +236,7 @@ SUITES = (
     ),
     Suite(
         "compiling",
+        "torch.compile's time",
         "torch.compile of a model with nn.LLTM, 16 to 4096 steps",
         "the same model at 16 steps; a plain loop",
         "--quick --skip=inductor --json",
@@ -232,6 +244,7 @@ SUITES = (
     ),
     Suite(
         "disturbed",
+        "a busy neighbour, a quota",
         "sequences beside a busy process, and under a quota of one CPU with eight threads asked for; Linux",
         "itself undisturbed",
         "--repeats --quick --json",
@@ -241,6 +254,7 @@ SUITES = (
     ),
     Suite(
         "sweep",
+        "LSTM and GRU at random sizes",
         "LSTM and GRU at 200 random points of steps, batch, sizes, dtype, direction, threads and training, drawn from "
         "a seed; lists each that is slower. `--first` and `--points` take a part. Not in `all`",
         "torch.nn's layers with the same weights",
@@ -254,6 +268,7 @@ SUITES = (
     ),
     Suite(
         "all",
+        "all of them but sweep, on the CPU",
         "all of these on the CPU, 35 to 45 minutes on two cores; `--quick` takes less than five",
         "",
         f"{ON_CPU} --skip=aten,inductor --plots",

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 import fourfold
 from benchmarks import sequence
-from benchmarks.measure import Row, compare, median_ratio, prepare, summarise
+from benchmarks.measure import compare, median_ratio, prepare, summarise
 from benchmarks.problem import PRECISIONS, Candidate, Contender, Problem, largest_norm
 from benchmarks.request import Request
 from benchmarks.results import Report
@@ -79,9 +79,6 @@ class Measured:
     def cells(self) -> tuple[str, ...]:
         microseconds = (f"{1e6 * seconds:.0f}" for seconds in (self.torch_seconds, self.seconds))
         return (self.point.words, str(self.point.threads), self.point.phase, *microseconds, f"{self.ratio:.2f}×")
-
-    def as_dictionary(self) -> dict[str, Any]:
-        return {**asdict(self.point), **{name: value for name, value in asdict(self).items() if name != "point"}}
 
 
 def draw(seed: int, threads: Sequence[int]) -> Iterator[Point]:
@@ -163,15 +160,11 @@ def measure(point: Point, repeats: int) -> Measured:
         ours = dataclasses.replace(problem, rounding=problem.rounding + allowed - problem.tolerance)
         mine = Contender(OURS, partial(candidate, fourfold.nn, point), ours)
         rows = compare(problem, [theirs, mine], min(repeats, REPEATS))
-    return measured(point, *rows, allowed)
-
-
-def measured(point: Point, theirs: Row, ours: Row, allowed: float) -> Measured:
-    if not ours.samples:
-        return Measured(point, error=ours.error, allowed=allowed, reason=ours.reason, wrong=True)
-    times = [row.samples[point.phase] for row in (theirs, ours)]
+    if not rows[1].samples:
+        return Measured(point, error=rows[1].error, allowed=allowed, reason=rows[1].reason, wrong=True)
+    times = [row.samples[point.phase] for row in rows]
     medians = (summarise(samples).median for samples in times)
-    return Measured(point, *medians, median_ratio(*times), ours.error, allowed)
+    return Measured(point, *medians, median_ratio(*times), rows[1].error, allowed)
 
 
 def report(title: str, measured: Sequence[Measured]) -> Report:
@@ -189,7 +182,7 @@ def report(title: str, measured: Sequence[Measured]) -> Report:
         title=title,
         headings=HEADINGS,
         cells=[m.cells for m in slower],
-        figures=[m.as_dictionary() for m in measured],
+        figures=[{**asdict(m.point), **{k: v for k, v in vars(m).items() if k != "point"}} for m in measured],
         notes=notes,
         outcomes=[
             Outcome(target("sweep", f"{WORK}, median"), title, median),

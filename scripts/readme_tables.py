@@ -23,12 +23,12 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
-SUITES = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
+LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
 sys.path.append(str(ROOT))
 
-from benchmarks import suites  # noqa: E402
+from benchmarks.suites import SUITES  # noqa: E402
 
 
 def table(measured: dict[str, Any]) -> str:
@@ -74,7 +74,7 @@ def target_line(target: dict[str, Any]) -> str:
 
 
 def suite_table() -> str:
-    rows = [f"| `{suite.name}` | {suite.times} | {suite.against} |" for suite in suites.SUITES]
+    rows = [f"| `{suite.name}` | {suite.times} | {suite.against} |" for suite in SUITES]
     return "\n".join(["", "| name | what it times | against |", "|---|---|---|", *rows, "", ""])
 
 
@@ -128,7 +128,7 @@ def with_tables(text: str) -> str:
         file = ROOT / match[2]
         return match[1] + (f"\n{target_table(read(file))}\n" if file.exists() else "") + match[3]
 
-    text = SUITES.sub(lambda match: match[1] + suite_table() + match[2], text)
+    text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
     return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 
 

@@ -182,15 +182,6 @@ def test_nan_is_never_close():
     assert largest_norm([torch.tensor([1.0, 1.0, 2.0])], exact) == pytest.approx(3**-0.5)
 
 
-def test_the_lstms_definition_is_nn_lstm():
-    problem = sequence.lstm_problem(sequence.problem(SIZES))
-    rival = layers.layer(torch.nn.LSTM, (4, 16))
-    with torch.no_grad():
-        for own, given in zip(rival.parameters, problem.parameters, strict=True):
-            own.copy_(given)
-    torch.testing.assert_close(problem.definition(*problem.inputs, *problem.parameters), rival.call(*problem.inputs))
-
-
 def test_compiling_a_long_loop_is_left_out(monkeypatch):
     monkeypatch.setattr(sequence.Problem, "device", torch.device("cuda"))
     rows = [sequence.contenders(sequence.problem({**SIZES, "time": time}))[1] for time in (128, 129)]

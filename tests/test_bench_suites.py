@@ -10,7 +10,7 @@ import torch
 
 import fourfold
 import readme_tables
-from benchmarks import aten, compiling, mlp, plots, pointwise, run, sequence, stream, suites, sweep
+from benchmarks import compiling, mlp, plots, pointwise, run, sequence, stream, suites, sweep
 from benchmarks.__main__ import main
 from benchmarks.measure import Row
 from benchmarks.problem import FLOAT32, ON_GPU, PRECISIONS
@@ -39,6 +39,7 @@ def test_the_package_is_a_command():
     command = [sys.executable, "-m", "benchmarks", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert all(f"\n    {name}" in done.stdout for name in NAMES) and "examples:" in done.stdout
+    assert all(suite.title in done.stdout for suite in SUITES)
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=NAMES)
@@ -403,9 +404,3 @@ def test_a_part_of_the_sweep_is_the_same_as_in_the_whole(tmp_path, capsys):
     figures = json.loads(file.read_text())["results"][0]["figures"]
     points = [point for _, point in zip(range(3), sweep.draw(1, [1]), strict=False)][1:]
     assert [figure["hidden_size"] for figure in figures] == [point.hidden_size for point in points]
-
-
-def test_plain_mlp_has_the_tutorials_parameters():
-    shapes = {name: tuple(value.shape) for name, value in aten.PlainMLP(5, 15, 1).state_dict().items()}
-    assert list(shapes.values()) == [(15, 5), (1, 15), (1, 15), (1, 1)]
-    assert {name: tuple(value.shape) for name, value in fourfold.nn.MLP(5, 15, 1).state_dict().items()} == shapes
