@@ -1,43 +1,88 @@
-"""``cold``: the first call of a compiled function in a fresh process, as it usually is and where there is nothing: no
-compiler on PATH, no HOME, nothing that can be written to."""
+"""``cold``: the first call of a compiled function in a fresh process, as it usually is and with nothing but Python and
+its packages: no compiler on PATH, no HOME, nothing that can be written to."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from benchmarks import surroundings
-from benchmarks.backends import AOT_EAGER, BACKENDS, INDUCTOR, PLAIN
-from benchmarks.problem import OURS
-from benchmarks.processes import ROOT
-from benchmarks.report import Report
+from benchmarks.measure import in_turn, median_ratio, summarise
+from benchmarks.processes import ROOT, environment_in
 from benchmarks.request import Request
-from benchmarks.surroundings import Surroundings
-from benchmarks.targets import Outcome
-from benchmarks.timing import paired_ratios, summarise
+from benchmarks.results import Report
+from benchmarks.suites import target
+from benchmarks.targets import AOT_EAGER, BACKENDS, INDUCTOR, OURS, PLAIN, Outcome
 
-REPEATS, QUICK_REPEATS, INDUCTOR_REPEATS = 5, 1, 2
+REPEATS, INDUCTOR_REPEATS = 5, 2
 WAYS = (PLAIN, AOT_EAGER, OURS)
 FILLED = f"{INDUCTOR}, its cache filled"
 IMPORT, FIRST, SECOND = PARTS = ("import torch", "first call", "second function")
-OVER_AOT_EAGER, SECOND_FUNCTION, OF_INDUCTOR = 0.2, 0.3, 10.0
 DYNAMO = "import sys, fourfold; print(sum(name.startswith('torch._dynamo') for name in sys.modules))"
+# Every mount is made read-only in a namespace of the process's own; the kernel's, which refuse, hold no files.
+READ_ONLY = """\
+while read -r _ _ _ _ point _; do mount -o remount,ro,bind "$point" 2>/dev/null; done < /proc/self/mountinfo
+mount -t tmpfs -o size=16k tmpfs "$TMPDIR" || exit
+"""
+NO_GROWTH = "ulimit -f 1\n"
+LEAVE = 'unset HOME; PATH=; exec "$@"'
+NAMESPACES = (("--mount",), ("--user", "--map-root-user", "--mount"))  # root's, and anybody's where the kernel lets
+PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", sys.prefix, ".")
+WRITABLE = f"import os, sys; sys.exit(any(os.access(place, os.W_OK) for place in {PLACES!r}))"
+TORCH_NEEDS = "without a place for temporary files torch's own import of torch.compile fails"
 
 Samples = dict[str, list[Mapping[str, float]]]  # by way, in the order they were taken
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """launcher: how a command in them begins."""
+
+    name: str
+    launcher: tuple[str, ...] = ()
+    note: str = ""
+
+
+USUAL = Surroundings("as usual, caches empty")
 Start = Callable[[Surroundings, str, str], Mapping[str, float]]
 
 
 class Failed(Exception):
-    """A process that gave no times; ``str()`` is the last line that it said."""
+    """A process that gave no times; ``str()`` is the error's line."""
+
+
+def bare() -> Surroundings:
+    """No PATH, no HOME, and a file system that is read-only as far as that can be had here."""
+    name, shell = "PATH empty, HOME unset", shutil.which("sh")
+    if shell is None:
+        return Surroundings("nothing taken away", note="PATH and HOME are not taken away: that needs a shell.")
+    for launcher in read_only_launchers(shell):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*launcher, sys.executable, "-c", WRITABLE]
+            done = subprocess.run(command, capture_output=True, env=environment_in(folder))
+        if done.returncode == 0:
+            note = f"Only 16 kB for temporary files can be written to: {TORCH_NEEDS}."
+            return Surroundings(f"{name}, file system read-only", launcher, note)
+    note = f"No read-only file system can be made here, which needs unshare and mount. No more: {TORCH_NEEDS}."
+    return Surroundings(f"{name}, no file above 512 bytes", (shell, "-c", NO_GROWTH + LEAVE, "sh"), note)
+
+
+def read_only_launchers(shell: str) -> list[tuple[str, ...]]:
+    unshare = shutil.which("unshare")
+    if unshare is None or not Path("/proc/self/mountinfo").exists():
+        return []
+    return [(unshare, *options, shell, "-c", READ_ONLY + LEAVE, "sh") for options in NAMESPACES]
 
 
 def reports(request: Request) -> Iterator[Report]:
-    yield report(surroundings.USUAL, *take(surroundings.USUAL, request, start), modules=dynamo_modules())
-    bare = surroundings.bare()
-    yield report(bare, *take(bare, request, start))
+    yield report(USUAL, *take(USUAL, request, start), modules=dynamo_modules())
+    where = bare()
+    yield report(where, *take(where, request, start))
 
 
 def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples, dict[str, str]]:
@@ -55,11 +100,11 @@ def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples
             else:
                 samples.setdefault(way, []).append(found)
 
-        for repeat in range(QUICK_REPEATS if request.quick else 1 + REPEATS):
-            first = repeat % len(WAYS)
-            for way in WAYS[first:] + WAYS[:first]:
+        uncounted = 0 if request.quick else 1
+        for repeat in range(1 if request.quick else 1 + REPEATS):
+            for way in in_turn(WAYS, repeat):
                 sample(way, tempfile.mkdtemp(dir=folder))
-        samples = {way: found[0 if request.quick else 1 :] for way, found in samples.items()}
+        samples = {way: found[uncounted:] for way, found in samples.items()}
         for _ in range(0 if "inductor" in request.skip else INDUCTOR_REPEATS):
             cache = tempfile.mkdtemp(dir=folder)
             for way in (INDUCTOR, FILLED):
@@ -71,8 +116,7 @@ def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples
 def start(where: Surroundings, backend: str, folder: str) -> Mapping[str, float]:
     """A fresh process's seconds; its caches are in ``folder``."""
     command = [*where.launcher, sys.executable, "-m", "benchmarks.first_call", backend]
-    environment = surroundings.environment(folder)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment_in(folder))
     if done.returncode:
         raise Failed(last_error(done.stderr) or f"exit code {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -91,56 +135,38 @@ def dynamo_modules() -> int:
 
 
 def report(where: Surroundings, samples: Samples, reasons: Mapping[str, str], modules: int | None = None) -> Report:
-    ways = [way for way in (*WAYS, INDUCTOR, FILLED) if way in samples]
-    notes = [*where.notes, *(f"{way} fails: {reason}" for way, reason in reasons.items())]
-    found = outcomes(where, samples)
+    def values(way: str, part: str) -> list[float]:
+        return [found[part] for found in samples.get(way, ())]
+
+    def over(way: str) -> float | None:
+        """How much longer than aot_eager's a first call took, round by round."""
+        return median([a - b for a, b in zip(values(way, FIRST), values(AOT_EAGER, FIRST), strict=False)])
+
+    sooner = median_ratio(values(INDUCTOR, FIRST), values(OURS, FIRST))
+    outcomes = [
+        Outcome(target("cold", FIRST, AOT_EAGER), where.name, over(OURS)),
+        Outcome(target("cold", SECOND), where.name, median(values(OURS, SECOND))),
+    ]
+    if sooner is not None or where is USUAL:  # elsewhere Inductor has no compiler
+        outcomes.append(Outcome(target("cold", FIRST, INDUCTOR), where.name, sooner))
     if modules is not None:
-        found.append(Outcome("import fourfold", "", "a fresh process", 0, modules, True, " modules of Dynamo"))
+        outcomes.append(Outcome(target("cold", "import fourfold"), "a fresh process", modules))
+    cells, figures = [], []
+    for way in (way for way in (*WAYS, INDUCTOR, FILLED) if way in samples):
+        medians, longer = {part: median(values(way, part)) for part in PARTS}, over(way)
+        words = [f"{medians[part]:.3f} (min {min(values(way, part)):.3f})" for part in PARTS]
+        cells.append((way, *words, "-" if longer is None else f"{longer:+.3f}"))
+        figures.append({"way": way, "surroundings": where.name, "repeats": len(samples[way]), **medians})
     return Report(
         title=f"First call, forward and backward, in a fresh process; {where.name}: seconds; medians",
         headings=("", *PARTS, f"first call over {AOT_EAGER}"),
-        cells=[(way, *(words(values(samples, way, part)) for part in PARTS), over_words(samples, way)) for way in ways],
-        figures=[
-            {"way": way, "surroundings": where.name, "repeats": len(samples[way])}
-            | {part: summarise(values(samples, way, part)).median for part in PARTS}
-            for way in ways
-        ],
-        notes=notes,
-        outcomes=found,
+        cells=cells,
+        figures=figures,
+        notes=[*[where.note] * bool(where.note), *(f"{way} fails: {reason}" for way, reason in reasons.items())],
+        outcomes=outcomes,
         wrong=OURS in reasons,
     )
 
 
-def outcomes(where: Surroundings, samples: Samples) -> list[Outcome]:
-    over, second = differences(samples, OURS), values(samples, OURS, SECOND)
-    sooner = paired_ratios(values(samples, INDUCTOR, FIRST), values(samples, OURS, FIRST))
-    found = [
-        Outcome(FIRST, AOT_EAGER, where.name, OVER_AOT_EAGER, median(over), True, " s more"),
-        Outcome(SECOND, "", where.name, SECOND_FUNCTION, median(second), True, " s"),
-    ]
-    if sooner or where is surroundings.USUAL:  # elsewhere Inductor has no compiler
-        found.append(Outcome(FIRST, INDUCTOR, where.name, OF_INDUCTOR, median(sooner)))
-    return found
-
-
-def values(samples: Samples, way: str, part: str) -> list[float]:
-    return [found[part] for found in samples.get(way, ())]
-
-
-def differences(samples: Samples, way: str) -> list[float]:
-    """How much longer than aot_eager's a first call took, round by round."""
-    ours, others = (values(samples, name, FIRST) for name in (way, AOT_EAGER))
-    return [a - b for a, b in zip(ours, others, strict=False)]
-
-
 def median(found: Sequence[float]) -> float | None:
-    return summarise(list(found)).median if found else None
-
-
-def words(found: list[float]) -> str:
-    return f"{summarise(found).median:.3f} (min {min(found):.3f})"
-
-
-def over_words(samples: Samples, way: str) -> str:
-    found = differences(samples, way)
-    return f"{summarise(found).median:+.3f}" if found else "-"
+    return summarise(found).median if found else None

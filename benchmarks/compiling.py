@@ -5,7 +5,6 @@ fourfold's sequence is one operator of the graph, so the time should not depend 
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,19 +13,16 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from benchmarks.aten import first_sentence
-from benchmarks.report import Report
+from benchmarks.measure import first_sentence, summarise, wall_seconds
 from benchmarks.request import Request
+from benchmarks.results import Report
+from benchmarks.suites import target
 from benchmarks.targets import Outcome
-from benchmarks.timing import summarise
 from fourfold import reference
 from fourfold.cli.timing import pinned_threads
 
 LENGTHS = (16, 64, 256, 1024, 4096)
-QUICK_LENGTHS = (16, 4096)
 LONGEST_LOOP = 64
-REPEATS, QUICK_REPEATS, INDUCTOR_REPEATS = 5, 2, 2
-FLAT = 1.25  # what is still called flat: a compilation's own spread is about as much
 BATCH, INPUT, HIDDEN = 4, 16, 32
 
 
@@ -38,7 +34,7 @@ class Way:
     layer: type
     backend: str
     repeats: int
-    longest: int
+    longest: int = LENGTHS[-1]
 
 
 class Model(nn.Module):
@@ -54,12 +50,11 @@ class Model(nn.Module):
 
 
 def ways(request: Request) -> list[Way]:
-    repeats = QUICK_REPEATS if request.quick else REPEATS
-    found = [Way("fourfold, aot_eager", fourfold.nn.LLTM, "aot_eager", repeats, LENGTHS[-1])]
+    found = [Way("fourfold, aot_eager", fourfold.nn.LLTM, "aot_eager", 2 if request.quick else 5)]
     if not request.quick:
         found.append(Way("plain loop, aot_eager", reference.LLTM, "aot_eager", 1, LONGEST_LOOP))
         if "inductor" not in request.skip:
-            found.append(Way("fourfold, Inductor", fourfold.nn.LLTM, "inductor", INDUCTOR_REPEATS, LENGTHS[-1]))
+            found.append(Way("fourfold, Inductor", fourfold.nn.LLTM, "inductor", 2))
     return found
 
 
@@ -68,73 +63,45 @@ def reports(request: Request) -> Iterator[Report]:
         yield report(request, measure)
 
 
-def take(
-    chosen: list[Way], lengths: tuple[int, ...], measured: Callable[[Way, int], float]
-) -> tuple[dict[tuple[str, int], list[float]], list[str]]:
-    """Seconds by way and length, and why a way could not be measured."""
-    seconds: dict[tuple[str, int], list[float]] = {}
-    reasons = []
+def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
+    lengths = LENGTHS[:: len(LENGTHS) - 1] if request.quick else LENGTHS
+    chosen, seconds, notes, outcomes = ways(request), {}, [], []
     for way in chosen:
         try:
             measured(way, lengths[0])  # what the first compilation in a process does for all others
-            for _ in range(way.repeats):
-                for length in lengths:
-                    if length <= way.longest:
-                        seconds.setdefault((way.name, length), []).append(measured(way, length))
+            for length in (length for _ in range(way.repeats) for length in lengths if length <= way.longest):
+                seconds.setdefault((length, way.name), []).append(measured(way, length))
         except RuntimeError as error:  # Dynamo's and Inductor's own errors too
-            reasons.append(f"{way.name} can't be compiled: {first_sentence(error)}")
-    return seconds, reasons
-
-
-def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
-    lengths = QUICK_LENGTHS if request.quick else LENGTHS
-    chosen = ways(request)
-    seconds, reasons = take(chosen, lengths, measured)
-    outcomes = [
-        Outcome(
-            f"compile time, T={lengths[-1]} over T={lengths[0]}",
-            "",
-            way.name,
-            FLAT,
-            growth(seconds, way, lengths),
-            at_most=True,
-        )
-        for way in chosen
-        if way.layer is fourfold.nn.LLTM
-    ]
-    notes = [
-        f"{o.where}: T={lengths[-1]} takes {o.measured:.2f}× as long as T={lengths[0]}." for o in outcomes if o.measured
-    ]
-    if any(way.longest == LONGEST_LOOP for way in chosen):
-        notes.append(f"The plain loop, which is unrolled, is compiled up to {LONGEST_LOOP} steps.")
+            notes.append(f"{way.name} can't be compiled: {first_sentence(error)}")
+        if way.longest == LONGEST_LOOP:
+            notes.append(f"The plain loop, which is unrolled, is compiled up to {LONGEST_LOOP} steps.")
+            continue
+        short, long = (seconds.get((length, way.name)) for length in (lengths[0], lengths[-1]))
+        # Of the minima: what disturbs a compilation only adds.
+        growth = min(long) / min(short) if short and long else None
+        outcomes.append(Outcome(target("compiling", "compile time, T=4096 over T=16"), way.name, growth))
+        if growth:
+            notes.append(f"{way.name}: T={lengths[-1]} takes {growth:.2f}× as long as T={lengths[0]}.")
+    medians = {key: summarise(found).median for key, found in seconds.items()}
+    words = {key: f"{medians[key]:.2f} (min {min(found):.2f})" for key, found in seconds.items()}
     return Report(
         title=f"Compile time of a model with nn.LLTM, batch {BATCH}, input {INPUT}, hidden {HIDDEN}: seconds until "
         "forward and backward have run once; medians",
         headings=("steps", *(way.name for way in chosen)),
-        cells=[(str(length), *(words(seconds.get((way.name, length))) for way in chosen)) for length in lengths],
+        cells=[(str(length), *(words.get((length, way.name), "-") for way in chosen)) for length in lengths],
         figures=[
             {
                 "way": name,
                 "time": length,
-                "seconds": summarise(found).median,
+                "seconds": medians[length, name],
                 "minimum": min(found),
                 "repeats": len(found),
             }
-            for (name, length), found in seconds.items()
+            for (length, name), found in seconds.items()
         ],
-        notes=[*notes, *reasons],
+        notes=notes,
         outcomes=outcomes,
     )
-
-
-def words(found: list[float] | None) -> str:
-    return "-" if not found else f"{summarise(found).median:.2f} (min {min(found):.2f})"
-
-
-def growth(seconds: dict[tuple[str, int], list[float]], way: Way, lengths: tuple[int, ...]) -> float | None:
-    """How much longer the longest takes than the shortest, of the minima: what disturbs a compilation only adds."""
-    short, long = (seconds.get((way.name, length)) for length in (lengths[0], lengths[-1]))
-    return min(long) / min(short) if short and long else None
 
 
 def measure(way: Way, length: int) -> float:
@@ -142,13 +109,7 @@ def measure(way: Way, length: int) -> float:
     torch.compiler.reset()
     model, x = Model(way.layer), torch.randn(length, BATCH, INPUT)
     compiled = torch.compile(model, backend=way.backend, fullgraph=True)
-
-    def run() -> float:
-        start = time.perf_counter()
-        compiled(x).sum().backward()
-        return time.perf_counter() - start
-
     with warnings.catch_warnings(), torch._inductor.config.patch(force_disable_caches=True):
         warnings.simplefilter("ignore", UserWarning)  # Inductor says there that a GPU would be faster, and such
-        first = run()
-        return first - run()
+        first = wall_seconds(lambda: compiled(x).sum().backward())
+        return first - wall_seconds(lambda: compiled(x).sum().backward())

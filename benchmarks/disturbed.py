@@ -10,153 +10,151 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import worker
-from benchmarks.problem import OURS
-from benchmarks.processes import ask, child
-from benchmarks.report import Report
-from benchmarks.request import Request
-from benchmarks.targets import Outcome
-from benchmarks.timing import Statistics, paired_ratios, summarise
+import torch
 
-LIMIT = 3.0
+from benchmarks import sequence
+from benchmarks.measure import paired_ratios, summarise
+from benchmarks.processes import child, worker
+from benchmarks.request import Request
+from benchmarks.results import Report
+from benchmarks.suites import LSTM, NEIGHBOUR, QUOTA, target
+from benchmarks.targets import OURS, Outcome
+
+CENTRE, RIVAL = sequence.CENTRE, "nn.LSTM"
+WORKS = {
+    "B16 I32 H128, forward": (CENTRE, False),
+    "B16 I32 H128, training": (CENTRE, True),
+    "B1 I512 H512, forward": ((1, 512, 512, 100), False),
+}
 NEIGHBOUR_SECONDS = 0.05  # of a sample: several of a scheduler's slices
 QUOTA_SECONDS = 0.3  # of a sample: several of a quota's periods
-PERIOD = 100_000  # µs, the kernel's own choice
+PERIOD = 100_000  # µs, the kernel's default
 ASKED = 8  # threads under the quota
 REPEATS = 30
 SPIN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
+PIN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); os.execvp(sys.argv[2], sys.argv[2:])"
+JOIN = 'echo $$ > "$0" && exec "$@"'
 CGROUPS = Path("/sys/fs/cgroup")
 
 Samples = dict[tuple[str, str], list[float]]  # by work and row
+Timer = Callable[[str, str, float], float]
 
 
 def reports(request: Request) -> Iterator[Report]:
     if not hasattr(os, "sched_setaffinity"):
-        note = "Not measured: the neighbour and the quota are made with what Linux has for it."
-        yield Report("A disturbed machine", ("work",), (), (), (note,))
+        note = "Not measured: the neighbour and the quota need Linux."
+        yield Report("A disturbed machine", ("work",), notes=(note,))
         return
-    works = list(worker.SIZES)[: 1 if request.quick else None]
-    repeats = min(request.repeats, REPEATS)
-    yield beside_a_neighbour(works, repeats)
-    yield under_a_quota(works, repeats)
-
-
-def beside_a_neighbour(works: Sequence[str], repeats: int) -> Report:
+    works = list(WORKS)[: 1 if request.quick else None]
     cpus = sorted(os.sched_getaffinity(0))
-    threads = min(2, len(cpus))
-    with child([sys.executable, "-c", SPIN, str(cpus[-1])]) as neighbour, timer([], threads) as ask:
-        neighbour.stdout.readline()  # it has reached its CPU
+    threads, repeats = min(2, len(cpus)), min(request.repeats, REPEATS)
+    where = f"{threads} threads on {len(cpus)} CPUs"
+    with beside_a_neighbour(cpus[-1], threads) as timers:
+        found = in_turns(works, repeats, NEIGHBOUR_SECONDS, timers)
+    yield report(NEIGHBOUR, f"LLTM T100, {where}", *found)
+    with one_cpu(cpus[0]) as (free, bound, how):
+        with timer(free, threads) as alone, timer(bound, ASKED) as under:
+            found = in_turns(works, repeats, QUOTA_SECONDS, (alone, under))
+        yield report(QUOTA, f"LLTM T100, {ASKED} threads asked for, {how}; undisturbed: {where}", *found)
 
-        def disturbed(work: str, row: str) -> float:
+
+def timer(launcher: Sequence[str], threads: int) -> contextlib.AbstractContextManager[Timer]:
+    return worker("disturbed", "sequences", threads, launcher=launcher)
+
+
+def sequences(threads: int) -> Timer:
+    """In a process of its own: the mean seconds of a work's calls, repeated for so long."""
+    torch.set_num_threads(threads)
+    calls = {}
+    for work, (sizes, trains) in WORKS.items():
+        problem = sequence.problem(sequence.named(sizes))
+        for contender in sequence.contenders(problem):
+            if (row := {LSTM: RIVAL, OURS: OURS}.get(contender.name)) is not None:
+                calls[work, row] = problem, contender.build(), trains
+
+    def mean_seconds(work: str, row: str, seconds: float) -> float:
+        problem, candidate, trains = calls[work, row]
+        start = end = time.perf_counter()
+        count = 0
+        while end - start < seconds:
+            if trains:
+                problem.results(candidate)
+            else:
+                with torch.no_grad():
+                    candidate.call(*problem.inputs)
+            count, end = count + 1, time.perf_counter()
+        return (end - start) / count
+
+    return mean_seconds
+
+
+@contextlib.contextmanager
+def beside_a_neighbour(cpu: int, threads: int) -> Iterator[tuple[Timer, Timer]]:
+    with child([sys.executable, "-c", SPIN, str(cpu)]) as neighbour, timer([], threads) as alone:
+        neighbour.stdout.readline()  # it has reached its CPU
+        neighbour.send_signal(signal.SIGSTOP)
+
+        def beside(work: str, row: str, seconds: float) -> float:
             neighbour.send_signal(signal.SIGCONT)
             try:
-                return ask(work, row, NEIGHBOUR_SECONDS)
+                return alone(work, row, seconds)
             finally:
                 neighbour.send_signal(signal.SIGSTOP)
 
-        neighbour.send_signal(signal.SIGSTOP)
-        alone, beside = in_turns(works, repeats, lambda work, row: ask(work, row, NEIGHBOUR_SECONDS), disturbed)
-    return report("a busy neighbour on one core", f"LLTM T100, {threads} threads on {len(cpus)} CPUs", alone, beside)
+        yield alone, beside
 
 
-def under_a_quota(works: Sequence[str], repeats: int) -> Report:
-    cpus = sorted(os.sched_getaffinity(0))
-    threads = min(2, len(cpus))
-    with (
-        one_cpu(cpus[0]) as (launch_free, launch_bound, how),
-        timer(launch_free, threads) as free,
-        timer(launch_bound, ASKED) as bound,
-    ):
-        alone, under = in_turns(
-            works,
-            repeats,
-            lambda work, row: free(work, row, QUOTA_SECONDS),
-            lambda work, row: bound(work, row, QUOTA_SECONDS),
-        )
-    words = f"LLTM T100, {ASKED} threads asked for, {how}; undisturbed: {threads} threads on {len(cpus)} CPUs"
-    return report("a quota of one CPU, eight threads asked for", words, alone, under)
-
-
-def in_turns(works: Sequence[str], repeats: int, *conditions: Callable[[str, str], float]) -> tuple[Samples, ...]:
+def in_turns(works: Sequence[str], repeats: int, seconds: float, conditions: Sequence[Timer]) -> list[Samples]:
     """Samples of every work and row under each condition, in turns; the first of each is warm-up."""
-    samples: tuple[Samples, ...] = tuple({} for _ in conditions)
+    samples: list[Samples] = [{} for _ in conditions]
     for repeat in range(repeats + 1):
-        for work in works:
-            for row in (OURS, worker.RIVAL):
-                for found, condition in zip(samples, conditions, strict=True):
-                    seconds = condition(work, row)
-                    if repeat:
-                        found.setdefault((work, row), []).append(seconds)
+        for key in ((work, row) for work in works for row in (OURS, RIVAL)):
+            for found, condition in zip(samples, conditions, strict=True):
+                taken = condition(*key, seconds)
+                found.setdefault(key, []).extend([taken] if repeat else [])
     return samples
 
 
 def report(condition: str, words: str, alone: Samples, disturbed: Samples) -> Report:
     slower = {key: summarise(paired_ratios(disturbed[key], alone[key])) for key in alone}
-    works = list(dict.fromkeys(work for work, _ in alone))
+    medians = {key: [summarise(samples[key]).median for samples in (alone, disturbed)] for key in alone}
+    cells = []
+    for work in dict.fromkeys(work for work, _ in alone):
+        ratios = [slower[work, row] for row in (OURS, RIVAL)]
+        spreads = [f"{r.median:.2f}× ({r.lower_quartile:.2f} to {r.upper_quartile:.2f})" for r in ratios]
+        cells.append((work, *(f"{1e6 * median:.1f}" for median in medians[work, OURS]), *spreads))
+    aim = target("disturbed", f"slow-down by {condition}")
     return Report(
         title=f"Slow-down by {condition}: {words}",
-        headings=("work", "alone, µs", "disturbed, µs", "times as slow", f"{worker.RIVAL}: times as slow"),
-        cells=[cells(work, alone, disturbed, slower) for work in works],
+        headings=("work", "alone, µs", "disturbed, µs", "times as slow", f"{RIVAL}: times as slow"),
+        cells=cells,
         figures=[
-            {
-                "work": work,
-                "row": row,
-                "alone": summarise(alone[work, row]).median,
-                "disturbed": summarise(disturbed[work, row]).median,
-                "slower": figures.median,
-                "lower_quartile": figures.lower_quartile,
-                "upper_quartile": figures.upper_quartile,
-                "repeats": figures.repeats,
-            }
-            for (work, row), figures in slower.items()
+            {"work": work, "row": row, **dict(zip(("alone", "disturbed"), medians[work, row], strict=True))}
+            | {"slower": found.median, "lower_quartile": found.lower_quartile}
+            | {"upper_quartile": found.upper_quartile, "repeats": found.repeats}
+            for (work, row), found in slower.items()
         ],
-        outcomes=[
-            Outcome(
-                f"slow-down by {condition}", "itself undisturbed", work, LIMIT, slower[work, OURS].median, at_most=True
-            )
-            for work in works
-        ],
+        outcomes=[Outcome(aim, work, slower[work, OURS].median) for work, *_ in cells],
     )
-
-
-def cells(work: str, alone: Samples, disturbed: Samples, slower: Mapping[tuple[str, str], Statistics]) -> Sequence[str]:
-    times = [f"{1e6 * summarise(samples[work, OURS]).median:.1f}" for samples in (alone, disturbed)]
-    ratios = [slower[work, row] for row in (OURS, worker.RIVAL)]
-    return (work, *times, *(f"{r.median:.2f}× ({r.lower_quartile:.2f} to {r.upper_quartile:.2f})" for r in ratios))
-
-
-@contextlib.contextmanager
-def timer(launcher: Sequence[str], threads: int) -> Iterator[Callable[[str, str, float], float]]:
-    """A worker, asked for one sample at a time."""
-    with child([*launcher, sys.executable, "-m", "benchmarks.worker", str(threads)]) as process:
-
-        def timed(work: str, row: str, seconds: float) -> float:
-            answer = ask(process, f"{work}\t{row}\t{seconds}")
-            if not answer:
-                raise RuntimeError(f"disturbed: expected a time of {work}, but got the end of its process")
-            return float(answer)
-
-        yield timed
 
 
 @contextlib.contextmanager
 def one_cpu(cpu: int) -> Iterator[tuple[list[str], list[str], str]]:
-    """What to start a process with so that it is free, and so that it gets one CPU's time, and in words what that is:
-    control groups without and with a quota, where those can be made; else the process may run on one CPU only."""
+    """What starts a process free, what starts one with one CPU's time, and in words what the latter is: control groups
+    without and with a quota, where those can be made; else the process may run on one CPU only."""
     with contextlib.ExitStack() as stack:
-        groups = []
-        for quota in (None, PERIOD):
-            if (group := new_group(quota)) is not None:
-                stack.callback(group.rmdir)
-                groups.append(["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")])
+        groups = [group for quota in (None, PERIOD) if (group := new_group(quota)) is not None]
+        for group in groups:
+            stack.callback(group.rmdir)
         if len(groups) == 2:
-            yield *groups, "a control group's quota"
+            free, bound = (["sh", "-c", JOIN, str(group / "cgroup.procs")] for group in groups)
+            yield free, bound, "a control group's quota"
         else:
-            pin = f"import os, sys; os.sched_setaffinity(0, {{{cpu}}}); os.execvp(sys.argv[1], sys.argv[1:])"
-            yield [], [sys.executable, "-c", pin], "bound to one CPU, as no control group can be made here"
+            yield [], [sys.executable, "-c", PIN, str(cpu)], "bound to one CPU, as no control group can be made here"
 
 
 def new_group(quota: int | None) -> Path | None:
@@ -184,8 +182,5 @@ def own_groups() -> Iterator[Path]:
     """This process's control groups that may hold the cpu controller: version 1's, then version 2's."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            for name in ("cpu", controllers):
-                yield CGROUPS / name / path.lstrip("/")
-        elif not controllers:
-            yield CGROUPS / path.lstrip("/")
+        names = ("cpu", controllers) if "cpu" in controllers.split(",") else () if controllers else ("",)
+        yield from (CGROUPS / name / path.lstrip("/") for name in names)

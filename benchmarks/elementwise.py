@@ -1,80 +1,58 @@
 """``elementwise``: softshrink and axpby against torch's one-pass operators, and against copying as many bytes; on the
-CPU also so few elements that the call is what is timed, and views and broadcasts, which are not read in one piece."""
+CPU also of so few elements that the call is what takes the time, and of views and broadcasts."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import fourfold
-from benchmarks.precision import FLOAT32, Precision
-from benchmarks.problem import BOTH, COLD, NO_GRAD, OURS, Candidate, Contender, Problem, Rate, Target
+from benchmarks.problem import FLOAT32, Contender, Precision, Problem, Rate, functional
 from benchmarks.request import Request
+from benchmarks.suites import COPY, ONE_PASS, TWO_PASSES, VIEWS
+from benchmarks.targets import BOTH, COLD, NO_GRAD, OURS
 from fourfold import reference
 
 ELEMENTS = {"cuda": (10**5, 10**6, 10**7, 10**8), "mps": (10**5, 10**6, 10**7), "cpu": (10**5, 10**6, 10**7)}
 FEW = 64  # whose time is the call's
 LARGE = 10**7  # from here on memory is what an elementwise operator waits for
-OF_COPY = 0.95
-COPY = "copy_ of as many bytes"
 TENSORS = {"softshrink": 2, "axpby": 3}  # read and written
-TWO_PASSES = "a*x + b*y"
-TWO_PASS_COUNT = 10**6  # the size that the target over two passes is for
-ONE_PASS = {"softshrink": "F.softshrink", "axpby": "torch.add(alpha=)"}
-VIEWS = "views and broadcasts"
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """words: what is computed of. shapes: of the tensors that are drawn. view: of these the inputs."""
-
-    words: str
-    op: str
-    shapes: tuple[tuple[int, ...], ...]
-    view: Callable[..., tuple[Tensor, ...]] = lambda *drawn: drawn
-
-
-LAYOUTS = (
-    Layout("rows of 2 and a column", "axpby", ((500_000, 2), (500_000, 1))),
-    Layout(
+# What is computed of which operator, the shapes of the tensors that are drawn, and the inputs as views of them.
+LAYOUTS: tuple[tuple[str, str, tuple[tuple[int, ...], ...], Callable[..., tuple[Tensor, ...]]], ...] = (
+    ("rows of 2 and a column", "axpby", ((500_000, 2), (500_000, 1)), lambda *drawn: drawn),
+    (
         "32x64x56x56, channels last, and channels",
         "axpby",
         ((32, 64, 56, 56), (1, 64, 1, 1)),
         lambda x, y: (x.to(memory_format=torch.channels_last), y),
     ),
-    Layout("a 1,000x1,000 matrix and its transpose", "axpby", ((1000, 1000),), lambda x: (x, x.t())),
-    Layout("a 1,000x1,000 matrix and a row", "axpby", ((1000, 1000), (1000,))),
-    Layout("the first 4 of 8 columns", "softshrink", ((500_000, 8),), lambda x: (x[:, :4],)),
-    Layout("every other column of 1,000", "softshrink", ((2000, 1000),), lambda x: (x[:, ::2],)),
+    ("a 1,000x1,000 matrix and its transpose", "axpby", ((1000, 1000),), lambda x: (x, x.t())),
+    ("a 1,000x1,000 matrix and a row", "axpby", ((1000, 1000), (1000,)), lambda *drawn: drawn),
+    ("the first 4 of 8 columns", "softshrink", ((500_000, 8),), lambda x: (x[:, :4],)),
+    ("every other column of 1,000", "softshrink", ((2000, 1000),), lambda x: (x[:, ::2],)),
 )
 
 
 def problems(request: Request) -> Iterator[Problem]:
     if request.device.type == "cpu" and not request.sizes and not request.precisions:
-        for op in TENSORS:
-            yield call_problem(op)
+        yield from map(call_problem, TENSORS)
         for layout in LAYOUTS[:1] if request.quick else LAYOUTS:
-            yield view_problem(layout)
-    counts = request.sizes.get("elements") or ELEMENTS[request.device.type]
-    if request.quick and not request.sizes:
-        counts = counts[1:2]
+            yield view_problem(*layout)
+    counts = request.sizes.get("elements") or ELEMENTS[request.device.type][slice(1, 2) if request.quick else slice(4)]
     for op in TENSORS:
         for precision in request.precisions_or(("float32", "bfloat16", "float16")):
             for count in counts:
                 yield problem(op, count, precision, request.device)
 
 
-def problem(op: str, count: int, precision: Precision, device: torch.device | str = "cpu") -> Problem:
+def problem(op: str, count: int, precision: Precision = FLOAT32, device: torch.device | str = "cpu") -> Problem:
     on_gpu = torch.device(device).type != "cpu"
     moved = TENSORS[op] * count * precision.dtype.itemsize
-    targets = [Target(NO_GRAD, 1.0, ONE_PASS[op], 1, op)]
-    if op == "axpby" and count == TWO_PASS_COUNT:
-        targets.append(Target(NO_GRAD, 2.5, TWO_PASSES, 1, "axpby at 1M"))
-    if on_gpu:
-        targets = [Target(COLD, OF_COPY, COPY)] if count >= LARGE else []
+    on_cpu_works = (op, *(["axpby at 1M"] if op == "axpby" and count == 10**6 else []))
     return Problem(
         title=f"{op} of {count:,} elements, {precision.words}, {moved / 1e6:,.1f} MB read and written",
         parameters=(),
@@ -86,15 +64,14 @@ def problem(op: str, count: int, precision: Precision, device: torch.device | st
         rounding=2 * precision.unit,  # the result is rounded once, and a product before it where there is no fma
         phases=(COLD, NO_GRAD) if on_gpu else (NO_GRAD,),
         rate=Rate("GB/s", lambda seconds: moved / seconds / 1e9),
-        targets=tuple(targets),
+        works=(f"{op}, 10 million elements or more",) * (count >= LARGE) if on_gpu else on_cpu_works,
         kind=op,
     )
 
 
 def call_problem(op: str) -> Problem:
     """Few elements, with gradients of all inputs."""
-    few = problem(op, FEW, FLOAT32)
-    targets = tuple(Target(phase, 1.0, ONE_PASS[op], 1, f"{op} of {FEW} elements") for phase in (NO_GRAD, BOTH))
+    few = problem(op, FEW)
     return dataclasses.replace(
         few,
         title=f"{op} of {FEW} elements, float32",
@@ -103,21 +80,22 @@ def call_problem(op: str) -> Problem:
         gradients=(draw((FEW,), FLOAT32, "cpu", 2),),
         phases=(NO_GRAD, BOTH),
         rate=None,
-        targets=targets,
+        works=(f"{op} of {FEW} elements",),
         threads=(1,),
     )
 
 
-def view_problem(layout: Layout) -> Problem:
-    op = layout.op
-    inputs = layout.view(*(draw(shape, FLOAT32, "cpu", seed) for seed, shape in enumerate(layout.shapes)))
+def view_problem(
+    words: str, op: str, shapes: tuple[tuple[int, ...], ...], view: Callable[..., tuple[Tensor, ...]]
+) -> Problem:
+    inputs = view(*(draw(shape, FLOAT32, "cpu", seed) for seed, shape in enumerate(shapes)))
     return dataclasses.replace(
-        problem(op, 1, FLOAT32),
-        title=f"{op} of {layout.words}, float32",
+        problem(op, 1),
+        title=f"{op} of {words}, float32",
         inputs=inputs,
         sizes={"elements": max(x.numel() for x in inputs)},
         rate=None,
-        targets=(Target(NO_GRAD, 0.9, ONE_PASS[op], 1, f"{op} of {VIEWS}"),),
+        works=(VIEWS.format(op),),
         threads=(1,),
     )
 
@@ -127,22 +105,7 @@ def draw(shape: tuple[int, ...], precision: Precision, device: torch.device | st
     return torch.randn(shape, generator=generator, device=device, dtype=precision.dtype)
 
 
-def copy_problem(problem: Problem) -> Problem:
-    """A copy that moves as many bytes: of half the elements that the operator reads and writes together."""
-    op, count = problem.kind, problem.sizes["elements"]
-    source = draw((TENSORS[op] * count // 2,), problem.precision, problem.device, 2)
-    return Problem(
-        title=COPY,
-        parameters=(),
-        inputs=(source,),
-        definition=lambda x: (x,),
-        longest_sum=1,
-        precision=problem.precision,
-        phases=problem.phases,
-    )
-
-
-def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
+def contenders(problem: Problem) -> list[Contender]:
     op = problem.kind
     one_pass = {"softshrink": nn.functional.softshrink, "axpby": lambda x, y: torch.add(y, x, alpha=2)}
     rows = [row(ONE_PASS[op], one_pass[op], problem), row(OURS, getattr(fourfold, op), problem)]
@@ -151,14 +114,11 @@ def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
     if op == "axpby":
         a, b = 2.0, 1.0
         rows.insert(1, row(TWO_PASSES, lambda x, y: a * x + b * y, problem))
-    copied = copy_problem(problem)
-    target = torch.empty_like(copied.inputs[0])
-    return [row(COPY, target.copy_, copied), *rows]
+    # A copy that moves as many bytes: of half the elements that the operator reads and writes together.
+    source = draw((TENSORS[op] * problem.sizes["elements"] // 2,), problem.precision, problem.device, 2)
+    copied = dataclasses.replace(problem, title=COPY, inputs=(source,), definition=lambda x: (x,))
+    return [row(COPY, torch.empty_like(source).copy_, copied), *rows]
 
 
 def row(name: str, call: Callable[..., Tensor], problem: Problem) -> Contender:
-    def build() -> Candidate:
-        parameters = [p.clone().requires_grad_() for p in problem.parameters]
-        return Candidate(lambda *inputs: (call(*inputs, *parameters),), parameters)
-
-    return Contender(name, build, problem)
+    return Contender(name, partial(functional, problem, lambda *inputs: (call(*inputs),)), problem)

@@ -7,14 +7,14 @@ import csv
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import fourfold
-from benchmarks.timing import ENOUGH_REPEATS
+from benchmarks.measure import ENOUGH_REPEATS
 from fourfold import _C
 from fourfold.cli import timing
 
@@ -51,7 +51,6 @@ def collect(repeats: int, device: torch.device) -> dict[str, Any]:
 
 def gpu(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
-    cudnn = torch.backends.cudnn.version()
     return {
         "name": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
@@ -59,7 +58,7 @@ def gpu(device: torch.device) -> dict[str, Any]:
         "l2_bytes": properties.L2_cache_size,
         "multiprocessors": properties.multi_processor_count,
         "cuda": torch.version.cuda or f"none, ROCm {torch.version.hip}",
-        "cudnn": cudnn,
+        "cudnn": torch.backends.cudnn.version(),
         "fourfold_kernels": _C.backends()["hip" if torch.version.hip else "cuda"][1],
         **nvidia_smi(uuid(device)),
     }
@@ -69,22 +68,26 @@ def uuid(device: torch.device) -> str:
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
 
 
+def said_by(command: Sequence[str]) -> str:
+    """What a program prints; nothing where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
 def nvidia_smi(uuid: str) -> dict[str, str | None]:
     """Driver, clocks and limits of one GPU as nvidia-smi words them; None for each where it doesn't say."""
     command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS.values())}", "--format=csv,noheader"]
     if uuid:  # torch may number the GPUs in another order
         command.append(f"--id={uuid if uuid.startswith('GPU-') else f'GPU-{uuid}'}")
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return dict.fromkeys(GPU_FACTS)
-    values = [value.strip() for value in next(csv.reader(said.splitlines()), [])]
+    values = [value.strip() for value in next(csv.reader(said_by(command).splitlines()), [])]
     known = values if len(values) == len(GPU_FACTS) else [None] * len(GPU_FACTS)
     return dict(zip(GPU_FACTS, known, strict=True))
 
 
 def clocks(device: torch.device) -> dict[str, str | None] | None:
-    """The clocks that a GPU of NVIDIA's has now: right after a measurement those that it was taken at. Else None."""
+    """A CUDA device's clocks now: right after a measurement those that it was taken at. Else None."""
     if device.type != "cuda":
         return None
     said = nvidia_smi(uuid(device))
@@ -93,13 +96,8 @@ def clocks(device: torch.device) -> dict[str, str | None] | None:
 
 def commit() -> str | None:
     """The source tree's, from git or, where the sources were copied without it, from FOURFOLD_COMMIT."""
-    if named := os.environ.get("FOURFOLD_COMMIT"):
-        return named
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return os.environ.get("FOURFOLD_COMMIT") or said_by(command) or None
 
 
 def opening(facts: Mapping[str, Any]) -> str:
@@ -108,12 +106,9 @@ def opening(facts: Mapping[str, Any]) -> str:
     where = f"its {facts['cpu_level']} kernels" if facts["device"] == "cpu" else f"on {facts['device']}"
     lines = [versions, f"{facts['processor']}; fourfold runs {where}"]
     if card := facts.get("gpu"):
-        lines[1] = facts["processor"]
-        clocks = f"{card['clock_sm'] or 'unknown'}, memory {card['clock_memory'] or 'unknown'}"
-        lines.append(
-            f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
-        )
-        lines.append(f"clocks at the start {clocks}; fourfold's kernels: {card['fourfold_kernels']}")
+        driver, sm, memory = (card[name] or "unknown" for name in ("driver", "clock_sm", "clock_memory"))
+        lines.append(f"{card['name']}, driver {driver}, CUDA {card['cuda']}, cuDNN {card['cudnn']}")
+        lines.append(f"clocks at the start {sm}, memory {memory}; fourfold's kernels: {card['fourfold_kernels']}")
     lines.append(f"{facts['repeats']} repeats, load average {load}")
     if facts["noisy"]:
         lines.append(f"NOISY: the load average was above {timing.NOISY_LOAD} at the start; don't quote these figures.")
@@ -126,13 +121,12 @@ def processor() -> str:
     """The processor's name and those of its vector extensions that matter here."""
     path = Path("/proc/cpuinfo")
     if platform.system() == "Darwin":
-        chip = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout
-        return f"{chip.strip() or platform.machine()}, macOS {platform.mac_ver()[0]}"
+        chip = said_by(["sysctl", "-n", "machdep.cpu.brand_string"])
+        return f"{chip or platform.machine()}, macOS {platform.mac_ver()[0]}"
     if not path.exists():
         return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     pairs = (line.partition(":") for line in path.read_text().splitlines())
     facts = {key.strip(): value.strip() for key, _, value in pairs}
+    present = (facts.get("flags") or facts.get("Features") or "").split()
     wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
-    present = set((facts.get("flags") or facts.get("Features") or "").split())
-    names = [facts.get("model name", platform.machine()), *(name for name in wanted if name in present)]
-    return ", ".join(names)
+    return ", ".join([facts.get("model name", platform.machine()), *(name for name in wanted if name in present)])

@@ -14,6 +14,8 @@ from torch.nn import functional as F
 WIDTH = 1000  # of a row, where there are so many elements that it makes a hundred rows
 GRID = 64  # a Mandelbrot step's numbers are multiples of 1/64, so that float32 squares and sums them exactly
 
+Draw = Callable[[int, Generator], tuple[Tensor, ...]]  # of a count of elements
+
 
 @dataclass(frozen=True)
 class Function:
@@ -23,10 +25,9 @@ class Function:
 
     name: str
     call: Callable[..., Tensor | tuple[Tensor, ...]]
-    draw: Callable[[int, Generator], tuple[Tensor, ...]]
+    draw: Draw
     gradients: int
     terms: Callable[[int], int] = lambda count: 1
-    shares: bool = False
 
     def results(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         results = self.call(*arguments)
@@ -111,12 +112,8 @@ def longest(count: int) -> int:
     return max(width(count), rows(count))
 
 
-def draw_normal(count: int, generator: Generator) -> tuple[Tensor]:
-    return (torch.randn(count, generator=generator),)
-
-
-def draw_pair(count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    return torch.randn(count, generator=generator), torch.randn(count, generator=generator)
+def draw_normal(tensors: int) -> Draw:
+    return lambda count, generator: tuple(torch.randn(count, generator=generator) for _ in range(tensors))
 
 
 def draw_rows(count: int, generator: Generator, times: int = 1) -> Tensor:
@@ -133,7 +130,7 @@ def draw_labels(count: int, generator: Generator) -> tuple[Tensor, Tensor]:
 
 
 def draw_adam(count: int, generator: Generator) -> tuple[Tensor, ...]:
-    p, gradient, m, v = (torch.randn(count, generator=generator) for _ in range(4))
+    p, gradient, m, v = draw_normal(4)(count, generator)
     return p, gradient, 0.1 * m, 0.01 * v**2
 
 
@@ -151,10 +148,10 @@ def draw_points(count: int, generator: Generator) -> tuple[Tensor, ...]:
 FUNCTIONS = {
     function.name: function
     for function in (
-        Function("sin2_cos2", sin2_cos2, draw_normal, 1, shares=True),
-        Function("gelu_tanh", gelu_tanh, draw_normal, 1),
-        Function("gelu_erf", gelu_erf, draw_normal, 1),
-        Function("silu_gating", silu_gating, draw_pair, 2),
+        Function("sin2_cos2", sin2_cos2, draw_normal(1), 1),
+        Function("gelu_tanh", gelu_tanh, draw_normal(1), 1),
+        Function("gelu_erf", gelu_erf, draw_normal(1), 1),
+        Function("silu_gating", silu_gating, draw_normal(2), 2),
         Function("swiglu", swiglu, lambda count, generator: (draw_rows(count, generator, 2),), 1),
         Function("black_scholes", black_scholes, draw_market, 4),
         Function("layer_norm", layer_norm, draw_layer, 3, longest),

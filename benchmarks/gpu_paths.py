@@ -10,6 +10,7 @@ with gradients and without, beside the clocks that the GPU had just afterwards.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,8 +23,7 @@ from torch import Tensor
 
 import fourfold
 from benchmarks import environment
-from benchmarks.clocks import Clock, seconds_per_call
-from benchmarks.timing import summarise
+from benchmarks.measure import Clock, seconds_per_call, summarise
 
 VARIABLE = "FOURFOLD_GPU_PATH"
 DTYPES = (torch.bfloat16, torch.float32)
@@ -38,49 +38,55 @@ class Work:
     sizes: dict[str, int]
     dtype: torch.dtype
     paths: tuple[str, ...]
-    function: Callable[..., Any]
     arguments: tuple[Tensor, ...]
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"operator": self.operator, "sizes": self.sizes, "dtype": str(self.dtype).removeprefix("torch.")}
+
     def calls(self) -> dict[str, Callable[[], Any]]:
+        function = getattr(fourfold, self.operator)
         leaves = tuple(argument.detach().requires_grad_() for argument in self.arguments)
 
         def with_gradients() -> None:
-            torch.autograd.grad(first_of(self.function(*leaves)).sum(), leaves)
+            result = function(*leaves)
+            torch.autograd.grad((result if isinstance(result, Tensor) else result[0]).sum(), leaves)
 
-        return {"forward": lambda: self.function(*self.arguments), "with gradients": with_gradients}
-
-
-def first_of(result: Any) -> Tensor:
-    while not isinstance(result, Tensor):
-        result = result[0]
-    return result
+        return {"forward": lambda: function(*self.arguments), "with gradients": with_gradients}
 
 
 def works(device: torch.device, quick: bool) -> Iterator[Work]:
-    def drawn(dtype: torch.dtype, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-        return tuple(torch.randn(shape, device=device, dtype=dtype) * shape[-1] ** -0.5 for shape in shapes)
+    def work(dtype: torch.dtype, operator: str, paths: str, sizes: dict[str, int], *shapes: tuple[int, ...]) -> Work:
+        drawn = (torch.randn(shape, device=device, dtype=dtype) * shape[-1] ** -0.5 for shape in shapes)
+        return Work(operator, sizes, dtype, tuple(paths.split()), tuple(drawn))
 
     few = 2 if quick else None
     for dtype in DTYPES:
         for batch, size in RECURRENT[:few]:
-            state = (batch, size)
-            shapes = ((64, batch, size), state, state, (3 * size, 2 * size), (3 * size,))
+            state, weights = (batch, size), ((3 * size, 2 * size), (3 * size,))
             sizes = {"time": 64, "batch": batch, "hidden_size": size}
-            yield Work("lltm", sizes, dtype, ("persistent", "step", "vendor"), fourfold.lltm, drawn(dtype, *shapes))
+            yield work(dtype, "lltm", "persistent step vendor", sizes, (64, batch, size), state, state, *weights)
         for batch, size in CELLS[:few]:
-            state = (batch, size)
-            shapes = (state, state, state, (3 * size, 2 * size), (3 * size,))
-            sizes = {"batch": batch, "hidden_size": size}
-            yield Work("lltm_cell", sizes, dtype, ("step", "vendor"), fourfold.lltm_cell, drawn(dtype, *shapes))
+            state, weights = (batch, size), ((3 * size, 2 * size), (3 * size,))
+            yield work(dtype, "lltm_cell", "step vendor", {"batch": batch, "hidden_size": size}, *[state] * 3, *weights)
         for rows, width in NETWORKS[:few]:
-            shapes = ((rows, width), (width, width), (1, width), (width, width), (1, width))
-            sizes = {"rows": rows, "width": width}
-            yield Work("mlp", sizes, dtype, ("fused", "vendor"), fourfold.mlp, drawn(dtype, *shapes))
+            layer = ((width, width), (1, width))
+            yield work(dtype, "mlp", "fused vendor", {"rows": rows, "width": width}, (rows, width), *layer, *layer)
 
 
-def measure(work: Work, clock: Clock, repeats: int) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def measure(work: Work, clock: Clock, repeats: int) -> Iterator[dict[str, Any]]:
     """A row for each phase: the paths' medians in microseconds, or why one can't take this size."""
-    rows = []
     for phase, call in work.calls().items():
         samples, refused = {}, {}
         for path in work.paths:
@@ -97,8 +103,7 @@ def measure(work: Work, clock: Clock, repeats: int) -> list[dict[str, Any]]:
                 os.environ[VARIABLE] = path
                 taken.append(1e6 * seconds_per_call(clock, call, 5))
         medians = {path: summarise(taken).median for path, taken in samples.items()}
-        rows.append({"phase": phase, "microseconds": medians, "refused": refused})
-    return rows
+        yield {**work.facts, "phase": phase, "microseconds": medians, "refused": refused}
 
 
 def main() -> None:
@@ -107,32 +112,25 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure to FILE, as it is taken")
     parser.add_argument("--quick", action="store_true", help="two sizes of each, five samples")
     arguments = parser.parse_args()
-    device = arguments.device
-    repeats = 5 if arguments.quick else 20
+    device, repeats = arguments.device, 5 if arguments.quick else 20
     clock = Clock(device)
     contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
-    before = os.environ.get(VARIABLE)
-    try:
+    with restored():
         for work in works(device, arguments.quick):
-            facts = {"operator": work.operator, "sizes": work.sizes, "dtype": str(work.dtype).removeprefix("torch.")}
             for row in measure(work, clock, repeats):
-                clocks = environment.clocks(device)
-                contents["rows"].append({**facts, **row, "clocks": clocks})
-                print(line_of(facts, row, clocks), flush=True)
+                row["clocks"] = environment.clocks(device)
+                contents["rows"].append(row)
+                print(line_of(row), flush=True)
             if arguments.json is not None:
                 arguments.json.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-    finally:
-        os.environ.pop(VARIABLE, None)
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
-def line_of(facts: dict[str, Any], row: dict[str, Any], clocks: dict[str, Any] | None) -> str:
-    sizes = " ".join(f"{name} {value}" for name, value in facts["sizes"].items())
+def line_of(row: dict[str, Any]) -> str:
+    sizes = " ".join(f"{name} {value}" for name, value in row["sizes"].items())
     figures = [f"{path} {value:.1f} µs" for path, value in row["microseconds"].items()]
     figures += [f"{path} can't" for path in row["refused"]]
-    at = f"  at {clocks['clock_sm']}" if clocks and clocks["clock_sm"] else ""
-    return f"{facts['operator']} {sizes} {facts['dtype']}, {row['phase']}: {', '.join(figures)}{at}"
+    at = f"  at {row['clocks']['clock_sm']}" if row["clocks"] and row["clocks"]["clock_sm"] else ""
+    return f"{row['operator']} {sizes} {row['dtype']}, {row['phase']}: {', '.join(figures)}{at}"
 
 
 if __name__ == "__main__":

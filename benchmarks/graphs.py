@@ -1,19 +1,19 @@
-"""A contender's calls as CUDA graphs: what they take on the GPU when launching them costs nothing."""
+"""A row's calls as CUDA graphs: the time they take on the GPU when launching them costs nothing."""
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from benchmarks.aten import Unavailable, first_sentence
-from benchmarks.clocks import Clock, seconds_per_call
-from benchmarks.problem import BOTH, COLD, NO_GRAD, Candidate, Problem, total
-from benchmarks.timing import Sample
+from benchmarks.measure import Clock, Row, Sample, first_sentence, is_right, seconds_per_call
+from benchmarks.problem import Candidate, Contender, Problem, total
+from benchmarks.targets import BOTH, COLD, NO_GRAD
 from fourfold.cli.timing import synchronize
 
 WARM_CALLS = 3  # before a capture, on a stream of their own: libraries set themselves up in first calls
@@ -27,7 +27,7 @@ class Captured:
     results: list[Tensor]
 
     def replay_into_poison(self) -> list[Tensor]:
-        """Replay with NaN where the results will stand: a kernel that the graph missed leaves it there."""
+        """Replay with NaN in the results: a kernel that the graph missed leaves it there."""
         for result in self.results:
             result.fill_(math.nan)
         self.graph.replay()
@@ -35,11 +35,27 @@ class Captured:
         return self.results
 
 
-def capture_phases(problem: Problem, candidate: Candidate) -> Mapping[str, Captured]:
-    """A graph for each phase that one can hold: the forward without gradient, and forward and backward in one.
+def prepare(
+    problem: Problem, contender: Contender, candidate: Candidate, exact: Sequence[Tensor]
+) -> tuple[Row, Mapping[str, Captured]]:
+    """Capture a contender's calls and check what replays of them compute."""
+    row = Row(contender.name, graphed=True)
+    if contender.uncaptured:
+        row.reason = f"can't be captured: {contender.uncaptured}"
+        return row, {}
+    start = time.perf_counter()
+    try:
+        captured = capture_phases(problem, candidate)
+        results = [each.replay_into_poison() for each in captured.values()]
+    except RuntimeError as error:  # torch's and CUDA's own errors too
+        row.reason = f"can't be captured: {first_sentence(error)}"
+        return row, {}
+    row.first_call = time.perf_counter() - start
+    return row, captured if is_right(row, problem, results, exact) else {}
 
-    Raises Unavailable with the reason where the calls can't be captured.
-    """
+
+def capture_phases(problem: Problem, candidate: Candidate) -> Mapping[str, Captured]:
+    """A graph for each phase that one can hold: the forward without gradient, and forward and backward in one."""
 
     def forward() -> list[Tensor]:
         with torch.no_grad():
@@ -49,19 +65,13 @@ def capture_phases(problem: Problem, candidate: Candidate) -> Mapping[str, Captu
         outputs = candidate.call(*problem.inputs)
         # Not backward(): accumulating into .grad belongs to the stream that the parameter was made on.
         roots = outputs if problem.gradients else (total(outputs),)
-        gradients = problem.gradients or None
-        grads = torch.autograd.grad(roots, list(candidate.parameters), gradients)
+        grads = torch.autograd.grad(roots, list(candidate.parameters), problem.gradients or None)
         return [*(output.detach() for output in outputs), *grads]
 
-    try:
-        graphs = {}
-        if problem.trains:
-            graphs[BOTH] = capture(both)
-        if NO_GRAD in problem.phases or COLD in problem.phases:
-            graphs[NO_GRAD] = capture(forward)
-        return graphs
-    except RuntimeError as error:  # torch's and CUDA's own errors too
-        raise Unavailable(f"can't be captured: {first_sentence(error)}") from error
+    graphs = {BOTH: capture(both)} if problem.trains else {}
+    if NO_GRAD in problem.phases or COLD in problem.phases:
+        graphs[NO_GRAD] = capture(forward)
+    return graphs
 
 
 def capture(call: Callable[[], list[Tensor]]) -> Captured:
@@ -78,18 +88,11 @@ def capture(call: Callable[[], list[Tensor]]) -> Captured:
     return Captured(graph, results)
 
 
-def replayed(graphs: Mapping[str, Captured]) -> list[list[Tensor]]:
-    """What is checked: each graph's own results."""
-    return [captured.replay_into_poison() for captured in graphs.values()]
+def sampler(problem: Problem, graphs: Mapping[str, Captured], clock: Clock) -> Sample:
+    held = {phase: graphs.get(NO_GRAD if phase == COLD else phase) for phase in problem.phases}
+    replays = {phase: captured.graph.replay for phase, captured in held.items() if captured is not None}
 
-
-def graph_sampler(problem: Problem, graphs: Mapping[str, Captured], clock: Clock) -> Sample:
     def sample(iterations: int) -> dict[str, float]:
-        seconds = {}
-        for phase in problem.phases:
-            graph = graphs.get(NO_GRAD if phase == COLD else phase)
-            if graph is not None:
-                seconds[phase] = seconds_per_call(clock, graph.graph.replay, iterations, cold=phase == COLD)
-        return seconds
+        return {p: seconds_per_call(clock, call, iterations, cold=p == COLD) for p, call in replays.items()}
 
     return sample

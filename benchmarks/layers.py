@@ -1,8 +1,8 @@
-"""The recurrent layers that the benchmarks compare: what defines each, torch.nn's, and fourfold's by whichever road."""
+"""The recurrent layers that the suites compare: each one's definition, torch.nn's and fourfold's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,54 +14,44 @@ import fourfold
 from benchmarks.problem import Candidate
 from fourfold import reference
 
-Layer = Callable[..., tuple[Tensor, ...]]  # of input and states (batch, hidden_size); gives the output, then the states
-
 
 @dataclass(frozen=True)
 class Kind:
-    """states: how many tensors the state is. joined: whether one matrix holds the weights of h and x."""
+    """states: how many tensors the state is."""
 
     name: str
     gates: int
     states: int
-    joined: bool = False
 
     @property
-    def torch_name(self) -> str:
-        """torch.nn's layer that it is compared with."""
-        return "LSTM" if self.name == "LLTM" else self.name
-
-    def shapes(self, input_size: int, hidden_size: int) -> list[tuple[int, ...]]:
-        rows = self.gates * hidden_size
-        if self.joined:
-            return [(rows, hidden_size + input_size), (rows,)]
-        return [(rows, input_size), (rows, hidden_size), (rows,), (rows,)]
+    def rival(self) -> type[nn.Module]:
+        return getattr(nn, "LSTM" if self.name == "LLTM" else self.name)
 
     def draw(self, input_size: int, hidden_size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Parameters as the modules draw theirs."""
-        bound = hidden_size**-0.5
-        shapes = self.shapes(input_size, hidden_size)
+        """Parameters as the modules draw theirs; one matrix holds the LLTM's weights of h and x."""
+        rows, bound = self.gates * hidden_size, hidden_size**-0.5
+        shapes = [(rows, input_size), (rows, hidden_size), (rows,), (rows,)]
+        shapes = [(rows, hidden_size + input_size), (rows,)] if self.name == "LLTM" else shapes
         return tuple(torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in shapes)
 
     def definition(self, **settings: Any) -> Callable[..., tuple[Tensor, ...]]:
         """Of input, states and parameters, in plain PyTorch. settings: ``batch_sizes`` or ``reset``."""
         function = getattr(reference, self.name.lower())
-
-        def define(input: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-            return flat(function(input, *rest, **settings))
-
-        return define
+        return lambda *inputs: flat(function(*inputs, **settings))
 
 
-LLTM, LSTM, GRU = Kind("LLTM", 3, 2, joined=True), Kind("LSTM", 4, 2), Kind("GRU", 3, 1)
+LLTM, LSTM, GRU = Kind("LLTM", 3, 2), Kind("LSTM", 4, 2), Kind("GRU", 3, 1)
 KINDS = {kind.name: kind for kind in (LLTM, LSTM, GRU)}
 
 
 def flat(result: tuple[Tensor, Any]) -> tuple[Tensor, ...]:
     """A layer's ``output, state`` in one tuple; the state of one layer without its first dimension."""
     output, state = result
-    states = state if isinstance(state, tuple) else (state,)
-    return output, *(s.squeeze(0) if s.dim() == 3 else s for s in states)
+    return output, *(s.squeeze(0) if s.dim() == 3 else s for s in as_tuple(state))
+
+
+def as_tuple(state: Any) -> tuple[Tensor, ...]:
+    return state if isinstance(state, tuple) else (state,)
 
 
 def call_module(
@@ -79,31 +69,12 @@ def call_module(
     return call
 
 
-def ours(
-    kind: Kind,
-    input_size: int,
-    hidden_size: int,
-    made: dict[str, Any] | None = None,
-    training: bool = True,
-    **settings: Any,
-) -> Candidate:
-    """fourfold's module; settings: ``batch_sizes`` of packed input, or ``reset``."""
-    module = getattr(fourfold.nn, kind.name)(input_size, hidden_size, **(made or {})).train(training)
+def layer(make: type[nn.Module], shape: tuple[int, int], **settings: Any) -> Candidate:
+    """A layer of torch.nn's or fourfold's. settings: dtype and device, ``batch_sizes`` of packed input, ``reset``."""
+    placed = {name: settings.pop(name) for name in ("device", "dtype") if name in settings}
+    module = make(*shape, **placed)
     return Candidate(call_module(module, **settings), tuple(module.parameters()))
 
 
-def torchs(
-    kind: Kind, input_size: int, hidden_size: int, made: dict[str, Any] | None = None, **settings: Any
-) -> Candidate:
-    """torch.nn's layer; settings: ``batch_sizes`` of packed input."""
-    module = getattr(nn, kind.torch_name)(input_size, hidden_size, **(made or {}))
-    return Candidate(call_module(module, **settings), tuple(module.parameters()))
-
-
-def deep_mlp(sizes: Sequence[int], activation: str) -> Candidate:
-    """fourfold's network of any depth; parameters as nn.Sequential's, a weight and a bias a layer."""
-    module = fourfold.nn.MLP(list(sizes), activation=activation)
-    named = list(module.named_parameters())
-    weights, biases = ([value for name, value in named if word in name] for word in ("weight", "bias"))
-    pairs = zip(weights, biases, strict=True)
-    return Candidate(lambda x: (module(x),), tuple(value for pair in pairs for value in pair))
+def ours(kind: Kind) -> type[nn.Module]:
+    return getattr(fourfold.nn, kind.name)

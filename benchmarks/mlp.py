@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import fourfold
-from benchmarks import aten, layers
-from benchmarks.comparison import inductor, left_out
-from benchmarks.problem import BOTH, NO_GRAD, OURS, SAVED, Candidate, Contender, Problem, Target
+from benchmarks import aten
+from benchmarks.problem import Candidate, Contender, Problem, compiled, functional, normal
 from benchmarks.request import Request
+from benchmarks.suites import FUNCTION, OUR_FUNCTION, SEQUENTIAL
+from benchmarks.targets import INDUCTOR, OURS
 from fourfold import reference
 
 NAMES = ("batch_size", "input_size", "hidden_size", "output_size")
 SIZES = ((32, 5, 15, 1), (16, 64, 128, 10), (256, 784, 512, 10))
 TANH = (1, 64, 64, 2)  # a control policy's
-SEQUENTIAL = "nn.Sequential"
-PLAIN = "plain PyTorch, functional"
-FUNCTIONAL = f"{OURS}, functional"
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def problems(request: Request) -> Iterator[Problem]:
-    if request.sizes:
-        yield problem({**dict(zip(NAMES, SIZES[0], strict=True)), **request.sizes}, request.device)
-        return
-    for sizes in SIZES[:1] if request.quick else SIZES:
-        yield problem(dict(zip(NAMES, sizes, strict=True)), request.device)
-    if request.device.type == "cpu":
+    for sizes in SIZES[:1] if request.quick or request.sizes else SIZES:
+        yield problem({**dict(zip(NAMES, sizes, strict=True)), **request.sizes}, request.device)
+    if request.device.type == "cpu" and not request.sizes:
         yield problem(dict(zip(NAMES, TANH, strict=True)), request.device, "tanh")
 
 
-def problem(sizes: dict[str, int], device: torch.device | str = "cpu", activation: str = "relu") -> Problem:
+def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu", activation: str = "relu") -> Problem:
     batch_size, input_size, hidden_size, output_size = (sizes[name] for name in NAMES)
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device)
-
-    hidden = (normal(hidden_size, input_size) * input_size**-0.5, normal(1, hidden_size))
-    output = (normal(output_size, hidden_size) * hidden_size**-0.5, normal(1, output_size))
+    draw = normal(torch.Generator().manual_seed(0), device)
+    hidden = (draw(hidden_size, input_size) * input_size**-0.5, draw(1, hidden_size))
+    output = (draw(output_size, hidden_size) * hidden_size**-0.5, draw(1, output_size))
+    work = f"MLP {batch_size}x{input_size}-{hidden_size}-{output_size}" + f" {activation}" * (activation != "relu")
     return Problem(
         title=f"MLP {input_size}-{hidden_size}-{output_size} with {activation}, batch {batch_size}, float32",
         parameters=(*hidden, *output),
-        inputs=(normal(batch_size, input_size),),
+        inputs=(draw(batch_size, input_size),),
         definition=partial(define, activation),
         longest_sum=max(sizes.values()),
         sizes=sizes,
-        targets=targets(tuple(sizes[name] for name in NAMES)) if torch.device(device).type == "cpu" else (),
+        works=(work, f"{work}, functional") if torch.device(device).type == "cpu" else (),
         kind=activation,
         keeps=True,
     )
@@ -63,58 +55,37 @@ def define(activation: str, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: T
     return (nn.functional.linear(hidden, w2, b2.reshape(-1)),)
 
 
-def targets(size: tuple[int, ...]) -> tuple[Target, ...]:
-    work = "MLP {}x{}-{}-{}".format(*size)
-    small = [
-        Target(NO_GRAD, 2.2, SEQUENTIAL, 1, work),
-        Target(BOTH, 1.8, SEQUENTIAL, 1, work),
-        *(Target(phase, 1.3, PLAIN, 1, f"{work}, functional", FUNCTIONAL) for phase in (NO_GRAD, BOTH)),
-    ]
-    large = [
-        *(Target(phase, 0.97, SEQUENTIAL, 1, work) for phase in (NO_GRAD, BOTH)),
-        Target(SAVED, 2.0, SEQUENTIAL, 1, work),
-    ]
-    policy = [Target(NO_GRAD, 3.0, SEQUENTIAL, 1, f"{work} tanh")]
-    return tuple({SIZES[0]: small, SIZES[1]: small, SIZES[2]: large, TANH: policy}.get(size, ()))
-
-
-def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
+def contenders(problem: Problem) -> list[Contender]:
     shape, activation = tuple(problem.sizes[name] for name in NAMES[1:]), problem.kind
-    rows = [Contender(SEQUENTIAL, partial(sequential, problem)), Contender(PLAIN, partial(functional, problem, define))]
+
+    def module(make: type[nn.Module], *arguments: object, backend: str = "", **settings: str) -> Candidate:
+        mlp = make(*(arguments or shape), **settings).to(problem.device)
+        call = compiled(mlp, backend)
+        return Candidate(lambda x: (call(x),), in_order(mlp))
+
+    rows = [
+        Contender(SEQUENTIAL, partial(sequential, problem)),
+        Contender(FUNCTION, partial(functional, problem, problem.definition)),
+    ]
     if activation != "relu":
-        return [*rows, Contender(OURS, partial(layers.deep_mlp, shape, activation))]
-
-    def extension() -> Candidate:
-        aten.extension()
-        return module(aten.MLP(*shape), problem)
-
-    def compiled() -> Candidate:
-        return inductor(lambda compile: module(aten.PlainMLP(*shape), problem, compile), problem)
-
+        return [*rows, Contender(OURS, partial(module, fourfold.nn.MLP, list(shape), activation=activation))]
     return [
         *rows,
-        Contender("C++ composition of ATen calls", left_out if "aten" in skip else extension),
-        Contender("torch.compile (Inductor)", left_out if "inductor" in skip else compiled),
-        Contender(FUNCTIONAL, partial(functional, problem, lambda activation, *inputs: (fourfold.mlp(*inputs),))),
-        Contender(OURS, lambda: module(fourfold.nn.MLP(*shape), problem)),
+        Contender("C++ composition of ATen calls", partial(module, aten.MLP), tool="aten"),
+        Contender(INDUCTOR, partial(module, aten.PlainMLP, backend="inductor"), tool="inductor"),
+        Contender(OUR_FUNCTION, partial(functional, problem, lambda *inputs: (fourfold.mlp(*inputs),))),
+        Contender(OURS, partial(module, fourfold.nn.MLP)),
     ]
 
 
-def module(mlp: nn.Module, problem: Problem, wrap: Callable[[nn.Module], nn.Module] = lambda mlp: mlp) -> Candidate:
-    """A module with the tutorial's parameters."""
-    call = wrap(mlp.to(problem.device))
-    parameters = (mlp.hidden_weights, mlp.hidden_bias, mlp.output_weights, mlp.output_bias)
-    return Candidate(lambda x: (call(x),), parameters)
+def in_order(mlp: nn.Module) -> tuple[Tensor, ...]:
+    """A weight and a bias a layer."""
+    weights, biases = ([p for name, p in mlp.named_parameters() if word in name] for word in ("weight", "bias"))
+    return tuple(p for pair in zip(weights, biases, strict=True) for p in pair)
 
 
 def sequential(problem: Problem) -> Candidate:
     inputs, hidden, outputs = (problem.sizes[name] for name in NAMES[1:])
     layers = nn.Sequential(nn.Linear(inputs, hidden), ACTIVATIONS[problem.kind](), nn.Linear(hidden, outputs))
     layers.to(problem.device)
-    return Candidate(lambda x: (layers(x),), (layers[0].weight, layers[0].bias, layers[2].weight, layers[2].bias))
-
-
-def functional(problem: Problem, call: Callable[..., tuple[Tensor]]) -> Candidate:
-    """A function on tensors, without a module around it."""
-    parameters = [p.clone().requires_grad_() for p in problem.parameters]
-    return Candidate(lambda x: call(problem.kind, x, *parameters), parameters)
+    return Candidate(lambda x: (layers(x),), tuple(layers.parameters()))

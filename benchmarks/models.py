@@ -5,32 +5,86 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import subprocess
-import sys
+import math
+import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from benchmarks import surroundings
-from benchmarks.backends import BACKENDS, PLAIN
-from benchmarks.model_worker import BATCH, MODELS, STEPS
-from benchmarks.problem import OURS
-from benchmarks.processes import ask, child
-from benchmarks.report import Report
-from benchmarks.request import Request
-from benchmarks.targets import Outcome
-from benchmarks.timing import Statistics, paired_ratios, summarise
+import torch
+from torch import nn
 
+from benchmarks import suites
+from benchmarks.measure import beaten, in_turn, median_ratio, summarise, wall_seconds
+from benchmarks.problem import compiled
+from benchmarks.processes import Ended, environment_in, worker
+from benchmarks.request import Request
+from benchmarks.results import Report, count
+from benchmarks.targets import BACKENDS, OURS, PLAIN, Outcome
+
+STEPS = 3  # whose losses are compared
 TOLERANCE = 1e-5  # of a loss: what Inductor's is off after three steps is a twentieth of it
-QUICK_MODELS = ("GPT-2",)
+BATCH, LENGTH, VOCABULARY = 8, 64, 1000
+HIDDEN, LAYERS, HEADS = 128, 4, 4
 
 Answer = Callable[[str, str], Any]  # of a way, to a question
 
 
-class Ended(Exception):
-    """A worker that has ended; ``str()`` says of what."""
+def model(name: str) -> nn.Module:
+    """Without dropout, whose random numbers Inductor draws otherwise than eager code."""
+    import transformers as t
+
+    tokens = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
+    heads = {"num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    if name == "ViT":
+        image = {"image_size": 64, "patch_size": 8, "num_labels": 10}
+        kept = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = t.ViTConfig(hidden_size=HIDDEN, intermediate_size=4 * HIDDEN, **heads, **image, **kept)
+        return t.ViTForImageClassification(config)
+    if name == "GPT-2":
+        sizes = {"n_positions": LENGTH, "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS}
+        return t.GPT2LMHeadModel(t.GPT2Config(**tokens, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 3 * HIDDEN, "max_position_embeddings": LENGTH}
+    return t.LlamaForCausalLM(t.LlamaConfig(**tokens, **sizes, **heads, num_key_value_heads=HEADS // 2))
+
+
+def batch(name: str) -> dict[str, torch.Tensor]:
+    if name == "ViT":
+        return {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(10, (BATCH,))}
+    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
+    """In a process of its own: "first" gives the seconds of the first step and STEPS losses, "step" the seconds of one
+    more. The model learns one batch again and again."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    trained, inputs = model(name).train(), batch(name)
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
+    losses, calls = [], []
+
+    def step() -> None:
+        if not calls:
+            calls.append(compiled(trained, backend))
+        optimizer.zero_grad()
+        loss = calls[0](**inputs).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    def answer(question: str) -> Any:
+        seconds = wall_seconds(step)
+        if question == "step":
+            return seconds
+        for _ in range(STEPS - 1):
+            step()
+        return {"seconds": seconds, "losses": losses}
+
+    return answer
 
 
 @dataclass
@@ -41,38 +95,26 @@ class Way:
     reason: str = ""
     first: float = 0.0
     losses: list[float] = field(default_factory=list)
+    error: float = math.nan  # the largest relative difference between its losses and plain PyTorch's
     seconds: list[float] = field(default_factory=list)
 
 
 def reports(request: Request) -> Iterator[Report]:
     if importlib.util.find_spec("transformers") is None:
         note = "Not measured: this benchmark needs the package transformers: pip install transformers"
-        yield Report("Training of small models", ("model",), (), (), (note,))
+        yield Report("Training of small models", ("model",), notes=(note,))
         return
     threads = max(request.threads)
     names = [name for name, backend in BACKENDS.items() if backend not in request.skip]
-    for model in request.kinds or (QUICK_MODELS if request.quick else MODELS):
-        with workers(model, names, threads) as answer:
-            yield report(model, threads, measure([Way(name) for name in names], request.repeats, answer))
-
-
-@contextlib.contextmanager
-def workers(model: str, names: list[str], threads: int) -> Iterator[Answer]:
-    """A process for each way, its caches empty."""
-    with contextlib.ExitStack() as stack:
-        processes: dict[str, subprocess.Popen[str]] = {}
-        for name in names:
-            environment = surroundings.environment(stack.enter_context(tempfile.TemporaryDirectory()))
-            command = [sys.executable, "-m", "benchmarks.model_worker", model, BACKENDS[name], str(threads)]
-            processes[name] = stack.enter_context(child(command, environment))
-
-        def answer(name: str, question: str) -> Any:
-            line = ask(processes[name], question)
-            if not line:
-                raise Ended("its process ended; what it said stands above")
-            return json.loads(line)
-
-        yield answer
+    for name in request.kinds or (("GPT-2",) if request.quick else suites.MODELS):
+        with contextlib.ExitStack() as stack:
+            ask = {}
+            for way in names:  # a process for each, its caches empty
+                folder = environment_in(stack.enter_context(tempfile.TemporaryDirectory()))
+                started = worker("models", "training", name, BACKENDS[way], threads, environment=folder)
+                ask[way] = stack.enter_context(started)
+            answer = partial(lambda ask, way, question: ask[way](question), ask)
+            yield report(name, threads, measure([Way(way) for way in names], request.repeats, answer))
 
 
 def measure(ways: list[Way], repeats: int, answer: Answer) -> list[Way]:
@@ -83,79 +125,49 @@ def measure(ways: list[Way], repeats: int, answer: Answer) -> list[Way]:
             way.first, way.losses = found["seconds"], found["losses"]
         except Ended as ended:
             way.reason = str(ended)
-    right = [way for way in ways if way.losses]
-    for way in right:
-        if not (error := difference(way, ways)) <= TOLERANCE:
-            way.reason = f"WRONG: a loss is off by {error:.1e} of it, tolerance {TOLERANCE:.0e}; not timed"
-    right = [way for way in right if not way.reason]
+    exact = next(way.losses for way in ways if way.name == PLAIN)
+    for way in (way for way in ways if way.losses):
+        way.error = max((abs(a - b) / abs(b) for a, b in zip(way.losses, exact, strict=False)), default=math.nan)
+        if not way.error <= TOLERANCE:
+            way.reason = f"WRONG: a loss is off by {way.error:.1e} of it, tolerance {TOLERANCE:.0e}; not timed"
+    right = {way.name: way for way in ways if not way.reason}
     for repeat in range(repeats):
-        first = repeat % len(right) if right else 0
-        for way in right[first:] + right[:first]:
-            if not way.reason:
-                warm_step(way, answer)
+        for way in (right[name] for name in in_turn(list(right), repeat)):
+            try:
+                if not way.reason:
+                    way.seconds.append(answer(way.name, "step"))
+            except Ended as ended:
+                way.reason = str(ended)
     return ways
-
-
-def warm_step(way: Way, answer: Answer) -> None:
-    try:
-        way.seconds.append(answer(way.name, "step"))
-    except Ended as ended:
-        way.reason = str(ended)
-
-
-def difference(way: Way, ways: list[Way]) -> float:
-    """The largest relative one between its losses and plain PyTorch's."""
-    exact = next(other.losses for other in ways if other.name == PLAIN)
-    return max((abs(a - b) / abs(b) for a, b in zip(way.losses, exact, strict=False)), default=float("nan"))
 
 
 def report(model: str, threads: int, ways: list[Way]) -> Report:
     by_name = {way.name: way for way in ways}
     plain, ours = by_name[PLAIN], by_name[OURS]
-    ratios = {way.name: summarise(paired_ratios(plain.seconds, way.seconds)) for way in ways if way.seconds}
-    where = f"{model}, {threads} thread{'s' if threads > 1 else ''}"
+    where = f"{model}, {count(threads)}"
     losses = ", ".join(f"{loss:.4f}" for loss in plain.losses)
     notes = [f"Losses of {STEPS} steps of {PLAIN}: {losses}; the others' may be off by {TOLERANCE:.0e} of them."]
-    notes += [f"{way.name}: {way.reason}" for way in ways if way.reason] + lost(ours, ways)
+    notes += [f"{way.name}: {way.reason}" for way in ways if way.reason]
+    if lost := beaten({way.name: way.seconds for way in ways if way is not ours}, ours.seconds):
+        notes.append(f"{OURS} loses: {', '.join(lost)}.")
+    cells, figures = [], []
+    for way in (way for way in ways if way.seconds):
+        found, ratio = summarise(way.seconds), median_ratio(plain.seconds, way.seconds)
+        times = (f"{1e3 * seconds:.1f}" for seconds in (found.median, found.minimum, found.spread))
+        cells.append(
+            (way.name, f"{way.first:.2f}", *times, "-" if ratio is None else f"{ratio:.2f}×", f"{way.error:.1e}")
+        )
+        figures.append(
+            {"way": way.name, "model": model, "threads": threads, "first_step": way.first, "median": found.median}
+            | {"minimum": found.minimum, "ratio": ratio, "relative_error": way.error, "repeats": found.repeats}
+        )
+    target = suites.target("models", f"losses of {STEPS} steps of training")
     return Report(
         title=f"Training of a small {where}, batch {BATCH}: seconds of a fresh process's first step; ms of a warm step",
         headings=("", "first step, s", "median, ms", "minimum", "spread", "ratio", "largest error of a loss"),
-        cells=[cells(way, ways, ratios) for way in ways if way.seconds],
-        figures=[figures(way, ways, model, threads, ratios) for way in ways if way.seconds],
+        cells=cells,
+        figures=figures,
         notes=notes,
-        outcomes=[loss_outcome(ours, ways, where)],
+        outcomes=[Outcome(target, where, ours.error / TOLERANCE if ours.losses else None)],
         wrong=bool(ours.reason),
     )
-
-
-def loss_outcome(ours: Way, ways: list[Way], where: str) -> Outcome:
-    measured = difference(ours, ways) / TOLERANCE if ours.losses else None
-    return Outcome(f"losses of {STEPS} steps of training", PLAIN, where, 1.0, measured, True, " of the tolerance")
-
-
-def cells(way: Way, ways: list[Way], ratios: Mapping[str, Statistics]) -> tuple[str, ...]:
-    found = summarise(way.seconds)
-    times = (f"{1e3 * seconds:.1f}" for seconds in (found.median, found.minimum, found.spread))
-    return (way.name, f"{way.first:.2f}", *times, f"{ratios[way.name].median:.2f}×", f"{difference(way, ways):.1e}")
-
-
-def figures(way: Way, ways: list[Way], model: str, threads: int, ratios: Mapping[str, Statistics]) -> dict[str, Any]:
-    return {
-        "way": way.name,
-        "model": model,
-        "threads": threads,
-        "first_step": way.first,
-        "median": summarise(way.seconds).median,
-        "minimum": min(way.seconds),
-        "ratio": ratios[way.name].median,
-        "relative_error": difference(way, ways),
-        "repeats": len(way.seconds),
-    }
-
-
-def lost(ours: Way, ways: list[Way]) -> list[str]:
-    """The comparisons of warm steps that fourfold lost, in one line."""
-    others = [way for way in ways if way is not ours and way.seconds and ours.seconds]
-    ratios = {way.name: summarise(paired_ratios(way.seconds, ours.seconds)).median for way in others}
-    beaten = [f"{ratio:.2f}× of {name}" for name, ratio in ratios.items() if round(ratio, 2) < 1]
-    return [f"{OURS} loses: {', '.join(beaten)}."] if beaten else []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.aten import Unavailable
-from benchmarks.problem import Candidate, Problem
+from benchmarks.problem import Candidate, Problem, Unavailable
 
 # Where ONNX's gates stand among torch's: i, o, f, c of i, f, g, o; z, r, h of r, z, n.
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
@@ -30,20 +29,12 @@ def layer(problem: Problem) -> Candidate:
     states = ["h", "c"][: len(problem.inputs) - 1]
     outputs = ["Y", *(f"Y_{name}" for name in states)]
     like_torch = {"linear_before_reset": 1} if problem.kind == "GRU" else {}
-    node = helper.make_node(
-        problem.kind,
-        ["X", "W", "R", "B", "", *states],
-        outputs,
-        hidden_size=problem.sizes["hidden_size"],
-        **like_torch,
-    )
-    graph = helper.make_graph(
-        [node],
-        problem.kind,
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("X", *states)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(value.unsqueeze(0).numpy(), name) for name, value in values.items()],
-    )
+    inputs, size = ["X", "W", "R", "B", "", *states], problem.sizes["hidden_size"]
+    node = helper.make_node(problem.kind, inputs, outputs, hidden_size=size, **like_torch)
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("X", *states, *outputs)}
+    weights = [numpy_helper.from_array(value.unsqueeze(0).numpy(), name) for name, value in values.items()]
+    given, found = [infos[name] for name in ("X", *states)], [infos[name] for name in outputs]
+    graph = helper.make_graph([node], problem.kind, given, found, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

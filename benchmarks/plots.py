@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.problem import BOTH, NO_GRAD, OURS
-from benchmarks.sequence import COMPILED as CENTRE
-from benchmarks.sequence import LSTM, NAMES
+from benchmarks.sequence import CENTRE, NAMES
+from benchmarks.suites import LSTM
+from benchmarks.targets import BOTH, NO_GRAD, OURS
 
 AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
 HELD = {"batch_size": "batch {}", "input_size": "input {}", "hidden_size": "hidden {}", "time": "{} steps"}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
-from benchmarks import allocation, large
-from benchmarks.backends import AOT_EAGER, BACKENDS, INDUCTOR, PLAIN
-from benchmarks.comparison import left_out
-from benchmarks.functions import FUNCTIONS, Function
-from benchmarks.precision import FLOAT32
-from benchmarks.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Target, largest_error
+from benchmarks import allocation
+from benchmarks.functions import FUNCTIONS, Function, gelu_tanh, width
+from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, largest_error
 from benchmarks.request import Request
+from benchmarks.suites import EVERY_FUNCTION, FROM_MANY, LARGE_NUMBERS, ORDINARY, STRIDED
+from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD
 
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
 QUICK_ELEMENTS = (10**3, 10**5)
@@ -24,7 +24,7 @@ MANY = 10**5  # from here on no function is to be slower than Inductor's
 LARGE = 10**7  # whose results are fresh pages in each call, unless malloc keeps memory
 WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # of them most of a large call, whatever the row
 LAYOUT_ELEMENTS = 10**6
-SHARED = 1.5
+SPREAD_ELEMENTS = 4 * 10**5
 ROUNDINGS = 64  # one after the other; in Black-Scholes what they leave is divided by a spread of 0.03 at the least
 CANCELLED = 1e-12  # below it a float64 number is what rounding left of zero
 
@@ -49,23 +49,61 @@ def every_second(x: Tensor) -> Tensor:
     return torch.stack((x, x), dim=-1).flatten(-2)[..., ::2]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """words: how a function's arguments lie. views: one for each of them."""
-
-    words: str
-    function: str
-    views: tuple[View, ...]
-
-
-LAYOUTS = (
-    Layout("a transposed matrix", "sin2_cos2", (transposed,)),
-    Layout("every second column", "gelu_tanh", (every_second,)),
-    Layout("a matrix and a transposed one", "silu_gating", (matrix, transposed)),
-    Layout("every second column", "layer_norm", (every_second, as_drawn, as_drawn)),
-    Layout("a transposed matrix", "rms_norm", (transposed, as_drawn)),
-    Layout("matrices and a transposed gradient", "adam", (matrix, transposed, matrix, matrix)),
+# How a function's arguments lie, the function, and a view for each argument.
+LAYOUTS: tuple[tuple[str, str, tuple[View, ...]], ...] = (
+    ("a transposed matrix", "sin2_cos2", (transposed,)),
+    ("every second column", "gelu_tanh", (every_second,)),
+    ("a matrix and a transposed one", "silu_gating", (matrix, transposed)),
+    ("every second column", "layer_norm", (every_second, as_drawn, as_drawn)),
+    ("a transposed matrix", "rms_norm", (transposed, as_drawn)),
+    ("matrices and a transposed gradient", "adam", (matrix, transposed, matrix, matrix)),
 )
+
+
+def draw_spread(spread: float, count: int, generator: Generator) -> tuple[Tensor]:
+    return (spread * torch.randn(count, generator=generator),)
+
+
+def draw_hidden(share: float, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Rows of which a share is hidden, none of them whole."""
+    shape = count // width(count), width(count)
+    hidden = torch.rand(shape, generator=generator) < share
+    hidden[:, 0] = False
+    return torch.randn(shape, generator=generator), hidden
+
+
+def draw_mask(share: float, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """As draw_hidden, by what Hugging Face adds."""
+    x, hidden = draw_hidden(share, count, generator)
+    return x, torch.zeros_like(x).masked_fill(hidden, torch.finfo(x.dtype).min)
+
+
+# Most exponentials of large activations and of masked rows are next to nothing: processors may take a hundred times as
+# long for subnormal numbers. By name: what is called, how it is drawn for a spread or share, that of ordinary numbers,
+# and the others.
+SPREADS: dict[str, tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, ...]], float, tuple[float, ...]]] = {
+    "gelu": (F.gelu, draw_spread, 1, (5, 12, 40, 100)),
+    "gelu_tanh": (gelu_tanh, draw_spread, 1, (12, 100)),
+    "silu": (F.silu, draw_spread, 1, (12, 40, 100)),
+    "sigmoid": (torch.sigmoid, draw_spread, 1, (12, 40, 100)),
+    "softmax with a mask of finfo.min": (lambda x, mask: torch.softmax(x + mask, -1), draw_mask, 0, (0.4,)),
+    "softmax with a mask of -inf": (
+        lambda x, hidden: torch.softmax(x.masked_fill(hidden, -torch.inf), -1),
+        draw_hidden,
+        0,
+        (0.4,),
+    ),
+}
+
+
+def spread(name: str, size: float) -> Function:
+    call, draw, _, _ = SPREADS[name]
+    words = f"of spread {size:g}" if draw is draw_spread else f"of which {size:.0%} is masked"
+    return Function(f"{name}, {words}", call, partial(draw, size), 1)
+
+
+LARGE_FUNCTIONS = [spread(name, size) for name, (*_, sizes) in SPREADS.items() for size in sizes]
+BY_NAME = {**FUNCTIONS, **{function.name: function for function in LARGE_FUNCTIONS}}
 
 
 def problems(request: Request) -> Iterator[Problem]:
@@ -81,14 +119,14 @@ def problems(request: Request) -> Iterator[Problem]:
                 yield dataclasses.replace(problem(function, count), threads=(1,))
     if request.sizes:
         return
-    layouts = [layout for layout in LAYOUTS if FUNCTIONS[layout.function] in functions]
+    layouts = [layout for layout in LAYOUTS if FUNCTIONS[layout[1]] in functions]
     for layout in layouts[:1] if request.quick else layouts:
-        yield strided_problem(layout)
+        yield strided_problem(*layout)
     if not request.kinds and not request.quick:
-        yield from map(large_problem, large.FUNCTIONS)
-    if keeps:
-        for function in functions:
-            yield kept_problem(function)
+        yield from map(large_problem, LARGE_FUNCTIONS)
+    for function in functions if keeps else ():
+        found = problem(function, LARGE)
+        yield dataclasses.replace(found, title=f"{found.title}, memory kept by malloc", around=allocation.kept)
 
 
 def problem(function: Function, count: int, views: Sequence[View] = ()) -> Problem:
@@ -108,37 +146,19 @@ def problem(function: Function, count: int, views: Sequence[View] = ()) -> Probl
         distance=distance,
         phases=(NO_GRAD, BOTH) if taking else (NO_GRAD,),
         gradients=tuple(torch.randn(y.shape, generator=generator) for y in outputs) if taking else (),
-        targets=targets(function, count),
+        works=(EVERY_FUNCTION,) if count == FEW else (FROM_MANY.format(function.name),) * (count >= MANY),
         kind=function.name,
     )
 
 
-def strided_problem(layout: Layout) -> Problem:
-    function = FUNCTIONS[layout.function]
-    found = problem(function, LAYOUT_ELEMENTS, layout.views)
-    aims = tuple(dataclasses.replace(target, work="strided arguments", limit=1.0) for target in found.targets)
-    return dataclasses.replace(found, title=f"{found.title}, {layout.words}", targets=aims, threads=(1,))
+def strided_problem(words: str, name: str, views: tuple[View, ...]) -> Problem:
+    found = problem(FUNCTIONS[name], LAYOUT_ELEMENTS, views)
+    return dataclasses.replace(found, title=f"{found.title}, {words}", works=(STRIDED,), threads=(1,))
 
 
-def large_problem(name: str) -> Problem:
+def large_problem(function: Function) -> Problem:
     """Of large activations, or of rows under a mask."""
-    found = problem(large.FUNCTIONS[name], large.ELEMENTS)
-    aims = ((PLAIN, 0.95), (large.ORDINARY, 1 / 1.2))
-    work = "large activations and masks"
-    phases = (NO_GRAD, BOTH)
-    aimed = tuple(Target(phase, limit, rival, work=work) for phase in phases for rival, limit in aims)
-    return dataclasses.replace(found, targets=aimed, threads=(1,))
-
-
-def ordinary_problem(name: str) -> Problem:
-    return problem(large.ordinary(name), large.ELEMENTS)
-
-
-def kept_problem(function: Function) -> Problem:
-    """The largest size without fresh pages."""
-    found = problem(function, LARGE)
-    title = f"{found.title}, memory kept by malloc"
-    return dataclasses.replace(found, title=title, around=allocation.kept)
+    return dataclasses.replace(problem(function, SPREAD_ELEMENTS), works=(LARGE_NUMBERS,), threads=(1,))
 
 
 def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
@@ -147,39 +167,29 @@ def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return largest_error(results, [torch.where(e.abs() < CANCELLED, 0, e) for e in exact])
 
 
-def targets(function: Function, count: int) -> tuple[Target, ...]:
-    phases = (NO_GRAD, BOTH) if function.gradients else (NO_GRAD,)
-    if count == FEW:
-        work = f"every function of {FEW:,} elements"
-        training = (Target(BOTH, 2.5, INDUCTOR, work=work), Target(BOTH, 1.3, PLAIN, work=work))
-        return (Target(NO_GRAD, 1.3, INDUCTOR, work=work), *(training if function.gradients else ()))
-    if count < MANY:
-        return ()
-    work = f"{function.name} from {MANY:,} elements on"
-    return tuple(Target(phase, SHARED if function.shares else 1.0, INDUCTOR, work=work) for phase in phases)
+def contenders(problem: Problem) -> list[Contender]:
+    why = "left out: of so many elements as long as plain PyTorch" * (problem.sizes["elements"] >= LARGE)
+    function = BY_NAME[problem.kind]
+    rows = [
+        Contender(
+            name, partial(candidate, problem, function, backend), tool=backend, left_out=why * (name == AOT_EAGER)
+        )
+        for name, backend in BACKENDS.items()
+    ]
+    if function in LARGE_FUNCTIONS:
+        rows.append(ordinary(function))
+    return rows
 
 
-def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
-    torch.compiler.reset()  # each table compiles for its own shape, and Inductor for its number of threads
-    builds: dict[str, Callable[[], Candidate]]
-    builds = {name: partial(candidate, problem, backend) for name, backend in BACKENDS.items()}
-    if problem.sizes["elements"] >= LARGE:
-        builds[AOT_EAGER] = partial(left_out, "left out: of so many elements as long as plain PyTorch")
-    rows = [Contender(name, left_out if BACKENDS[name] in skip else build) for name, build in builds.items()]
-    if problem.kind not in large.FUNCTIONS:
-        return rows
-    same = ordinary_problem(problem.kind)
-    return [*rows, Contender(large.ORDINARY, partial(candidate, same, BACKENDS[OURS]), same)]
+def ordinary(function: Function) -> Contender:
+    """fourfold's row of the same function of numbers of spread 1, with a mask of zeros."""
+    kind = function.name.split(", ")[0]
+    same = spread(kind, SPREADS[kind][2])
+    like = problem(same, SPREAD_ELEMENTS)
+    return Contender(ORDINARY, partial(candidate, like, same, "fourfold"), like, "fourfold")
 
 
-def function_of(problem: Problem) -> Function:
-    if problem.kind in FUNCTIONS:
-        return FUNCTIONS[problem.kind]
-    return large.FUNCTIONS.get(problem.kind) or large.ordinary(problem.kind)
-
-
-def candidate(problem: Problem, backend: str) -> Candidate:
-    function = function_of(problem)
+def candidate(problem: Problem, function: Function, backend: str) -> Candidate:
     call = torch.compile(function.call, backend=backend) if backend else function.call
     parameters = [laid_out_as(p).requires_grad_() for p in problem.parameters]
 

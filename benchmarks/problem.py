@@ -1,34 +1,84 @@
-"""What one table compares: a problem, the contenders that solve it, and the targets that fourfold is to meet."""
+"""What a table compares: a problem in one precision, the rows that solve it, and its results in float64."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.precision import FLOAT32, Precision
+from benchmarks.targets import BACKWARD, BOTH, FORWARD, PHASES
 from fourfold.cli.timing import with_float64
 
-COLD, NO_GRAD, FORWARD, BACKWARD, BOTH = (
-    "forward, cold cache",
-    "forward, no grad",
-    "forward",
-    "backward",
-    "forward+backward",
-)
-PHASES = (NO_GRAD, FORWARD, BACKWARD, BOTH)
-SAVED = "memory kept for the backward"  # what a target may be about beside the phases
-OURS = "fourfold"
+
+@dataclass(frozen=True)
+class Precision:
+    """name: the command line's. words: a heading's. autocast: what tensors of ``dtype`` are cast to."""
+
+    name: str
+    words: str
+    dtype: torch.dtype
+    tf32: bool = False
+    autocast: torch.dtype | None = None
+
+    @property
+    def products(self) -> torch.dtype:
+        return self.autocast or self.dtype
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of a product's factors; TF32 keeps 10 of 23 bits behind the point."""
+        return 2.0**-11 if self.tf32 else torch.finfo(self.products).eps / 2
+
+    def under_autocast(self, call: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+        """Each call enters autocast anew, as in a training loop, so that no cast weight outlives it."""
+        if self.autocast is None:
+            return call
+
+        def cast(*inputs: Any) -> Any:
+            with torch.autocast(device.type, self.autocast):
+                return call(*inputs)
+
+        return cast
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Sets torch's TF32 switches by their older names, which Inductor reads; the newer ones make that an error."""
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32 = cudnn.allow_tf32 = self.tf32
+        try:
+            yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+FLOAT32 = Precision("float32", "float32", torch.float32)
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        FLOAT32,
+        Precision("tf32", "float32 with TF32 products", torch.float32, tf32=True),
+        Precision("bfloat16", "bfloat16", torch.bfloat16),
+        Precision("float16", "float16", torch.float16),
+        Precision("float64", "float64", torch.float64),
+        Precision("autocast", "bfloat16 autocast", torch.float32, autocast=torch.bfloat16),
+    )
+}
+ON_GPU = ("float32", "tf32", "bfloat16", "float16")
+
+
+class Unavailable(Exception):
+    """A row can't run here; ``str()`` is the reason that its table shows."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute: a call on the benchmark's inputs, and its parameters in the order of the others'."""
+    """A call on the problem's inputs, and its parameters in the order of the problem's."""
 
     call: Callable[..., tuple[Tensor, ...]]
     parameters: Sequence[Tensor]
@@ -38,30 +88,16 @@ class Candidate:
 class Contender:
     """A row of the table; ``build`` may raise Unavailable.
 
-    problem: its own, where it computes something else of the same size. uncaptured: why a CUDA graph can't hold it.
+    problem: its own, where it computes something else of the same size. tool: "aten" for the tutorials' extensions, or
+    torch.compile's backend; --skip names it. left_out, uncaptured: why it is not measured, or not as a CUDA graph.
     """
 
     name: str
     build: Callable[[], Candidate]
     problem: Problem | None = None
+    tool: str = ""
+    left_out: str = ""
     uncaptured: str = ""
-
-
-@dataclass(frozen=True)
-class Target:
-    """What fourfold's own row, called without a graph, is to reach in a phase.
-
-    limit: with a rival, how many times as fast as that row at least, or how many times less memory; without, the
-    rate's largest value. threads: it holds at this number only. work: its line in the summary of all targets.
-    row: which of fourfold's rows is meant.
-    """
-
-    phase: str
-    limit: float
-    rival: str = ""
-    threads: int | None = None
-    work: str = ""
-    row: str = OURS
 
 
 @dataclass(frozen=True)
@@ -73,48 +109,46 @@ class Rate:
 
 
 def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """Largest difference over all tensors, each in units of its own largest exact value; NaN counts as infinite."""
-    return worst((_wide(r, e) - e).abs().max() / (e.abs().max() or 1.0) for r, e in zip(results, exact, strict=True))
+    """The largest difference, in units of each tensor's largest exact value; NaN counts as infinite."""
+    return worst((wide(r, e) - e).abs().max() / (e.abs().max() or 1.0) for r, e in zip(results, exact, strict=True))
 
 
 def largest_norm(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest ‖result - exact‖ / ‖exact‖ over all tensors, steadier than a single element where errors add up."""
-    return worst((_wide(r, e) - e).norm() / (e.norm() or 1.0) for r, e in zip(results, exact, strict=True))
+    """The largest ‖result - exact‖ / ‖exact‖, steadier than a single element where errors add up."""
+    return worst((wide(r, e) - e).norm() / (e.norm() or 1.0) for r, e in zip(results, exact, strict=True))
 
 
-def _wide(result: Tensor, exact: Tensor) -> Tensor:
+def wide(result: Tensor, exact: Tensor) -> Tensor:
     return with_float64(result).view_as(exact)
 
 
-def worst(errors: Any) -> float:
+def worst(errors: Iterable[Any]) -> float:
     values = [float(error) for error in errors]
     return math.inf if any(map(math.isnan, values)) else max(values)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What every contender gets, in the precision's dtype and on one device, and the definition to check against."""
-
     title: str
     parameters: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
     definition: Callable[..., tuple[Tensor, ...]]  # of the inputs, then the parameters
-    longest_sum: int  # how many terms the longest sum in it has
+    longest_sum: int  # terms of the longest sum in it
     sizes: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = FLOAT32
-    rounding: float = 0.0  # what is allowed for results, and factors of products, being rounded to the precision
+    rounding: float = 0.0  # allowed for rounding results, and factors of products, to the precision
     distance: Callable[[Sequence[Tensor], Sequence[Tensor]], float] = largest_error
     phases: tuple[str, ...] = PHASES
     gradients: tuple[Tensor, ...] = ()  # of the outputs; without any, the outputs are summed
     rate: Rate | None = None
-    baseline: str = ""  # the label of the row that ratios are to; the first that was measured where this one was not
-    targets: tuple[Target, ...] = ()
-    threads: Collection[int] | None = None  # at which numbers of them it is measured; None: at any that is asked for
+    baseline: str = ""  # the row that ratios are to; where it was not measured, the first that was
+    works: tuple[str, ...] = ()  # of the suite's targets
+    threads: Collection[int] | None = None  # at which counts it is measured; None: at any
     batch_sizes: Tensor | None = None  # of packed input
     reset: Tensor | None = None  # where sequences start anew
-    kind: str = ""  # which of a benchmark's layers it is, for plots
+    kind: str = ""  # which of a suite's layers or functions
     keeps: bool = False  # whether to count what each row keeps for the backward
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # what everything is built, checked and timed in
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # for checks and timing
 
     @property
     def device(self) -> torch.device:
@@ -124,14 +158,14 @@ class Problem:
     def trains(self) -> bool:
         return any(phase in self.phases for phase in (FORWARD, BACKWARD, BOTH))
 
-    def prepared(self, candidate: Candidate) -> Candidate:
-        """The candidate as it is timed, in the problem's precision."""
-        return Candidate(self.precision.under_autocast(candidate.call, self.device), candidate.parameters)
-
     @property
     def tolerance(self) -> float:
         """A float32 sum's rounding error grows as the root of its length; eight times that, for a chain of sums."""
         return 8 * torch.finfo(torch.float32).eps * math.sqrt(self.longest_sum) + self.rounding
+
+    def prepared(self, candidate: Candidate) -> Candidate:
+        """The candidate as it is timed, in the problem's precision."""
+        return Candidate(self.precision.under_autocast(candidate.call, self.device), candidate.parameters)
 
     def exact(self) -> list[Tensor]:
         """Outputs and parameters' gradients in float64, of the numbers as they are in the problem's precision."""
@@ -155,13 +189,13 @@ class Problem:
         return [output.detach() for output in outputs] + gradients
 
     def run_once(self, candidate: Candidate) -> list[list[Tensor]]:
-        """Everything that is timed, once, so that whatever is built at a first call is built; gives what is checked."""
+        """Everything that is timed, once, so that what a first call builds is built; gives what is checked."""
         with torch.no_grad():
             outputs = list(candidate.call(*self.inputs))
         return [outputs, self.results(candidate)] if self.trains else [outputs]
 
     def error(self, results: Sequence[Sequence[Tensor]], exact: Sequence[Tensor]) -> float:
-        """The largest of all; outputs come first in ``exact``, and a forward without gradient gives no more."""
+        """Of all; outputs come first in ``exact``, and a forward without gradient gives no more."""
         return max(self.distance(some, exact[: len(some)]) for some in results)
 
     def backward(self, outputs: tuple[Tensor, ...]) -> None:
@@ -184,9 +218,24 @@ def bytes_kept(problem: Problem, candidate: Candidate) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = candidate.call(*problem.inputs)
-    del outputs  # which must live until here: storages that are freed and used again would be counted once
+    del outputs  # alive until here: a storage that is freed and used again would be counted once
     return sum(kept.values())
 
 
 def total(outputs: tuple[Tensor, ...]) -> Tensor:
     return sum((output.sum() for output in outputs[1:]), outputs[0].sum())
+
+
+def normal(generator: torch.Generator, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+    """Draws tensors of a shape, the same on every device."""
+    return lambda *shape: torch.randn(shape, generator=generator).to(device, dtype)
+
+
+def functional(problem: Problem, call: Callable[..., tuple[Tensor, ...]]) -> Candidate:
+    """A function of inputs and parameters, without a module around it."""
+    parameters = [p.clone().requires_grad_() for p in problem.parameters]
+    return Candidate(lambda *inputs: call(*inputs, *parameters), parameters)
+
+
+def compiled(module: nn.Module, backend: str = "") -> nn.Module:
+    return torch.compile(module, backend=backend) if backend else module

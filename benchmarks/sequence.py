@@ -4,63 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from benchmarks import layers, onnx_runtime
-from benchmarks.comparison import inductor, left_out
+from benchmarks import layers, onnx_runtime, suites
 from benchmarks.layers import KINDS, LLTM, Kind
-from benchmarks.precision import FLOAT32, ON_GPU, Precision
-from benchmarks.problem import BOTH, NO_GRAD, OURS, Candidate, Contender, Problem, Rate, Target, largest_norm
+from benchmarks.problem import (
+    FLOAT32,
+    ON_GPU,
+    Candidate,
+    Contender,
+    Precision,
+    Problem,
+    Rate,
+    compiled,
+    functional,
+    largest_norm,
+    normal,
+)
 from benchmarks.request import Request
+from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PLAIN
 from fourfold import reference
 
 NAMES = ("batch_size", "input_size", "hidden_size", "time")
+CENTRE = (16, 32, 128, 100)
 SIZES = {
-    "cuda": (
-        (16, 768, 768, 1024),
-        (64, 512, 512, 1024),
-        (256, 1024, 1024, 256),
-        (1, 512, 512, 1024),
-        (16, 32, 128, 100),
-    ),
-    "mps": ((16, 32, 128, 100), (1, 512, 512, 100), (64, 512, 512, 100)),
-    "cpu": ((16, 32, 128, 100), (1, 32, 128, 100), (1, 512, 512, 100), (16, 512, 512, 100)),
+    "cuda": ((16, 768, 768, 1024), (64, 512, 512, 1024), (256, 1024, 1024, 256), (1, 512, 512, 1024), CENTRE),
+    "mps": (CENTRE, (1, 512, 512, 100), (64, 512, 512, 100)),
+    "cpu": (CENTRE, (1, 32, 128, 100), (1, 512, 512, 100), (16, 512, 512, 100)),
 }
-# Beside the list's first, what the plots are drawn of: one size at a time away from it.
-SWEEP = (
+# Beside the centre, what the plots are drawn of: one size at a time away from it.
+AROUND = (
     *((batch_size, 32, 128, 100) for batch_size in (4, 64)),
     *((16, 32, hidden_size, 100) for hidden_size in (32, 64, 256, 512)),
     *((16, 32, 128, time) for time in (10, 1000)),
 )
-PACKED = (16, 32, 128, 100)
-COMPILED = (16, 32, 128, 100)  # compiling a step takes a while, so at one size
 LONGEST_COMPILED = 128  # Dynamo unrolls the loop, and Inductor then takes minutes
 LONGEST_PLAIN = 100  # on a CPU; at more steps the plain loop is as slow a step, and only takes time
-PLAIN = "plain PyTorch"
-STEPS_COMPILED = "torch.compile (Inductor) of the step"
-LSTM = "nn.LSTM (4 gates to LLTM's 3)"
-
-# µs a step on an H200, by size and precision.
-GPU_TARGETS = {
-    ((16, 768, 768, 1024), "bfloat16"): (Target(NO_GRAD, 2.5), Target(BOTH, 8.0)),
-    ((16, 768, 768, 1024), "tf32"): (Target(NO_GRAD, 2.5), Target(BOTH, 8.0)),
-}
-
-# On a CPU, by size and precision: how many threads, then the LLTM's ratios to each rival by phase, then the ratio to
-# torch.nn's layer of LSTM and GRU in both phases.
-LLTM_TARGETS = {
-    ((16, 32, 128, 100), "float32"): (1, {PLAIN: (3.2, 3.3), LSTM: (1.7, 1.4)}),
-    ((1, 32, 128, 100), "float32"): (1, {PLAIN: (11.0, None), LSTM: (2.2, None)}),
-    ((1, 512, 512, 100), "float32"): (2, {PLAIN: (5.0, None), LSTM: (2.2, None)}),
-    ((1, 512, 512, 100), "autocast"): (2, {LSTM: (1.5, None)}),
-    ((16, 512, 512, 100), "autocast"): (2, {LSTM: (2.5, None)}),
-}
-SAME_TARGETS = {(1, 32, 128, 100): (1, 1.8), (1, 512, 512, 100): (2, 1.6), (16, 32, 128, 100): (1, 1.3)}
-NO_LOSS = "LSTM and GRU, every row"
+STEPS_COMPILED = f"{INDUCTOR} of the step"
 
 
 def problems(request: Request) -> Iterator[Problem]:
@@ -71,14 +55,14 @@ def problems(request: Request) -> Iterator[Problem]:
         for sizes in chosen_sizes(request):
             for precision in precisions:
                 yield problem(sizes, precision, request.device, kind)
-    if not on_gpu and not request.sizes:
-        for kind in kinds:
-            if kind is not LLTM:
-                yield packed_problem(named(PACKED), precisions[0], kind)
-    if not on_gpu and not request.sizes and not request.quick:
-        for kind in kinds:
-            for sizes in SWEEP:
-                yield dataclasses.replace(problem(named(sizes), precisions[0], kind=kind), threads=(1,))
+    if on_gpu or request.sizes:
+        return
+    for kind in kinds:
+        if kind is not LLTM:
+            yield packed_problem(named(CENTRE), precisions[0], kind)
+    for kind in [] if request.quick else kinds:
+        for sizes in AROUND:
+            yield dataclasses.replace(problem(named(sizes), precisions[0], kind=kind), threads=(1,))
 
 
 def named(sizes: tuple[int, ...]) -> dict[str, int]:
@@ -88,28 +72,26 @@ def named(sizes: tuple[int, ...]) -> dict[str, int]:
 def chosen_sizes(request: Request) -> list[dict[str, int]]:
     """The sizes asked for, the others from the first of the list; without any the list, of which quick takes one."""
     sizes = [named(values) for values in SIZES[request.device.type]]
-    if request.sizes:
-        return [{**sizes[0], **request.sizes}]
-    return sizes[:1] if request.quick else sizes
+    return [{**size, **request.sizes} for size in (sizes[:1] if request.sizes or request.quick else sizes)]
 
 
 def problem(
-    sizes: Mapping[str, int], precision: Precision, device: torch.device | str = "cpu", kind: Kind = LLTM
+    sizes: Mapping[str, int],
+    precision: Precision = FLOAT32,
+    device: torch.device | str = "cpu",
+    kind: Kind = LLTM,
 ) -> Problem:
     batch_size, input_size, hidden_size, time = (sizes[name] for name in NAMES)
     generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(device, precision.dtype)
-
-    state = (batch_size, hidden_size)
-    drawn = draw_parameters(kind, sizes, generator)
-    kind_of_device = torch.device(device).type
-    shape = ", ".join([f"batch {batch_size}", f"input {input_size}", f"hidden {hidden_size}", f"{time} steps"])
+    draw, where = normal(generator, device, precision.dtype), torch.device(device).type
+    states = ((batch_size, hidden_size),) * kind.states
+    parameters = draw_parameters(kind, sizes, generator)
+    shape = f"batch {batch_size}, input {input_size}, hidden {hidden_size}"
+    baselines = {"cuda": f"{PLAIN}, CUDA graph", "cpu": "" if kind is LLTM else f"nn.{kind.name}"}
     return Problem(
-        title=f"{kind.name}, {shape}, {precision.words}",
-        parameters=tuple(p.to(device, precision.dtype) for p in drawn),
-        inputs=(normal(time, batch_size, input_size), *(normal(*state) for _ in range(kind.states))),
+        title=f"{kind.name}, {shape}, {time} steps, {precision.words}",
+        parameters=tuple(p.to(device, precision.dtype) for p in parameters),
+        inputs=(draw(time, batch_size, input_size), *(draw(*state) for state in states)),
         definition=kind.definition(),
         longest_sum=max(input_size + hidden_size, time * batch_size),
         sizes=sizes,
@@ -117,53 +99,31 @@ def problem(
         rounding=rounding(precision, time),
         distance=largest_norm,
         phases=(NO_GRAD, BOTH),
-        gradients=tuple(
-            normal(*shape) / 8 for shape in ((time, batch_size, hidden_size), *(state for _ in range(kind.states)))
-        ),
+        gradients=tuple(draw(*shape) / 8 for shape in ((time, batch_size, hidden_size), *states)),
         rate=Rate("µs/step", lambda seconds: 1e6 * seconds / time),
-        baseline=f"{PLAIN}, CUDA graph" if kind_of_device == "cuda" else "" if kind is LLTM else f"nn.{kind.name}",
-        targets=targets(kind, sizes, precision, kind_of_device),
+        baseline=baselines.get(where, "" if kind is LLTM else f"nn.{kind.name}"),
+        works=works(kind, sizes, precision, where),
         kind=kind.name,
     )
+
+
+def works(kind: Kind, sizes: Mapping[str, int], precision: Precision, device: str) -> tuple[str, ...]:
+    """The targets of LSTM and GRU are for every row, and in float32 for some sizes."""
+    work = f"{kind.name} {suites.named(tuple(sizes[name] for name in NAMES))}"
+    if device != "cpu":
+        return (f"{work} {precision.words} on a GPU",) * (device == "cuda")
+    every = () if kind is LLTM else (suites.EVERY_ROW,)
+    if precision.autocast and kind is LLTM:
+        work += " bfloat16"
+    elif precision is not FLOAT32:
+        return every
+    return *every, work, f"{work}, 2 threads"
 
 
 def rounding(precision: Precision, time: int) -> float:
     """A state of 16 bits is rounded at each of T steps, which adds up as a random walk does; twice that for what a
     step makes of its errors, and twice for the gradients, which are sums of such steps."""
     return precision.unit * (4 * math.sqrt(time) if precision.products.itemsize == 2 else 8)
-
-
-def targets(kind: Kind, sizes: Mapping[str, int], precision: Precision, device: str) -> tuple[Target, ...]:
-    if device == "cpu":
-        return cpu_targets(kind, sizes, precision)
-    return gpu_targets(sizes, precision) if device == "cuda" else ()
-
-
-def gpu_targets(sizes: Mapping[str, int], precision: Precision) -> tuple[Target, ...]:
-    faster = (Target(NO_GRAD, 1.0, LSTM), Target(BOTH, 1.0, LSTM))
-    targets = GPU_TARGETS.get((tuple(sizes[name] for name in NAMES), precision.name), ())
-    return targets + (faster if targets and precision.name == "bfloat16" else ())
-
-
-def cpu_targets(kind: Kind, sizes: Mapping[str, int], precision: Precision) -> tuple[Target, ...]:
-    size = tuple(sizes[name] for name in NAMES)
-    work = f"T{sizes['time']} B{sizes['batch_size']} I{sizes['input_size']} H{sizes['hidden_size']}"
-    if kind is LLTM:
-        threads, rivals = LLTM_TARGETS.get((size, precision.name), (1, {}))
-        words = f"LLTM {work}" + (" bfloat16" if precision.autocast else "") + ", 2 threads" * (threads == 2)
-        return tuple(
-            Target(phase, limit, rival, threads, words)
-            for rival, limits in rivals.items()
-            for phase, limit in zip((NO_GRAD, BOTH), limits, strict=True)
-            if limit is not None
-        )
-    rival = f"nn.{kind.name}"
-    targets = [Target(phase, 1.0, rival, work=NO_LOSS) for phase in (NO_GRAD, BOTH)]
-    if size in SAME_TARGETS and precision is FLOAT32:
-        threads, limit = SAME_TARGETS[size]
-        words = f"{kind.name} {work}" + ", 2 threads" * (threads == 2)
-        targets += [Target(phase, limit, rival, threads, words) for phase in (NO_GRAD, BOTH)]
-    return tuple(targets)
 
 
 def draw_parameters(kind: Kind, sizes: Mapping[str, int], generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -193,96 +153,70 @@ def packed_problem(sizes: Mapping[str, int], precision: Precision, kind: Kind) -
     lengths = torch.linspace(time, 1, batch_size).round()
     batch_sizes = (lengths > torch.arange(time).unsqueeze(1)).sum(1)
     present = torch.cat([torch.arange(int(n)) + t * batch_size for t, n in enumerate(batch_sizes)])
-
-    def packed(padded: Tensor) -> Tensor:
-        return padded.flatten(0, 1)[present]
-
-    targets = [Target(phase, 1.0, f"nn.{kind.name}", work=NO_LOSS) for phase in whole.phases]
-    if kind.name == "LSTM":
-        work = "LSTM, packed, lengths half the maximum in the mean"
-        targets += [Target(phase, 2.0, "nn.LSTM", 1, work) for phase in whole.phases]
     return dataclasses.replace(
         whole,
         title=whole.title.replace(f"{time} steps", f"packed, {time} to 1 steps"),
-        inputs=(packed(whole.inputs[0]), *whole.inputs[1:]),
+        inputs=(whole.inputs[0].flatten(0, 1)[present], *whole.inputs[1:]),
         definition=kind.definition(batch_sizes=batch_sizes),
-        gradients=(packed(whole.gradients[0]), *whole.gradients[1:]),
-        targets=tuple(targets),
+        gradients=(whole.gradients[0].flatten(0, 1)[present], *whole.gradients[1:]),
+        works=(suites.EVERY_ROW, *([suites.PACKED] if kind is layers.LSTM else [])),
         batch_sizes=batch_sizes,
     )
 
 
-def contenders(problem: Problem, skip: Collection[str]) -> list[Contender]:
+def contenders(problem: Problem) -> list[Contender]:
     kind = KINDS[problem.kind]
     shape = (problem.sizes["input_size"], problem.sizes["hidden_size"])
-    made = {"device": problem.device, "dtype": problem.precision.dtype}
     on_gpu = problem.device.type != "cpu"
-    packed = {} if problem.batch_sizes is None else {"batch_sizes": problem.batch_sizes}
-    rows = []
-    if kind is LLTM:
-        if on_gpu or problem.sizes["time"] <= LONGEST_PLAIN:
-            rows.append(Contender(PLAIN, partial(plain_module, problem)))
-        if on_gpu:
-            rows.append(Contender("torch.compile (Inductor)", partial(compiled, problem, skip)))
-        elif problem.precision is FLOAT32 and tuple(problem.sizes.values()) == COMPILED:
-            rows.append(Contender(STEPS_COMPILED, partial(compiled_step, problem, skip)))
-        rows.append(Contender(LSTM, partial(layers.torchs, kind, *shape, made), lstm_problem(problem)))
-    else:
-        if problem.threads is None:
-            rows.append(Contender(PLAIN, partial(plain_function, problem)))
-        rows.append(Contender(f"nn.{kind.name}", partial(layers.torchs, kind, *shape, made, **packed)))
-        if not on_gpu and not packed and problem.precision is FLOAT32:
-            forward = dataclasses.replace(problem, phases=(NO_GRAD,))
-            rows.append(Contender("ONNX Runtime", partial(onnx_runtime.layer, problem), forward))
+    made = {"device": problem.device, "dtype": problem.precision.dtype}
+    if packed := problem.batch_sizes is not None:
+        made["batch_sizes"] = problem.batch_sizes
+    rival = partial(layers.layer, kind.rival, shape, **made)
     # Its state is in float32, so that errors don't add up over the steps.
-    ours = dataclasses.replace(problem, rounding=min(problem.rounding, 6 * problem.precision.unit))
-    rows.append(Contender(OURS, partial(layers.ours, kind, *shape, made, **packed), ours))
+    exacter = dataclasses.replace(problem, rounding=min(problem.rounding, 6 * problem.precision.unit))
+    ours = Contender(OURS, partial(layers.layer, layers.ours(kind), shape, **made), exacter)
+    if kind is LLTM:
+        return [*lltm_rows(problem), Contender(suites.LSTM, rival, lstm_problem(problem)), ours]
+    rows = [Contender(f"nn.{kind.name}", rival), ours]
+    if problem.threads is None:
+        rows.insert(0, Contender(PLAIN, partial(functional, problem, problem.definition)))
+    if not on_gpu and not packed and problem.precision is FLOAT32:
+        forward = dataclasses.replace(problem, phases=(NO_GRAD,))
+        rows.insert(-1, Contender("ONNX Runtime", partial(onnx_runtime.layer, problem), forward))
     return rows
 
 
-def plain_module(problem: Problem) -> Candidate:
-    """The tutorial's module, called as such."""
+def lltm_rows(problem: Problem) -> list[Contender]:
+    rows, time = [], problem.sizes["time"]
+    on_gpu = problem.device.type != "cpu"
+    if on_gpu or time <= LONGEST_PLAIN:
+        rows.append(Contender(PLAIN, partial(module, problem)))
+    if on_gpu:
+        why = f"left out above {LONGEST_COMPILED} steps: the loop is unrolled, and compiling it takes minutes"
+        build = partial(module, problem, "inductor")
+        rows.append(Contender(INDUCTOR, build, tool="inductor", left_out=why * (time > LONGEST_COMPILED)))
+    elif problem.precision is FLOAT32 and tuple(problem.sizes.values()) == CENTRE:
+        rows.append(Contender(STEPS_COMPILED, partial(compiled_step, problem), tool="inductor"))
+    return rows
+
+
+def module(problem: Problem, backend: str = "") -> Candidate:
+    """The tutorial's module."""
     layer = reference.LLTM(problem.sizes["input_size"], problem.sizes["hidden_size"])
     layer = layer.to(problem.device, problem.precision.dtype)
-    return Candidate(layers.call_module(layer), tuple(layer.parameters()))
+    return Candidate(layers.call_module(compiled(layer, backend)), tuple(layer.parameters()))
 
 
-def plain_function(problem: Problem) -> Candidate:
-    """The definition itself."""
-    parameters = tuple(p.clone().requires_grad_() for p in problem.parameters)
-    return Candidate(lambda *inputs: problem.definition(*inputs, *parameters), parameters)
-
-
-def compiled(problem: Problem, skip: Collection[str]) -> Candidate:
-    if "inductor" in skip:
-        left_out()
-    if problem.sizes["time"] > LONGEST_COMPILED:
-        left_out(f"left out above {LONGEST_COMPILED} steps: the loop is unrolled, and compiling it takes minutes")
-
-    def make(compile) -> Candidate:
-        layer = reference.LLTM(problem.sizes["input_size"], problem.sizes["hidden_size"])
-        layer = layer.to(problem.device, problem.precision.dtype)
-        return Candidate(layers.call_module(compile(layer)), tuple(layer.parameters()))
-
-    return inductor(make, problem)
-
-
-def compiled_step(problem: Problem, skip: Collection[str]) -> Candidate:
+def compiled_step(problem: Problem) -> Candidate:
     """The cell compiled and called once a step: a compiled loop is unrolled, which takes minutes at a hundred steps."""
-    if "inductor" in skip:
-        left_out()
+    cell = reference.LLTMCell(problem.sizes["input_size"], problem.sizes["hidden_size"])
+    step = compiled(cell, "inductor")
 
-    def make(compile) -> Candidate:
-        cell = reference.LLTMCell(problem.sizes["input_size"], problem.sizes["hidden_size"])
-        step = compile(cell)
+    def call(input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        outputs = []
+        for x in input:
+            h, c = step(x, (h, c))
+            outputs.append(h)
+        return torch.stack(outputs), h, c
 
-        def call(input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-            outputs = []
-            for x in input:
-                h, c = step(x, (h, c))
-                outputs.append(h)
-            return torch.stack(outputs), h, c
-
-        return Candidate(call, tuple(cell.parameters()))
-
-    return inductor(make, problem)
+    return Candidate(call, tuple(cell.parameters()))

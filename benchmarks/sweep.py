@@ -3,6 +3,7 @@ that nothing was tuned by. Lists each that is slower."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import random
@@ -13,22 +14,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import fourfold
-from benchmarks import sequence, timing
-from benchmarks.precision import FLOAT32, PRECISIONS, Precision
-from benchmarks.problem import BOTH, NO_GRAD, OURS, largest_norm
-from benchmarks.report import Report
+from benchmarks import sequence
+from benchmarks.measure import compare, median_ratio, prepare, summarise
+from benchmarks.problem import PRECISIONS, Candidate, Contender, Problem, largest_norm
 from benchmarks.request import Request
-from benchmarks.targets import Outcome
+from benchmarks.results import Report
+from benchmarks.suites import target
+from benchmarks.targets import BOTH, NO_GRAD, OURS, Outcome
 from fourfold.cli.timing import pinned_threads
 
 POINTS, QUICK_POINTS, SEED = 200, 10, 1
 REPEATS = 15  # of which no single row is quoted
 MOST_WORK = 1 << 28  # multiply-adds of a forward
-FLOAT64 = Precision("float64", "float64", torch.float64)
-SWEPT = {"float32": FLOAT32, "bfloat16": PRECISIONS["bfloat16"], "float64": FLOAT64}
-LEAST, MEDIAN = 0.95, 2.5
 WORK = "random points of LSTM and GRU"
 WORSE = 3.0  # times torch's own error that is allowed, where it is larger than a sum's rounding
 HEADINGS = ("slower than torch.nn", "threads", "phase", "torch.nn µs", "fourfold µs", "ratio")
@@ -64,25 +64,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
+    """reason: why it was not timed."""
+
     point: Point
     torch_seconds: float = math.nan
     seconds: float = math.nan
     ratio: float = math.nan
-    error: float = math.nan  # against float64, and what is allowed
+    error: float = math.nan
     allowed: float = math.nan
-    reason: str = ""  # why it was not timed
-
-    @property
-    def wrong(self) -> bool:
-        return not self.reason and not self.error <= self.allowed
+    reason: str = ""
+    wrong: bool = False
 
     @property
     def cells(self) -> tuple[str, ...]:
         microseconds = (f"{1e6 * seconds:.0f}" for seconds in (self.torch_seconds, self.seconds))
         return (self.point.words, str(self.point.threads), self.point.phase, *microseconds, f"{self.ratio:.2f}×")
-
-    def as_dictionary(self) -> dict[str, Any]:
-        return {**asdict(self.point), **{name: value for name, value in asdict(self).items() if name != "point"}}
 
 
 def draw(seed: int, threads: Sequence[int]) -> Iterator[Point]:
@@ -111,97 +107,86 @@ def draw(seed: int, threads: Sequence[int]) -> Iterator[Point]:
 
 def reports(request: Request) -> Iterator[Report]:
     first, seed = request.sizes.get("first", 1), request.sizes.get("seed", SEED)
-    count = request.sizes.get("points", QUICK_POINTS if request.quick else POINTS)
+    last = first - 1 + request.sizes.get("points", QUICK_POINTS if request.quick else POINTS)
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     points = draw(seed, [threads for threads in request.threads if threads <= most] or [1])
-    chosen = [point for _, point in zip(range(first - 1 + count), points, strict=False)][first - 1 :]
-    yield report(f"Points {first} to {first - 1 + count} of seed {seed}", [measure(p, request.repeats) for p in chosen])
+    chosen = [point for _, point in zip(range(last), points, strict=False)][first - 1 :]
+    yield report(f"Points {first} to {last} of seed {seed}", [measure(p, request.repeats) for p in chosen])
 
 
-def measure(point: Point, repeats: int) -> Measured:
-    precision = SWEPT[point.dtype]
+def problem_of(point: Point) -> Problem:
+    """torch.nn's layer, and in float64 the same as definition."""
     torch.manual_seed(0)
-    sizes = (point.input_size, point.hidden_size)
-    plain = getattr(nn, point.layer)(*sizes, bidirectional=point.bidirectional).to(precision.dtype)
-    ours = getattr(fourfold.nn, point.layer)(*sizes, bidirectional=point.bidirectional).to(precision.dtype)
-    ours.load_state_dict(plain.state_dict())
-    x = torch.randn(point.time, point.batch_size, point.input_size).to(precision.dtype)
-    gradient = torch.randn(point.time, point.batch_size, point.hidden_size * (1 + point.bidirectional))
-    steps = {
-        name: partial(step, module, x, gradient.to(precision.dtype), point.training)
-        for name, module in ((f"nn.{point.layer}", plain), (OURS, ours))
-    }
-    with pinned_threads(point.threads):
-        try:
-            of_torch = steps[f"nn.{point.layer}"]()
-        except RuntimeError as error:
-            return Measured(point, reason=f"torch.nn fails: {str(error).splitlines()[0]}")
-        got = steps[OURS]()
-        exact = step(exact_module(plain), x.double(), gradient.to(precision.dtype).double(), point.training)
-        terms = max(sum(sizes), point.time * point.batch_size)
-        tolerance = 8 * torch.finfo(torch.float32).eps * math.sqrt(terms) + sequence.rounding(precision, point.time)
-        error, allowed = largest_norm(got, exact), max(tolerance, WORSE * largest_norm(of_torch, exact))
-        if not error <= allowed:
-            return Measured(point, error=error, allowed=allowed)
-        samples = timing.interleave({name: sampler(call) for name, call in steps.items()}, min(repeats, REPEATS))
-    theirs, own = (samples[name]["time"] for name in steps)
-    return Measured(
-        point,
-        timing.summarise(theirs).median,
-        timing.summarise(own).median,
-        timing.summarise(timing.paired_ratios(theirs, own)).median,
-        error,
-        allowed,
+    plain, dtype = layer(nn, point), PRECISIONS[point.dtype].dtype
+    names = [name for name, _ in plain.named_parameters()]
+
+    def definition(x: Tensor, *parameters: Tensor) -> tuple[Tensor]:
+        return (functional_call(plain, dict(zip(names, parameters, strict=True)), x)[0],)
+
+    return Problem(
+        title=point.words,
+        parameters=tuple(p.detach() for p in plain.parameters()),
+        inputs=(torch.randn(point.time, point.batch_size, point.input_size).to(dtype),),
+        definition=definition,
+        longest_sum=max(point.input_size + point.hidden_size, point.time * point.batch_size),
+        precision=PRECISIONS[point.dtype],
+        rounding=sequence.rounding(PRECISIONS[point.dtype], point.time),
+        distance=largest_norm,
+        phases=(point.phase,),
+        gradients=(torch.randn(point.time, point.batch_size, point.hidden_size * (1 + point.bidirectional)).to(dtype),),
     )
 
 
-def exact_module(plain: nn.Module) -> nn.Module:
-    arguments = {"bidirectional": plain.bidirectional, "dtype": torch.float64}
-    module = type(plain)(plain.input_size, plain.hidden_size, **arguments)
-    module.load_state_dict(plain.state_dict())
-    return module
+def layer(package: Any, point: Point) -> nn.Module:
+    module = getattr(package, point.layer)(point.input_size, point.hidden_size, bidirectional=point.bidirectional)
+    return module.to(PRECISIONS[point.dtype].dtype)
 
 
-def step(module: nn.Module, x: Tensor, gradient: Tensor, training: bool) -> list[Tensor]:
-    """The output, then the parameters' gradients."""
-    if not training:
-        with torch.no_grad():
-            return [module(x)[0]]
-    for parameter in module.parameters():
-        parameter.grad = None
-    output = module(x)[0]
-    output.backward(gradient)
-    return [output.detach(), *(parameter.grad for parameter in module.parameters())]
+def candidate(package: Any, point: Point) -> Candidate:
+    module = layer(package, point)
+    return Candidate(lambda x: (module(x)[0],), tuple(module.parameters()))
 
 
-def sampler(call: Any) -> timing.Sample:
-    def sample(iterations: int) -> dict[str, float]:
-        return {"time": timing.wall_seconds(lambda count: [call() for _ in range(count)], iterations) / iterations}
-
-    return sample
+def measure(point: Point, repeats: int) -> Measured:
+    with pinned_threads(point.threads):
+        problem = problem_of(point)
+        exact = problem.exact()
+        free = dataclasses.replace(problem, rounding=math.inf)
+        theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), free)
+        checked, _ = prepare(free, theirs, exact)
+        if checked.reason:
+            return Measured(point, reason=checked.reason)
+        allowed = max(problem.tolerance, WORSE * checked.error)
+        ours = dataclasses.replace(problem, rounding=problem.rounding + allowed - problem.tolerance)
+        mine = Contender(OURS, partial(candidate, fourfold.nn, point), ours)
+        rows = compare(problem, [theirs, mine], min(repeats, REPEATS))
+    if not rows[1].samples:
+        return Measured(point, error=rows[1].error, allowed=allowed, reason=rows[1].reason, wrong=True)
+    times = [row.samples[point.phase] for row in rows]
+    medians = (summarise(samples).median for samples in times)
+    return Measured(point, *medians, median_ratio(*times), rows[1].error, allowed)
 
 
 def report(title: str, measured: Sequence[Measured]) -> Report:
     timed = sorted((m for m in measured if not math.isnan(m.ratio)), key=lambda m: m.ratio)
     slower = [m for m in timed if m.ratio < 1]
-    median = timing.summarise([m.ratio for m in timed]).median if timed else None
-    notes = [f"{m.point.words}: not timed, {m.reason}" for m in measured if m.reason]
-    notes += [
-        f"{m.point.words}: WRONG, error {m.error:.1e} where {m.allowed:.1e} is allowed" for m in measured if m.wrong
-    ]
+    median = summarise([m.ratio for m in timed]).median if timed else None
+    worst = target("sweep", f"{WORK}, worst")
+    notes = [f"{m.point.words}: {m.reason}" for m in measured if m.reason]
     if timed:
-        below = sum(m.ratio < LEAST for m in timed)
-        worst = f"worst {timed[0].ratio:.2f}×, {timed[0].point.words}, {timed[0].point.phase}"
-        notes.append(f"{len(timed)} timed: median {median:.2f}×; {len(slower)} below 1, {below} below {LEAST}; {worst}")
+        below = sum(m.ratio < worst.limit for m in timed)
+        words = f"worst {timed[0].ratio:.2f}×, {timed[0].point.words}, {timed[0].point.phase}"
+        found = f"{len(timed)} timed: median {median:.2f}×; {len(slower)} below 1, {below} below {worst.limit}; {words}"
+        notes.append(found)
     return Report(
         title=title,
         headings=HEADINGS,
         cells=[m.cells for m in slower],
-        figures=[m.as_dictionary() for m in measured],
+        figures=[{**asdict(m.point), **{k: v for k, v in vars(m).items() if k != "point"}} for m in measured],
         notes=notes,
         outcomes=[
-            Outcome(f"{WORK}, median", "torch.nn", title, MEDIAN, median),
-            Outcome(f"{WORK}, worst", "torch.nn", title, LEAST, timed[0].ratio if timed else None),
+            Outcome(target("sweep", f"{WORK}, median"), title, median),
+            Outcome(worst, title, timed[0].ratio if timed else None),
         ],
         wrong=any(m.wrong for m in measured),
     )

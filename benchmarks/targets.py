@@ -1,122 +1,110 @@
-"""What fourfold is to reach, and what it reached: one summary over all benchmarks of a run."""
+"""Targets, and what was measured for them. Imports nothing beyond Python: scripts/readme_tables.py reads them."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.tables import Comparison, judged
+COLD, NO_GRAD = "forward, cold cache", "forward, no grad"
+FORWARD, BACKWARD, BOTH = "forward", "backward", "forward+backward"
+PHASES = (NO_GRAD, FORWARD, BACKWARD, BOTH)
+SAVED = "memory kept for the backward"  # what a target may be about beside the phases
+OURS, PLAIN = "fourfold", "plain PyTorch"
+INDUCTOR, AOT_EAGER = "torch.compile (Inductor)", "torch.compile (aot_eager)"
+BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "fourfold"}  # of a row; "": called as it is
 
-UNIT = "×"
+
+@dataclass(frozen=True)
+class Target:
+    """A row's limit in a phase: the smallest ratio to the row ``against``, or with ``at_most`` the largest value.
+
+    work: the summary's line; a problem lists the works that it belongs to. threads: the only count it holds at. row:
+    which of fourfold's rows is meant.
+    """
+
+    work: str
+    phase: str
+    limit: float
+    against: str = ""
+    threads: int | None = None
+    row: str = OURS
+    at_most: bool = False
+    unit: str = "×"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One target and what was measured for it.
+    """measured: None where a row is missing. where: the table's heading."""
 
-    work: what is to be fast, the summary's line; where: the table it was measured in. measured is None where a row of
-    the table is missing. unit: a ratio's, or that of the benchmark's rate. at_most: whether limit is the largest
-    allowed value; else it is the smallest.
-    """
-
-    work: str
-    against: str
+    target: Target
     where: str
-    limit: float
     measured: float | None
-    at_most: bool = False
-    unit: str = UNIT
 
     @property
     def met(self) -> bool | None:
         if self.measured is None:
             return None
-        return self.measured <= self.limit if self.at_most else self.measured >= self.limit
+        return self.measured <= self.target.limit if self.target.at_most else self.measured >= self.target.limit
 
     @property
     def missed_by(self) -> float | None:
-        """The part of the limit that is missing, or too much; None where it is met or not known, or there is no part of
-        it."""
-        if self.met in (None, True) or not self.limit:
-            return None
-        return abs(self.measured - self.limit) / self.limit
+        """The deviation as a fraction of the limit; None where it is met, unknown, or the limit is 0."""
+        limit = self.target.limit
+        return abs(self.measured - limit) / limit if self.met is False and limit else None
+
+    @property
+    def words(self) -> str:
+        target = self.target
+        aim = f"≤ {target.limit:g}{target.unit}" if target.at_most else f"≥ {target.limit:.2f}× {target.against}"
+        verdict = {None: "not measured", True: "met", False: "missed"}[self.met]
+        return f"target {aim}: {verdict}" + ("" if target.at_most or self.met is None else f" at {self.measured:.2f}×")
 
     def as_dictionary(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "met": self.met, "missed_by": self.missed_by}
+        target = self.target
+        work = f"{target.work}, {target.phase}" if target.phase else target.work
+        named = {"work": work, "against": target.against, "where": self.where, "limit": target.limit}
+        facts = {"measured": self.measured, "at_most": target.at_most, "unit": target.unit}
+        return {**named, **facts, "met": self.met, "missed_by": self.missed_by}
 
 
-def outcomes(comparison: Comparison) -> list[Outcome]:
-    """A comparison's targets; those without a line of their own in the summary stand under its title."""
-    rate = comparison.problem.rate
-    found = []
-    for verdict in judged(comparison):
-        target = verdict.target
-        work = f"{target.work or comparison.problem.title}, {target.phase}"
-        unit = UNIT if target.rival else f" {rate.heading}"
-        found.append(
-            Outcome(work, target.rival, comparison.heading, target.limit, verdict.measured, not target.rival, unit)
-        )
-    return found
+def lines(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """The summary: a line for each target, with the table that is furthest from it."""
+    groups: dict[Target, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.target, []).append(outcome)
+    return [line(group) for group in groups.values()]
 
 
-@dataclass(frozen=True)
-class Line:
-    """The summary's line of a work and a rival: of the tables that it was measured in, the furthest from the aim."""
-
-    outcomes: Sequence[Outcome]
-
-    @property
-    def worst(self) -> Outcome:
-        first = self.outcomes[0]
-        measured = [outcome for outcome in self.outcomes if outcome.measured is not None]
-        return (max if first.at_most else min)(measured, key=lambda outcome: outcome.measured, default=first)
-
-    @property
-    def aim(self) -> str:
-        return f"{'≤' if self.worst.at_most else '≥'} {self.worst.limit:.2f}{self.worst.unit}"
-
-    @property
-    def measured(self) -> str:
-        return "-" if self.worst.measured is None else f"{self.worst.measured:.2f}{self.worst.unit}"
-
-    @property
-    def verdict(self) -> str:
-        if self.worst.measured is None:
-            return "not measured"
-        words = "reached" if self.worst.met else "MISSED"
-        if self.worst.missed_by is not None:
-            words += f" by {100 * self.worst.missed_by:.0f} %"
-        if len(self.outcomes) > 1:
-            met = sum(outcome.met is True for outcome in self.outcomes)
-            words += f"; {met} of {len(self.outcomes)} tables reach it"
-            words += "" if self.worst.met else f"; furthest: {self.worst.where}"
-        missing = sum(outcome.measured is None for outcome in self.outcomes)
-        return f"{words}; {missing} not measured" if missing else words
-
-    def as_dictionary(self) -> dict[str, Any]:
-        texts = {"aim": self.aim, "shown": self.measured, "verdict": self.verdict, "tables": len(self.outcomes)}
-        return {**self.worst.as_dictionary(), **texts}
+def line(group: Sequence[Outcome]) -> dict[str, Any]:
+    target = group[0].target
+    measured = [outcome for outcome in group if outcome.measured is not None]
+    worst = (max if target.at_most else min)(measured, key=lambda outcome: outcome.measured, default=group[0])
+    shown = "-" if worst.measured is None else f"{worst.measured:.2f}{target.unit}"
+    texts = {"aim": f"{'≤' if target.at_most else '≥'} {target.limit:.2f}{target.unit}", "shown": shown}
+    return {**worst.as_dictionary(), **texts, "verdict": verdict(worst, group), "tables": len(group)}
 
 
-def lines(found: Iterable[Outcome]) -> list[Line]:
-    groups: dict[tuple[Any, ...], list[Outcome]] = {}
-    for outcome in found:
-        key = (outcome.work, outcome.against, outcome.limit, outcome.at_most, outcome.unit)
-        groups.setdefault(key, []).append(outcome)
-    return [Line(group) for group in groups.values()]
+def verdict(worst: Outcome, group: Sequence[Outcome]) -> str:
+    if worst.measured is None:
+        return "not measured"
+    words = "reached" if worst.met else "MISSED"
+    if worst.missed_by is not None:
+        words += f" by {100 * worst.missed_by:.0f} %"
+    if len(group) > 1:
+        words += f"; {sum(outcome.met is True for outcome in group)} of {len(group)} tables reach it"
+        words += "" if worst.met else f"; furthest: {worst.where}"
+    missing = sum(outcome.measured is None for outcome in group)
+    return f"{words}; {missing} not measured" if missing else words
 
 
-def summary(found: Iterable[Outcome]) -> str:
-    chosen = lines(found)
+def summary(outcomes: Iterable[Outcome]) -> str:
+    found = lines(outcomes)
     rows = [("target", "against", "aim", "measured", "")]
-    rows += [(line.worst.work, line.worst.against, line.aim, line.measured, line.verdict) for line in chosen]
+    rows += [tuple(line[key] for key in ("work", "against", "aim", "shown", "verdict")) for line in found]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-
-    def text(row: Sequence[str]) -> str:
-        padded = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<<>>", widths, strict=False)]
-        return "  ".join([*padded, row[-1]]).rstrip()
-
-    met = sum(line.worst.met is True for line in chosen)
-    return "\n".join([f"Targets: {met} of {len(chosen)} reached", *map(text, rows)])
+    texts = [
+        "  ".join([*(f"{c:{s}{w}}" for c, s, w in zip(row, "<<>>", widths, strict=False)), row[4]]) for row in rows
+    ]
+    reached = sum(line["met"] is True for line in found)
+    return "\n".join([f"Targets: {reached} of {len(found)} reached", *(text.rstrip() for text in texts)])

@@ -7,6 +7,7 @@ figure is typed by hand.
 A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
 `<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; where it names the folder
 docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these two, nothing while nothing is measured.
+Between `<!-- suites -->` and `<!-- end -->` stands the list of suites, from the table in benchmarks/suites.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
+
+sys.path.append(str(ROOT))
+
+from benchmarks.suites import SUITES  # noqa: E402
 
 
 def table(measured: dict[str, Any]) -> str:
@@ -65,6 +71,11 @@ def target_table(measured: dict[str, Any]) -> str:
 def target_line(target: dict[str, Any]) -> str:
     verdict = target["verdict"] if target["met"] is not False else f"**{target['verdict']}**"
     return f"| {target['work']} | {target['against']} | {target['shown']} | {target['aim']} | {verdict} |"
+
+
+def suite_table() -> str:
+    rows = [f"| `{suite.name}` | {suite.times} | {suite.against} |" for suite in SUITES]
+    return "\n".join(["", "| name | what it times | against |", "|---|---|---|", *rows, "", ""])
 
 
 def origin(facts: dict[str, Any]) -> str:
@@ -117,6 +128,7 @@ def with_tables(text: str) -> str:
         file = ROOT / match[2]
         return match[1] + (f"\n{target_table(read(file))}\n" if file.exists() else "") + match[3]
 
+    text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
     return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 
 

@@ -1,197 +1,313 @@
-"""The benchmarks of the cell and of small perceptrons: their rows, what is checked of each, and what is printed."""
+"""What the suites compare: that every row computes what it says, and that a row that does not is noticed."""
 
-import json
-import subprocess
+import dataclasses
+import itertools
+import math
 import sys
 
 import pytest
 import torch
 
 import fourfold
-from benchmarks import aten, cell, comparison, environment, mlp, problem, tables, timing
-from benchmarks import run as running
-from benchmarks.__main__ import main
-from fourfold.cli.timing import is_noisy
-from machine import ROOT, missing
+from benchmarks import (
+    allocation,
+    aten,
+    cell,
+    elementwise,
+    layers,
+    measure,
+    mlp,
+    onnx_runtime,
+    pointwise,
+    rl,
+    sequence,
+    stream,
+    sweep,
+)
+from benchmarks.functions import FUNCTIONS, adam, black_scholes, mandelbrot, rms_norm
+from benchmarks.problem import FLOAT32, PRECISIONS, Candidate, Contender, Unavailable, bytes_kept, largest_norm
+from benchmarks.results import Comparison
+from benchmarks.suites import COPY, FROZEN, LSTM, ONE_PASS, ORDINARY, OUR_FUNCTION, SEQUENTIAL
+from benchmarks.targets import BACKENDS, COLD, INDUCTOR, NO_GRAD, OURS, PLAIN
+from fourfold import reference
+from machine import missing
 
+SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
-MLP_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 6, "output_size": 2}
+MLP_SIZES = {"batch_size": 8, "input_size": 3, "hidden_size": 6, "output_size": 2}
+SKIP = {"aten", "inductor"}
+KINDS = list(layers.KINDS.values())
+# torch's nn.LSTM is oneDNN's, which has none in bfloat16 for CPUs without AVX-512: the row says so.
+WITHOUT_BFLOAT16 = "failed: RuntimeError: could not create a primitive descriptor for the LSTM"
 
 
-def run(capsys, *arguments):
-    code = main([str(argument) for argument in arguments])
-    return code, capsys.readouterr().out
+def check(module, problem):
+    """Every row is right, or was left out; gives the names of those that were checked."""
+    checked = []
+    for contender in module.contenders(problem):
+        own = contender.problem or problem
+        row, candidate = measure.prepare(own, contender, own.exact(), SKIP)
+        allowed = ("left out", "not installed") + (WITHOUT_BFLOAT16,) * (
+            not row.own and problem.precision.products == torch.bfloat16
+        )
+        assert candidate is not None or row.reason.startswith(allowed), (row.name, row.reason)
+        checked += [row.name] * (candidate is not None)
+    return checked
 
 
-def test_the_package_is_a_command():
-    command = [sys.executable, "-m", "benchmarks", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert all(name in done.stdout for name in (*running.SUITES, "all", "examples:"))
+def test_precisions_set_tf32_and_put_it_back():
+    units = {"float32": 2**-24, "tf32": 2**-11, "bfloat16": 2**-8, "float16": 2**-11, "float64": 2**-53}
+    assert {name: p.unit for name, p in PRECISIONS.items()} == {**units, "autocast": 2**-8}
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    for precision in PRECISIONS.values():
+        with precision.allowed():
+            assert matmul.allow_tf32 == cudnn.allow_tf32 == (precision.name == "tf32")
+            assert (matmul.fp32_precision == "tf32") == (precision.name == "tf32")  # what the operators look at
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == before
 
 
-@pytest.mark.parametrize("command", ["", *running.SUITES, "all"])
-def test_every_help_text_has_examples(command, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main([*command.split(), "--help"])
-    assert stopped.value.code == 0
-    text = capsys.readouterr().out
-    assert "examples:\n  python -m benchmarks" in text
-    assert "%(" not in text
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16", "autocast"])
+def test_every_row_of_a_sequence_is_right(kind, precision):
+    names = check(sequence, sequence.problem(SIZES, PRECISIONS[precision], kind=kind))
+    assert names[0] == PLAIN and names[-1] == OURS
+    if kind is layers.GRU or precision == "float32" or torch.cpu._is_avx512_supported():
+        assert (LSTM if kind is layers.LLTM else f"nn.{kind.name}") in names
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("", "the following arguments are required: BENCHMARK"),
-        ("cell --repeats two", "argument --repeats: expected a positive integer, but got 'two'"),
-        ("mlp --skip fourfold", "argument --skip: invalid choice: 'fourfold'"),
-        ("mlp --json nowhere/to/be.json", "argument --json: expected a file in a directory that exists"),
-        ("cell --threads 100000", "--threads: expected a positive integer, at most 1024, but got 100000"),
-        (f"sequence --plots {'x' * 300}", "sequence: expected --plots to be a directory to write to"),
-        (f"sequence --quick --time {2**48}", "expected sizes that fit into memory"),
-        (f"mlp --quick --hidden-size {2**48}", "expected sizes that fit into memory"),
-        (f"elementwise --quick --elements {2**48}", "expected sizes that fit into memory"),
-    ],
-)
-def test_what_cannot_be_met_is_one_sentence_and_exit_code_2(arguments, complaint, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = main(arguments.split())
-    except SystemExit as stopped:
-        code = stopped.code
-    error = capsys.readouterr().err
-    assert code == 2 and error.count("\n") == 1
-    assert complaint in error and error.startswith("python -m benchmarks")
-    assert not any(tmp_path.iterdir())
+def test_autocast_is_entered_by_each_call():
+    problem = sequence.problem(SIZES, PRECISIONS["autocast"], kind=layers.LSTM)
+    assert {tensor.dtype for tensor in (*problem.inputs, *problem.parameters)} == {torch.float32}
+    seen = []
+
+    def call(*inputs):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return inputs
+
+    problem.prepared(Candidate(call, ())).call(*problem.inputs)
+    assert seen == [True] and not torch.is_autocast_enabled("cpu")
+    assert problem.rounding == pytest.approx(4 * 2**-8 * math.sqrt(12))
 
 
-def test_statistics_of_samples():
-    figures = timing.summarise([5.0, 1.0, 2.0, 4.0, 3.0])
-    assert figures == timing.Statistics(3.0, 1.0, 2.0, 4.0, 5)
-    assert figures.spread == 2.0
-    assert timing.summarise([7.0]) == timing.Statistics(7.0, 7.0, 7.0, 7.0, 1)
-    assert timing.paired_ratios([6.0, 8.0], [3.0, 16.0]) == [2.0, 0.5]
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
+def test_every_row_of_packed_sequences_rollouts_and_steps_is_right(kind):
+    rival = f"nn.{kind.name}"
+    packed = sequence.packed_problem({**SIZES, "batch_size": 12}, FLOAT32, kind)
+    assert packed.batch_sizes.tolist() == list(range(12, 0, -1))  # half the longest in the mean
+    assert packed.inputs[0].shape == (78, 4) and check(sequence, packed) == [PLAIN, rival, OURS]
+    for time in (1, 3):
+        names = check(stream, stream.problem(kind, {**SIZES, "time": time}))
+        assert names == [rival, *[f"{rival}Cell"] * (time == 1), OURS, FROZEN]
+    rollout = rl.problem(kind, {**SIZES, "time": 40})
+    assert 0 < rollout.reset.sum() < rollout.reset.numel()
+    assert check(rl, rollout) == [f"{rival} called step by step", OURS]
+    forgetful = Contender(OURS, lambda: layers.layer(layers.ours(kind), (4, 16)))
+    assert measure.prepare(rollout, forgetful, rollout.exact())[0].wrong  # without restarts it is another result
 
 
-def test_contenders_run_in_turns_and_the_first_changes(monkeypatch):
-    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0)
-    order = []
-
-    def sample(name, seconds):
-        return lambda iterations: order.append(name) or {"forward": seconds * iterations}
-
-    measured = timing.interleave({"a": sample("a", 1.0), "b": sample("b", 2.0)}, repeats=3, warmup=1)
-    assert measured == {"a": {"forward": [1.0] * 3}, "b": {"forward": [2.0] * 3}}
-    assert order == list("aabb" + "abbaab")
+def test_a_frozen_row_is_frozen_with_the_problems_weights():
+    problem = stream.problem(layers.LSTM, {**SIZES, "time": 1})
+    row, candidate = measure.prepare(problem, stream.contenders(problem)[-1], problem.exact())
+    assert not row.wrong
+    with torch.no_grad():
+        candidate.parameters[0].zero_()
+    with pytest.raises(RuntimeError, match="freeze"), torch.no_grad():
+        candidate.call(*problem.inputs)
 
 
-@pytest.mark.parametrize(("load", "noisy"), [(None, False), (0.3, False), (0.31, True)])
-def test_a_busy_machine_is_noisy(load, noisy):
-    assert is_noisy(load) is noisy
-    facts = {**environment.collect(30, torch.device("cpu")), "load_average": load, "noisy": noisy}
-    assert ("NOISY" in environment.opening(facts)) is noisy
-    assert "TRIAL" not in environment.opening(facts)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_every_row_of_a_perceptron_is_right(activation):
+    names = check(mlp, mlp.problem(MLP_SIZES, activation=activation))
+    assert names[:2] == [SEQUENTIAL, f"{PLAIN}, functional"] and names[-1] == OURS
+    assert (OUR_FUNCTION in names) is (activation == "relu")
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "rows"),
-    [
-        ("cell", ["plain PyTorch", "C++ composition of ATen calls", "torch.compile (Inductor)", "fourfold"]),
-        (
-            "mlp",
-            [
-                "nn.Sequential",
-                "plain PyTorch, functional",
-                "C++ composition of ATen calls",
-                "torch.compile (Inductor)",
-                "fourfold, functional",
-                "fourfold",
-            ],
-        ),
-    ],
-)
-def test_bench_from_end_to_end(benchmark, rows, capsys, tmp_path):
-    file = tmp_path / "result.json"
-    command = [benchmark, "--quick", "--repeats", 2, "--skip", "aten", "inductor", "--batch-size", 3]
-    code, output = run(capsys, *command, "--json", file)
-    assert code == 0
-    assert "TRIAL: fewer than 30 repeats" in output
-    assert "torch.compile (Inductor)       left out by --skip or --quick" in output
-    contents = json.loads(file.read_text())
-    assert contents["sizes"]["batch_size"] == 3
-    (result,) = contents["results"]
-    assert result["threads"] == 1
-    assert [row["name"] for row in result["rows"]] == rows
-    for row in result["rows"]:
-        if row["reason"] is None:
-            assert set(row["phases"]) == set(problem.PHASES)
-            assert all(phase["repeats"] == 2 and phase["minimum"] > 0 for phase in row["phases"].values())
-            assert row["relative_error"] < result["tolerance"]
-    assert result["rows"][0]["phases"]["backward"]["ratio"]["median"] == 1
+def test_what_is_kept_for_the_backward_is_counted_once():
+    problem = mlp.problem(MLP_SIZES)
+    assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer keeps too
+    row, _ = measure.prepare(problem, Contender("x", lambda: mlp.sequential(problem)), problem.exact())
+    assert row.kept == 192
 
 
-def wrong_cell():
-    contenders = cell.contenders(cell.problem(CELL_SIZES), {"aten", "inductor"})
-    right = contenders[0].build()
+def off_cell(problem):
+    right = cell.contenders(problem)[0].build()
 
     def call(x, h, c):
         h, c = right.call(x, h, c)
         return h * 1.001, c
 
-    return [*contenders[:1], problem.Contender("fourfold", lambda: problem.Candidate(call, right.parameters))]
+    return Candidate(call, right.parameters)
 
 
-def test_a_row_that_computes_something_else_is_not_timed():
-    task = cell.problem(CELL_SIZES)
-    plain, ours = comparison.compare(task, wrong_cell(), repeats=1)
-    assert not plain.wrong and plain.samples
-    assert ours.wrong and not ours.samples
-    assert ours.reason.startswith("WRONG: relative error 1.0e-03")
-    assert tables.losses(tables.Comparison(task, 1, [plain, ours])) == [f"fourfold was not measured: {ours.reason}"]
+def off_sequence(problem):
+    right = sequence.contenders(problem)[-1].build()
+
+    def call(*inputs):
+        output, h, c = right.call(*inputs)
+        return output, h, torch.cat([c[:, :-1], torch.zeros_like(c[:, -1:])], dim=1)
+
+    return Candidate(call, right.parameters)
 
 
-def test_wrong_numbers_are_exit_code_1(capsys, monkeypatch):
-    task, wrong = cell.problem(CELL_SIZES), wrong_cell()
-    monkeypatch.setattr(cell, "problems", lambda request: [task])
-    monkeypatch.setattr(cell, "contenders", lambda task, skip: wrong)
-    code, output = run(capsys, "cell", "--quick", "--repeats", 1)
-    assert code == 1
-    assert "fourfold was not measured: WRONG" in output
+def off_function(problem):
+    right = pointwise.candidate(problem, FUNCTIONS["sin2_cos2"], "")
+    return Candidate(lambda: (right.call()[0] + 1e-4 * right.parameters[0],), right.parameters)
 
 
-def comparison_of(**milliseconds):
-    rows = [
-        comparison.Row(name, error=1e-7, first_call=0.1, samples={phase: [1e-3 * time] for phase in problem.PHASES})
-        for name, time in milliseconds.items()
-    ]
-    missing = comparison.Row("absent", reason="no compiler")
-    return tables.Comparison(cell.problem(CELL_SIZES), 1, [rows[0], missing, *rows[1:]])
+@pytest.mark.parametrize(
+    ("problem", "off"),
+    [
+        (lambda: cell.problem(CELL_SIZES), off_cell),
+        (lambda: sequence.problem({**SIZES, "hidden_size": 64}, PRECISIONS["bfloat16"]), off_sequence),
+        (lambda: pointwise.problem(FUNCTIONS["sin2_cos2"], 100), off_function),
+        (
+            lambda: elementwise.problem("axpby", 100),
+            lambda problem: Candidate(lambda x, y: (reference.axpby(x, y) * (1 + 1e-5),), ()),
+        ),
+    ],
+    ids=["cell", "a sequence's unit", "a function's gradient", "elementwise"],
+)
+def test_a_row_that_computes_something_else_is_not_timed(problem, off):
+    task = problem()
+    (ours,) = measure.compare(task, [Contender(OURS, lambda: off(task))], repeats=1)
+    assert ours.wrong and not ours.samples and ours.reason.startswith("WRONG: relative error")
+    assert Comparison(task, 1, [ours]).losses() == [f"fourfold was not measured: {ours.reason}"]
 
 
-def test_losses_are_in_plain_sight():
-    text = tables.plain(comparison_of(plain=4.0, rival=1.0, fourfold=2.0))
-    assert "fourfold loses, backward: 0.50× of rival." in text
-    assert "absent" in text and "no compiler" in text
-    assert "loses" not in tables.plain(comparison_of(plain=4.0, fourfold=2.0))
-    assert "2.00×" in tables.plain(comparison_of(plain=4.0, fourfold=2.0))
+def test_nan_is_never_close():
+    exact = [torch.ones(3, dtype=torch.float64)]
+    assert largest_norm([torch.tensor([1.0, math.nan, 1.0])], exact) == math.inf
+    assert largest_norm([torch.tensor([1.0, 1.0, 1.0])], exact) == 0
+    assert largest_norm([torch.tensor([1.0, 1.0, 2.0])], exact) == pytest.approx(3**-0.5)
+
+
+def test_compiling_a_long_loop_is_left_out(monkeypatch):
+    monkeypatch.setattr(sequence.Problem, "device", torch.device("cuda"))
+    rows = [sequence.contenders(sequence.problem({**SIZES, "time": time}))[1] for time in (128, 129)]
+    assert [row.name for row in rows] == [INDUCTOR] * 2
+    assert [row.left_out.partition(":")[0] for row in rows] == ["", "left out above 128 steps"]
+
+
+@pytest.mark.parametrize("op", ["softshrink", "axpby"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_every_elementwise_row_is_right_and_moves_as_many_bytes(op, name):
+    problem = elementwise.problem(op, 1000, PRECISIONS[name])
+    moved = (len(problem.inputs) + 1) * 1000 * PRECISIONS[name].dtype.itemsize
+    rows = elementwise.contenders(problem)
+    assert problem.rate.of(1.0) == moved / 1e9
+    assert rows[0].name == COPY and 2 * rows[0].problem.inputs[0].nbytes == moved
+    assert len(check(elementwise, problem)) == len(rows) == 3 + (op == "axpby")
+
+
+@pytest.mark.parametrize("k", range(len(elementwise.TENSORS) + len(elementwise.LAYOUTS)))
+def test_every_row_of_few_elements_and_of_views_is_right(k):
+    made = [*map(elementwise.call_problem, elementwise.TENSORS)]
+    problem = made[k] if k < len(made) else elementwise.view_problem(*elementwise.LAYOUTS[k - len(made)])
+    assert problem.trains == (problem.sizes["elements"] == elementwise.FEW)
+    assert problem.trains or not all(x.is_contiguous() and x.shape == problem.inputs[0].shape for x in problem.inputs)
+    assert check(elementwise, problem) == [ONE_PASS[problem.kind], OURS]
+
+
+def test_cold_rows_are_the_gpus(monkeypatch):
+    monkeypatch.setattr(elementwise, "draw", lambda shape, precision, device, seed: torch.ones(4))
+    large, small = (elementwise.problem("axpby", count, FLOAT32, "cuda") for count in (10**7, 10**6))
+    assert large.phases == (COLD, NO_GRAD) and large.works == ("axpby, 10 million elements or more",)
+    assert small.works == () and elementwise.problem("axpby", 10**7).phases == (NO_GRAD,)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_every_row_of_a_function_is_right(function):
+    problem = pointwise.problem(function, 200)
+    assert problem.trains == (function.gradients > 0) and len(problem.parameters) == function.gradients
+    assert check(pointwise, problem) == [name for name in BACKENDS if name != INDUCTOR]
+
+
+@pytest.mark.parametrize("layout", pointwise.LAYOUTS, ids=lambda layout: f"{layout[1]}, {layout[0]}")
+def test_every_row_of_strided_arguments_is_right(layout, monkeypatch):
+    monkeypatch.setattr(pointwise, "LAYOUT_ELEMENTS", pointwise.MANY)
+    problem = pointwise.strided_problem(*layout)
+    assert not all(x.is_contiguous() for x in (*problem.parameters, *problem.inputs)) and layout[0] in problem.title
+    candidate = pointwise.candidate(problem, FUNCTIONS[layout[1]], "")
+    assert [p.stride() for p in candidate.parameters] == [p.stride() for p in problem.parameters]
+    check(pointwise, problem)
+
+
+@pytest.mark.parametrize("function", pointwise.LARGE_FUNCTIONS, ids=lambda function: function.name)
+def test_every_row_of_large_activations_is_right(function, monkeypatch):
+    monkeypatch.setattr(pointwise, "SPREAD_ELEMENTS", 2000)
+    problem = pointwise.large_problem(function)
+    rows = pointwise.contenders(problem)
+    assert [row.name for row in rows] == [*BACKENDS, ORDINARY]
+    drawn = [(*p.parameters, *p.inputs) for p in (problem, rows[-1].problem)]
+    spread, same = (torch.cat([x.flatten() for x in tensors]).float() for tensors in drawn)
+    assert same.abs().max() < 6 and (spread.abs().max() > 15 or 0.35 < spread[2000:].mean() < 0.45)
+    check(pointwise, problem)
+
+
+def test_what_takes_as_long_as_plain_pytorch_is_left_out():
+    problem = dataclasses.replace(pointwise.problem(FUNCTIONS["adam"], 100), sizes={"elements": pointwise.LARGE})
+    rows = [measure.prepare(problem, row, problem.exact(), SKIP)[0] for row in pointwise.contenders(problem)]
+    assert [row.reason.split(":")[0].split(" by")[0] for row in rows] == ["", "left out", "left out", ""]
+
+
+def test_what_the_functions_are():
+    p, g, m, v = (torch.randn(5, dtype=torch.float64) for _ in range(4))
+    parameter = p.clone().requires_grad_()
+    optimizer = torch.optim.Adam([parameter], lr=1e-3)
+    state = {"step": torch.tensor(9.0), "exp_avg": m.clone(), "exp_avg_sq": v.abs()}
+    optimizer.state[parameter], parameter.grad = state, g
+    optimizer.step()
+    expected = (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
+    torch.testing.assert_close(adam(p, g, m, v.abs()), expected)
+    call, put = black_scholes(*(torch.tensor(x) for x in (100.0, 100.0, 1.0, 0.2)))
+    assert (round(call.item(), 2), round(put.item(), 2)) == (8.92, 6.94)
+    x, weight = torch.randn(4, 6), torch.randn(6)
+    torch.testing.assert_close(rms_norm(x, weight), torch.nn.functional.rms_norm(x, (6,), weight, 1e-6))
+    z, c, steps = torch.tensor([1 + 1j, 2 + 1j]), torch.tensor([0.25j, 0.25j]), torch.zeros(2, dtype=torch.int64)
+    x, y, steps = mandelbrot(z.real, z.imag, c.real, c.imag, steps)
+    assert torch.complex(x, y).tolist() == [2.25j, 2 + 1j] and steps.tolist() == [1, 0]
+    drawn = FUNCTIONS["mandelbrot"].draw(10_000, torch.Generator().manual_seed(1))
+    wide = [x.double() if x.is_floating_point() else x for x in drawn]
+    for single, double in zip(mandelbrot(*drawn), mandelbrot(*wide), strict=True):
+        assert torch.equal(single, double.to(single.dtype))  # exact in float32
+
+
+@pytest.mark.skipif(not allocation.can_be_kept(), reason="glibc's malloc is what is set")
+def test_kept_memory_is_handed_out_again():
+    import resource
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(10**7)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with allocation.kept():
+        assert min(faults() for _ in range(10)) < 10  # first, what malloc has in one piece may be just too small
+    assert faults() >= 10**7 * 4 / 2**21  # pages of 2 MB at the most
+
+
+def test_onnx_runtime_that_is_missing_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(Unavailable, match="not installed: onnxruntime; pip install onnx onnxruntime"):
+        onnx_runtime.layer(sequence.problem(SIZES, kind=layers.LSTM))
 
 
 def test_the_extension_without_a_compiler_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
-    with pytest.raises(aten.Unavailable, match="can't be built: .*(not found|[Nn]inja|No such file)"):
+    with pytest.raises(Unavailable, match="can't be built: .*(not found|[Nn]inja|No such file)"):
         aten.extension.__wrapped__()
 
 
 def test_inductor_that_fails_says_why(monkeypatch):
-    def no_compiler(module):
+    def no_compiler(module, backend):
         raise RuntimeError("\nInvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     task = cell.problem(CELL_SIZES)
-    contenders = cell.contenders(task, {"aten"})
-    row, candidate = comparison.prepare(task, contenders[2], task.exact())
-    assert candidate is None
+    row, candidate = measure.prepare(task, cell.contenders(task)[2], task.exact())
+    assert candidate is None and not row.wrong
     assert row.reason == "can't be compiled: RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
 
 
@@ -199,21 +315,62 @@ def test_inductor_that_fails_says_why(monkeypatch):
 def test_the_extension_computes_the_definition(benchmark, sizes):
     try:
         aten.extension()
-    except aten.Unavailable as unavailable:
+    except Unavailable as unavailable:
         missing(str(unavailable))
     task = benchmark.problem(sizes)
-    (contender,) = (c for c in benchmark.contenders(task, {"inductor"}) if c.name.startswith("C++"))
-    row, candidate = comparison.prepare(task, contender, task.exact())
+    (contender,) = (c for c in benchmark.contenders(task) if c.name.startswith("C++"))
+    row, candidate = measure.prepare(task, contender, task.exact())
     assert candidate is not None, row.reason
 
 
-def test_plain_mlp_has_the_tutorials_parameters():
-    module = aten.PlainMLP(5, 15, 1)
-    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    assert shapes == {
-        "hidden_weights": (15, 5),
-        "hidden_bias": (1, 15),
-        "output_weights": (1, 15),
-        "output_bias": (1, 1),
-    }
-    assert {name: tuple(value.shape) for name, value in fourfold.nn.MLP(5, 15, 1).state_dict().items()} == shapes
+POINT = sweep.Point("LSTM", 3, 2, 4, 16, "float32", 1, False, True)
+
+
+def test_a_seed_draws_the_same_points_of_all_kinds():
+    points, same, others = (list(itertools.islice(sweep.draw(seed, [1, 2]), 200)) for seed in (1, 1, 2))
+    assert points == same != others and all(point.work <= sweep.MOST_WORK for point in points)
+    values = {field: {getattr(point, field) for point in points} for field in vars(POINT)}
+    assert values["layer"] == {"LSTM", "GRU"} and values["dtype"] == {"float32", "bfloat16", "float64"}
+    assert values["threads"] == {1, 2} and values["bidirectional"] == values["training"] == {True, False}
+    for field in ("time", "batch_size", "input_size", "hidden_size"):
+        assert any(value % 2 for value in values[field])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("layer", "dtype", "bidirectional"), [("LSTM", "float64", True), ("GRU", "float32", False)])
+def test_a_point_of_the_sweep_is_checked_and_timed(layer, dtype, training, bidirectional):
+    point = dataclasses.replace(POINT, layer=layer, dtype=dtype, training=training, bidirectional=bidirectional)
+    found = sweep.measure(point, 1)
+    assert not found.wrong and found.ratio > 0 and found.error <= found.allowed, found
+
+
+def test_wrong_numbers_of_the_sweep_are_not_timed(monkeypatch):
+    forward = fourfold.nn.LSTM.forward
+    monkeypatch.setattr(fourfold.nn.LSTM, "forward", lambda self, x: (forward(self, x)[0] * 1.01, None))
+    found = sweep.measure(POINT, 1)
+    assert found.wrong and math.isnan(found.ratio)
+    report = sweep.report("some points", [found])
+    assert report.wrong and "WRONG" in report.plain() and POINT.words in report.plain()
+
+
+def test_what_torch_cannot_run_in_the_sweep_is_left_out_with_its_reason(monkeypatch):
+    forward, calls = torch.nn.LSTM.forward, []
+
+    def refuse(self, x):
+        calls.append(x)
+        if x.dtype == torch.float64:
+            return forward(self, x)
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr(torch.nn.LSTM, "forward", refuse)
+    report = sweep.report("some points", [sweep.measure(POINT, 1)])
+    assert not report.wrong and "could not create a primitive" in report.plain()
+    assert [outcome.measured for outcome in report.outcomes] == [None, None]
+
+
+def test_slower_points_are_listed_worst_first():
+    ratios = [2.0, 0.97, 4.0, 0.5, 3.0]
+    report = sweep.report("some points", [sweep.Measured(POINT, ratio, 1.0, ratio, 0.0, 1.0) for ratio in ratios])
+    assert [row[-1] for row in report.cells] == ["0.50×", "0.97×"]
+    assert "median 2.00×; 2 below 1, 1 below 0.95; worst 0.50×" in report.plain()
+    assert [(outcome.measured, outcome.met) for outcome in report.outcomes] == [(2.0, False), (0.5, False)]

@@ -1,285 +1,406 @@
-"""The CPU's benchmarks: that every row computes what it says, and how targets, tables and files come about."""
+"""The table of suites: its command line, its targets, the files and tables made from it."""
 
 import dataclasses
 import json
-import math
+import subprocess
 import sys
 
 import pytest
 import torch
 
+import fourfold
 import readme_tables
-from benchmarks import (
-    cell,
-    comparison,
-    compiling,
-    layers,
-    mlp,
-    onnx_runtime,
-    records,
-    rl,
-    run,
-    sequence,
-    stream,
-    tables,
-    targets,
-)
+from benchmarks import compiling, mlp, plots, pointwise, run, sequence, stream, suites, sweep
 from benchmarks.__main__ import main
-from benchmarks.aten import Unavailable
-from benchmarks.precision import FLOAT32, PRECISIONS
-from benchmarks.problem import BOTH, NO_GRAD, OURS, SAVED, Target, bytes_kept
-from benchmarks.request import Request
-from benchmarks.targets import Outcome
+from benchmarks.measure import Row
+from benchmarks.problem import FLOAT32, ON_GPU, PRECISIONS
+from benchmarks.request import Request, device_with_kernels
+from benchmarks.results import TARGETS, Comparison
+from benchmarks.suites import LSTM, SUITES
+from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PHASES, PLAIN
+from machine import ROOT, needs
 
-SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
-SKIP = {"aten", "inductor"}
-KINDS = list(layers.KINDS.values())
-
-
-# torch's nn.LSTM is oneDNN's, which has none in bfloat16 for CPUs without AVX-512: the row says so.
-WITHOUT_BFLOAT16 = "failed: RuntimeError: could not create a primitive descriptor for the LSTM"
+ATEN = "C++ composition of ATen calls"
+NAMES = [suite.name for suite in SUITES]
+STATE = {"built": False, "usable": False, "reason": "not built: switched off"}
 
 
-def check(module, problem):
-    """Every row is right, or was left out; gives the names of those that were checked."""
-    checked = []
-    for contender in module.contenders(problem, SKIP):
-        own = contender.problem or problem
-        row, candidate = comparison.prepare(own, contender, own.exact())
-        allowed = ("left out", "not installed") + (WITHOUT_BFLOAT16,) * (
-            not row.own and problem.precision.autocast is not None
-        )
-        assert candidate is not None or row.reason.startswith(allowed), (row.name, row.reason)
-        checked += [row.name] * (candidate is not None)
-    return checked
+def error_of(capsys, arguments):
+    try:
+        code = main(arguments.split())
+    except SystemExit as stopped:
+        code = stopped.code
+    output, error = capsys.readouterr()
+    assert (code, output, error.count("\n")) == (2, "", 1)
+    return error
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("precision", ["float32", "autocast"])
-def test_every_row_of_a_sequence_is_right(kind, precision):
-    problem = sequence.problem(SIZES, PRECISIONS[precision], kind=kind)
-    names = check(sequence, problem)
-    assert names[0] == sequence.PLAIN and names[-1] == OURS
-    if kind.torch_name == "GRU" or precision == "float32" or torch.cpu._is_avx512_supported():
-        assert (sequence.LSTM if kind is layers.LLTM else f"nn.{kind.name}") in names
+def test_the_package_is_a_command():
+    command = [sys.executable, "-m", "benchmarks", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert all(f"\n    {name}" in done.stdout for name in NAMES) and "examples:" in done.stdout
+    assert all(suite.title in done.stdout for suite in SUITES)
 
 
-def test_autocast_is_entered_by_each_call():
-    problem = sequence.problem(SIZES, PRECISIONS["autocast"], kind=layers.LSTM)
-    assert {tensor.dtype for tensor in (*problem.inputs, *problem.parameters)} == {torch.float32}
-    seen = []
-
-    def call(*inputs):
-        seen.append(torch.is_autocast_enabled("cpu"))
-        return inputs
-
-    problem.prepared(dataclasses.replace(layers.ours(layers.LSTM, 4, 16), call=call)).call(*problem.inputs)
-    assert seen == [True] and not torch.is_autocast_enabled("cpu")
-    assert problem.rounding == pytest.approx(4 * 2**-8 * math.sqrt(12))
-
-
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
-def test_packed_lengths_are_half_the_longest_in_the_mean(kind):
-    sizes = {**SIZES, "batch_size": 12}
-    problem = sequence.packed_problem(sizes, FLOAT32, kind)
-    assert problem.batch_sizes.tolist() == list(range(12, 0, -1))
-    assert problem.inputs[0].shape == (78, 4) and 78 == 12 * 12 * (1 / 2 + 1 / 24)
-    assert check(sequence, problem) == [sequence.PLAIN, f"nn.{kind.name}", OURS]
+@pytest.mark.parametrize("suite", SUITES, ids=NAMES)
+def test_every_help_text_has_examples_that_parse(suite, capsys, monkeypatch, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main([suite.name, "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert "%(" not in text and "{}" not in text and all(flag in text for flag in suite.flags)
+    examples = text.partition("examples:\n")[2].splitlines()
+    assert examples and all(f"python -m benchmarks {suite.name} --" in example for example in examples)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    monkeypatch.setattr("benchmarks.__main__.run_suite", lambda arguments: 0)
+    for example in examples:
+        assert main(example.split()[3:]) == 0
 
 
-@pytest.mark.parametrize("time", [1, 3])
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
-def test_every_row_of_some_steps_is_right(kind, time):
-    problem = stream.problem(kind, {"batch_size": 2, "input_size": 4, "hidden_size": 16, "time": time})
-    names = check(stream, problem)
-    assert names[-2:] == [OURS, stream.FROZEN] and (f"nn.{kind.torch_name}Cell" in names) == (time == 1)
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("", "the following arguments are required: BENCHMARK"),
+        ("cell --repeats two", "argument --repeats: expected a positive integer, but got 'two'"),
+        ("cell --threads 100000", "--threads: expected a positive integer, at most 1024, but got 100000"),
+        ("cell --device abacus", "cell: expected --device to be cpu, cuda, cuda:1 or mps, but got 'abacus'"),
+        ("cell --memory-fraction 3", "argument --memory-fraction: expected a number from 0 to 2, but got '3'"),
+        ("mlp --skip fourfold", "argument --skip: invalid choice: 'fourfold'"),
+        ("mlp --json nowhere/to/be.json", "argument --json: expected a file in a directory that exists"),
+        ("mlp --memory-fraction 0.5", "mlp: expected --memory-fraction only with --device cuda or mps, but got cpu"),
+        (f"sequence --plots {'x' * 300}", "sequence: expected --plots to be a directory to write to"),
+        ("sequence --dtype tf32", "sequence: expected --dtype tf32 only with --device cuda, but got cpu"),
+        ("elementwise --dtype tf32", "argument --dtype: invalid choice: 'tf32'"),
+        ("elementwise --elements 0", "argument --elements: expected a positive integer, but got '0'"),
+        ("stream --device cuda", "unrecognized arguments: --device cuda"),
+    ],
+)
+def test_what_cannot_be_met_is_one_sentence(arguments, complaint, capsys, tmp_path, monkeypatch):
+    if "--plots" in arguments:
+        needs("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    error = error_of(capsys, arguments)
+    assert complaint in error and error.startswith("python -m benchmarks") and not any(tmp_path.iterdir())
 
 
-def test_a_frozen_row_is_frozen_with_the_problems_weights():
-    problem = stream.problem(layers.LSTM, {"batch_size": 1, "input_size": 4, "hidden_size": 16, "time": 1})
-    assert {target.rival for target in problem.targets if target.row == stream.FROZEN} == {"nn.LSTM", OURS}
-    row, candidate = comparison.prepare(problem, stream.contenders(problem, ())[-1], problem.exact())
-    assert not row.wrong
-    with torch.no_grad():
-        candidate.parameters[0].zero_()
-    with pytest.raises(RuntimeError, match="freeze"), torch.no_grad():
-        candidate.call(*problem.inputs)
+@pytest.mark.parametrize("size", ["sequence --time", "mlp --hidden-size", "elementwise --elements"])
+def test_sizes_that_no_memory_holds(size, capsys):
+    try:
+        assert main([*size.split(), str(2**48), "--quick"]) == 2
+    finally:
+        error = capsys.readouterr().err
+    assert "expected sizes that fit into memory" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
-def test_every_row_of_a_rollout_is_right(kind):
-    problem = rl.problem(kind, {**SIZES, "time": 40})
-    assert 0 < problem.reset.sum() < problem.reset.numel()
-    assert len(check(rl, problem)) == 2
-    forgetful = comparison.Contender(OURS, lambda: layers.ours(kind, 4, 16))
-    row, candidate = comparison.prepare(problem, forgetful, problem.exact())
-    assert candidate is None and row.wrong  # without restarts it is another result, and is not timed
+def test_plots_without_matplotlib_are_refused_before_anything_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("benchmarks.request.importlib.util.find_spec", lambda name: None)
+    error = error_of(capsys, f"sequence --plots {tmp_path}")
+    assert "expected matplotlib for --plots, but it is missing: pip install" in error
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_every_row_of_a_perceptron_is_right(activation):
-    problem = mlp.problem(dict(zip(mlp.NAMES, (4, 3, 6, 2), strict=True)), activation=activation)
-    names = check(mlp, problem)
-    assert names[:2] == [mlp.SEQUENTIAL, mlp.PLAIN] and names[-1] == OURS
-    assert (mlp.FUNCTIONAL in names) is (activation == "relu")
+def gpu(monkeypatch, name, **states):
+    """A machine on which torch sees two such GPUs, and none without a name."""
+    present = torch.device(name) if name else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: present)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(fourfold, "backends", lambda: states)
 
 
-def test_what_is_kept_for_the_backward_is_counted_once():
-    problem = mlp.problem(dict(zip(mlp.NAMES, (8, 3, 6, 2), strict=True)))
-    assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer keeps too
-    row, _ = comparison.prepare(problem, comparison.Contender("x", lambda: mlp.sequential(problem)), problem.exact())
-    assert row.kept == 192
+@pytest.mark.parametrize(
+    ("present", "hip", "arguments", "complaint"),
+    [
+        (None, None, "cell --device cuda", f"but got 'cuda': torch {torch.__version__} sees no GPU"),
+        (None, None, "cell --device mps", "sees no GPU"),
+        ("mps", None, "cell --device cuda", "sees one that is mps"),
+        ("cuda", None, "cell --device cuda:2", "expected one of the GPUs 0 to 1, but got 'cuda:2'"),
+        ("cuda", None, "cell --device cuda", "expected a fourfold with CUDA kernels, but of them: not built: switched"),
+        ("cuda", "7.0", "cell --device cuda", "expected a fourfold with HIP kernels, but of them: not built: switched"),
+        ("mps", None, "cell --device mps", "expected a fourfold with Metal kernels, but of them: not built: switched"),
+    ],
+)
+def test_a_missing_gpu_is_one_sentence(present, hip, arguments, complaint, capsys, monkeypatch):
+    gpu(monkeypatch, present, cuda=STATE, hip=STATE, metal=STATE)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert complaint in error_of(capsys, arguments)
 
 
-def test_onnx_runtime_that_is_missing_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(Unavailable, match="not installed: onnxruntime; pip install onnx onnxruntime"):
-        onnx_runtime.layer(sequence.problem(SIZES, FLOAT32, kind=layers.LSTM))
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("cell --threads 1", "expected --threads only with --device cpu, but got mps:0"),
+        ("sequence --dtype tf32", "expected --dtype tf32 only with --device cuda, but got mps:0"),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_refused(arguments, complaint, capsys, monkeypatch):
+    gpu(monkeypatch, "mps", metal={**STATE, "usable": True})
+    assert complaint in error_of(capsys, f"{arguments} --device mps")
 
 
-def test_sizes_kinds_and_precisions_of_a_sequence_on_the_cpu():
+def test_a_request_takes_what_its_device_has(monkeypatch):
+    asked = []
+    gpu(monkeypatch, "mps", metal={**STATE, "usable": True})
+    monkeypatch.setattr(torch.mps, "set_per_process_memory_fraction", lambda fraction: asked.append(fraction))
+    monkeypatch.setattr(run, "run", lambda request: asked.append(request) or 0)
+    assert main(["sequence", "--device", "mps", "--memory-fraction", "1.5"]) == 0
+    fraction, request = asked
+    assert fraction == 1.5 and request.device == torch.device("mps", 0) and request.threads == [1]
+    assert [p.name for p in request.precisions_or(ON_GPU, on_cpu=())] == ["float32", "bfloat16", "float16"]
+    assert sequence.chosen_sizes(request) == [sequence.named(values) for values in sequence.SIZES["mps"]]
+    gpu(monkeypatch, "cuda", cuda={**STATE, "usable": True})
+    assert device_with_kernels("cell", "cuda:1") == torch.device("cuda", 1)
+    assert [p.name for p in dataclasses.replace(request, device=torch.device("cuda")).precisions_or(ON_GPU)] == [
+        *ON_GPU
+    ]
+    assert Request("sequence").precisions_or(ON_GPU) == [FLOAT32]
+
+
+def test_every_target_belongs_to_a_problem_or_a_report():
+    """A work that no problem names would never be judged."""
+    known = {work for kind in suites.ONE_PASS for work in (kind, f"{kind} of 64 elements", suites.VIEWS.format(kind))}
+    known |= {f"{kind}, 10 million elements or more" for kind in suites.ONE_PASS} | {"axpby at 1M"}
+    for request in (Request("stream"), Request("mlp")):
+        module = {"stream": stream, "mlp": mlp}[request.suite]
+        known |= {work for problem in module.problems(request) for work in problem.works}
+    for kind in sequence.KINDS.values():
+        for sizes in (sequence.named(size) for device in ("cpu", "cuda") for size in sequence.SIZES[device]):
+            for precision in PRECISIONS.values():
+                known |= {w for device in ("cpu", "cuda") for w in sequence.works(kind, sizes, precision, device)}
+    known |= {suites.PACKED, suites.EVERY_FUNCTION, suites.STRIDED, suites.LARGE_NUMBERS, "LLTM cell B16 I32 H128"}
+    known |= {suites.FROM_MANY.format(name) for name in pointwise.FUNCTIONS} | {"RL rollout B8 T128, resets by done"}
+    named = {target.work for target in TARGETS if target.phase}
+    assert named <= known, named - known
+    assert set(suites.FUNCTIONS) == set(pointwise.FUNCTIONS)
+    assert {target.threads for target in TARGETS} == {None, 1, 2}
+
+
+def limits(*works, phases=PHASES):
+    found = [t for t in TARGETS if t.work in works and t.phase in phases]
+    return [(t.phase, t.limit, t.against, t.threads) for t in found if t.work != suites.EVERY_ROW]
+
+
+def test_the_targets_of_sequences_are_performances():
+    def of(kind, size, precision="float32", device="cpu"):
+        return limits(*sequence.works(sequence.KINDS[kind], sequence.named(size), PRECISIONS[precision], device))
+
+    assert of("LLTM", (16, 32, 128, 100)) == [
+        (NO_GRAD, 3.2, PLAIN, 1),
+        (BOTH, 3.3, PLAIN, 1),
+        (NO_GRAD, 1.7, LSTM, 1),
+        (BOTH, 1.4, LSTM, 1),
+    ]
+    assert of("LLTM", (1, 512, 512, 100)) == [(NO_GRAD, 5.0, PLAIN, 2), (NO_GRAD, 2.2, LSTM, 2)]
+    assert of("LLTM", (16, 512, 512, 100), "autocast") == [(NO_GRAD, 2.5, LSTM, 2)]
+    assert of("GRU", (1, 512, 512, 100)) == [(NO_GRAD, 1.6, "nn.GRU", 2), (BOTH, 1.6, "nn.GRU", 2)]
+    assert of("LSTM", (16, 512, 512, 100)) == of("LSTM", (1, 32, 128, 100), "autocast") == []
+    on_gpu = (16, 768, 768, 1024)
+    times = [(NO_GRAD, 2.5, "", None), (BOTH, 8.0, "", None)]
+    assert of("LLTM", on_gpu, "tf32", "cuda") == times
+    assert of("LLTM", on_gpu, "bfloat16", "cuda") == [*times, (NO_GRAD, 1.0, LSTM, None), (BOTH, 1.0, LSTM, None)]
+    assert (
+        of("LLTM", on_gpu, "bfloat16")
+        == of("LLTM", on_gpu, "float32", "cuda")
+        == of("LLTM", on_gpu, "tf32", "mps")
+        == []
+    )
+
+
+def test_the_targets_of_functions():
+    def of(name, count):
+        problem = pointwise.problem(pointwise.FUNCTIONS[name], count)
+        return limits(*problem.works, phases=problem.phases)
+
+    every = [(BOTH, 1.3, PLAIN, None), (NO_GRAD, 1.3, INDUCTOR, None), (BOTH, 2.5, INDUCTOR, None)]
+    assert of("rms_norm", 1000) == every and of("adam", 1000) == every[1:2]
+    assert of("rms_norm", 100_000) == [(NO_GRAD, 1.0, INDUCTOR, None), (BOTH, 1.0, INDUCTOR, None)]
+    assert of("sin2_cos2", 100_000) == [(NO_GRAD, 1.5, INDUCTOR, None), (BOTH, 1.5, INDUCTOR, None)]
+    assert of("sin2_cos2", 10_000) == []
+
+
+SMALL = "--hidden-size 8 --time 3 --layer LSTM --dtype float32"
+
+
+@pytest.mark.parametrize(
+    ("command", "threads", "rows"),
+    [
+        (
+            "cell --quick --batch-size 3 --skip aten inductor",
+            [1],
+            [PLAIN, ATEN, INDUCTOR, OURS],
+        ),
+        (
+            "mlp --quick --batch-size 3 --skip aten inductor",
+            [1],
+            [
+                "nn.Sequential",
+                f"{PLAIN}, functional",
+                "C++ composition of ATen calls",
+                INDUCTOR,
+                f"{OURS}, functional",
+                OURS,
+            ],
+        ),
+        (f"sequence {SMALL} --threads 1 2", [1, 2], [PLAIN, "nn.LSTM", "ONNX Runtime", OURS]),
+        (
+            "elementwise --elements 1000 --threads 1 2",
+            [1, 2, 1, 2],
+            ["copy_ of as many bytes", "F.softshrink", OURS],
+        ),
+        (
+            "pointwise --function gelu_tanh mandelbrot --elements 1000 --skip inductor --threads 1 2",
+            [1, 2, 1, 2],
+            [PLAIN, INDUCTOR, "torch.compile (aot_eager)", OURS],
+        ),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_a_suite_from_end_to_end(command, threads, rows, capsys, tmp_path):
+    file = tmp_path / "result.json"
+    assert main([*command.split(), "--repeats", "2", "--json", str(file)]) == 0
+    output, contents = capsys.readouterr().out, json.loads(file.read_text())
+    assert contents["complete"] and contents["environment"]["device"] == "cpu"
+    assert "TRIAL: fewer than 30 repeats" in output
+    assert ("left out by --skip or --quick" in output) == ("--skip" in command)
+    results = contents["results"]
+    assert [result["threads"] for result in results] == threads
+    assert [row["name"] for row in results[0]["rows"]] == rows
+    for result in results:
+        assert result["rate"] is None or result["rate"] in output
+        for row in result["rows"]:
+            if row["reason"] is None:
+                assert all(phase["repeats"] == 2 and phase["minimum"] > 0 for phase in row["phases"].values())
+                assert row["relative_error"] < row["tolerance"] and not row["wrong"]
+            else:
+                assert row["name"] != OURS
+        baseline = next(row for row in result["rows"] if row["name"] == result["baseline"])
+        assert all(phase["ratio"]["median"] == 1 for phase in baseline["phases"].values())
+
+
+def table_of(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run, "chosen", lambda name: ["compiling"])
+    monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
+    folder = tmp_path / "docs" / "benchmarks"
+    folder.mkdir(parents=True)
+    assert main(["all", "--quick", "--json", str(folder / "cpu.json")]) == 0
+    return capsys.readouterr().out, json.loads((folder / "cpu.json").read_text())
+
+
+def test_all_ends_in_a_summary_of_targets_which_readme_shows(monkeypatch, capsys, tmp_path):
+    assert run.chosen("all") == [name for name in NAMES if name not in ("sweep", "all")] and run.chosen("rl") == ["rl"]
+    monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
+    empty = "before\n<!-- targets of docs/benchmarks/cpu.json -->\n<!-- end -->\nafter\n"
+    assert readme_tables.with_tables(empty.replace("\n<!-- end", "\nold figures\n<!-- end")) == empty
+    output, contents = table_of(monkeypatch, tmp_path, capsys)
+    assert contents["complete"] and contents["benchmark"] == "all"
+    assert {"torch", "processor", "load_average", "commit", "noisy"} <= set(contents["environment"])
+    assert contents["targets"][-1]["verdict"] == "MISSED by 60 %" and contents["targets"][-1]["measured"] == 2.0
+    assert "compile time, T=4096 over T=16" in output.split("Targets: ")[1]
+    filled = readme_tables.with_tables(empty)
+    assert "| compile time, T=4096 over T=16 |  | 2.00× | ≤ 1.25× | **MISSED by 60 %** |" in filled
+    assert "0 of 1 targets reached" in filled and "Too few samples to quote." in filled
+    assert readme_tables.with_tables(filled) == filled
+
+
+def test_readmes_tables_of_a_gpu_are_of_what_was_measured(monkeypatch, tmp_path):
+    text = "before\n<!-- docs/benchmarks/gpu -->\nold figures\n<!-- end -->\nafter\n"
+    monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
+    assert readme_tables.with_tables(text) == text.replace("old figures\n", "")
+    folder = tmp_path / "docs" / "benchmarks" / "gpu"
+    folder.mkdir(parents=True)
+    (folder / "proof-x.json").write_text("{}")
+    problem = sequence.problem({"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12})
+    rows = [Row(PLAIN, samples={NO_GRAD: [24e-6], BOTH: [3e-5]}), Row(OURS, samples={NO_GRAD: [12e-6]})]
+    rows.append(Row(OURS, graphed=True, reason="can't be captured"))
+    result = Comparison(problem, None, rows).as_dictionary()
+    target = {"phase": NO_GRAD, "limit": 2.5, "rival": "", "measured": 2.4, "met": True}
+    result["targets"] = [target, {**target, "measured": None, "met": None}]
+    card = {"name": "NVIDIA X", "driver": None, "cuda": "13.0", "cudnn": 91000}
+    facts = {"gpu": card, "trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": 0.1}
+    facts |= {"torch": "2", "fourfold": "0"}
+    (folder / "x-sequence.json").write_text(json.dumps({"environment": facts, "results": [result]}))
+    filled = readme_tables.with_tables(text)
+    assert "| **fourfold** | 12.0 (2.00×; 1.00) | - |" in filled
+    assert "| **fourfold, CUDA graph** | can't be captured | |" in filled
+    assert "Target, forward, no grad: at most 2.5: met (2.40)." in filled
+    assert "Target, forward, no grad: at most 2.5: not measured." in filled
+    assert "samples in turns; NVIDIA X, driver unknown, CUDA 13.0, cuDNN 91000; torch 2" in filled
+    assert filled.count("LLTM, batch 3") == 1 and "old figures" not in filled
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmarks").glob("*.json")), ids=lambda file: file.name)
+def test_recorded_runs_stay_readable(file):
+    """Also those with rows that are no longer measured."""
+    contents = readme_tables.read(file)
+    assert f"of {len(contents['targets'])} targets reached" in readme_tables.target_table(contents)
+    contents["results"] = [result for result in contents["results"] if "rows" in result]
+    assert readme_tables.table(contents).count(f"| **{OURS}** |") == len(contents["results"])
+    points = plots.speedups(contents["results"], "batch_size")
+    assert {16, 4, 64, 1} == set(points["GRU", NO_GRAD])
+
+
+def result_of(kind, size, threads=1, precision="float32", ours=10.0, title="x"):
+    """A table as it stands in JSON, in which fourfold's row takes so long and torch's 20."""
+    phases = {
+        name: {p: {"median": s, "lower_quartile": s, "upper_quartile": s} for p in (NO_GRAD, BOTH)}
+        for name, s in ((plots.RIVALS[kind], 20.0), (OURS, ours))
+    }
+    facts = {"suite": "sequence", "title": title, "kind": kind, "threads": threads, "precision": precision}
+    rows = [{"name": name, "phases": figures} for name, figures in phases.items()]
+    return {**facts, "sizes": sequence.named(size), "rows": rows}
+
+
+def test_plots_are_drawn_of_one_size_at_a_time(tmp_path):
+    needs("matplotlib")
+    centre = sequence.CENTRE
+    results = [result_of(kind, size, ours=5.0) for kind in plots.COLORS for size in sequence.AROUND]
+    results += [result_of(kind, centre) for kind in plots.COLORS]
+    others = [result_of("GRU", centre, threads=2, ours=1.0), {"suite": "compiling", "title": "x"}]
+    others += [result_of("GRU", centre, precision="autocast", ours=1.0), result_of("GRU", centre, title="packed")]
+    by_batch = plots.speedups(results + others, "batch_size")
+    assert {size: ratio["median"] for size, ratio in by_batch["GRU", NO_GRAD].items()} == {4: 4.0, 16: 2.0, 64: 4.0}
+    facts = {"processor": "x", "torch": "2", "fourfold": "0", "load_average": None}
+    files = plots.draw({"results": results, "environment": facts}, tmp_path / "new")
+    assert [file.name for file in files] == ["speedup-batch-size.png", "speedup-hidden-size.png", "speedup-time.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+    assert plots.draw({"results": others, "environment": facts}, tmp_path / "none") == []
+
+
+def test_what_is_measured_of_sequences_and_functions(monkeypatch):
     found = [
         (p.kind, p.precision.name, p.threads, p.batch_sizes is None) for p in sequence.problems(Request("sequence"))
     ]
     grid = [line for line in found if line[2:] == (None, True)]
     assert len(grid) == 3 * 4 * 2 and {line[1] for line in grid} == {"float32", "autocast"}
     assert [line[0] for line in found if not line[3]] == ["LSTM", "GRU"]
-    assert len([line for line in found if line[2] == (1,)]) == 3 * len(sequence.SWEEP)
+    assert len([line for line in found if line[2] == (1,)]) == 3 * len(sequence.AROUND)
     quick = sequence.problems(Request("sequence", quick=True, kinds=["GRU"]))
     assert [(p.kind, p.batch_sizes is None) for p in quick] == [("GRU", True), ("GRU", False)]
+    on_gpu = Request("sequence", {"time": 7}, torch.device("cuda"))
+    assert sequence.chosen_sizes(on_gpu) == [sequence.named((16, 768, 768, 7))]
 
-
-def test_the_targets_of_sequences_are_performances():
-    def limits(kind, size, precision="float32"):
-        found = sequence.cpu_targets(layers.KINDS[kind], sequence.named(size), PRECISIONS[precision])
-        return [(t.phase, t.limit, t.rival, t.threads) for t in found if t.work != sequence.NO_LOSS]
-
-    plain, lstm = sequence.PLAIN, sequence.LSTM
-    assert limits("LLTM", (16, 32, 128, 100)) == [
-        (NO_GRAD, 3.2, plain, 1),
-        (BOTH, 3.3, plain, 1),
-        (NO_GRAD, 1.7, lstm, 1),
-        (BOTH, 1.4, lstm, 1),
+    monkeypatch.setattr(pointwise, "ELEMENTS", (10, 20))
+    monkeypatch.setattr(pointwise, "LARGE", 20)
+    monkeypatch.setattr(pointwise, "LAYOUT_ELEMENTS", 1000)
+    monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: True)
+    found = list(pointwise.problems(Request("pointwise", kinds=["gelu_erf", "adam"])))
+    assert [(p.kind, p.sizes["elements"], p.threads, p.around is pointwise.allocation.kept) for p in found] == [
+        ("gelu_erf", 10, None, False),
+        ("adam", 10, None, False),
+        ("adam", 20, (1,), False),
+        ("adam", 1000, (1,), False),
+        ("gelu_erf", 20, None, True),
+        ("adam", 20, None, True),
     ]
-    assert limits("LLTM", (1, 512, 512, 100)) == [(NO_GRAD, 5.0, plain, 2), (NO_GRAD, 2.2, lstm, 2)]
-    assert limits("LLTM", (16, 512, 512, 100), "autocast") == [(NO_GRAD, 2.5, lstm, 2)]
-    assert limits("GRU", (1, 512, 512, 100)) == [(NO_GRAD, 1.6, "nn.GRU", 2), (BOTH, 1.6, "nn.GRU", 2)]
-    assert limits("LSTM", (16, 512, 512, 100)) == limits("LSTM", (1, 32, 128, 100), "autocast") == []
-    every = sequence.cpu_targets(layers.LSTM, sequence.named((2, 3, 4, 5)), FLOAT32)
-    assert [(t.phase, t.limit, t.threads) for t in every] == [(NO_GRAD, 1.0, None), (BOTH, 1.0, None)]
+    asked = Request("pointwise", {"elements": [30]}, kinds=["adam"])
+    assert [(p.sizes["elements"], p.threads) for p in pointwise.problems(asked)] == [(30, None)]
+    quick = [p.sizes["elements"] for p in pointwise.problems(Request("pointwise", quick=True))]
+    assert quick == [10**3] * 11 + [10**5] * 11 + [1000]
 
 
-def table_of(problem, threads=1, kept=None, **microseconds):
-    names = {"plain": cell.PLAIN, "lstm": "nn.LSTM", "functional": mlp.FUNCTIONAL, "sequential": mlp.SEQUENTIAL}
-    rows = [
-        comparison.Row(
-            names.get(name, OURS),
-            error=0.0,
-            tolerance=1.0,
-            kept=(kept or {}).get(name),
-            samples={phase: [1e-6 * value] * 3 for phase in problem.phases},
-        )
-        for name, value in microseconds.items()
-    ]
-    return tables.Comparison(problem, threads, rows)
-
-
-def test_targets_come_of_rows_at_their_number_of_threads():
-    aims = (
-        Target(NO_GRAD, 2.0, "nn.LSTM", 1, "work"),
-        Target(BOTH, 4.0, "nn.LSTM", None, "work"),
-        Target(BOTH, 1.0, "absent", None, "work"),
-    )
-    problem = dataclasses.replace(sequence.problem(SIZES, FLOAT32), targets=aims, baseline="")
-    one = targets.outcomes(table_of(problem, 1, lstm=90, ours=30))
-    two = targets.outcomes(table_of(problem, 2, lstm=60, ours=30))
-    assert [(o.work, o.measured, o.met) for o in one] == [
-        (f"work, {NO_GRAD}", pytest.approx(3), True),
-        (f"work, {BOTH}", pytest.approx(3), False),
-        (f"work, {BOTH}", None, None),
-    ]
-    assert one[1].missed_by == pytest.approx(0.25) and one[0].missed_by is None
-    assert [o.work for o in two] == [f"work, {BOTH}"] * 2
-    first, second, third = targets.lines([*one, *two])
-    assert (first.aim, first.measured, first.verdict) == ("≥ 2.00×", "3.00×", "reached")
-    assert second.worst is two[0] and second.measured == "2.00×"
-    assert second.verdict == f"MISSED by 50 %; 0 of 2 tables reach it; furthest: {two[0].where}"
-    assert third.verdict == "not measured"
-    text = targets.summary([*one, *two])
-    assert text.startswith("Targets: 1 of 3 reached\n")
-    assert "≥ 4.00×     2.00×  MISSED by 50 %" in text
-
-
-def test_a_largest_value_is_missed_from_above():
-    slow = Outcome("slow-down", "itself", "here", 3.0, 4.5, at_most=True)
-    assert slow.met is False and slow.missed_by == pytest.approx(0.5)
-    (line,) = targets.lines([slow, dataclasses.replace(slow, measured=1.0)])
-    assert (line.aim, line.measured) == ("≤ 3.00×", "4.50×")
-    assert line.verdict == "MISSED by 50 %; 1 of 2 tables reach it; furthest: here"
-
-
-def test_targets_of_another_row_and_of_memory():
-    problem = mlp.problem(dict(zip(mlp.NAMES, mlp.SIZES[0], strict=True)))
-    aims = (
-        Target(NO_GRAD, 1.3, mlp.SEQUENTIAL, 1, "w", mlp.FUNCTIONAL),
-        Target(SAVED, 2.0, mlp.SEQUENTIAL, 1, "w"),
-    )
-    problem = dataclasses.replace(problem, targets=aims)
-    table = table_of(
-        problem, sequential=30, functional=20, ours=60, kept={"sequential": 1000, "functional": 800, "ours": 800}
-    )
-    assert [o.measured for o in targets.outcomes(table)] == [pytest.approx(1.5), pytest.approx(1.25)]
-    lines = tables.plain(table).splitlines()
-    assert [line.split("  ")[1] for line in lines if "target ≥ 1.30×" in line] == [mlp.FUNCTIONAL]
-    assert any(line.startswith("Kept for the backward") and "missed at 1.25×" in line for line in lines)
-
-
-def test_who_loses_is_in_plain_sight():
-    problem = dataclasses.replace(sequence.problem(SIZES, FLOAT32), targets=(), baseline="")
-    text = tables.plain(table_of(problem, plain=90, lstm=20, ours=30))
-    assert f"fourfold loses, {NO_GRAD}: 0.67× of nn.LSTM." in text
-    assert "loses" not in tables.plain(table_of(problem, plain=90, functional=20, ours=10))
-
-
-def test_json_is_a_row_a_line_and_no_longer_than_a_measurement_is_exact():
-    problem = dataclasses.replace(sequence.problem(SIZES, FLOAT32, kind=layers.GRU), targets=(), baseline="")
-    contents = {"benchmark": "x", "results": [records.as_dictionary(table_of(problem, lstm=100 / 3, ours=10))]}
-    text = records.text(contents)
-    assert json.loads(text) == records.rounded(contents)
-    (row,) = [line for line in text.splitlines() if '"name": "nn.LSTM"' in line]
-    assert json.loads(row.strip().rstrip(","))["phases"][NO_GRAD]["median"] == 3.333e-05
-    result = json.loads(text)["results"][0]
-    assert result["kind"] == "GRU" and result["sizes"] == SIZES and result["threads"] == 1
-    assert result["rows"][1]["phases"][BOTH]["ratio"]["median"] == 3.333
-
-
-def test_all_ends_in_a_summary_of_targets(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(run, "SUITES", ("cell", "compiling"))
-    monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
-    file = tmp_path / "cpu.json"
-    assert main(["all", "--quick", "--repeats", "1", "--json", str(file)]) == 0
-    output, contents = capsys.readouterr().out, json.loads(file.read_text())
-    assert contents["complete"] and contents["benchmark"] == "all"
-    assert {"torch", "processor", "load_average", "commit", "noisy"} <= set(contents["environment"])
-    assert [result["suite"] for result in contents["results"]] == ["cell", "compiling"]
-    assert "torch.compile (Inductor)       left out by --skip or --quick" in output
-    compile_time = contents["targets"][-1]
-    assert compile_time["verdict"] == "MISSED by 60 %" and compile_time["measured"] == 2.0
-    assert "compile time, T=4096 over T=16" in output.split("Targets: ")[1]
-
-
-def test_readmes_table_of_targets(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(run, "SUITES", ("compiling",))
-    monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
-    monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
-    text = "before\n<!-- targets of docs/benchmarks/cpu.json -->\nold figures\n<!-- end -->\nafter\n"
-    empty = "before\n<!-- targets of docs/benchmarks/cpu.json -->\n<!-- end -->\nafter\n"
-    assert readme_tables.with_tables(text) == readme_tables.with_tables(empty) == empty
-    (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
-    file = tmp_path / "docs" / "benchmarks" / "cpu.json"
-    assert main(["all", "--quick", "--json", str(file)]) == 0
-    capsys.readouterr()
-    filled = readme_tables.with_tables(text)
-    assert "| compile time, T=4096 over T=16 |  | 2.00× | ≤ 1.25× | **MISSED by 60 %** |" in filled
-    assert "0 of 1 targets reached" in filled and "Too few samples to quote." in filled and "old figures" not in filled
-    assert readme_tables.with_tables(filled) == filled
+def test_a_part_of_the_sweep_is_the_same_as_in_the_whole(tmp_path, capsys):
+    file = tmp_path / "sweep.json"
+    assert main(["sweep", "--quick", "--repeats", "1", "--first", "2", "--points", "2", "--json", str(file)]) == 0
+    assert "Points 2 to 3 of seed 1" in capsys.readouterr().out
+    figures = json.loads(file.read_text())["results"][0]["figures"]
+    points = [point for _, point in zip(range(3), sweep.draw(1, [1]), strict=False)][1:]
+    assert [figure["hidden_size"] for figure in figures] == [point.hidden_size for point in points]

@@ -1,0 +1,294 @@
+"""How every suite measures: rows are checked, then timed in turns in one process; medians, spread and paired ratios."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fourfold
+from benchmarks.problem import Candidate, Contender, Problem, Unavailable, bytes_kept
+from benchmarks.targets import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS
+from fourfold.cli.timing import synchronize
+
+ENOUGH_REPEATS = 30
+SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
+SLOW_SECONDS = 0.25  # a row whose iteration takes longer gets as many samples as fit SLOW_BUDGET
+SLOW_BUDGET, FEWEST_REPEATS = 2.0, 3
+MANY_BYTES = 2**28  # more than caches hold, and long enough to write that the host meanwhile queues a whole call
+COMPILERS = ("inductor", "aot_eager", "fourfold")
+SKIPPED = "left out by --skip or --quick"
+
+Sample = Callable[[int], Mapping[str, float]]  # runs so many iterations; gives each phase's mean seconds
+
+
+@dataclass(frozen=True)
+class Statistics:
+    median: float
+    minimum: float
+    lower_quartile: float
+    upper_quartile: float
+    repeats: int
+
+    @property
+    def spread(self) -> float:
+        """The interquartile range, which a few disturbed samples don't move."""
+        return self.upper_quartile - self.lower_quartile
+
+
+def summarise(samples: Sequence[float]) -> Statistics:
+    """Median, minimum and inclusive quartiles; a single sample is its own quartiles."""
+    if len(samples) == 1:
+        return Statistics(*[*samples] * 4, repeats=1)
+    lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return Statistics(median, min(samples), lower, upper, len(samples))
+
+
+def paired_ratios(baseline: Sequence[float], other: Sequence[float]) -> list[float]:
+    """How many times faster ``other`` was, sample by sample: both of a pair saw the machine in the same state.
+
+    A slow row takes part in the first rounds only, and those are the pairs.
+    """
+    return [a / b for a, b in zip(baseline, other, strict=False)]
+
+
+def median_ratio(baseline: Sequence[float], other: Sequence[float]) -> float | None:
+    return summarise(ratios).median if (ratios := paired_ratios(baseline, other)) else None
+
+
+def beaten(samples: Mapping[str, Sequence[float]], ours: Sequence[float]) -> list[str]:
+    """The rows that were faster than ours, in words."""
+    ratios = {name: median_ratio(theirs, ours) for name, theirs in samples.items()}
+    return [f"{ratio:.2f}× of {name}" for name, ratio in ratios.items() if ratio is not None and round(ratio, 2) < 1]
+
+
+def in_turn(names: Sequence[str], repeat: int) -> list[str]:
+    """The first moves on with each round, so that none always follows the same neighbour's cache contents."""
+    first = repeat % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) -> dict[str, dict[str, list[float]]]:
+    """Samples of all contenders in turns, as seconds an iteration in ``result[contender][phase]``."""
+    plans = {name: plan(sample, repeats, warmup) for name, sample in contenders.items()}
+    result: dict[str, dict[str, list[float]]] = {name: {} for name in contenders}
+    for repeat in range(repeats):
+        for name in in_turn(list(contenders), repeat):
+            iterations, rounds = plans[name]
+            if repeat < rounds:
+                for phase, seconds in contenders[name](iterations).items():
+                    result[name].setdefault(phase, []).append(seconds)
+    return result
+
+
+def plan(sample: Sample, repeats: int, warmup: int) -> tuple[int, int]:
+    """Warms up; gives how many iterations make a sample of SAMPLE_SECONDS, and in how many rounds it is taken."""
+    seconds = wall_seconds(sample, 1)
+    if seconds > SLOW_SECONDS:
+        return 1, min(repeats, max(FEWEST_REPEATS, round(SLOW_BUDGET / seconds)))
+    for _ in range(warmup - 1):
+        sample(5)
+    return max(1, round(5 * SAMPLE_SECONDS / wall_seconds(sample, 5))), repeats
+
+
+def wall_seconds(call: Callable[..., Any], *arguments: Any) -> float:
+    start = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - start
+
+
+class Clock:
+    """Takes marks before and after work, on the device that does it; what lies between them is read at the end. Nothing
+    is flushed on the CPU: rows there are warm."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self.graphs = self.device.type == "cuda"  # whether calls can be captured in CUDA graphs
+        self.scratch = None if self.device.type == "cpu" else scratch(self.device)
+        self.events: list[fourfold.Event] = []  # made once: making one takes longer than recording it
+        self.marks = 0
+
+    def mark(self) -> fourfold.Event:
+        """Good until the next settle()."""
+        if self.marks == len(self.events):
+            self.events.append(fourfold.Event(self.device))
+        event = self.events[self.marks]
+        self.marks += 1
+        event.record()
+        return event
+
+    def seconds(self, pairs: Sequence[tuple[fourfold.Event, fourfold.Event]]) -> float:
+        """The sum over all pairs of marks."""
+        synchronize(self.device)
+        return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
+
+    def flush(self) -> None:
+        """Overwrite the device's cache."""
+        if self.scratch is not None:
+            self.scratch.zero_()
+
+    def settle(self) -> None:
+        """Every row starts alike: nothing in flight, nothing in the device's cache."""
+        self.marks = 0
+        self.flush()
+        synchronize(self.device)
+
+
+def scratch(device: torch.device) -> Tensor:
+    cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    return torch.empty(max(4 * cache, MANY_BYTES), dtype=torch.uint8, device=device)
+
+
+def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, cold: bool = False) -> float:
+    """Calls one after the other between two marks, or, cold, each between its own two after a flush."""
+    clock.settle()
+    pairs = []
+    for _ in range(iterations if cold else 1):
+        if cold:
+            clock.flush()
+        start = clock.mark()
+        for _ in range(1 if cold else iterations):
+            call()
+        pairs.append((start, clock.mark()))
+    return clock.seconds(pairs) / iterations
+
+
+@dataclass
+class Row:
+    """What became of a contender: figures, or the reason why there are none."""
+
+    name: str
+    graphed: bool = False  # replayed from a CUDA graph
+    reason: str = ""
+    wrong: bool = False
+    error: float = math.nan  # the largest relative error against float64
+    tolerance: float = math.nan
+    first_call: float = math.nan  # seconds until it was built and forward and backward had run once
+    kept: int | None = None  # bytes, for the backward
+    samples: Mapping[str, list[float]] = field(default_factory=dict)  # seconds of an iteration, by phase
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, CUDA graph" if self.graphed else self.name
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of fourfold's."""
+        return self.name.split(",")[0] == OURS
+
+
+def compare(
+    problem: Problem,
+    contenders: Sequence[Contender],
+    repeats: int,
+    clock: Clock | None = None,
+    skip: Collection[str] = (),
+) -> list[Row]:
+    """Check every contender, then time those that are right; on a GPU each a second time, from a CUDA graph."""
+    from benchmarks import graphs
+
+    clock = clock or Clock()
+    if any(contender.tool in COMPILERS for contender in contenders):
+        torch.compiler.reset()  # each table is compiled for its own shape, and Inductor's code for a thread count
+    rows, samples = [], {}
+    exact = problem.exact()
+    for contender in contenders:
+        own = contender.problem or problem
+        own_exact = exact if own.definition is problem.definition else own.exact()
+        row, candidate = prepare(own, contender, own_exact, skip)
+        rows.append(row)
+        if candidate is None:
+            continue
+        samples[row.label] = sampler(own, candidate, clock)
+        if clock.graphs:
+            row, captured = graphs.prepare(own, contender, candidate, own_exact)
+            rows.append(row)
+            if captured:
+                samples[row.label] = graphs.sampler(own, captured, clock)
+    measured = interleave(samples, repeats)
+    for row in rows:
+        row.samples = measured.get(row.label, {})
+    return rows
+
+
+def prepare(
+    problem: Problem, contender: Contender, exact: Sequence[Tensor], skip: Collection[str] = ()
+) -> tuple[Row, Candidate | None]:
+    """Build a contender, give it the problem's parameters, run it once with the clock on and check what comes out."""
+    row = Row(contender.name, reason=SKIPPED if contender.tool in skip else contender.left_out)
+    if row.reason:
+        return row, None
+    start = time.perf_counter()
+    try:
+        candidate = problem.prepared(contender.build())
+        with torch.no_grad():
+            for own, given in zip(candidate.parameters, problem.parameters, strict=True):
+                own.copy_(given.view_as(own))
+        results = problem.run_once(candidate)
+    except Unavailable as unavailable:
+        row.reason = str(unavailable)
+        return row, None
+    except RuntimeError as error:  # also Dynamo's, Inductor's and out of memory; the other rows keep their figures
+        words = "can't be compiled" if contender.tool == "inductor" else "failed"
+        row.reason, row.wrong = f"{words}: {first_sentence(error)}", row.own
+        return row, None
+    synchronize(problem.device)
+    row.first_call = time.perf_counter() - start
+    row.kept = bytes_kept(problem, candidate) if problem.keeps else None
+    return row, candidate if is_right(row, problem, results, exact) else None
+
+
+def is_right(row: Row, problem: Problem, results: Sequence[Sequence[Tensor]], exact: Sequence[Tensor]) -> bool:
+    row.error, row.tolerance = problem.error(results, exact), problem.tolerance
+    if not row.error <= row.tolerance:
+        row.reason = f"WRONG: relative error {row.error:.1e}, tolerance {row.tolerance:.1e}; not timed"
+        row.wrong = True
+    return not row.wrong
+
+
+def first_sentence(error: BaseException) -> str:
+    """The line of an error that says what is wrong: compilers print much around it, torch a heading before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Error building extension")] or ["no message"]
+    telling = [line for line in lines if re.search(r"\berror\b|not found|cannot find", line, re.IGNORECASE)]
+    return f"{type(error).__name__}: {(telling or lines)[0]}"
+
+
+def sampler(problem: Problem, candidate: Candidate, clock: Clock) -> Sample:
+    """The tutorial's loop: forward and backward timed apart, gradients cleared in between; first, forward without."""
+    call = partial(candidate.call, *problem.inputs)
+
+    def sample(iterations: int) -> dict[str, float]:
+        with torch.no_grad():
+            untrained = [phase for phase in (COLD, NO_GRAD) if phase in problem.phases]
+            seconds = {phase: seconds_per_call(clock, call, iterations, cold=phase == COLD) for phase in untrained}
+        if problem.trains:
+            seconds |= training_seconds(problem, candidate, clock, iterations)
+        return {phase: seconds[phase] for phase in problem.phases}
+
+    return sample
+
+
+def training_seconds(problem: Problem, candidate: Candidate, clock: Clock, iterations: int) -> dict[str, float]:
+    call, inputs, mark = candidate.call, problem.inputs, clock.mark
+    forward, backward = [], []
+    clock.settle()
+    for _ in range(iterations):
+        for parameter in candidate.parameters:
+            parameter.grad = None
+        start = mark()
+        outputs = call(*inputs)
+        middle = mark()
+        problem.backward(outputs)
+        forward.append((start, middle))
+        backward.append((middle, mark()))
+    seconds = clock.seconds(forward) / iterations, clock.seconds(backward) / iterations
+    return {FORWARD: seconds[0], BACKWARD: seconds[1], BOTH: sum(seconds)}
