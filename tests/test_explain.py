@@ -241,20 +241,10 @@ def test_errors_are_whose_they_are() -> None:
         fourfold.explain(broken, torch.ones(2))
 
 
-def test_options_are_the_backends() -> None:
-    explanation = fourfold.explain(lambda x: x.sin() + 1, torch.ones(8), options={"min_elements": 100})
-    reasons = {one.reason for one in explanation.graphs[0].forward.outside}
-    assert reasons == {"fewer than 100 elements"} and explanation.graphs[0].forward.programs == ()
-
-
-def test_c_plus_plus_is_shown_where_a_program_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fourfold.compiler.building import Built
-
-    monkeypatch.setattr(Built, "cpp", lambda self: "float y = a < b;\n", raising=False)
-    explanation = fourfold.explain(lambda x: x.sin() + 1, torch.ones(8))
-    assert "  program_0 as C++\n    float y = a < b;\n" in str(explanation)
-    assert "program_0 of the forward as C++</h4>" in explanation._repr_html_()
-    assert "float y = a &lt; b;" in explanation._repr_html_()
+def test_options_are_the_backends(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="fourfold.compiler"):
+        fourfold.explain(lambda x: x.sin() + 1, torch.ones(8), options={"trace": True})
+    assert "fourfold program 1" in caplog.text
 
 
 def test_a_notebook_gets_a_fragment_with_a_style_of_its_own() -> None:

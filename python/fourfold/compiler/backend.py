@@ -85,7 +85,7 @@ class Compilation:
                     bw_compiler=torch._dynamo.disable(self.backward),
                     inference_compiler=self.forward,
                     partition_fn=self.partition,
-                    decompositions=decompositions(self.options.reductions),
+                    decompositions=decompositions(),
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1

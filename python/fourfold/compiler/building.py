@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -25,11 +24,6 @@ class Built:
     inputs: list[Node]
     outputs: list[Node]
     members: list[Node]
-    source: Callable[[], str] | None = None  # gives the program as C++, when it has been made
-
-    def cpp(self) -> str | None:
-        """Without the program itself, which the source begins with."""
-        return self.source and re.sub(r"\A(//.*\n)+", "", self.source())
 
 
 def build(group: Group, members: list[Node], outputs: list[Node], ends: list[Node]) -> Built:

@@ -43,8 +43,7 @@ MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor'
 class Fusion:
     """The groups of a graph. Every node is of a unit, a group or itself; no unit waits for itself through others."""
 
-    def __init__(self, reductions: bool = True):
-        self.reductions = reductions
+    def __init__(self) -> None:
         self.fuses = True
         self.failed: dict[Node, str] = {}  # nodes that could not be placed and stay by themselves, with the reason
         self.at: Node | None = None  # the node that is being placed
@@ -55,12 +54,12 @@ class Fusion:
         self.last_in_order: Node | None = None
 
     @classmethod
-    def of(cls, graph: Graph, reductions: bool = True) -> Fusion:
+    def of(cls, graph: Graph) -> Fusion:
         """A failure is reported and costs one node its group: placement starts again with that node by itself, and at
         its operator's second failure with all nodes of that operator."""
         failed: dict[Node, str] = {}
         while True:
-            fusion = cls(reductions)
+            fusion = cls()
             fusion.failed = failed
             try:
                 fusion.place_all(graph)
@@ -94,8 +93,7 @@ class Fusion:
             if self.at in self.failed:
                 continue
             place_concatenation(self, self.at)
-            if self.reductions:
-                place_total(self, self.at)
+            place_total(self, self.at)
 
     # Units.
 
@@ -151,7 +149,7 @@ class Fusion:
             return self.place_view(node)
         if node.target in POINTWISE and can_be_computed(node):
             return self.place_pointwise(node)
-        return node.target in ROWS and self.reductions and can_be_computed(node) and self.place_rows(node)
+        return node.target in ROWS and can_be_computed(node) and self.place_rows(node)
 
     def place_result(self, node: Node) -> bool:
         source, index = node.args

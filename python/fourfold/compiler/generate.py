@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import keyword
 import logging
@@ -23,7 +22,7 @@ from fourfold.compiler.nodes import keeps_its_place
 from fourfold.compiler.options import Options
 from fourfold.compiler.selection import choose_earlier
 from fourfold.compiler.straight import Straight, layouts, straight
-from fourfold.compiler.views import VIEWS, hint, same, shape_of
+from fourfold.compiler.views import VIEWS, same, shape_of
 
 LONGEST_NAME = 60
 COPIES = (torch.ops.aten.clone.default,)
@@ -97,14 +96,10 @@ class Generator:
         self.names: dict[int, str] = {}
 
     def compile(self) -> Compiled:
-        self.fusion = Fusion.of(self.module.graph, self.options.reductions)
+        self.fusion = Fusion.of(self.module.graph)
         self.compiled.left.update(self.fusion.failed)
         for unit, group in self.fusion.groups.items():
             self.build(unit, group)
-        if self.options.cpu == "cxx":
-            from fourfold.compiler.cxx import compile_programs
-
-            compile_programs({name: self.globals[name] for name in self.names.values()})
         steps = self.in_order(self.needed())
         self.compiled.outputs = len(self.nodes[-1].args[0])
         inputs = [node for node in self.nodes if node.op == "placeholder"]
@@ -125,12 +120,7 @@ class Generator:
         members = sorted(group.members, key=self.place.__getitem__)
         outputs = [n for n in members if n not in group.results and uses_outside(group, n, members)]
         ends = [n for n in (*group.joins, *group.totals) if n.users]
-        elements = 1
-        for size in group.sizes:
-            elements *= hint(size)
-        if elements < self.options.min_elements:
-            self.leave(members + ends, f"fewer than {self.options.min_elements} elements")
-        elif all(node.target in COPIES for node in members):
+        if all(node.target in COPIES for node in members):
             self.leave(members + ends, "nothing but a copy")
         elif outputs or ends:
             self.make(unit, group, members, outputs, ends)
@@ -149,7 +139,6 @@ class Generator:
         if self.options.trace:
             log.info("%s", built.program.text())
         name = f"program_{len(self.compiled.programs)}"
-        built.source = functools.partial(program.source, name)
         self.compiled.programs.append(built)
         self.built[unit] = built
         self.names[id(built)] = name

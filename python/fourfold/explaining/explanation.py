@@ -16,7 +16,6 @@ class Program:
     name: str
     operators: tuple[str, ...]
     text: str  # as the library reads it
-    cpp: str | None  # the same as C++, where it is emitted
     bytes: int | None
     alike: str = field(repr=False)  # the text, with names that don't depend on the tensors'
 

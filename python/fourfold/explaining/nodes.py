@@ -210,7 +210,7 @@ def why_outside(half: Half, node: Node) -> str:
             return "a tensor that programs don't take, for its dtype, layout, device or origin"
         if node.target in POINTWISE:
             return "no program was made of its group"
-        return "a reduction that isn't over the last dimensions, or reductions are left out"
+        return "a reduction that isn't over the last dimensions"
     return "no operation of programs"
 
 

@@ -124,10 +124,6 @@ def program_text(program: Program, others: Sequence[str], name: str, small: bool
     does += f". {plural(len(others), 'other program')} {'is' if len(others) == 1 else 'are'} the same" if others else ""
     parts.append(f"<p>{escape(does)}.</p>")
     parts.append(listing(program.text, f"{program.name} of the {name}", small))
-    if program.cpp is not None:
-        title = f"{program.name} of the {name} as C++"
-        parts += [f"<h4>{escape(title)}</h4>"] if small else []
-        parts.append(listing(program.cpp, title, small))
     return parts
 
 

@@ -149,19 +149,13 @@ def described(programs: Sequence[Program], outside: Sequence[Outside]) -> str:
 def program_of(built: Built, number: int) -> Program:
     operators = tuple(map(operator_name, operators_of(built)))
     text = built.program.text()
-    return Program(f"program_{number}", operators, text, cpp_of(built), bytes_of_program(built), renamed(text))
+    return Program(f"program_{number}", operators, text, bytes_of_program(built), renamed(text))
 
 
 def renamed(text: str) -> str:
     """With names in the order in which they come up: the tensors' differ from one layer of a model to the next."""
     names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", text, re.MULTILINE))}
     return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
-
-
-def cpp_of(built: Built) -> str | None:
-    """The program as C++, where whoever built it can say it so: an attribute ``cpp``, the text or what gives it."""
-    text = getattr(built, "cpp", None)
-    return text() if callable(text) else text
 
 
 def outside_of(half: record.Half, reading: Reading) -> tuple[Outside, ...]:

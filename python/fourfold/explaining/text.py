@@ -146,9 +146,6 @@ def graph_lines(explanation: Explanation, k: int, graph: Graph) -> list[str]:
                 [f"{len(others) + 1:,} programs are the same: {', '.join([one.name, *others])}"] if others else []
             )
             lines += code(one.text, 4)
-            if one.cpp is not None:
-                lines += flow([f"{one.name} as C++"])
-                lines += code(one.cpp, 4)
         if half.outside:
             lines += [f"  outside programs in the {half.name}", *outside(half)]
         lines.append("")

@@ -32,9 +32,9 @@ TORCHS = (
 )
 
 
-def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
-    """By operator; torch's table is looked at when this is first called. reductions: whether programs have any."""
-    found = always(reductions)
+def decompositions() -> dict[object, Callable[..., object]]:
+    """By operator; torch's table is read when this is first called."""
+    found = always()
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
@@ -42,11 +42,11 @@ def decompositions(reductions: bool) -> dict[object, Callable[..., object]]:
 
 
 @cache
-def always(reductions: bool) -> dict[object, Callable[..., object]]:
+def always() -> dict[object, Callable[..., object]]:
     from torch._decomp import get_decompositions
 
-    own = {aten._log_softmax.default: log_softmax} if reductions else {}
-    return own | {
+    return {
+        aten._log_softmax.default: log_softmax,
         **get_decompositions(TORCHS),
         aten.cat.default: cat,
         aten.copysign.Tensor: functools.partial(laid_as_eager, aten.copysign.Tensor),
