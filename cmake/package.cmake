@@ -34,15 +34,4 @@ endif()
 if(FOURFOLD_PYTHON)
   # Into the Python package's folder, which a plain `cmake --install` knows nothing of.
   fourfold_install(python . include share/cmake/fourfold EXCLUDE_FROM_ALL)
-  # What programs in C++ are compiled with (cpp/cpu/program/emit.h): emitted.h, and what it includes.
-  set(emitted cpu/level.h formulas/erf.h formulas/pointwise.h ops/kind.h program/operations.h)
-  foreach(name IN ITEMS emitted erf erfc exponential hyperbolic inverse lanes logarithm math mixed operations power primitives
-      reductions transpose trigonometry vec)
-    list(APPEND emitted cpu/kernels/${name}.h)
-  endforeach()
-  foreach(header IN LISTS emitted)
-    cmake_path(GET header PARENT_PATH folder)
-    install(FILES "${PROJECT_SOURCE_DIR}/cpp/${header}" DESTINATION "include/fourfold/programs/${folder}"
-      COMPONENT python EXCLUDE_FROM_ALL)
-  endforeach()
 endif()

@@ -15,15 +15,13 @@ const char* fourfold_cpu_capability() { return fourfold::cpu::level_choice().nam
 const char* fourfold_cpu_capability_error() { return fourfold::cpu::level_choice().error.c_str(); }
 
 int64_t fourfold_prepacked_bytes(const char* op, const char* dtype, int64_t input_size, int64_t hidden_size) {
-  using fourfold::ScalarType;
   constexpr std::pair<std::string_view, const fourfold::RecurrentKernels*> tables[] = {
       {"gru", &fourfold::gru_on_cpu}, {"lltm", &fourfold::lltm_on_cpu}, {"lstm", &fourfold::lstm_on_cpu}};
-  constexpr std::pair<std::string_view, ScalarType> dtypes[] = {
-      {"float16", ScalarType::Half}, {"bfloat16", ScalarType::BFloat16}, {"float32", ScalarType::Float},
-      {"float64", ScalarType::Double}};
   for (const auto& [name, kernels] : tables) {
-    for (const auto& [spelled, type] : dtypes) {
-      if (name == op && spelled == dtype) return fourfold::prepacked_size(*kernels, type, input_size, hidden_size);
+    for (const auto& one : fourfold::dtypes) {
+      const bool is_right = name == op && std::string_view(one.name) == dtype && one.computed >= fourfold::Kind::float32;
+      const auto type = static_cast<fourfold::ScalarType>(one.number);
+      if (is_right) return fourfold::prepacked_size(*kernels, type, input_size, hidden_size);
     }
   }
   return -1;

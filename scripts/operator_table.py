@@ -106,7 +106,7 @@ Elementwise, over broadcast shapes: {names(POINTWISE)}.
 Reductions over the last dimensions, and what is made of them; over other dimensions they are torch's:
 {names(ROWS)}.
 
-Written as others while a graph is traced: {names(decompositions(True))}.
+Written as others while a graph is traced: {names(decompositions())}.
 
 Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed:
 {names(CONSTANT)}.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy
 import torch
 
-from fourfold.compiler.calling import Program, ProgramByAddress
+from fourfold.compiler.calling import Program, ProgramByDispatcher
 
-ROADS = [Program] if Program is ProgramByAddress else [Program, ProgramByAddress]
+ROADS = [Program] if Program is ProgramByDispatcher else [Program, ProgramByDispatcher]
 HEAD = "fourfold program 1\n"
 
 FLOATING = (torch.float32, torch.float64)

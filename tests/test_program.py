@@ -8,8 +8,9 @@ import random
 import pytest
 import torch
 
-from fourfold import _native
-from fourfold.compiler.calling import Program, ProgramByAddress
+from fourfold import _C, _native
+from fourfold.compiler.calling import Program, ProgramByDispatcher
+from program_cases import assert_same_bits, programs
 from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise, kind_of, type_of, values
 
 # In float32, units in the last place of the exact result; the operations that are not here are exact.
@@ -206,12 +207,11 @@ def test_an_integer_that_no_64_bits_hold() -> None:
             program(torch.zeros(2, dtype=torch.int64), 2**63)
 
 
-@pytest.mark.skipif(Program is ProgramByAddress, reason="this build has no calls compiled for this torch")
+@pytest.mark.skipif(Program is ProgramByDispatcher, reason="this build has no calls compiled for this torch")
 def test_what_was_never_made_or_is_made_again() -> None:
     unmade = Program.__new__(Program)
-    for use in (lambda: unmade.source("a"), lambda: unmade.use(0), lambda: unmade(torch.ones(1))):
-        with pytest.raises(TypeError):
-            use()
+    with pytest.raises(TypeError):
+        unmade(torch.ones(1))
     text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\noutput x float32 [a]\n"
     made = Program(text)
     for again in (text, "no program"):
@@ -342,7 +342,7 @@ def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
         f"{HEAD}axes a=x.0 | b=x.1\nx: {type} = input {kind} [a b]\nw: {type} = input {kind} [b]\n"
         f"c: {type} = input {kind} [a 1]\nk: {type} = constant 0.5\nm: {type} = amax x\nd: {type} = sub x m\n"
         f"p: {type} = mul d w\n"
-        + "".join(f"total {name} {kind} [b]\n" for name in "xwckp")
+        + "".join(f"column_sum {name} {kind} [b]\n" for name in "xwckp")
         + f"output p {kind} [a b]\n"
     )
     torch.manual_seed(0)
@@ -366,7 +366,7 @@ def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
 def test_sums_over_the_rows_of_several_columns_axes() -> None:
     program = (
         f"{HEAD}axes a=x.0 b=x.1 | c=x.2 d=x.3\nx: float32 = input float32 [a b c d]\n"
-        "total x float32 [d c]\ntotal x bfloat16 [c 1 d] order [2 1 0]\ntotal x float32 [c*d]\n"
+        "column_sum x float32 [d c]\ncolumn_sum x bfloat16 [c 1 d] order [2 1 0]\ncolumn_sum x float32 [c*d]\n"
     )
     x = torch.randn(5, 6, 7, 300)
     exact = x.double().sum((0, 1)).float()
@@ -410,6 +410,42 @@ def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:
     s, c = ROADS[0](program)(x)
     assert_right("sin", s, [x], torch.sin)
     assert_right("cos", c, [x], torch.cos)
+
+
+CASES = {name: (text, draw) for name, text, draw in programs()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_from_any_number_of_threads_however_it_is_called(name: str) -> None:
+    text, draw = CASES[name]
+    made = [road(text) for road in ROADS]
+    for size in (0, 1, 17, 1025, 60_000) if name in ("norm", "column_sums", "sine_and_cosine") else (0, 1, 17, 1025):
+        given = draw(size)
+        torch.set_num_threads(1)
+        expected = made[0](*given)
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            for program in made:
+                assert_same_bits(program(*given), expected)
+
+
+def test_dtypes_are_torchs() -> None:
+    known = _C.dtypes()
+    assert {getattr(torch, name) for name, *_ in known} == set(KINDS)
+    for name, kind, computed, number, size in known:
+        dtype = getattr(torch, name)
+        assert (kind, computed, size) == (kind_of(dtype), type_of(dtype), dtype.itemsize)
+        assert torch.ops.aten.empty.memory_format([0], dtype=number).dtype == dtype
+
+
+def test_operations_are_those_that_are_tested() -> None:
+    known = {name: (operands, rule, cost) for name, operands, rule, cost in _C.operations()}
+    pointwise = {name: one for name, one in known.items() if one[1] not in ("conversion", "narrow", "rounding")}
+    assert set(pointwise) == {*UNARY, *BINARY, *REDUCTIONS, "where"}
+    for table, operands in ((UNARY, 1), (BINARY, 2), (REDUCTIONS, 1)):
+        assert all(known[name][0] == operands for name in table)
+    assert {name for name, (_, rule, _) in known.items() if rule == "comparison"} == set(COMPARISONS)
+    assert all(cost > 0 for _, _, cost in known.values())
 
 
 X = "x: float32 = input float32 [a]\n"
@@ -482,17 +518,20 @@ REFUSED = [
         f"{HEAD}axes a=x.0\n{X}output [x y] float32 [a] join 0\n",
         "line 4: expected a value that stands above, but got 'y'",
     ),
-    (f"{HEAD}axes a=x.0\n{X}total x float32 [a]\n", "line 4: expected a total in a program that has rows only"),
     (
-        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ntotal x float32 [a]\n",
+        f"{HEAD}axes a=x.0\n{X}column_sum x float32 [a]\n",
+        "line 4: expected a column sum in a program that has rows only",
+    ),
+    (
+        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ncolumn_sum x float32 [a]\n",
         "line 4: expected all the axes of the columns, but got 'x'",
     ),
     (
-        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ntotal x float64 [b]\n",
+        f"{HEAD}axes a=x.0 | b=3\nx: float32 = input float32 [a b]\ncolumn_sum x float64 [b]\n",
         "line 4: expected a floating dtype of the value's type, but got 'float64'",
     ),
     (
-        f"{HEAD}axes a=x.0 | b=3\nx: int32 = input int32 [a b]\ntotal x int32 [b]\n",
+        f"{HEAD}axes a=x.0 | b=3\nx: int32 = input int32 [a b]\ncolumn_sum x int32 [b]\n",
         "line 4: expected a floating dtype of the value's type, but got 'int32'",
     ),
     (f"{HEAD}axes {' '.join(f'a{k}=2' for k in range(25))}\n", "line 2: expected at most 24 axes, but got 'a24'"),
@@ -526,6 +565,43 @@ def test_tensors_that_are_not_the_programs_are_refused(road: type) -> None:
     torch.testing.assert_close(program(x, x), x + x)
 
 
+ADD = f"{HEAD}axes a=x.0\n{X}k: float32 = number\nn: int32 = number\nm: float32 = to_float32 n\n" + (
+    "y: float32 = add x k\nz: float32 = add y m\noutput z float32 [a]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "tensors", "floats", "integers", "sentence"),
+    [
+        (ADD, [], [1.0], [2], "expected more tensors than the 0"),
+        (ADD, [torch.ones(2)], [], [2], "expected more floats than the 0"),
+        (ADD, [torch.ones(2)], [1.0], [], "expected more integers than the 0"),
+        (ADD, [torch.ones(2)] * 2, [1.0], [2], "expected 1 tensors, 1 floats and 1 integers, but got 2, 1 and 1"),
+        (ADD, [torch.ones(2)], [1.0], [2**31], "expected an integer of 32 bits, but got 2147483648"),
+        (ADD, [torch.ones(2, dtype=torch.complex64)], [1.0], [2], "expected a dtype that programs support"),
+        (ADD, [torch.ones(2).to_sparse()], [1.0], [2], "expected strided tensors"),
+        (ADD, [torch.empty(2, device="meta")], [1.0], [2], "no backend runs programs on torch's device type"),
+        ("no program", [torch.ones(2)], [], [], "line 1: expected 'fourfold program 1'"),
+    ],
+)
+def test_the_operator_rejects_wrong_arguments(
+    text: str, tensors: list[torch.Tensor], floats: list[float], integers: list[int], sentence: str
+) -> None:
+    with pytest.raises(RuntimeError, match=f"^program: .*{sentence}"):
+        torch.ops.fourfold._run_program(text, tensors, floats, integers)
+    (out,) = torch.ops.fourfold._run_program(ADD, [torch.ones(2)], [0.5], [-(2**31)])
+    assert torch.equal(out, torch.full((2,), 1.5 - 2.0**31))
+
+
+def test_numbers_keep_their_bits_however_a_program_is_called() -> None:
+    text = f"{HEAD}axes a=1\nd: float64 = number\nn: int64 = number\nb: boolean = number\n" + (
+        "output d float64 [a]\noutput n int64 [a]\noutput b boolean [a]\n"
+    )
+    for road in ROADS:
+        d, n, b = road(text)(0.1, 2**63 - 1, True)
+        assert (d.item(), n.item(), b.item()) == (0.1, 2**63 - 1, True)
+
+
 def test_a_negative_view_is_read_as_it_is() -> None:
     """The imaginary part of a conjugated tensor is torch's own memory, to be negated as it is read."""
     x = torch.randn(5, dtype=torch.complex64).conj().imag
@@ -541,7 +617,7 @@ WHOLE = [
     f"{HEAD}axes a=x.0 b=4 | c=2\nx: int32 = input int8 [a 1 c]\ny: int32 = to_int8 x\n"
     "output y int8 [c b a] order [2 0 1]\n",
     f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = neg x\n"
-    "output [x y] float32 [a b] join 1 order [1 0]\ntotal y float32 [b]\ntotal x float16 [1 b] order [1 0]\n",
+    "output [x y] float32 [a b] join 1 order [1 0]\ncolumn_sum y float32 [b]\ncolumn_sum x float16 [1 b] order [1 0]\n",
 ]
 
 

@@ -17,11 +17,12 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "operators.md"
 
 
 def registered() -> dict[str, str]:
-    """Every operator of this library, gradients' too, as torch knows it."""
+    """Every public operator of this library, gradients' too, as torch knows it. Names with an underscore are internal:
+    ``_run_program`` is how compiled graphs call a program under a torch without a module of its own."""
     names = {
         n.removeprefix("fourfold::").split(".")[0]
         for n in torch._C._dispatch_get_all_op_names()
-        if n.startswith("fourfold::")
+        if n.startswith("fourfold::") and not n.startswith("fourfold::_")
     }
     return {name: str(getattr(torch.ops.fourfold, name).default._schema) for name in sorted(names)}
 

@@ -1,6 +1,5 @@
 #include "graph.h"
 
-
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
@@ -13,7 +12,7 @@ namespace fourfold::bindings {
 
 Held::Held(PyObject* object) : object_(object) { Py_INCREF(object_); }
 
-// Once Python is over, nothing is left to drop.
+// After the interpreter has shut down there is nothing to release.
 Held::~Held() {
   if (!Py_IsInitialized()) return;
   const pybind11::gil_scoped_acquire held;
@@ -22,10 +21,10 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs, layouts): steps are None where the function has to run, or a list of ("program", (Program,
-// what does its work eagerly), places of its inputs), ("operator", (name, overload), arguments) and ("item", a list's place,
-// which), each with the places of the values that are read for the last time. layouts: of inputs that have to lie in memory in
-// a certain order, the place and the dimensions. Called as the function is.
+// Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
+// (Program, its fallback), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
+// each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
+// that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -60,7 +59,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
   values.reserve(static_cast<size_t>(count));
   for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* const input = PyList_GET_ITEM(given, k);
-    if (!graph.is_straight || !is_value(input)) return PyObject_CallOneArg(graph.function.get(), given);
+    if (!graph.has_plan || !is_value(input)) return PyObject_CallOneArg(graph.function.get(), given);
     values.push_back(value_of(input));
   }
   if (PyList_SetSlice(given, 0, count, nullptr) != 0) return nullptr;
@@ -78,10 +77,10 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr, *layouts = nullptr;
   if (!PyArg_ParseTuple(given, "OOOO", &function, &steps, &outputs, &layouts)) return -1;
   std::shared_ptr<CompiledGraph> graph(new CompiledGraph{Held(function), steps != Py_None, {}, {}, {}});
-  for (auto& [place, order] : pybind11::handle(layouts).cast<std::vector<std::pair<size_t, std::vector<int64_t>>>>()) {
-    graph->layouts.push_back({place, std::move(order)});
+  for (auto& [index, order] : pybind11::handle(layouts).cast<std::vector<std::pair<size_t, std::vector<int64_t>>>>()) {
+    graph->layouts.push_back({index, std::move(order)});
   }
-  if (graph->is_straight) {
+  if (graph->has_plan) {
     for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
   }
@@ -102,7 +101,7 @@ void dealloc(PyObject* made) {
 
 PyObject* make_graph_type() {
   PyObject* type = make_vectorcall_type<Graph>(
-      "fourfold.Graph", "A compiled graph: a function, and its steps where these need no Python.", init, dealloc);
+      "fourfold.Graph", "A compiled graph: a function, and its plan where it needs no Python.", init, dealloc);
   graph_type = reinterpret_cast<PyTypeObject*>(type);
   // What AOTAutograd asks for before it hands over its arguments in a list, which the callee empties.
   if (type != nullptr && PyObject_SetAttrString(type, "_boxed_call", Py_True) != 0) return nullptr;
@@ -120,7 +119,7 @@ void ProgramStep::run(Values& values) const {
   std::vector<const c10::IValue*> read;
   std::vector<at::Tensor> written;
   read.reserve(inputs.size());
-  for (const size_t place : inputs) read.push_back(&values[place]);
+  for (const size_t index : inputs) read.push_back(&values[index]);
   try {
     run_program(program, read, written);
   } catch (const c10::Error& error) {
@@ -163,12 +162,12 @@ at::Tensor InputLayout::of(const at::Tensor& tensor) const {
 
 Values CompiledGraph::run(Values inputs, bool records) const {
   for (const InputLayout& layout : layouts) {
-    if (inputs[layout.place].isTensor()) inputs[layout.place] = layout.of(inputs[layout.place].toTensor());
+    if (inputs[layout.index].isTensor()) inputs[layout.index] = layout.of(inputs[layout.index].toTensor());
   }
-  return is_straight ? run_steps(std::move(inputs), records) : run_function(std::move(inputs));
+  return has_plan ? run_plan(std::move(inputs), records) : run_function(std::move(inputs));
 }
 
-Values CompiledGraph::run_steps(Values values, bool records) const {
+Values CompiledGraph::run_plan(Values values, bool records) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   for (const GraphStep& step : steps) {
     if (const auto* operation = std::get_if<OperatorStep>(&step.call); operation != nullptr && !records) {
@@ -177,11 +176,11 @@ Values CompiledGraph::run_steps(Values values, bool records) const {
     } else {
       std::visit([&values](const auto& call) { call.run(values); }, step.call);
     }
-    for (const size_t place : step.last) values[place] = {};
+    for (const size_t index : step.last) values[index] = {};
   }
   Values results;
   results.reserve(outputs.size());
-  for (const int64_t place : outputs) results.push_back(place < 0 ? c10::IValue() : values[static_cast<size_t>(place)]);
+  for (const int64_t index : outputs) results.push_back(index < 0 ? c10::IValue() : values[static_cast<size_t>(index)]);
   return results;
 }
 

@@ -1,5 +1,5 @@
-// A compiled graph, forward or backward: a Python function or, where all that it does are programs and torch's operators,
-// these in their order.
+// A compiled graph, forward or backward: a plan, the programs and torch operators to call in order, or a Python function where
+// the graph needs Python.
 #pragma once
 
 #include <Python.h>
@@ -29,11 +29,11 @@ class Held {
   PyObject* object_;
 };
 
-// Steps read values by their places: first the graph's inputs, then what the steps give, in their order.
+// Steps read values by index: the graph's inputs come first, then the results of the steps, in order.
 struct ProgramStep {
   std::shared_ptr<Held> held;  // whose program it is
   NamedProgram program;
-  std::shared_ptr<Held> eagerly;  // called with the error and the inputs where the program refuses them
+  std::shared_ptr<Held> eagerly;  // called with the error and the inputs if the program rejects them
   std::vector<size_t> inputs;
 
   void run(Values& values) const;
@@ -42,7 +42,7 @@ struct ProgramStep {
   void run_eagerly(const c10::Error& error, Values& values) const;
 };
 
-// One of the tensors that an operator gives in a list.
+// One tensor of the list that an operator returned.
 struct ItemStep {
   size_t list;
   size_t item;
@@ -52,12 +52,12 @@ struct ItemStep {
 
 struct GraphStep {
   std::variant<ProgramStep, OperatorStep, ItemStep> call;
-  std::vector<size_t> last;  // the values that nobody reads later
+  std::vector<size_t> last;  // the values whose last use this is
 };
 
-// How an input has to lie in memory: its dimensions, from the outermost in.
+// The memory layout that an input must have: its dimensions, from the outermost in.
 struct InputLayout {
-  size_t place;
+  size_t index;
   std::vector<int64_t> order;
 
   at::Tensor of(const at::Tensor& tensor) const;
@@ -65,18 +65,18 @@ struct InputLayout {
 
 struct CompiledGraph {
   Held function;  // takes a list of the inputs, gives a sequence of the outputs
-  bool is_straight;
+  bool has_plan;
   std::vector<GraphStep> steps;
-  std::vector<int64_t> outputs;  // places, or -1 for None
+  std::vector<int64_t> outputs;  // indices of values, or -1 for None
   std::vector<InputLayout> layouts;
 
-  // Of tensors, numbers, and nothing where an output is None. With or without the GIL. Throws what Python raises, and for
-  // steps what torch's operators throw. Where they have views and changes in place to record, torch's operators are called
-  // as Python does without gradients.
+  // Values are tensors, numbers, or nothing for an output of None. With or without the GIL. Throws what Python raises, and what
+  // torch's operators throw. With `records`, torch's operators are called as Python calls them under no_grad, so that views and
+  // in-place changes are recorded.
   Values run(Values inputs, bool records = false) const;
 
  private:
-  Values run_steps(Values values, bool records) const;
+  Values run_plan(Values values, bool records) const;
   Values run_function(Values inputs) const;
 };
 

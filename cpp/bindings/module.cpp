@@ -1,17 +1,20 @@
 // _C: what Python asks the library besides its operators. No torch type crosses this boundary.
 #include <dlfcn.h>
 #include <fourfold/library.h>
+#include <fourfold/program.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <map>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "program_by_address.h"
+#include "program/operations.h"
 
 namespace {
 
@@ -55,6 +58,33 @@ std::map<std::string, std::pair<bool, std::string>> backends() {
   return result;
 }
 
+std::vector<std::tuple<std::string, std::string, std::string, int32_t, int64_t>> dtypes() {
+  std::vector<std::tuple<std::string, std::string, std::string, int32_t, int64_t>> result;
+  for (const auto& one : fourfold::dtypes) {
+    result.emplace_back(one.torch, one.name, fourfold::describe(one.computed).name, one.number, one.bytes);
+  }
+  return result;
+}
+
+std::vector<std::tuple<std::string, int, std::string, int>> operations() {
+  std::vector<std::tuple<std::string, int, std::string, int>> result;
+  for (const auto& one : fourfold::program::descriptions) {
+    result.emplace_back(one.name, one.operands, fourfold::program::rule_names[static_cast<int>(one.rule)], one.cost);
+  }
+  return result;
+}
+
+std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type) {
+  const std::unique_ptr<fourfold_program, decltype(&fourfold_program_delete)> program(
+      fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type), fourfold_program_delete);
+  if (program == nullptr) throw std::invalid_argument(fourfold_program_error());
+  std::vector<int32_t> numbers;
+  for (int32_t k = 0; k < fourfold_program_inputs(program.get()); ++k) {
+    numbers.push_back(fourfold_program_number(program.get(), k));
+  }
+  return numbers;
+}
+
 std::string cpu_capability() {
   if (const char* name = fourfold_cpu_capability()) return name;
   throw std::runtime_error(fourfold_cpu_capability_error());
@@ -67,8 +97,8 @@ int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t
 }
 
 std::string file_of(const void* symbol) {
-  Dl_info place{};
-  return dladdr(symbol, &place) != 0 && place.dli_fname != nullptr ? place.dli_fname : "a file without a name";
+  Dl_info file{};
+  return dladdr(symbol, &file) != 0 && file.dli_fname != nullptr ? file.dli_fname : "a file without a name";
 }
 
 // The loader takes a libfourfold that the process has loaded already for the one beside this module.
@@ -92,5 +122,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("backends", &backends, "Each backend's name with (built, reason).");
   m.def("prepacked_bytes", &prepacked_bytes, "How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size.");
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
-  add_program_by_address(m);
+  m.def("dtypes", &dtypes, "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
+  m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
+  m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
 }

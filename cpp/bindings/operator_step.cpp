@@ -33,7 +33,7 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
 }  // namespace
 
 c10::IValue OperatorArgument::value(const Values& values) const {
-  if (place >= 0) return values[static_cast<size_t>(place)];
+  if (index >= 0) return values[static_cast<size_t>(index)];
   if (element == nullptr) return constant;
   c10::impl::GenericList list(element);
   list.reserve(parts.size());

@@ -14,7 +14,7 @@ using Values = std::vector<c10::IValue>;
 
 // A constant, one of the graph's values, or a list of such.
 struct OperatorArgument {
-  int64_t place = -1;
+  int64_t index = -1;  // of the value
   c10::IValue constant;
   c10::TypePtr element;  // of a list that is made of values
   std::vector<OperatorArgument> parts;
@@ -26,11 +26,11 @@ struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all that the operator has
 
-  // Appends what the operator gives. Throws c10::Error where it refuses.
+  // Appends the results. Throws c10::Error where the operator rejects its arguments.
   void run(Values& values) const;
 };
 
-// arguments: of each of the operator's, ("value", place), ("list", its parts), ("constant", value) or ("default", None).
+// arguments: of each of the operator's, ("value", index), ("list", its parts), ("constant", value) or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments);
 
 }  // namespace fourfold::bindings

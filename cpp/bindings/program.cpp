@@ -1,6 +1,5 @@
-#define PY_SSIZE_T_CLEAN  // lengths as Py_ssize_t, which Python's header wants to be told
+#define PY_SSIZE_T_CLEAN  // lengths are Py_ssize_t
 #include "program.h"
-
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
@@ -29,13 +28,13 @@ struct Program {
 
 PyTypeObject* program_type = nullptr;
 
-// Whether it stands for a batch of tensors, or for a tensor and its tangent.
+// Whether it is a batch of vmap, or a dual tensor.
 bool is_wrapped(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet batches({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched});
   return tensor.key_set().has_any(batches) || has_tangent(tensor);
 }
 
-// The inputs of one call, held until it is over.
+// The inputs of one call, alive until it returns.
 class Inputs {
  public:
   explicit Inputs(size_t count) {
@@ -130,7 +129,7 @@ int init(PyObject* made, PyObject* given, PyObject*) {
     PyErr_SetString(PyExc_TypeError, "program: expected to be made once");
     return -1;
   }
-  self.program = fourfold_program_new(text, length);
+  self.program = fourfold_program_new(text, length, static_cast<int32_t>(at::kCPU));
   if (self.program == nullptr) {
     PyErr_SetString(PyExc_ValueError, fourfold_program_error());
     return -1;
@@ -138,13 +137,6 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   self.vectorcall = call;
   self.name = new std::string(name);
   return 0;
-}
-
-// Null, with an error set, for one that was never made.
-fourfold_program* made_program(PyObject* self) {
-  fourfold_program* const program = reinterpret_cast<Program*>(self)->program;
-  if (program == nullptr) PyErr_SetString(PyExc_TypeError, "program: expected one that was made of a text");
-  return program;
 }
 
 void dealloc(PyObject* made) {
@@ -155,35 +147,11 @@ void dealloc(PyObject* made) {
   Py_DECREF(type);
 }
 
-PyObject* source(PyObject* self, PyObject* name) {
-  const char* const given = PyUnicode_AsUTF8(name);
-  fourfold_program* const program = made_program(self);
-  if (given == nullptr || program == nullptr) return nullptr;
-  const char* text = fourfold_program_source(program, given);
-  if (text != nullptr) return PyUnicode_FromString(text);
-  PyErr_SetString(PyExc_ValueError, fourfold_program_error());
-  return nullptr;
-}
-
-PyObject* use(PyObject* self, PyObject* address) {
-  const void* stages = PyLong_AsVoidPtr(address);
-  if (stages == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-  fourfold_program* const program = made_program(self);
-  if (program == nullptr) return nullptr;
-  fourfold_program_use(program, stages);
-  Py_RETURN_NONE;
-}
-
-PyMethodDef methods[] = {
-    {"source", source, METH_O, "source(name): the program as C++, whose stages' functions are an array of that name."},
-    {"use", use, METH_O, "use(address): from now on computes by these functions, given by the array's address."},
-    {nullptr, nullptr, 0, nullptr}};
-
 }  // namespace
 
 PyObject* make_program_type() {
   PyObject* type = make_vectorcall_type<Program>(
-      "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init, dealloc, methods);
+      "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init, dealloc);
   program_type = reinterpret_cast<PyTypeObject*>(type);
   return type;
 }

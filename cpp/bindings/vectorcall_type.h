@@ -13,7 +13,7 @@ namespace fourfold::bindings {
 // sets. dealloc: null where nothing is ever freed.
 template <typename Object>
 PyObject* make_vectorcall_type(
-    const char* name, const char* doc, initproc init, destructor dealloc, PyMethodDef* methods = nullptr) {
+    const char* name, const char* doc, initproc init, destructor dealloc) {
   static PyMemberDef members[] = {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(Object, vectorcall), READONLY, nullptr}, {nullptr, 0, 0, 0, nullptr}};
   std::vector<PyType_Slot> slots{
@@ -23,7 +23,6 @@ PyObject* make_vectorcall_type(
       {Py_tp_members, members},
       {Py_tp_doc, const_cast<char*>(doc)}};
   if (dealloc != nullptr) slots.push_back({Py_tp_dealloc, reinterpret_cast<void*>(dealloc)});
-  if (methods != nullptr) slots.push_back({Py_tp_methods, methods});
   slots.push_back({0, nullptr});
   PyType_Spec spec = {name, sizeof(Object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots.data()};
   return PyType_FromSpec(&spec);

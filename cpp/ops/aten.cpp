@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
+#include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -189,36 +191,20 @@ Tensor sum_rows(const Tensor& a) {
        from(std::nullopt)});
 }
 
+#define FOURFOLD_CHECK(name, torch_name, number, type, bytes, computed)                            \
+  static_assert(static_cast<int>(torch::headeronly::CppTypeToScalarType<type>::value) == (number)); \
+  static_assert(sizeof(type) == (bytes));
+FOURFOLD_DTYPES(FOURFOLD_CHECK)
+#undef FOURFOLD_CHECK
+
 Kind kind_of(ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Bool: return Kind::boolean;
-    case ScalarType::Byte: return Kind::uint8;
-    case ScalarType::Char: return Kind::int8;
-    case ScalarType::Short: return Kind::int16;
-    case ScalarType::Int: return Kind::int32;
-    case ScalarType::Long: return Kind::int64;
-    case ScalarType::Half: return Kind::float16;
-    case ScalarType::BFloat16: return Kind::bfloat16;
-    case ScalarType::Float: return Kind::float32;
-    case ScalarType::Double: return Kind::float64;
-    default: fail("fourfold: no kernel computes in ", name_of(dtype));
-  }
+  const auto* const found = std::find_if(
+      std::begin(dtypes), std::end(dtypes), [&](const Dtype& one) { return one.number == static_cast<int32_t>(dtype); });
+  if (found == std::end(dtypes)) fail("fourfold: no kernel computes in ", name_of(dtype));
+  return static_cast<Kind>(found - std::begin(dtypes));
 }
 
-ScalarType dtype_of(Kind kind) {
-  switch (kind) {
-    case Kind::boolean: return ScalarType::Bool;
-    case Kind::uint8: return ScalarType::Byte;
-    case Kind::int8: return ScalarType::Char;
-    case Kind::int16: return ScalarType::Short;
-    case Kind::int32: return ScalarType::Int;
-    case Kind::int64: return ScalarType::Long;
-    case Kind::float16: return ScalarType::Half;
-    case Kind::bfloat16: return ScalarType::BFloat16;
-    case Kind::float32: return ScalarType::Float;
-    default: return ScalarType::Double;
-  }
-}
+ScalarType dtype_of(Kind kind) { return static_cast<ScalarType>(describe(kind).number); }
 
 namespace {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/kind.h"
+
 namespace fourfold {
 namespace {
 
@@ -71,20 +73,13 @@ std::pair<int32_t, int32_t> raw_device_of(const Tensor& tensor) {
 std::string shape_of(const Tensor& tensor) { return spelled(tensor.sizes()); }
 
 std::string name_of(ScalarType dtype) {
+  for (const Dtype& one : dtypes) {
+    if (one.number == static_cast<int32_t>(dtype)) return std::string("torch.") + one.torch;
+  }
   switch (dtype) {
-    case ScalarType::Bool: return "torch.bool";
-    case ScalarType::Byte: return "torch.uint8";
-    case ScalarType::Char: return "torch.int8";
-    case ScalarType::Short: return "torch.int16";
-    case ScalarType::Int: return "torch.int32";
-    case ScalarType::Long: return "torch.int64";
     case ScalarType::UInt16: return "torch.uint16";
     case ScalarType::UInt32: return "torch.uint32";
     case ScalarType::UInt64: return "torch.uint64";
-    case ScalarType::Half: return "torch.float16";
-    case ScalarType::BFloat16: return "torch.bfloat16";
-    case ScalarType::Float: return "torch.float32";
-    case ScalarType::Double: return "torch.float64";
     case ScalarType::ComplexHalf: return "torch.complex32";
     case ScalarType::ComplexFloat: return "torch.complex64";
     case ScalarType::ComplexDouble: return "torch.complex128";

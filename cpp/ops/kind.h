@@ -7,21 +7,43 @@
 
 namespace fourfold {
 
-enum class Kind { boolean, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 };
+// Every fact about a dtype: _(name in programs, torch's name, torch's ScalarType number, C++ type, bytes, the dtype that programs
+// compute it in). c10's types are named, not included.
+#define FOURFOLD_DTYPES(_)                              \
+  _(boolean, bool, 11, bool, 1, boolean)                \
+  _(uint8, uint8, 0, uint8_t, 1, int32)                 \
+  _(int8, int8, 1, int8_t, 1, int32)                    \
+  _(int16, int16, 2, int16_t, 2, int32)                 \
+  _(int32, int32, 3, int32_t, 4, int32)                 \
+  _(int64, int64, 4, int64_t, 8, int64)                 \
+  _(float16, float16, 5, c10::Half, 2, float32)         \
+  _(bfloat16, bfloat16, 15, c10::BFloat16, 2, float32)  \
+  _(float32, float32, 6, float, 4, float32)             \
+  _(float64, float64, 7, double, 8, float64)
 
-constexpr int64_t element_size(Kind kind) {
-  switch (kind) {
-    case Kind::boolean:
-    case Kind::uint8:
-    case Kind::int8: return 1;
-    case Kind::int16:
-    case Kind::float16:
-    case Kind::bfloat16: return 2;
-    case Kind::int32:
-    case Kind::float32: return 4;
-    default: return 8;
-  }
-}
+enum class Kind {
+#define FOURFOLD_NAME(name, ...) name,
+  FOURFOLD_DTYPES(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
+};
+
+struct Dtype {
+  const char* name;   // in programs
+  const char* torch;  // without "torch."
+  int32_t number;     // torch's ScalarType
+  int64_t bytes;
+  Kind computed;
+};
+
+inline constexpr Dtype dtypes[] = {
+#define FOURFOLD_DTYPE(name, torch, number, type, bytes, computed) {#name, #torch, number, bytes, Kind::computed},
+    FOURFOLD_DTYPES(FOURFOLD_DTYPE)
+#undef FOURFOLD_DTYPE
+};
+
+constexpr const Dtype& describe(Kind kind) { return dtypes[static_cast<int>(kind)]; }
+constexpr int64_t element_size(Kind kind) { return describe(kind).bytes; }
+constexpr bool is_half(Kind kind) { return kind == Kind::float16 || kind == Kind::bfloat16; }
 
 // A device as torch numbers it: where a call's tensors lie, and where its kernel runs.
 struct Place {

@@ -1,4 +1,4 @@
-// Where a program's elements lie in the tensors of one call.
+// The layout of a program's elements in the tensors of one call.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fourfold::program {
 
-// A tensor of a call, or a number: of that, data is where its 8 bytes are, and dim 0.
+// A tensor of a call, or a number: its data has 8 bytes, and its dim is 0.
 struct Tensor {
   void* data = nullptr;
   Kind kind = Kind::float32;
@@ -17,10 +17,10 @@ struct Tensor {
   const int64_t* strides = nullptr;  // in elements
 };
 
-// The size of each axis. Throws std::invalid_argument in a sentence where the tensors are not what the program says.
+// The size of each axis. Throws std::invalid_argument if the tensors don't fit the program.
 std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, size_t count);
 
-// The stride of each axis, 0 along those that the tensor does not have.
+// The stride of each axis, 0 for axes that the tensor does not have.
 std::vector<int64_t> axis_strides(
     const std::vector<Dim>& dims, const int64_t* strides, const std::vector<int64_t>& sizes);
 
@@ -29,7 +29,7 @@ struct Shape {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 
-  // Where a part of it begins, in elements.
+  // The offset of a part, in elements.
   int64_t offset(const Output& output) const {
     return output.join < 0 ? 0 : sizes[output.join] / output.parts * output.part * strides[output.join];
   }

@@ -2,49 +2,43 @@
 #include <fourfold/program.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <stdexcept>
 #include <string>
-#include <torch/headeronly/core/ScalarType.h>
 
-#include "cpu/program/emit.h"
-#include "cpu/program/run.h"
-#include "cpu/program/schedule.h"
+#include "program/backend.h"
 #include "program/layout.h"
 #include "program/program.h"
 
 struct fourfold_program {
   fourfold::program::Program program;
-  fourfold::cpu::Schedule schedule;
-  std::string text;
+  std::unique_ptr<const fourfold::program::Executable> executable;
 };
 
+namespace fourfold::program {
 namespace {
 
-using fourfold::Kind;
-using fourfold::program::Shape;
-using fourfold::program::Tensor;
-using torch::headeronly::ScalarType;
-
 thread_local std::string reason;
-thread_local std::string source;
 
-constexpr std::pair<Kind, ScalarType> dtypes[] = {
-    {Kind::boolean, ScalarType::Bool}, {Kind::uint8, ScalarType::Byte},        {Kind::int8, ScalarType::Char},
-    {Kind::int16, ScalarType::Short},  {Kind::int32, ScalarType::Int},         {Kind::int64, ScalarType::Long},
-    {Kind::float16, ScalarType::Half}, {Kind::bfloat16, ScalarType::BFloat16}, {Kind::float32, ScalarType::Float},
-    {Kind::float64, ScalarType::Double}};
-
-int32_t dtype_of(Kind kind) {
-  for (const auto& [own, dtype] : dtypes) {
-    if (own == kind) return static_cast<int32_t>(dtype);
-  }
-  return -1;
+// By the device's number in torch. A function's, because backends register while the library's globals are initialised.
+std::map<int32_t, const Backend*>& backends() {
+  static std::map<int32_t, const Backend*> registered;
+  return registered;
 }
 
+const Backend& backend_of(int32_t device_type) {
+  const auto found = backends().find(device_type);
+  if (found != backends().end()) return *found->second;
+  throw std::invalid_argument("program: no backend runs programs on torch's device type " + std::to_string(device_type));
+}
+
+int32_t dtype_of(Kind kind) { return fourfold::describe(kind).number; }
+
 Kind kind_of(int32_t dtype) {
-  for (const auto& [kind, torchs] : dtypes) {
-    if (static_cast<int32_t>(torchs) == dtype) return kind;
-  }
-  throw std::invalid_argument("program: expected a dtype that programs know, but got torch's number " + std::to_string(dtype));
+  const auto* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const Dtype& one) { return one.number == dtype; });
+  if (found != std::end(dtypes)) return static_cast<Kind>(found - std::begin(dtypes));
+  throw std::invalid_argument("program: expected a dtype that programs support, but got torch's number " + std::to_string(dtype));
 }
 
 // False where `allocate` gives up.
@@ -53,34 +47,41 @@ bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t cou
   for (int32_t k = 0; k < count; ++k) {
     inputs.push_back({given[k].data, kind_of(given[k].dtype), given[k].dim, given[k].sizes, given[k].strides});
   }
-  const auto sizes = fourfold::program::axis_sizes(made.program, inputs.data(), inputs.size());
+  const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
   std::vector<Shape> shapes;
   shapes.reserve(made.program.outputs.size());
   void* data = nullptr;
   for (const auto& output : made.program.outputs) {
     const auto dim = static_cast<int32_t>(output.dims.size());
     if (output.part == 0) {
-      const Shape& shape = shapes.emplace_back(fourfold::program::shape_of(output, sizes));
-      const auto place = static_cast<int32_t>(shapes.size() - 1);
-      data = allocate(context, place, dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
+      const Shape& shape = shapes.emplace_back(shape_of(output, sizes));
+      const auto index = static_cast<int32_t>(shapes.size() - 1);
+      data = allocate(context, index, dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
       const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
       if (data == nullptr && !empty) return false;
     }
     const Shape& shape = shapes.back();
-    const auto bytes = shape.offset(output) * static_cast<int64_t>(fourfold::element_size(output.kind));
+    const auto bytes = shape.offset(output) * element_size(output.kind);
     void* part = bytes == 0 ? data : static_cast<char*>(data) + bytes;
     outputs.push_back({part, output.kind, dim, shape.sizes.data(), shape.strides.data()});
   }
-  fourfold::cpu::run(made.program, made.schedule, sizes, inputs.data(), outputs.data());
+  made.executable->run(sizes, inputs.data(), outputs.data());
   return true;
 }
 
 }  // namespace
 
-fourfold_program* fourfold_program_new(const char* text, int64_t length) try {
-  auto program = fourfold::program::parse({text, static_cast<size_t>(length)});
-  auto schedule = fourfold::cpu::schedule(program);
-  return new fourfold_program{std::move(program), std::move(schedule), std::string(text, static_cast<size_t>(length))};
+BackendRegistration::BackendRegistration(int32_t device_type, const Backend& backend) { backends()[device_type] = &backend; }
+
+}  // namespace fourfold::program
+
+using namespace fourfold::program;
+
+fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type) try {
+  auto made = std::make_unique<fourfold_program>();
+  made->program = parse({text, static_cast<size_t>(length)});
+  made->executable = backend_of(device_type).compile(made->program);
+  return made.release();
 } catch (const std::exception& error) {
   reason = error.what();
   return nullptr;
@@ -109,19 +110,6 @@ int32_t fourfold_program_run(
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;
-}
-
-const char* fourfold_program_source(const fourfold_program* program, const char* name) try {
-  source = fourfold::cpu::emit(program->program, program->schedule, program->text, name);
-  return source.c_str();
-} catch (const std::exception& error) {
-  reason = error.what();
-  return nullptr;
-}
-
-void fourfold_program_use(fourfold_program* program, const void* stages) {
-  auto* const* function = static_cast<fourfold::cpu::StageFunction* const*>(stages);
-  for (auto& stage : program->schedule.stages) stage.compiled = *function++;
 }
 
 const char* fourfold_program_error() { return reason.c_str(); }

@@ -6,28 +6,57 @@
 
 #include <cstdint>
 
+#include "ops/kind.h"
+
 namespace fourfold::program {
 
 enum class Type : uint8_t { boolean, int32, int64, float32, float64 };
-inline constexpr int types = 5;
+inline constexpr Kind kinds[] = {Kind::boolean, Kind::int32, Kind::int64, Kind::float32, Kind::float64};  // of each type
 
-// Which types an operation's operands have, and what it gives. All operands have one type but where it says otherwise.
+// The dtype of the same name.
+constexpr Kind kind_of(Type type) { return kinds[static_cast<int>(type)]; }
+constexpr const char* name_of(Type type) { return fourfold::describe(kind_of(type)).name; }
+constexpr int64_t size_of(Type type) { return element_size(kind_of(type)); }
+
+// The type that a program computes elements of this dtype in.
+constexpr Type type_of(Kind kind) {
+  switch (fourfold::describe(kind).computed) {
+    case Kind::boolean: return Type::boolean;
+    case Kind::int32: return Type::int32;
+    case Kind::int64: return Type::int64;
+    case Kind::float64: return Type::float64;
+    default: return Type::float32;
+  }
+}
+
+// Types of an operation's operands -> type of its result. All operands have one type unless stated otherwise.
+#define FOURFOLD_RULES(_)                                          \
+  _(floating)   /* float32, float64 -> the same */                 \
+  _(integers)   /* int32, int64 -> the same */                     \
+  _(numbers)    /* floating or integers -> the same */             \
+  _(logical)    /* int32, int64, boolean -> the same */            \
+  _(comparison) /* any -> boolean */                               \
+  _(selection)  /* a boolean, and two of any type -> that type */  \
+  _(conversion) /* any -> the type in the operation's name */      \
+  _(narrow)     /* int32 -> int32 in a smaller integer's range */  \
+  _(rounding)   /* float32 -> float32 that a half type can hold */ \
+  _(reduction)  /* numbers, along the columns -> the same */       \
+  _(every)      /* boolean, along the columns -> the same */
+
 enum class Rule : uint8_t {
-  floating,    // float32, float64; gives the same
-  integers,    // int32, int64; gives the same
-  numbers,     // both
-  logical,     // int32, int64, boolean; gives the same
-  comparison,  // any; gives boolean
-  selection,   // a boolean, and two of any type; gives that type
-  conversion,  // any; gives the type that its name says
-  narrow,      // int32, held within a smaller integer's values
-  rounding,    // float32, rounded to what a smaller type can hold
-  reduction,   // numbers, along the columns; gives the same
-  every,       // boolean, along the columns; gives the same
+#define FOURFOLD_NAME(name) name,
+  FOURFOLD_RULES(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
 };
 
-// _(name, operands, rule, cost): what it costs is in additions, by which work is shared out. Of these the mathematics is in
-// formulas/pointwise.h, or in what that needs.
+inline constexpr const char* rule_names[] = {
+#define FOURFOLD_NAME(name) #name,
+    FOURFOLD_RULES(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
+};
+
+// _(name, operands, rule, cost): the cost, in additions, decides how work is split. The mathematics of the pointwise ones is in
+// formulas/pointwise.h.
 #define FOURFOLD_POINTWISE(_)                                                                     \
   _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
   _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
@@ -106,11 +135,6 @@ constexpr bool takes(Rule rule, Type type) {
     case Rule::every: return type == Type::boolean;
     default: return true;
   }
-}
-
-constexpr int64_t size_of(Type type) {
-  constexpr int64_t sizes[types] = {1, 4, 8, 4, 8};
-  return sizes[static_cast<int>(type)];
 }
 
 }  // namespace fourfold::program

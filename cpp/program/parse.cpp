@@ -1,17 +1,17 @@
-// How a program is written, a statement a line, and what makes it one:
+// The grammar of a program, one statement a line, and its checks:
 //
 //   fourfold program 1
-//   axes batch=x.0 | hidden=x.1                      each with where its size is read, or the size itself
+//   axes batch=x.0 | hidden=x.1                      each with the input's dimension that has its size, or the size itself
 //   x: float32 = input bfloat16 [batch hidden]       one dimension each: an axis, axes a*b, or 1
 //   m: float32 = amax x
 //   d: float32 = sub x m
-//   k: float32 = number                              given with each call
-//   n: float32 = columns                             how many there are
+//   k: float32 = number                              passed with each call
+//   n: float32 = columns                             the number of columns
 //   c: float32 = constant 0.5
 //   y: float32 = mul d c
-//   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the longest first
-//   total d float32 [hidden]                         for each column, the sum over all rows
-//   output [y d] float32 [batch hidden] join 1       one tensor of equal parts, behind each other along dimension 1
+//   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the largest first
+//   column_sum d float32 [hidden]                    the sum of each column over all rows
+//   output [y d] float32 [batch hidden] join 1       one tensor of equal parts, concatenated along dimension 1
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -27,13 +27,7 @@
 namespace fourfold::program {
 namespace {
 
-constexpr std::string_view type_names[types] = {"boolean", "int32", "int64", "float32", "float64"};
-constexpr std::pair<std::string_view, Kind> kind_names[] = {
-    {"boolean", Kind::boolean}, {"uint8", Kind::uint8},       {"int8", Kind::int8},         {"int16", Kind::int16},
-    {"int32", Kind::int32},     {"int64", Kind::int64},       {"float16", Kind::float16},   {"bfloat16", Kind::bfloat16},
-    {"float32", Kind::float32}, {"float64", Kind::float64}};
-
-// What keeps a program within what its users reserve for it.
+// Limits.
 constexpr size_t most_axes = 24;
 constexpr size_t most_values = 4096;
 constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
@@ -57,7 +51,7 @@ class Parser {
     while (!rest_.empty()) {
       const Words words = next_line();
       if (words.empty()) continue;
-      words[0] == "output" ? parse_output(words) : words[0] == "total" ? parse_total(words) : parse_value(words);
+      words[0] == "output" ? parse_output(words) : words[0] == "column_sum" ? parse_column_sum(words) : parse_value(words);
     }
     resolve_axes();
     if (program_.outputs.empty()) refuse("expected an output, and there is none");
@@ -104,16 +98,15 @@ class Parser {
   }
 
   Type type(std::string_view word) const {
-    const auto* const found = std::find(std::begin(type_names), std::end(type_names), word);
-    expect(found != std::end(type_names), "boolean, int32, int64, float32 or float64", word);
-    return static_cast<Type>(found - std::begin(type_names));
+    const auto* const found = std::find_if(std::begin(kinds), std::end(kinds), [&](Kind one) { return word == fourfold::describe(one).name; });
+    expect(found != std::end(kinds), "boolean, int32, int64, float32 or float64", word);
+    return type_of(*found);
   }
 
   Kind kind(std::string_view word) const {
-    const auto* const found =
-        std::find_if(std::begin(kind_names), std::end(kind_names), [&](const auto& one) { return one.first == word; });
-    expect(found != std::end(kind_names), "a dtype, such as float32", word);
-    return found->second;
+    const auto* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const Dtype& one) { return word == one.name; });
+    expect(found != std::end(dtypes), "a dtype, such as float32", word);
+    return static_cast<Kind>(found - std::begin(dtypes));
   }
 
   // axes a=x.0 b=7 | c=x.1
@@ -244,15 +237,14 @@ class Parser {
     input.is_number = words[3] == "number";
     if (input.is_number) {
       expect(words.size() == 4, "number alone", words.back());
-      input.kind = value.type == Type::boolean ? Kind::boolean : value.type == Type::int32 ? Kind::int32
-                   : value.type == Type::int64 ? Kind::int64 : value.type == Type::float32 ? Kind::float32 : Kind::float64;
+      input.kind = kind_of(value.type);
     } else {
       expect(words.size() >= 6, "an input's dtype and dimensions", words.back());
       input.kind = kind(words[4]);
       size_t at = 5;
       input.dims = dims(words, at);
       expect(at == words.size(), "nothing behind ]", words.back());
-      expect(type_of(input.kind) == value.type, std::string(type_names[static_cast<int>(type_of(input.kind))]), words[1]);
+      expect(type_of(input.kind) == value.type, name_of(type_of(input.kind)), words[1]);
     }
     expect(program_.inputs.size() < most_tensors, "at most 256 inputs", value.name);
     input.level = value.level = level_of(input.dims);
@@ -322,7 +314,7 @@ class Parser {
     }
     const Type result = op.rule == Rule::comparison ? Type::boolean
                         : op.rule == Rule::conversion ? type(std::string_view(op.name).substr(3)) : type_at(first);
-    expect(value.type == result, std::string(type_names[static_cast<int>(result)]), words[1]);
+    expect(value.type == result, name_of(result), words[1]);
   }
 
   // output y bfloat16 [a b c] order [0 1 2]
@@ -357,13 +349,13 @@ class Parser {
     }
   }
 
-  // total y bfloat16 [b c] order [0 1]
-  void parse_total(const Words& words) {
-    expect(words.size() >= 4, "a total's value, dtype and dimensions", words.back());
+  // column_sum y bfloat16 [b c] order [0 1]
+  void parse_column_sum(const Words& words) {
+    expect(words.size() >= 4, "a column sum's value, dtype and dimensions", words.back());
     const auto value = values_.find(std::string(words[1]));
     expect(value != values_.end(), "a value that stands above", words[1]);
     const Value& source = program_.values[value->second];
-    expect(program_.has_rows, "a total in a program that has rows only", words[0]);
+    expect(program_.has_rows, "a column sum in a program that has rows only", words[0]);
     Output output;
     output.value = value->second;
     output.kind = kind(words[2]);

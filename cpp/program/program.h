@@ -1,9 +1,9 @@
-// A pointwise program: elementwise operations over one space of elements, in the order in which they are computed, and
-// reductions along its columns. It names no backend. cpp/program/parse.cpp says how it is written.
+// A pointwise program: elementwise operations over one iteration space, in the order in which they are computed, and
+// reductions along its columns. It is independent of the backend. cpp/program/parse.cpp gives the grammar.
 //
-// The space has axes. Where a program has rows, the last axes are its columns, which reductions run along, and the others
-// number the rows. A value is an element's, a row's (the same for all columns), or a number for the whole call. An output
-// may be for each column the sum over all rows.
+// The iteration space has axes. In a program with rows, the last axes are the columns, along which reductions run, and the
+// others number the rows. A value exists for each element, for each row (the same for all columns), or once for the call. An
+// output may be the sum of each column over all rows.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class Level : uint8_t { number, row, element, column };  // column: of outp
 // Which axes one dimension of a tensor runs along, outermost first; none for one of size 1.
 using Dim = std::vector<int>;
 
-// Where an axis' size is read: of an input's dimension, or given.
+// An axis, whose size is that of an input's dimension, or given.
 struct Axis {
   std::string name;
   int input = -1;
@@ -32,12 +32,12 @@ struct Axis {
 struct Input {
   std::string name;
   Kind kind = Kind::float32;
-  bool is_number = false;  // given with the call by itself, not in a tensor
+  bool is_number = false;  // passed with the call as a scalar, not as a tensor
   std::vector<Dim> dims;
   Level level = Level::number;
 };
 
-// What a value is made of.
+// Where a value comes from.
 enum class Source : uint8_t { input, constant, columns, operation };
 
 struct Value {
@@ -46,12 +46,12 @@ struct Value {
   Level level = Level::number;
   Source source = Source::operation;
   Operation op = Operation::add;
-  int operand[3] = {-1, -1, -1};  // values before this one; of an input its place among the inputs
+  int operand[3] = {-1, -1, -1};  // values before this one; of an input its index among the inputs
   double floating = 0;            // a constant
   int64_t integer = 0;
 };
 
-// A tensor that a call gives, or one of the equal parts of it that lie behind each other along a dimension.
+// A tensor that a call returns, or one of the equal parts that are concatenated along a dimension of it.
 struct Output {
   int value = 0;
   Kind kind = Kind::float32;
@@ -72,21 +72,7 @@ struct Program {
   std::vector<Output> outputs;  // the parts of one tensor side by side
 };
 
-// What memory of this kind is computed in.
-constexpr Type type_of(Kind kind) {
-  switch (kind) {
-    case Kind::boolean: return Type::boolean;
-    case Kind::uint8:
-    case Kind::int8:
-    case Kind::int16:
-    case Kind::int32: return Type::int32;
-    case Kind::int64: return Type::int64;
-    case Kind::float64: return Type::float64;
-    default: return Type::float32;
-  }
-}
-
-// The one checker: whatever is not a program is refused in a sentence, std::invalid_argument, that names the line.
+// Parses and checks a program. Throws std::invalid_argument with an error that names the line.
 Program parse(std::string_view text);
 
 }  // namespace fourfold::program

@@ -136,19 +136,6 @@ Result* visit_operation(Operation op, const F& f) {
   }
 }
 
-template <Type type>
-struct ValueOf;
-template <>
-struct ValueOf<Type::boolean> { using type = bool; };
-template <>
-struct ValueOf<Type::int32> { using type = int32_t; };
-template <>
-struct ValueOf<Type::int64> { using type = int64_t; };
-template <>
-struct ValueOf<Type::float32> { using type = float; };
-template <>
-struct ValueOf<Type::float64> { using type = double; };
-
 // Calls f(value of that type), which gives a pointer.
 template <typename F>
 auto visit_type(Type type, const F& f) {

@@ -1,4 +1,4 @@
-// What a pointwise program is made of on the CPU: functions that compute one operation for a block of elements, compiled at
+// The primitives of pointwise programs on the CPU: functions that compute one operation for a block of elements, compiled at
 // each CPU level. A schedule (cpu/program/schedule.h) lists them; cpu/program/run.cpp calls them, block by block.
 #pragma once
 
@@ -42,11 +42,8 @@ struct Frame {
   const char* ahead[most_ahead] = {};
 };
 
-// A stage of a program that was compiled from C++ (cpu/program/emit.h): what its primitives compute for a block.
-using StageFunction = void(Frame& frame, int64_t count);
-
 // From this cost on an operation takes long enough to fetch what the next block reads and writes.
-constexpr bool is_dear(program::Operation op) { return program::describe(op).cost >= 4; }
+constexpr bool is_expensive(program::Operation op) { return program::describe(op).cost >= 4; }
 
 // Of a block, at most.
 inline constexpr int64_t most_elements = 1024;
@@ -70,7 +67,7 @@ FOURFOLD_CPU_KERNEL(paired_primitive, PrimitiveOfTwo)    // of in[0], in[1]; and
 FOURFOLD_CPU_KERNEL(plain_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(reduction_primitive, PrimitiveOf)
 FOURFOLD_CPU_KERNEL(combine_primitive, PrimitiveOf)      // of partial results: in[0]'s into out's
-FOURFOLD_CPU_KERNEL(total_primitive, PrimitiveFor)       // adds each row's columns to those of out, which are float64
+FOURFOLD_CPU_KERNEL(column_sum_primitive, PrimitiveFor)       // adds each row's columns to those of out, which are float64
 FOURFOLD_CPU_KERNEL(half_load_primitive, ConversionOf)   // float16, bfloat16
 FOURFOLD_CPU_KERNEL(half_store_primitive, ConversionOf)
 FOURFOLD_CPU_KERNEL(plain_load_primitive, ConversionOf)  // the small integers

@@ -49,7 +49,7 @@ template <typename T, Operation op, size_t... k>
 void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
   T* to = static_cast<T*>(frame.slots[at.out].data);
   const auto f = [](const auto&... v) { return Vectorized<T>(Of<op>::of(v...)); };
-  if constexpr (is_dear(op)) {  // one copy of code, which is long already
+  if constexpr (is_expensive(op)) {  // one copy of code, which is long already
     map_vectors<T>(frame, n, to, f, elements<T>(frame.slots[at.in[k]])...);
   } else {
     map<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);

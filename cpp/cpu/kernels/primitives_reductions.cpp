@@ -28,13 +28,13 @@ Primitive* visit_reduction(Operation op, const F& f) {
 }
 
 template <typename T>
-void total(Frame& frame, int64_t n, const Instruction& at) {
-  total_rows<T>(frame, n, frame.slots[at.in[0]], static_cast<double*>(frame.slots[at.out].data));
+void add_to_columns(Frame& frame, int64_t n, const Instruction& at) {
+  add_rows<T>(frame, n, frame.slots[at.in[0]], static_cast<double*>(frame.slots[at.out].data));
 }
 
 }  // namespace
 
-Primitive* total_primitive(Type type) { return type == Type::float32 ? total<float> : total<double>; }
+Primitive* column_sum_primitive(Type type) { return type == Type::float32 ? add_to_columns<float> : add_to_columns<double>; }
 
 Primitive* reduction_primitive(Operation op, Type type) {
   if (type == Type::boolean) return op == Operation::all ? run<All, bool> : run<Any, bool>;

@@ -263,7 +263,7 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
 
 // Each column's sum over the rows, one row after the other.
 template <typename T>
-void total_rows(const Frame& frame, int64_t count, const Slot& of, double* to) {
+void add_rows(const Frame& frame, int64_t count, const Slot& of, double* to) {
   const T* from = static_cast<const T*>(of.data);
   for (int64_t r = 0; r < frame.rows && count > 0; ++r) {
     const T* const row = from + r * frame.columns * of.stride;

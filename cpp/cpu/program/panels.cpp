@@ -36,8 +36,8 @@ char* Panels::find(int slot, int64_t at) const {
   for (const Panel& panel : tensors_) {
     if (panel.tensor.slot != slot) continue;
     const int64_t row = at / space_.row();
-    const int64_t place = (row - row_) * columns_ + at - row * space_.row() - column_;
-    return memory_ + panel.begin + place * panel.tensor.size;
+    const int64_t index = (row - row_) * columns_ + at - row * space_.row() - column_;
+    return memory_ + panel.begin + index * panel.tensor.size;
   }
   return nullptr;
 }

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cpu/parallel.h"
-#include "cpu/program/totals.h"
+#include "cpu/program/column_sums.h"
 #include "cpu/program/worker.h"
 
 namespace fourfold::cpu {
@@ -13,17 +13,17 @@ namespace {
 using program::Level;
 using program::Program;
 
-// What of a block's slots stays in the first-level cache, and the fewest elements of a block.
+// Bytes of a block's slots that fit into the L1 cache, and the fewest elements of a block.
 constexpr int64_t cache = 32768;
 constexpr int64_t fewest = 256;
-// Rows of a tensor from which on it is read where it lies, a row at a time, rather than copied.
+// Elements of a tensor's row from which on it is read in place, a row at a time, instead of copied.
 constexpr int64_t long_row = 64;
-// Columns from which on a row is worth all threads.
+// Columns from which on all threads share a row.
 constexpr int64_t long_columns = 16384;
-// Of a panel, where a row may be cut.
+// Columns of a panel, where a row may be split.
 constexpr int64_t panel_columns = 2048;
 
-// Some rows, all stages: their columns from `first` to `last`.
+// All stages of some rows: their columns from `first` to `last`.
 void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64_t first, int64_t last) {
   worker.enter_rows(row, rows);
   for (const Stage& stage : call.schedule.stages) {
@@ -40,18 +40,18 @@ void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64
   worker.leave_rows();
 }
 
-// Each thread takes whole rows, or what panels hold of them, or a chunk of those that are added up.
-void run_by_rows(const Call& call, Totals& totals) {
+// Threads split the rows: single blocks, panels, or chunks whose sums are added up.
+void run_by_rows(const Call& call, ColumnSums& sums) {
   const int64_t block = call.rows_of_block();
   const int64_t panel = call.rows_of_panel();
   const int64_t step = call.panel_columns == 0 ? call.columns : call.panel_columns;
-  const int64_t together = totals.empty() ? panel : totals.rows_of_chunk();
+  const int64_t together = sums.empty() ? panel : sums.rows_of_chunk();
   const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns) / together);
   parallel((call.row_count + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
     Worker worker(call, nullptr);
     const int64_t last = std::min(call.row_count, end * together);
     for (int64_t row = begin * together, rows = 0; row < last; row += rows) {
-      if (!totals.empty() && row % together == 0) worker.add_to(totals.begin(row / together));
+      if (!sums.empty() && row % together == 0) worker.add_to(sums.begin(row / together));
       rows = std::min({panel, last - row, together - row % together});
       if (call.panel_columns > 0) rows = std::min(rows, call.elements.rows_left(row));
       int64_t column = 0;
@@ -68,7 +68,7 @@ void run_by_rows(const Call& call, Totals& totals) {
   });
 }
 
-// Blocks of one row, and what each has summed up.
+// The blocks of one row, and the partial results of each.
 class Partials {
  public:
   Partials(const Stage& stage, int64_t blocks) : stage_(stage), blocks_(blocks), values_(stage.sums.size() * blocks) {}
@@ -97,14 +97,14 @@ class Partials {
   std::vector<uint64_t> values_;
 };
 
-// All threads work on one row after the other, stage by stage.
-void run_by_columns(const Call& call, Totals& totals) {
+// Threads share each row, stage by stage.
+void run_by_columns(const Call& call, ColumnSums& sums) {
   Worker whole(call, nullptr);
   const int64_t blocks = std::max<int64_t>(1, (call.columns + call.lanes - 1) / call.lanes);
   const int64_t grain = std::max<int64_t>(1, call.grain() / call.lanes);
   const int64_t row_length = call.elements.row();
   for (int64_t row = 0; row < call.row_count; ++row) {
-    if (!totals.empty() && row % totals.rows_of_chunk() == 0) whole.add_to(totals.begin(row / totals.rows_of_chunk()));
+    if (!sums.empty() && row % sums.rows_of_chunk() == 0) whole.add_to(sums.begin(row / sums.rows_of_chunk()));
     if (call.program.has_rows) whole.enter_rows(row, 1);
     for (const Stage& stage : call.schedule.stages) {
       whole.run_rows(stage);
@@ -140,7 +140,7 @@ bool lies_across(const Call& call) {
   return false;
 }
 
-// Where rows are worked on by one thread each, or may be. What is no reduction's row is one of the innermost axis.
+// Panels need rows of one thread each. Without reductions the rows are those of the innermost axis.
 void use_panels(Call& call, bool by_rows) {
   const int64_t row = call.elements.row();
   if (call.program.has_rows) {
@@ -183,15 +183,15 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
   const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
   call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
   if (!schedule.once.empty()) Worker(call, nullptr).run_once();
-  Totals totals(program, schedule, sizes, outputs);
-  if (call.row_count == 0) return totals.finish();
+  ColumnSums sums(program, schedule, sizes, outputs);
+  if (call.row_count == 0) return sums.finish();
   if (call.columns == 0 && !program.has_rows) return;
-  const int64_t shares = totals.empty() ? call.row_count : totals.chunks();
+  const int64_t shares = sums.empty() ? call.row_count : sums.chunks();
   const bool few_rows = shares < torch_threads() && call.columns >= long_columns;
   const bool by_rows = program.has_rows && !few_rows;
   if (lies_across(call)) use_panels(call, by_rows);
-  by_rows || call.panel_columns > 0 ? run_by_rows(call, totals) : run_by_columns(call, totals);
-  totals.finish();
+  by_rows || call.panel_columns > 0 ? run_by_rows(call, sums) : run_by_columns(call, sums);
+  sums.finish();
 }
 
 }  // namespace fourfold::cpu

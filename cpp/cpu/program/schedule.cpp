@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "cpu/program/places.h"
+#include "cpu/program/liveness.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -23,43 +23,40 @@ Primitive* primitive_of(Operation op, Type type) {
   return found != nullptr ? found : plain_primitive(op, type);
 }
 
-bool is_half(Kind kind) { return kind == Kind::float16 || kind == Kind::bfloat16; }
-
-// Null where memory holds what is computed in.
+// Null where no conversion is needed.
 Primitive* load_of(Kind kind) { return is_half(kind) ? half_load_primitive(kind) : plain_load_primitive(kind); }
 Primitive* store_of(Kind kind) { return is_half(kind) ? half_store_primitive(kind) : plain_store_primitive(kind); }
 
 class Scheduler {
  public:
-  explicit Scheduler(const Program& program) : program_(program), places_(program) {}
+  explicit Scheduler(const Program& program) : program_(program), live_(program) {}
 
   Schedule run() {
-    for (size_t k = 0; k < program_.inputs.size(); ++k) add_slot(Home::input, element_size(program_.inputs[k].kind), k);
-    for (size_t k = 0; k < program_.outputs.size(); ++k) add_slot(Home::output, element_size(program_.outputs[k].kind), k);
-    result_.cost = places_.cost();
-    result_.stages.resize(places_.stages());
+    for (const auto& input : program_.inputs) add_slot(Storage::input, element_size(input.kind));
+    for (const auto& output : program_.outputs) add_slot(Storage::output, element_size(output.kind));
+    result_.cost = live_.cost();
+    result_.stages.resize(live_.stages());
     schedule_numbers();
-    find_kept();
+    find_materialized();
     for (stage_ = 0; stage_ < static_cast<int>(result_.stages.size()); ++stage_) schedule_stage();
-    for (size_t v = 0; v < places_.size(); ++v) result_.slot_of.push_back(known_slot(static_cast<int>(v)));
     return std::move(result_);
   }
 
  private:
-  const Value& value(int v) const { return places_.value(v); }
-  int operands(int v) const { return places_.operands(v); }
-  const program::Input& input_of(int v) const { return places_.input_of(v); }
-  bool is_sum(int v) const { return places_.is_sum(v); }
-  bool is_here(int v) const { return places_.is_here(v, stage_); }
+  const Value& value(int v) const { return live_.value(v); }
+  int operands(int v) const { return live_.operands(v); }
+  const program::Input& input_of(int v) const { return live_.input_of(v); }
+  bool is_sum(int v) const { return live_.is_sum(v); }
+  bool is_here(int v) const { return live_.is_here(v, stage_); }
 
-  uint16_t add_slot(Home home, int64_t size, size_t place) {
+  uint16_t add_slot(Storage storage, int64_t size) {
     if (result_.slots.size() > UINT16_MAX - 1) throw std::invalid_argument("program: expected fewer values");
-    result_.slots.push_back({home, size, static_cast<int>(place)});
+    result_.slots.push_back({storage, size});
     return static_cast<uint16_t>(result_.slots.size() - 1);
   }
-  uint16_t number_slot() { return add_slot(Home::number, 8, numbers_++); }
-  uint16_t row_slot() { return add_slot(Home::row, 8, rows_++); }
-  uint16_t sum_slot() { return add_slot(Home::sum, 8, sums_++); }
+  uint16_t number_slot() { return add_slot(Storage::number, 8); }
+  uint16_t row_slot() { return add_slot(Storage::row, 8); }
+  uint16_t sum_slot() { return add_slot(Storage::sum, 8); }
   uint16_t input_slot(int v) const { return static_cast<uint16_t>(value(v).operand[0]); }
   uint16_t output_slot(size_t k) const { return static_cast<uint16_t>(program_.inputs.size() + k); }
 
@@ -77,23 +74,16 @@ class Scheduler {
     return result;
   }
 
-  // Where a stage that does not compute v finds it.
-  int known_slot(int v) const {
-    if (value(v).level == Level::row) return places_[v].expanded;
-    const bool lies_there = value(v).level == Level::element && value(v).source == Source::input;
-    return lies_there ? input_slot(v) : places_[v].kept;
-  }
-
   int slot_of(int v) const {
-    return places_[v].register_slot >= 0 ? places_[v].register_slot : places_[v].kept;
+    return live_[v].register_slot >= 0 ? live_[v].register_slot : live_[v].materialized;
   }
 
   void schedule_numbers() {
-    for (size_t v = 0; v < places_.size(); ++v) {
-      if (!places_[v].needed || value(v).level != Level::number) continue;
+    for (size_t v = 0; v < live_.size(); ++v) {
+      if (!live_[v].needed || value(v).level != Level::number) continue;
       const Value& number = value(v);
       if (number.source == Source::input && !input_of(v).is_number && load_of(input_of(v).kind) == nullptr) {
-        places_[v].kept = input_slot(v);
+        live_[v].materialized = input_slot(v);
         continue;
       }
       const uint16_t slot = number_slot();
@@ -108,10 +98,10 @@ class Scheduler {
       } else {
         result_.numbers.push_back(step(load_of(input_of(v).kind), slot, {input_slot(v)}));
       }
-      places_[v].kept = slot;
+      live_[v].materialized = slot;
     }
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
-      if (program_.outputs[k].level == Level::number) result_.once.push_back(store(k, places_[program_.outputs[k].value].kept));
+      if (program_.outputs[k].level == Level::number) result_.once.push_back(store(k, live_[program_.outputs[k].value].materialized));
     }
   }
 
@@ -134,82 +124,82 @@ class Scheduler {
     return step(convert != nullptr ? convert : copy_primitive(value(output.value).type), output_slot(k), {slot});
   }
 
-  // Elements' values that a later stage uses, and had better not compute again.
-  void find_kept() {
-    for (size_t v = 0; v < places_.size(); ++v) {
-      if (!places_[v].needed) continue;
-      const int stage = is_sum(v) ? places_[v].stage - 1 : places_[v].stage;
-      for (int k = 0; k < operands(v); ++k) keep_if_dear(value(v).operand[k], stage);
+  // Values of elements that a later stage reads and that are expensive to recompute.
+  void find_materialized() {
+    for (size_t v = 0; v < live_.size(); ++v) {
+      if (!live_[v].needed) continue;
+      const int stage = is_sum(v) ? live_[v].stage - 1 : live_[v].stage;
+      for (int k = 0; k < operands(v); ++k) materialize_if_expensive(value(v).operand[k], stage);
     }
   }
 
-  void keep_if_dear(int v, int stage) {
-    if (!places_.is_dear_again(v, stage)) return;
-    places_[v].kept = add_slot(Home::kept, program::size_of(value(v).type), kept_++);
+  void materialize_if_expensive(int v, int stage) {
+    if (!live_.is_expensive_again(v, stage)) return;
+    live_[v].materialized = add_slot(Storage::materialized, program::size_of(value(v).type));
   }
 
   void schedule_stage() {
     schedule_rows();
-    places_.count_uses(stage_);
-    for (size_t v = 0; v < places_.size(); ++v) {
-      if (!places_[v].needed) continue;
-      if (is_sum(v) && places_[v].stage == stage_ + 1) {
+    live_.count_uses(stage_);
+    for (size_t v = 0; v < live_.size(); ++v) {
+      if (!live_[v].needed) continue;
+      if (is_sum(v) && live_[v].stage == stage_ + 1) {
         emit_sum(static_cast<int>(v));
-      } else if (value(v).level == Level::element && places_[v].stage == stage_ && (places_.has_output(static_cast<int>(v)) || places_[v].kept >= 0)) {
-        emit(static_cast<int>(v));
+      } else if (value(v).level == Level::element && live_[v].stage == stage_) {
+        if (live_.has_output(static_cast<int>(v)) || live_[v].materialized >= 0) emit(static_cast<int>(v));
       }
       store_outputs(static_cast<int>(v));
-      emit_totals(static_cast<int>(v));
+      emit_column_sums(static_cast<int>(v));
     }
     free_ = all_;
-    places_.leave_stage();
+    live_.leave_stage();
   }
 
   Stage& stage() { return result_.stages[stage_]; }
 
   void schedule_rows() {
-    for (size_t v = 0; v < places_.size(); ++v) {
-      if (!places_[v].needed || value(v).level != Level::row || places_[v].stage != stage_) continue;
+    for (size_t v = 0; v < live_.size(); ++v) {
+      if (!live_[v].needed || value(v).level != Level::row || live_[v].stage != stage_) continue;
       schedule_row(static_cast<int>(v));
       for (size_t k = 0; k < program_.outputs.size(); ++k) {
         const auto& output = program_.outputs[k];
-        if (output.value == static_cast<int>(v) && output.level == Level::row) stage().rows.push_back(store(k, places_[v].kept));
+        if (output.value == static_cast<int>(v) && output.level == Level::row) stage().rows.push_back(store(k, live_[v].materialized));
       }
     }
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
       const auto& output = program_.outputs[k];
       if (output.level != Level::row) continue;
       if (stage_ == 0) result_.row_outputs.push_back(static_cast<int>(k));
-      if (stage_ == 0 && value(output.value).level == Level::number) stage().rows.push_back(store(k, places_[output.value].kept));
+      if (stage_ == 0 && value(output.value).level == Level::number) stage().rows.push_back(store(k, live_[output.value].materialized));
     }
   }
 
   void schedule_row(int v) {
-    Place& place = places_[v];
+    LiveValue& live = live_[v];
     if (value(v).source == Source::input) {
       result_.row_inputs.push_back(value(v).operand[0]);
       Primitive* load = load_of(input_of(v).kind);
-      place.kept = input_slot(v);
+      live.materialized = input_slot(v);
       if (load == nullptr) return;
-      place.kept = row_slot();
-      stage().rows.push_back(step(load, static_cast<uint16_t>(place.kept), {input_slot(v)}));
+      live.materialized = row_slot();
+      stage().rows.push_back(step(load, static_cast<uint16_t>(live.materialized), {input_slot(v)}));
     } else if (is_sum(v)) {  // what its stage has summed up, in the value's own type
       const Type type = value(value(v).operand[0]).type;
       const Type summed = type_of_sum(value(v).op, type);
       Primitive* convert = summed == type ? copy_primitive(type) : plain_primitive(Operation::to_float32, summed);
-      const int sum = place.kept;
-      place.kept = row_slot();
-      stage().rows.push_back(step(convert, static_cast<uint16_t>(place.kept), {sum}));
+      const int sum = live.materialized;
+      live.materialized = row_slot();
+      stage().rows.push_back(step(convert, static_cast<uint16_t>(live.materialized), {sum}));
     } else {
       const uint16_t slot = row_slot();
       stage().rows.push_back(operation(v, slot));
-      place.kept = slot;
+      live.materialized = slot;
     }
   }
 
   uint16_t block_slot(int64_t size) {
     result_.block_bytes += size;
-    return add_slot(Home::block, size, registers_++);
+    return add_slot(Storage::block, size);
   }
 
   uint16_t take_register(int64_t size) {
@@ -224,31 +214,30 @@ class Scheduler {
   }
 
   void release(int v) {
-    Place& place = places_[v];
-    if (--place.uses > 0 || place.register_slot < 0) return;
-    if (result_.slots[place.register_slot].home != Home::block || place.register_slot == place.expanded) return;
-    free_[result_.slots[place.register_slot].size].push_back(static_cast<uint16_t>(place.register_slot));
+    LiveValue& live = live_[v];
+    if (--live.uses > 0 || live.register_slot < 0) return;
+    if (result_.slots[live.register_slot].storage != Storage::block || live.register_slot == live.expanded) return;
+    free_[result_.slots[live.register_slot].size].push_back(static_cast<uint16_t>(live.register_slot));
   }
 
-  // The slot in which an operand of elements lies side by side, or one that stands for all.
+  // Makes an operand available for elements: contiguous, or one value for all.
   void ready(int v) {
     if (value(v).level == Level::element) return emit(v);
-    if (value(v).level != Level::row || places_[v].register_slot >= 0) return;
-    // A slot of its own: of one row it is the row's, where nothing else may be written.
-    Place& place = places_[v];
-    if (place.expanded < 0) place.expanded = block_slot(program::size_of(value(v).type));
-    place.register_slot = place.expanded;
-    Step made = step(expand_primitive(value(v).type), static_cast<uint16_t>(place.expanded), {place.kept});
+    if (value(v).level != Level::row || live_[v].register_slot >= 0) return;
+    // A slot of its own: in a block of one row it aliases the row's slot, which nothing else may overwrite.
+    LiveValue& live = live_[v];
+    if (live.expanded < 0) live.expanded = block_slot(program::size_of(value(v).type));
+    live.register_slot = live.expanded;
+    Step made = step(expand_primitive(value(v).type), static_cast<uint16_t>(live.expanded), {live.materialized});
     made.expands = true;
-    made.value = v;
     stage().elements.push_back(made);
   }
 
-  // Computes v, unless that has been done.
+  // Computes v, once per stage.
   void emit(int v) {
-    Place& place = places_[v];
-    if (place.emitted == stage_ || is_here(v)) return;
-    place.emitted = stage_;
+    LiveValue& live = live_[v];
+    if (live.emitted == stage_ || is_here(v)) return;
+    live.emitted = stage_;
     if (value(v).source == Source::input) return emit_input(v);
     for (int k = 0; k < operands(v); ++k) {
       if (can_be_inner(value(v).operand[k], v, k)) return emit_pair(value(v).operand[k], v, k);
@@ -256,12 +245,10 @@ class Scheduler {
     for (int k = 0; k < operands(v); ++k) ready(value(v).operand[k]);
     Step made = operation(v, 0);
     const int twin = twin_of(v);
-    made.value = v;
-    made.twin = twin;
     for (int k = 0; k < operands(v); ++k) release(value(v).operand[k]);
     made.instruction.out = destination(v);
     if (twin >= 0) {
-      places_[twin].emitted = stage_;
+      live_[twin].emitted = stage_;
       release(value(twin).operand[0]);
       const uint16_t other = destination(twin);
       made.instruction.run = sincos_primitive(value(v).type);
@@ -269,126 +256,109 @@ class Scheduler {
       made.instruction.out = value(v).op == Operation::sin ? made.instruction.out : other;
     }
     stage().elements.push_back(made);
-    if (is_dear(value(v).op) && program::is_floating(value(v).type)) ++stage().dear;
+    if (is_expensive(value(v).op) && program::is_floating(value(v).type)) ++stage().expensive;
   }
 
-  // Whether w, the k-th operand of v, is needed for nothing else, and both are one primitive's work.
+  // Whether v is the only use of its k-th operand w, and one primitive computes both.
   bool can_be_inner(int w, int v, int k) const {
-    const Place& place = places_[w];
-    const bool is_own = place.emitted != stage_ && place.uses == 1 && place.kept < 0;
+    const LiveValue& live = live_[w];
+    const bool is_own = live.emitted != stage_ && live.uses == 1 && live.materialized < 0;
     if (!is_own || value(w).level != Level::element || value(w).source != Source::operation) return false;
     return paired_primitive(value(w).op, value(v).op, k == 1, value(v).type) != nullptr;
   }
 
   void emit_pair(int w, int v, int k) {
-    places_[w].emitted = stage_;
+    live_[w].emitted = stage_;
     const int used[] = {value(w).operand[0], value(w).operand[1], value(v).operand[1 - k]};
     for (const int u : used) ready(u);
     Step made = step(paired_primitive(value(w).op, value(v).op, k == 1, value(v).type), 0,
                      {slot_of(used[0]), slot_of(used[1]), slot_of(used[2])});
-    made.value = v;
-    made.inner = w;
     release(w);
     for (const int u : used) release(u);
     made.instruction.out = destination(v);
     stage().elements.push_back(made);
   }
 
-  // The cosine of what v is the sine of, or the other way round, where that is needed in this stage too.
+  // The cosine of the same operand for a sine v, or the sine for a cosine, if this stage needs it too.
   int twin_of(int v) const {
     const Operation op = value(v).op;
     if (op != Operation::sin && op != Operation::cos) return -1;
     const Operation wanted = op == Operation::sin ? Operation::cos : Operation::sin;
-    for (size_t w = 0; w < places_.size(); ++w) {
+    for (size_t w = 0; w < live_.size(); ++w) {
       const bool is_twin = value(w).source == Source::operation && value(w).op == wanted &&
                            value(w).operand[0] == value(v).operand[0];
-      if (is_twin && places_[w].uses > 0 && places_[w].emitted != stage_ && !is_here(w)) return static_cast<int>(w);
+      if (is_twin && live_[w].uses > 0 && live_[w].emitted != stage_ && !is_here(w)) return static_cast<int>(w);
     }
     return -1;
   }
 
   void emit_input(int v) {
-    Place& place = places_[v];
+    LiveValue& live = live_[v];
     stage().inputs.push_back(value(v).operand[0]);
-    place.register_slot = input_slot(v);
+    live.register_slot = input_slot(v);
     Primitive* load = load_of(input_of(v).kind);
     if (load == nullptr) return;
     const uint16_t slot = destination(v);
-    Step made = step(load, slot, {input_slot(v)});
-    made.value = v;
-    stage().elements.push_back(made);
+    stage().elements.push_back(step(load, slot, {input_slot(v)}));
   }
 
-  // An output's own memory where that holds what is computed in; what stages share has its slot.
+  // A materialized value's slot; else an output's memory if it needs no conversion; else a register.
   uint16_t destination(int v) {
-    Place& place = places_[v];
-    const bool keeps = place.kept >= 0 && place.stage == stage_;
-    if (keeps) return static_cast<uint16_t>(place.kept);
-    for (size_t k = 0; k < program_.outputs.size() && place.stage == stage_; ++k) {
+    LiveValue& live = live_[v];
+    const bool keeps = live.materialized >= 0 && live.stage == stage_;
+    if (keeps) return static_cast<uint16_t>(live.materialized);
+    for (size_t k = 0; k < program_.outputs.size() && live.stage == stage_; ++k) {
       const auto& output = program_.outputs[k];
       if (output.value != v || output.level != Level::element || store_of(output.kind) != nullptr) continue;
-      place.register_slot = output_slot(k);
+      live.register_slot = output_slot(k);
       return output_slot(k);
     }
-    place.register_slot = take_register(program::size_of(value(v).type));
-    return static_cast<uint16_t>(place.register_slot);
+    live.register_slot = take_register(program::size_of(value(v).type));
+    return static_cast<uint16_t>(live.register_slot);
   }
 
   void emit_sum(int v) {
     const int operand = value(v).operand[0];
     ready(operand);
     const Type type = value(operand).type;
-    places_[v].kept = sum_slot();
-    Step made = step(reduction_primitive(value(v).op, type), static_cast<uint16_t>(places_[v].kept), {slot_of(operand)});
-    made.value = v;
-    stage().elements.push_back(made);
-    stage().sums.push_back(static_cast<uint16_t>(places_[v].kept));
+    live_[v].materialized = sum_slot();
+    const auto slot = static_cast<uint16_t>(live_[v].materialized);
+    stage().elements.push_back(step(reduction_primitive(value(v).op, type), slot, {slot_of(operand)}));
+    stage().sums.push_back(static_cast<uint16_t>(live_[v].materialized));
     stage().combine.push_back(combine_primitive(value(v).op, type_of_sum(value(v).op, type)));
     release(operand);
   }
 
-  void emit_totals(int v) {
-    if (places_[v].stage != stage_) return;
+  void emit_column_sums(int v) {
+    if (live_[v].stage != stage_) return;
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
       const auto& output = program_.outputs[k];
       if (output.value != v || output.level != Level::column) continue;
       ready(v);
-      const uint16_t slot = add_slot(Home::total, sizeof(double), result_.totals.size());
-      Step made = step(total_primitive(value(v).type), slot, {slot_of(v)});
-      made.value = v;
-      made.totals = true;
-      stage().elements.push_back(made);
-      result_.totals.push_back({slot, static_cast<int>(k)});
+      const uint16_t slot = add_slot(Storage::column_sum, sizeof(double));
+      stage().elements.push_back(step(column_sum_primitive(value(v).type), slot, {slot_of(v)}));
+      result_.column_sums.push_back({slot, static_cast<int>(k)});
       release(v);
     }
   }
 
-  // Into every output of v in which it does not lie already.
+  // Stores v into every output that is not its destination already.
   void store_outputs(int v) {
-    if (places_[v].stage != stage_) return;
+    if (live_[v].stage != stage_) return;
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
       const auto& output = program_.outputs[k];
       if (output.value != v || output.level != Level::element) continue;
       stage().outputs.push_back(static_cast<int>(k));
       ready(v);
-      if (slot_of(v) != output_slot(k)) {
-        stage().elements.push_back(store(k, slot_of(v)));
-        stage().elements.back().value = v;
-        stage().elements.back().output = static_cast<int>(k);
-      }
+      if (slot_of(v) != output_slot(k)) stage().elements.push_back(store(k, slot_of(v)));
       release(v);
     }
   }
 
   const Program& program_;
-  Places places_;
+  Liveness live_;
   Schedule result_;
   int stage_ = 0;
-  int numbers_ = 0;
-  int rows_ = 0;
-  int sums_ = 0;
-  int kept_ = 0;
-  int registers_ = 0;
   std::map<int64_t, std::vector<uint16_t>> free_;  // of the stage's registers, by the size of an element
   std::map<int64_t, std::vector<uint16_t>> all_;
 };

@@ -45,10 +45,10 @@ void Worker::leave_panels() {
   if (!panels_.empty()) panels_.leave();
 }
 
-void Worker::add_to(double* totals) {
-  for (const Total& total : plan_.totals) {
-    own_[total.slot] = reinterpret_cast<char*>(totals);
-    totals += call_.columns;
+void Worker::add_to(double* sums) {
+  for (const ColumnSum& sum : plan_.column_sums) {
+    own_[sum.slot] = reinterpret_cast<char*>(sums);
+    sums += call_.columns;
   }
 }
 
@@ -78,16 +78,15 @@ void Worker::run_elements(const Stage& stage, int64_t at, int64_t columns, int64
     if (!find_in_panels(output_slot(output), at)) make_room(output_slot(output), call_.elements, at, count);
   }
   look_ahead(stage, count);
-  for (const int k : kept_) slots_[k].data = own_[k] + offset * plan_.slots[k].size;
-  for (const Total& total : plan_.totals) slots_[total.slot].data = own_[total.slot] + offset * int64_t(sizeof(double));
+  for (const int k : materialized_) slots_[k].data = own_[k] + offset * plan_.slots[k].size;
+  for (const ColumnSum& sum : plan_.column_sums) slots_[sum.slot].data = own_[sum.slot] + offset * int64_t(sizeof(double));
   for (const Step& step : stage.elements) {
     if (step.expands) {
       expand(step.instruction, count);
-    } else if (stage.compiled == nullptr) {
+    } else {
       step.instruction.run(frame_, count, step.instruction);
     }
   }
-  if (stage.compiled != nullptr) stage.compiled(frame_, count);
   for (const int output : stage.outputs) put_back(output_slot(output), call_.elements, at, count);
 }
 
@@ -114,7 +113,7 @@ bool Worker::find_in_panels(int slot, int64_t at) {
 
 void Worker::run_sums(const Stage& stage) {
   for (const Step& step : stage.elements) {
-    if (plan_.slots[step.instruction.out].home == Home::sum) step.instruction.run(frame_, 0, step.instruction);
+    if (plan_.slots[step.instruction.out].storage == Storage::sum) step.instruction.run(frame_, 0, step.instruction);
   }
 }
 
@@ -128,7 +127,7 @@ int Worker::output_slot(int output) const { return static_cast<int>(call_.progra
 
 void Worker::lay_out(const Worker* shared) {
   const int64_t rows = call_.rows_of_block();
-  const int64_t kept = std::max(call_.lanes, rows == 1 ? call_.columns : 0);
+  const int64_t materialized = std::max(call_.lanes, rows == 1 ? call_.columns : 0);
   int64_t bytes = 0;
   const auto take = [&bytes](int64_t count, int64_t size) {
     const int64_t at = bytes;
@@ -138,16 +137,16 @@ void Worker::lay_out(const Worker* shared) {
   std::vector<int64_t> at(slots_.size(), -1), scratch(slots_.size(), -1);
   for (size_t k = 0; k < slots_.size(); ++k) {
     const SlotPlan& slot = plan_.slots[k];
-    if (slot.home == Home::input || slot.home == Home::output) {
+    if (slot.storage == Storage::input || slot.storage == Storage::output) {
       if (needs_scratch(static_cast<int>(k))) scratch[k] = take(std::max(call_.lanes, rows), slot.size);
-    } else if (slot.home == Home::block) {
+    } else if (slot.storage == Storage::block) {
       at[k] = take(call_.lanes, slot.size);
-    } else if (slot.home == Home::sum) {
+    } else if (slot.storage == Storage::sum) {
       at[k] = take(rows, slot.size);
-    } else if (slot.home == Home::total) {
+    } else if (slot.storage == Storage::column_sum) {
       continue;
     } else if (shared == nullptr) {
-      at[k] = take(slot.home == Home::number ? 1 : slot.home == Home::row ? rows : kept, slot.size);
+      at[k] = take(slot.storage == Storage::number ? 1 : slot.storage == Storage::row ? rows : materialized, slot.size);
     }
   }
   const int64_t panels = take(panels_.bytes(), 1);
@@ -160,9 +159,9 @@ void Worker::lay_out(const Worker* shared) {
       slots_[k] = shared->slots_[k];
       own_[k] = shared->own_[k];
     } else {
-      slots_[k] = {own_[k], plan_.slots[k].home == Home::number ? 0 : 1};
+      slots_[k] = {own_[k], plan_.slots[k].storage == Storage::number ? 0 : 1};
     }
-    if (plan_.slots[k].home == Home::kept) kept_.push_back(static_cast<int>(k));
+    if (plan_.slots[k].storage == Storage::materialized) materialized_.push_back(static_cast<int>(k));
   }
 }
 
@@ -202,14 +201,14 @@ void Worker::give(const Given& given) {
 
 void Worker::look_ahead(const Stage& stage, int64_t count) {
   frame_.ahead_count = 0;
-  if (stage.dear == 0) return;
+  if (stage.expensive == 0) return;
   const auto add = [&](int slot) {
     if (frame_.ahead_count == Frame::most_ahead || slots_[slot].stride == 0 || slots_[slot].data == scratch_[slot]) return;
     frame_.ahead[frame_.ahead_count++] = static_cast<const char*>(slots_[slot].data) + count * plan_.slots[slot].size;
   };
   for (const int input : stage.inputs) add(input);
   for (const int output : stage.outputs) add(output_slot(output));
-  frame_.ahead_each = (frame_.ahead_count + stage.dear - 1) / stage.dear;
+  frame_.ahead_each = (frame_.ahead_count + stage.expensive - 1) / stage.expensive;
 }
 
 void Worker::bring(int slot, const Space& space, int64_t at, int64_t count) {

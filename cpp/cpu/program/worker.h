@@ -1,4 +1,4 @@
-// What one thread does of a call: block after block, the primitives of a stage.
+// One thread's share of a call: the primitives of each stage, block by block.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Call {
   int64_t grain() const;  // elements of a thread, at least
 };
 
-// One thread's slots. Those for rows and what is kept for them may be another's, which works on the same row.
+// One thread's slots. Slots of rows and materialized values may belong to another worker on the same row.
 class Worker {
  public:
   Worker(const Call& call, const Worker* shared);
@@ -42,15 +42,15 @@ class Worker {
   Frame& frame() { return frame_; }
   Slot& slot(int k) { return slots_[k]; }
 
-  // What there is one of for the whole call.
+  // Stores the outputs that have one value for the whole call.
   void run_once();
 
   // As many rows as panels have, of these columns, or all where there are no panels.
   void enter_panels(int64_t row, int64_t rows, int64_t column, int64_t columns);
   void leave_panels();
 
-  // Where sums over rows are added to, `columns` of each.
-  void add_to(double* totals);
+  // Column sums are added here from now on, `columns` of each output.
+  void add_to(double* sums);
 
   void enter_rows(int64_t first, int64_t count);
   void run_rows(const Stage& stage);
@@ -72,7 +72,7 @@ class Worker {
   void expand(const Instruction& made, int64_t count);
   int output_slot(int output) const;
 
-  // Of the slots that have memory of the worker's own, the place in it.
+  // Assigns memory of the worker's own to slots.
   void lay_out(const Worker* shared);
   bool needs_scratch(int slot) const;
 
@@ -92,7 +92,7 @@ class Worker {
   std::vector<Slot> slots_;
   std::vector<char*> own_;
   std::vector<char*> scratch_;  // for the elements of a tensor that don't lie side by side
-  std::vector<int> kept_;
+  std::vector<int> materialized_;
   Panels panels_;
   std::unique_ptr<char, Free> memory_;
   Frame frame_{};

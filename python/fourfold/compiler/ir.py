@@ -241,7 +241,7 @@ class Program:
     def _output_text(self, output: Output, names: dict[int, str]) -> str:
         parts = " ".join(names[id(value)] for value in output.values)
         joins = output.join >= 0
-        statement = "total" if output.column_sum else "output"
+        statement = "column_sum" if output.column_sum else "output"
         text = f"{statement} {f'[{parts}]' if joins else parts} {output.kind} {self._dims_text(output.dims)}"
         if joins:
             text += f" join {output.join}"

@@ -1,5 +1,5 @@
-// Sums over the rows, a column each. The rows are cut into chunks, whatever the number of threads, whose sums are added up
-// in their order: the same bits from any number of threads.
+// Sums of the columns over the rows. The rows are split into chunks, independently of the number of threads, and the chunks' sums
+// are added in order: the same bits from any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace fourfold::cpu {
 
-class Totals {
+class ColumnSums {
  public:
-  Totals(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+  ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
          const program::Tensor* outputs);
 
-  bool empty() const { return schedule_.totals.empty(); }
+  bool empty() const { return schedule_.column_sums.empty(); }
   int64_t chunks() const { return chunks_; }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }
-  // Where a chunk's sums are added to from now on, one total after the other: zeros.
+  // The sums of a chunk, set to zero, one output after the other.
   double* begin(int64_t chunk);
-  // Into the outputs.
+  // Adds the chunks and writes the outputs.
   void finish();
 
  private:

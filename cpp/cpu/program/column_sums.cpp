@@ -1,4 +1,4 @@
-#include "cpu/program/totals.h"
+#include "cpu/program/column_sums.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,7 +19,7 @@ constexpr int64_t share = 1 << 17;  // of a thread, at least, in additions
 
 }  // namespace
 
-Totals::Totals(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
                const program::Tensor* outputs)
     : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
   if (empty()) return;
@@ -28,20 +28,20 @@ Totals::Totals(const program::Program& program, const Schedule& schedule, const 
   for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
   rows_of_chunk_ = std::max(fewest_rows, (rows + most_chunks - 1) / most_chunks);
   chunks_ = std::max<int64_t>(1, (rows + rows_of_chunk_ - 1) / rows_of_chunk_);
-  each_ = columns_ * static_cast<int64_t>(schedule.totals.size());
+  each_ = columns_ * static_cast<int64_t>(schedule.column_sums.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
   if (rows == 0) begin(0);
 }
 
-double* Totals::begin(int64_t chunk) {
+double* ColumnSums::begin(int64_t chunk) {
   double* const sums = sums_.get() + chunk * each_;
   std::fill_n(sums, each_, 0.0);
   return sums;
 }
 
-void Totals::Free::operator()(double* memory) const { std::free(memory); }
+void ColumnSums::Free::operator()(double* memory) const { std::free(memory); }
 
-void Totals::finish() {
+void ColumnSums::finish() {
   if (empty() || columns_ == 0) return;
   double* const sums = sums_.get();
   parallel(each_, share / chunks_, [&](int64_t first, int64_t last) {
@@ -50,16 +50,15 @@ void Totals::finish() {
       for (int64_t i = first; i < last; ++i) sums[i] += more[i];
     }
   });
-  for (size_t t = 0; t < schedule_.totals.size(); ++t) put(sums_.get() + t * columns_, schedule_.totals[t].output);
+  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) put(sums_.get() + t * columns_, schedule_.column_sums[t].output);
 }
 
 // By way of the type that is computed in.
-void Totals::put(double* sums, int output) const {
+void ColumnSums::put(double* sums, int output) const {
   const auto& described = program_.outputs[output];
   const program::Tensor& tensor = outputs_[output];
   const auto strides = program::axis_strides(described.dims, tensor.strides, sizes_);
   const Space space({sizes_.begin() + program_.outer, sizes_.end()}, {{strides.begin() + program_.outer, strides.end()}});
-  const bool is_half = described.kind == Kind::float16 || described.kind == Kind::bfloat16;
   for (int64_t at = 0; at < columns_; at += most_elements) {
     const int64_t count = std::min(most_elements, columns_ - at);
     float single[most_elements];
@@ -69,8 +68,8 @@ void Totals::put(double* sums, int output) const {
     if (described.kind != Kind::float64) {
       plain_primitive(Operation::to_float32, Type::float64)(frame, count, Instruction{nullptr, 1, 0, {0, 0, 0}});
     }
-    if (is_half) half_store_primitive(described.kind)(frame, count, Instruction{nullptr, 2, 0, {1, 0, 0}});
-    const void* from = slots[is_half ? 2 : described.kind == Kind::float64 ? 0 : 1].data;
+    if (is_half(described.kind)) half_store_primitive(described.kind)(frame, count, Instruction{nullptr, 2, 0, {1, 0, 0}});
+    const void* from = slots[is_half(described.kind) ? 2 : described.kind == Kind::float64 ? 0 : 1].data;
     space.scatter(0, from, element_size(described.kind), at, count, tensor.data);
   }
 }

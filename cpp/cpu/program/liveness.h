@@ -1,4 +1,4 @@
-// Of a program's values, which are needed, in which stage each is known, and how often a stage reads it.
+// Liveness of a program's values: which are needed, the stage in which each is known, and the uses left in a stage.
 #pragma once
 
 #include <vector>
@@ -7,23 +7,23 @@
 
 namespace fourfold::cpu {
 
-struct Place {
+struct LiveValue {
   bool needed = false;
-  int stage = 0;           // in which it is known: that after a reduction's own
-  int kept = -1;           // its slot, of a number, a row's value, or an element's that stages share
+  int stage = 0;           // in which it is known: for a reduction the next one
+  int materialized = -1;   // its slot, of a number, a row's value, or an element's that several stages read
   int register_slot = -1;  // in the stage that is being scheduled
   int expanded = -1;       // a row's value for each of its columns
   int emitted = -1;        // the stage in which it has been computed
-  int uses = 0;            // that are still to come in the stage
+  int uses = 0;            // left in the stage
 };
 
-class Places {
+class Liveness {
  public:
-  explicit Places(const program::Program& program);
+  explicit Liveness(const program::Program& program);
 
-  size_t size() const { return places_.size(); }
-  Place& operator[](size_t v) { return places_[v]; }
-  const Place& operator[](size_t v) const { return places_[v]; }
+  size_t size() const { return values_.size(); }
+  LiveValue& operator[](size_t v) { return values_[v]; }
+  const LiveValue& operator[](size_t v) const { return values_[v]; }
   int stages() const { return stages_; }
   // Of an element, in additions.
   int cost() const { return cost_; }
@@ -36,15 +36,15 @@ class Places {
   bool is_sum(int v) const { return value(v).source == program::Source::operation && program::is_reduction(value(v).op); }
   bool has_output(int v) const;
 
-  // Whether its slot holds it before a stage begins: what an earlier one has kept.
+  // Whether its slot holds it before a stage begins: an earlier stage materialized it.
   bool is_here(int v, int stage) const {
-    return value(v).level == program::Level::element && places_[v].kept >= 0 && places_[v].stage < stage;
+    return value(v).level == program::Level::element && values_[v].materialized >= 0 && values_[v].stage < stage;
   }
-  // Whether it had better be kept than be computed once more in a stage after its own, from what is known there.
-  bool is_dear_again(int v, int stage) const;
-  // How often each element's value is read in this stage, by what is going to be emitted in it.
+  // Whether a stage after its own had better load it than recompute it from what is known there.
+  bool is_expensive_again(int v, int stage) const;
+  // Counts the uses of each element's value in this stage.
   void count_uses(int stage);
-  // Emitted in none, in no register.
+  // Frees all registers.
   void leave_stage();
 
  private:
@@ -55,7 +55,7 @@ class Places {
   void visit(int v, int stage);
 
   const program::Program& program_;
-  std::vector<Place> places_;
+  std::vector<LiveValue> values_;
   int stages_ = 1;
   int cost_ = 0;
 };

@@ -118,19 +118,13 @@ APART = (
     "output y float32 [a b]\noutput r float32 [b a]\noutput q float16 [a b] order [1 0]\noutput k float32 [a b]\n"
 )
 # Sums over the rows, of values of every kind and stage, and one tensor of several values.
-TOTALS = (
+COLUMN_SUMS = (
     f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input bfloat16 [b]\n"
     "c: float32 = input float32 [a 1]\nk: float32 = constant 0.5\ns: float32 = sum x\nd: float32 = sub x s\n"
-    "e: float32 = sin d\np: float32 = mul x w\nx64: float64 = to_float64 x\ntotal x float32 [b]\n"
-    "total w bfloat16 [b]\ntotal c float16 [b]\ntotal k float32 [b]\ntotal s float32 [b]\ntotal e float32 [b]\n"
-    "total p bfloat16 [1 b]\ntotal x64 float64 [b]\noutput [e p k] float32 [a b] join 1\noutput e float16 [a b]\n"
-)
-# Names that mean something else in C++, or in what is emitted.
-NAMES = (
-    f"{HEAD}axes a=for.0\nfor: float32 = input float32 [a]\n_K: float32 = constant -0.0\nn: float32 = add for _K\n"
-    "frame: float32 = mul n n\nnot: boolean = lt frame n\nop: float32 = where not n frame\nLanes: float32 = sub op n\n"
-    "for_: float32 = neg Lanes\nk: float32 = sin for_\nin_for: float32 = cos for_\nout_k: float32 = add k in_for\n"
-    "output k float32 [a]\noutput out_k float32 [a]\noutput Lanes float32 [a]\noutput n float32 [a]\n"
+    "e: float32 = sin d\np: float32 = mul x w\nx64: float64 = to_float64 x\ncolumn_sum x float32 [b]\n"
+    "column_sum w bfloat16 [b]\ncolumn_sum c float16 [b]\ncolumn_sum k float32 [b]\ncolumn_sum s float32 [b]\n"
+    "column_sum e float32 [b]\ncolumn_sum p bfloat16 [1 b]\ncolumn_sum x64 float64 [b]\n"
+    "output [e p k] float32 [a b] join 1\noutput e float16 [a b]\n"
 )
 
 
@@ -139,7 +133,7 @@ def draw_norm(size: int) -> tuple[Tensor, ...]:
     return torch.randn(rows, size).bfloat16(), torch.randn(size).double()
 
 
-def draw_totals(size: int) -> tuple[Tensor, ...]:
+def draw_column_sums(size: int) -> tuple[Tensor, ...]:
     rows = 37 if size < 100 else 3
     return torch.randn(rows, size), torch.randn(size).bfloat16(), torch.randn(rows, 1)
 
@@ -161,8 +155,7 @@ def programs() -> Iterator[tuple[str, str, Draw]]:
     yield "sine_and_cosine", SINE_AND_COSINE, draw_normal
     yield "norm", NORM, draw_norm
     yield "apart", APART, draw_apart
-    yield "totals", TOTALS, draw_totals
-    yield "names", NAMES, draw_normal
+    yield "column_sums", COLUMN_SUMS, draw_column_sums
 
 
 def assert_same_bits(got: object, expected: object) -> None:

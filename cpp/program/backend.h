@@ -1,0 +1,31 @@
+// What a backend does with programs: it compiles a checked program, and runs the result on its device's tensors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "program/layout.h"
+
+namespace fourfold::program {
+
+// A program as a backend runs it.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+
+  // Writes the outputs, whose memory is allocated. `sizes` are the axes'. Any number of threads may call it at once.
+  virtual void run(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
+};
+
+struct Backend {
+  // Throws std::invalid_argument for a program that it can't run. The program outlives the result.
+  std::unique_ptr<const Executable> (*compile)(const Program& program);
+};
+
+// Each backend registers itself when the library is loaded, for the device's number in torch.
+struct BackendRegistration {
+  BackendRegistration(int32_t device_type, const Backend& backend);
+};
+
+}  // namespace fourfold::program
