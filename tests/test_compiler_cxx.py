@@ -23,7 +23,7 @@ from programs import HEAD, ROADS
 from programs_cxx import SINE_AND_COSINE, assert_same_bits, programs
 from test_levels import lower_levels
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 PROGRAMS = {name: (text, draw) for name, text, draw in programs()}
 SIZES = (0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 255, 1023, 1025, 5000)
 SOME_FUNCTIONS = ("swiglu", "layer_norm", "cross_entropy", "mandelbrot")

@@ -13,8 +13,11 @@ from fourfold.compiler.failures import is_strict
 from fourfold.compiler.generate import Compiled, compile_graph
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, refuse_others
+from fourfold.compiler.passes.decompose import decompose
+from fourfold.compiler.passes.stack_gradients import stack_gradients
 from fourfold.compiler.recompute import partition
 from fourfold.compiler.record import Captured, Half, Record
+from fourfold.compiler.tracing import kept_whole
 
 Function = Callable[..., object]
 
@@ -77,13 +80,13 @@ class Compilation:
 
         counters["aot_autograd"]["total"] += 1
         try:
-            with self.captured.timed("differentiate"):
+            with self.captured.timed("differentiate"), kept_whole(inputs):
                 torchs = aot_module_simplified(
                     self.captured.graph,
                     inputs,
                     fw_compiler=self.forward,
                     bw_compiler=torch._dynamo.disable(self.backward),
-                    inference_compiler=self.forward,
+                    inference_compiler=self.inference,
                     partition_fn=self.partition,
                     decompositions=decompositions(self.options.reductions),
                 )
@@ -97,6 +100,7 @@ class Compilation:
         return thin or torch._dynamo.disable(torchs)
 
     def partition(self, joint: GraphModule, given: object, **settings: object) -> tuple[GraphModule, GraphModule]:
+        stack_gradients(decompose(joint))
         forward, self.backward_graph = partition(joint, given, **settings)
         return forward, self.backward_graph
 
@@ -106,6 +110,9 @@ class Compilation:
         self.captured.copied = getattr(self.metadata, "num_mutated_inp_runtime_indices", 0)
         self.captured.forward = self.half(graph, "forward")
         return runtime.for_torch(self.captured.forward.compiled)
+
+    def inference(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
+        return self.forward(decompose(graph), fakes)
 
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
         return runtime.for_torch(self.compile_backward(graph))

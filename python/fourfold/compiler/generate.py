@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler import failures
+from fourfold.compiler import alone, failures
 from fourfold.compiler.building import Built, build, uses_outside
 from fourfold.compiler.calling import Program
 from fourfold.compiler.fusion import Fusion
@@ -132,6 +132,8 @@ class Generator:
             self.leave(members + ends, f"fewer than {self.options.min_elements} elements")
         elif all(node.target in COPIES for node in members):
             self.leave(members + ends, "nothing but a copy")
+        elif why := alone.reason(members + ends):
+            self.leave(members + ends, why)
         elif outputs or ends:
             self.make(unit, group, members, outputs, ends)
 

@@ -7,6 +7,7 @@ import operator
 import torch
 from torch.fx import Node
 
+from fourfold.compiler import alone
 from fourfold.compiler.lowering import refusal
 from fourfold.compiler.program import KINDS
 from fourfold.compiler.views import has_hints
@@ -54,7 +55,7 @@ def can_be_computed(node: Node) -> bool:
 
 def refused(node: Node) -> str | None:
     """Why an operator that is lowered is left to torch when it is called like this, or None."""
-    return refusal(node.target, results_of(node)[0].dtype, node.args, node.kwargs)
+    return refusal(node.target, results_of(node)[0].dtype, node.args, node.kwargs) or alone.slow(node)
 
 
 def keeps_its_place(node: Node) -> bool:
