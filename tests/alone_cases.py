@@ -256,4 +256,8 @@ def of_entry(entry: OpInfo) -> Case | None:
 
 
 FOUND = {name: of_entry(entry) for name, entry in ENTRIES.items()}
-CASES = {name: case for name, case in (FOUND | NORMS | LOSSES | OTHERS | GRADIENTS).items() if case is not None}
+CASES = {
+    name: case
+    for name, case in (FOUND | NORMS | LOSSES | OTHERS | GRADIENTS).items()
+    if case is not None and case.dtypes
+}
