@@ -20,8 +20,10 @@ sys.path[:0] = [str(ROOT / "tests")]
 from compiler_operators import ENTRIES, LEFT, LEFT_OF_INTEGERS, OpInfo, chosen  # noqa: E402
 from compiler_samples import Problem  # noqa: E402
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, decompositions  # noqa: E402
+from fourfold.compiler.lowering.decompositions import late  # noqa: E402
 from fourfold.compiler.record import Half  # noqa: E402
 from fourfold.compiler.views import VIEWS  # noqa: E402
+from in_programs import everything_in_programs  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiler_operators.md"
 SAMPLES = 6  # of an entry
@@ -68,9 +70,10 @@ def found_of(entry: OpInfo) -> tuple[Found, Found]:
     torch.manual_seed(0)
     for sample in chosen(list(entry.sample_inputs("cpu", dtype, requires_grad=has_gradient)), SAMPLES):
         problem = Problem.of(entry, sample, has_gradient)
-        function, captured = problem.compiled()
-        if has_gradient and captured.backward is None:
-            problem.results(function)  # some runtimes compile the backward when it is first called
+        with everything_in_programs():
+            function, captured = problem.compiled()
+            if has_gradient and captured.backward is None:
+                problem.results(function)  # some runtimes compile the backward when it is first called
         forward.add(captured.forward)
         backward.add(captured.backward)
     return forward, backward
@@ -95,7 +98,8 @@ def page() -> str:
     return f"""# What torch.compile(backend="fourfold") fuses
 
 Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's
-own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager.
+own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager. Beside
+other work, that is: alone, many of these operators are torch's ([compiler_alone.md](compiler_alone.md)).
 
 ## Operators of captured graphs
 
@@ -107,6 +111,8 @@ Reductions over the last dimensions, and what is made of them; over other dimens
 {names(ROWS)}.
 
 Written as others while a graph is traced: {names(decompositions())}.
+
+Written as others beside work that is fused with their pieces, and torch's own alone: {names(late())}.
 
 Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed:
 {names(CONSTANT)}.

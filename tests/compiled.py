@@ -217,7 +217,7 @@ CASES = [
     Case("batch_norm_across", lambda x: F.batch_norm(x.mT, torch.zeros(3), torch.ones(3)), (draw(2, 5, 3),)),
     Case("dropped_across", lambda x: F.dropout(x.mT, 0.5), (draw(2, 5, 3),), runtime="random"),
     Case("dropped", dropped, (draw(2, 4, 8, 16),), runtime="random"),
-    Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=3),
+    Case("three_sums", lambda x, y: x.sum() / y.abs().sum() + y.sum() * 2, (draw(40), draw(40)), programs=2),
     Case("row_sums", lambda x, y: (x * y.unsqueeze(1)).sum(1), (x46, draw(4))),
     Case("sum_of_all", lambda x: x.sin().sum(), (x46,), programs=2),
     Case("mean_of_all", lambda x: ((x - 1) ** 2).mean(), (draw(40, 60),)),

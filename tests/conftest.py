@@ -80,6 +80,15 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
 
 
+@pytest.fixture
+def in_programs() -> Iterator[None]:
+    """Each operator that programs have is part of one, whether or not torch's kernel is faster alone."""
+    from in_programs import everything_in_programs
+
+    with everything_in_programs():
+        yield
+
+
 @pytest.fixture(params=["fourfold", "torch"])
 def whose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who runs a compiled function's forward and backward: our node of autograd, or AOTAutograd's wrappers."""

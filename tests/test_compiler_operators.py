@@ -16,7 +16,7 @@ from compiler_operators import ENTRIES, LEFT, WORSE, OpInfo, SampleInput, chosen
 from compiler_samples import Problem, expect_as_eager
 from fourfold.compiler.dtypes import KINDS
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
 # How many samples of an entry are looked at: in float32, and in each other dtype.
 MOST, FEW, MANY = 2, 1, 6

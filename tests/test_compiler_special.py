@@ -16,7 +16,7 @@ from compiler_samples import module_of
 from fourfold.compiler.backend import backend
 from fourfold.compiler.record import Record
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 LOW = (torch.bfloat16, torch.float16)
 
 # Of what is a little beside them the roundings in bfloat16 are on the other side of a step.

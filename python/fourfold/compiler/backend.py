@@ -14,6 +14,7 @@ from fourfold.compiler.fallback import is_strict
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, refuse_others
 from fourfold.compiler.record import Captured, Half, Record
+from fourfold.compiler.tracing import kept_whole
 
 Function = Callable[..., object]
 
@@ -84,13 +85,13 @@ class Compilation:
 
         counters["aot_autograd"]["total"] += 1
         try:
-            with self.captured.timed("differentiate"):
+            with self.captured.timed("differentiate"), kept_whole(inputs):
                 torchs = aot_module_simplified(
                     self.captured.graph,
                     inputs,
                     fw_compiler=self.forward,
                     bw_compiler=torch._dynamo.disable(self.backward),
-                    inference_compiler=self.forward,
+                    inference_compiler=self.inference,
                     partition_fn=self.partition,
                     decompositions=decompositions(),
                 )
@@ -121,6 +122,9 @@ class Compilation:
         self.captured.copied = getattr(self.metadata, "num_mutated_inp_runtime_indices", 0)
         self.captured.forward = self.half(graph, "forward")
         return runtime.for_torch(self.captured.forward.compiled)
+
+    def inference(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
+        return self.forward(passes.run(passes.INFERENCE, graph), fakes)
 
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
         return runtime.for_torch(self.compile_backward(graph))

@@ -7,6 +7,7 @@ import operator
 import torch
 from torch.fx import Node
 
+from fourfold.compiler import alone
 from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
 from fourfold.compiler.views import VIEWS, has_hints
@@ -63,7 +64,7 @@ def can_be_computed(node: Node) -> bool:
         return refuse(node, "a result that programs don't write, for its dtype, layout or device")
     if not all(can_be_read(operand) for operand in node.all_input_nodes):
         return refuse(node, "an operand that programs don't read, for its dtype, layout, device or origin")
-    refused = refusal(node.target, results[0].dtype, node.args, node.kwargs)
+    refused = refusal(node.target, results[0].dtype, node.args, node.kwargs) or alone.slow(node)
     return refused is None or refuse(node, refused)
 
 

@@ -1,4 +1,4 @@
-"""Operators that torch writes in terms of others as they are traced, chosen by hand: where these are fused."""
+"""Operators written in terms of others, chosen by hand: as they are traced, or later, where these are fused."""
 
 from __future__ import annotations
 
@@ -32,13 +32,37 @@ TORCHS = (
 )
 
 
+# They stay one operator while a graph is traced.
+FASTER_ALONE = frozenset(
+    {
+        aten.native_layer_norm_backward.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
+        aten.nll_loss_backward.default,
+        aten.huber_loss.default,
+        aten.huber_loss_backward.default,
+        aten.smooth_l1_loss.default,
+        aten.smooth_l1_loss_backward.default,
+        aten.glu.default,
+        aten.log_sigmoid_forward.default,
+        aten._native_batch_norm_legit_no_training.default,
+    }
+)
+
+
 def decompositions() -> dict[object, Callable[..., object]]:
     """By operator; torch's table is looked at when this is first called."""
-    found = always()
+    found = {operator: function for operator, function in always().items() if operator not in FASTER_ALONE}
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
     return found | {torch.ops.prims.fma.default: multiply_add}
+
+
+@cache
+def late() -> dict[object, Callable[..., object]]:
+    """Those that torch's kernels compute faster alone: for the pass that replaces them where they are fused."""
+    return {operator: function for operator, function in always().items() if operator in FASTER_ALONE}
 
 
 @cache
@@ -148,7 +172,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """So that a backward can compute it again from two numbers of each row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    if not is_last or is_empty(x) or not is_real(x):
+    if not is_last or is_empty(x) or not is_real(x) or x.dtype in (torch.float64, torch.float16):  # torch's are faster
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)

@@ -1,7 +1,7 @@
 """The compiler's passes, in the order in which they run. Each takes a graph and gives it back changed.
 
 Dynamo's graph goes through CAPTURED. AOTAutograd's trace of forward and backward goes through JOINT and is cut in two;
-each half, or the forward alone where nothing is differentiated, goes through HALF."""
+each half goes through HALF. A forward alone, where nothing is differentiated, goes through INFERENCE and HALF."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from fourfold.compiler.fallback import recovering
 from fourfold.compiler.passes.canonicalize import canonicalize
+from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower
@@ -19,11 +20,13 @@ from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.sink_gather import sink_gather
+from fourfold.compiler.passes.stack_gradients import stack_gradients
 
 Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent,)
-JOINT: Sequence[Pass] = (rematerialize,)
+JOINT: Sequence[Pass] = (decompose, stack_gradients, rematerialize)
+INFERENCE: Sequence[Pass] = (decompose,)
 HALF: Sequence[Pass] = (
     canonicalize,
     sink_gather,

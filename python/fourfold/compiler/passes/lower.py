@@ -6,6 +6,7 @@ import logging
 
 from torch.fx import GraphModule
 
+from fourfold.compiler import alone
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fallback import visiting
@@ -24,6 +25,10 @@ def lower(module: GraphModule) -> GraphModule:
             inline(node, node.meta[REFUSAL])
             continue
         fused = node.target
+        why = alone.reason(fused.members)
+        if why is not None:
+            inline(node, why)
+            continue
         try:
             fused.program = write_program(fused)
         except NotFusable as reason:

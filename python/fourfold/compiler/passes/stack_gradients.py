@@ -1,0 +1,187 @@
+"""Gradients of parts of one tensor as one stack: torch traces each as zeros as large as the whole, and adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler.passes.decompose import OF_RESULT, fake_mode_of, is_alike
+
+aten = torch.ops.aten
+ADD = aten.add.Tensor
+SELECT = aten.select_backward.default
+SLICE = aten.slice_backward.default
+
+
+@dataclass(frozen=True)
+class Part:
+    """A gradient, and from where to where it lies along a dimension of the whole."""
+
+    gradient: Node
+    start: int
+    stop: int
+    is_selected: bool  # without the dimension
+
+
+@dataclass
+class Segment:
+    """Parts that are added one after the other, or one other summand."""
+
+    parts: list[Part]
+    nodes: list[Node]
+    dim: int = -1
+
+
+def stack_gradients(module: GraphModule) -> GraphModule:
+    """Replaces sums of gradients of ``select``, ``unbind`` and ``slice``; additions of numbers keep their order."""
+    graph = module.graph
+    first = next((node for node in graph.nodes if node.target in (SELECT, SLICE)), None)
+    if first is None:
+        return module
+    is_changed = False
+    for root in reversed(graph.find_nodes(op="call_function", target=ADD)):
+        if is_sum(root) and not is_within_sum(root):
+            is_changed |= stack(root)
+    if is_changed:
+        graph.eliminate_dead_code()
+    return module
+
+
+def is_sum(node: object) -> bool:
+    """Whether it adds two tensors of its own shape and dtype."""
+    if not isinstance(node, Node) or node.target is not ADD or node.kwargs or len(node.args) != 2:
+        return False
+    if not all(isinstance(each, Node) and isinstance(each.meta.get("val"), Tensor) for each in node.args):
+        return False
+    own = node.meta["val"]
+    return all(each.meta["val"].dtype == own.dtype and each.meta["val"].shape == own.shape for each in node.args)
+
+
+def is_within_sum(node: Node) -> bool:
+    """Whether its only user continues the chain that it is the result of so far."""
+    user = next(iter(node.users)) if len(node.users) == 1 else None
+    return is_sum(user) and continued(user) is node
+
+
+def continued(node: Node) -> Node | None:
+    """The operand that is a sum for this addition alone; the other is its summand."""
+    return next((each for each in node.args if is_sum(each) and len(each.users) == 1), None)
+
+
+def summands(root: Node) -> list[Node]:
+    """In the order in which they are added."""
+    found: list[Node] = []
+    node: Node = root
+    while True:
+        inner = continued(node)
+        if inner is None:
+            return [*node.args, *reversed(found)]
+        found.append(node.args[1] if node.args[0] is inner else node.args[0])
+        node = inner
+
+
+def part_of(node: Node) -> tuple[int, Part] | None:
+    """The dimension, and the part; None for what is no gradient of a part, or of sizes that are not known."""
+    if node.target not in (SELECT, SLICE) or len(node.users) != 1 or node.kwargs:
+        return None
+    gradient, sizes, dim, *place = node.args
+    dim %= len(sizes)
+    size = sizes[dim]
+    if not all(isinstance(each, int) for each in (size, *place)):
+        return None
+    if node.target is SELECT:
+        return dim, Part(gradient, place[0] % size, place[0] % size + 1, True)
+    start, stop, step = place
+    start, stop, _ = slice(start, stop).indices(size)
+    return (dim, Part(gradient, start, stop, False)) if step == 1 and start < stop else None
+
+
+def segments(nodes: Sequence[Node]) -> list[Segment]:
+    """What can be put in one stack before the next addition, without another order of additions of any number."""
+    found: list[Segment] = []
+    for node in nodes:
+        dim, part = part_of(node) or (-1, None)
+        last = found[-1] if found else None
+        is_next = part is not None and last is not None and last.dim == dim
+        if is_next and can_follow(last.parts, part, is_first=len(found) == 1):
+            last.parts.append(part)
+            last.nodes.append(node)
+        else:
+            found.append(Segment([part] if part else [], [node], dim))
+    return found
+
+
+def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
+    """Parts of one place are added up by themselves only where nothing was there before."""
+    for other in parts:
+        same = (other.start, other.stop, other.is_selected) == (part.start, part.stop, part.is_selected)
+        if other.start < part.stop and part.start < other.stop and not (same and is_first):
+            return False
+    return True
+
+
+def stack(root: Node) -> bool:
+    own = segments(summands(root))
+    if all(len(segment.nodes) == 1 for segment in own):
+        return False
+    before = root.prev
+    maker = Maker(root)
+    with root.graph.inserting_before(root):
+        result: Node | None = None
+        for segment in own:
+            value = segment.nodes[0] if len(segment.nodes) == 1 else maker.whole(segment)
+            result = value if result is None else maker.call(ADD, result, value)
+    if not is_alike(result, root.meta["val"]):  # another memory format
+        while root.prev is not before:
+            root.graph.erase_node(root.prev)
+        return False
+    root.replace_all_uses_with(result)
+    root.graph.erase_node(root)
+    return True
+
+
+class Maker:
+    """Adds nodes before a sum, with what torch traced it with."""
+
+    def __init__(self, root: Node):
+        self.root = root
+        self.mode = fake_mode_of(root)
+        self.meta = {key: value for key, value in root.meta.items() if key not in OF_RESULT}
+
+    def call(self, target: object, *args: object, **kwargs: object) -> Node:
+        node = self.root.graph.call_function(target, args, kwargs)
+        given, named = torch.fx.map_arg((args, kwargs), lambda each: each.meta["val"])
+        with self.mode, torch.no_grad():
+            node.meta = self.meta | {"val": target(*given, **named)}
+        return node
+
+    def whole(self, segment: Segment) -> Node:
+        places: dict[tuple[int, int, bool], Node] = {}
+        for part in segment.parts:
+            place = part.start, part.stop, part.is_selected
+            known = places.get(place)
+            places[place] = part.gradient if known is None else self.call(ADD, known, part.gradient)
+        shape = list(segment.nodes[0].args[1])
+        ordered = sorted(places.items(), key=lambda pair: pair[0][0])
+        if len(ordered) == shape[segment.dim] and all(is_selected for (_, _, is_selected), _ in ordered):
+            return self.call(aten.stack.default, [gradient for _, gradient in ordered], segment.dim)
+        pieces: list[Node] = []
+        end = 0
+        for (start, stop, is_selected), gradient in ordered:
+            pieces += self.zeros(shape, segment.dim, start - end)
+            pieces.append(self.call(aten.unsqueeze.default, gradient, segment.dim) if is_selected else gradient)
+            end = stop
+        pieces += self.zeros(shape, segment.dim, shape[segment.dim] - end)
+        return self.call(aten.cat.default, pieces, segment.dim)
+
+    def zeros(self, shape: list[object], dim: int, count: int) -> list[Node]:
+        """None where there are none."""
+        if not count:
+            return []
+        fake = self.root.meta["val"]
+        sizes = [*shape[:dim], count, *shape[dim + 1 :]]
+        return [self.call(aten.full.default, sizes, 0.0, dtype=fake.dtype, device=fake.device, pin_memory=False)]

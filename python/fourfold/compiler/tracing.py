@@ -1,0 +1,75 @@
+"""Operators that torch writes in terms of others before any backend is asked, kept whole while a graph is traced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+# Their Python kernels write them in many operators; torch's own kernels are 2 to 20 times as fast.
+KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
+KEYS = ("Autograd", "CompositeImplicitAutograd")
+
+_lock = threading.Lock()
+_tracing = 0  # how many traces keep them whole now
+_aside: list[tuple[object, dict[object, object]]] = []  # operators, with the kernels that were taken from them
+
+
+@contextmanager
+def kept_whole(inputs: Sequence[object]) -> Iterator[None]:
+    """Within, torch traces each of these operators and its gradient as one. Other threads may trace one too,
+    which is right for any backend. Does nothing where a size is a symbol."""
+    if any(map(is_symbolic, inputs)):
+        yield
+        return
+    enter()
+    try:
+        yield
+    finally:
+        leave()
+
+
+def is_symbolic(given: object) -> bool:
+    if isinstance(given, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in given.shape)
+    return isinstance(given, (torch.SymInt, torch.SymFloat))
+
+
+def enter() -> None:
+    global _tracing
+    with _lock:
+        _tracing += 1
+        if _tracing > 1:
+            return
+        for overload in kept_overloads():
+            taken = {}
+            for key in filter(None, (getattr(torch._C.DispatchKey, name, None) for name in KEYS)):
+                if key in overload.py_kernels:
+                    taken[key] = overload.py_kernels.pop(key)
+            if taken:
+                overload._dispatch_cache.clear()
+                _aside.append((overload, taken))
+
+
+def leave() -> None:
+    global _tracing
+    with _lock:
+        _tracing -= 1
+        while not _tracing and _aside:
+            overload, taken = _aside.pop()
+            overload.py_kernels.update(taken)
+            overload._dispatch_cache.clear()
+
+
+def kept_overloads() -> list[object]:
+    """The overloads that torch has Python kernels for; none under a torch that keeps these elsewhere."""
+    import torch._decomp  # which registers them
+
+    found = []
+    for name in dir(torch.ops.aten):
+        if name.startswith(KEPT) and "backward" not in name:
+            packet = getattr(torch.ops.aten, name)
+            found += [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]
+    return [o for o in found if isinstance(getattr(o, "py_kernels", None), dict) and hasattr(o, "_dispatch_cache")]

@@ -1,0 +1,219 @@
+"""Writes docs/compiler_alone.md: torch.compile(backend="fourfold") against eager where a function is one operator.
+
+Each operator is timed for each dtype at three sizes, forward and forward with backward, on one thread:
+
+    OMP_NUM_THREADS=1 python scripts/operators_alone.py --part 1/12   # ... 12/12, each within 100 s
+    python scripts/operators_alone.py --write                         # the page, of all parts
+    python scripts/operators_alone.py --check                         # whether the page has every operator
+
+What is timed is the callable that the backend gives to Dynamo, without Dynamo's own guards, which cost the same for
+every backend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+from alone_cases import CASES, DTYPES, SIZES, Case  # noqa: E402
+from compiler_samples import module_of  # noqa: E402
+from fourfold.compiler.backend import backend  # noqa: E402
+
+PAGE = ROOT / "docs" / "compiler_alone.md"
+RESULTS = ROOT / "build" / "operators_alone"
+FLOOR = 0.9  # of eager's speed, from 1e5 elements on
+ROUNDS = 7
+AGAIN = 3  # how often a row below the floor is timed again, with more rounds each time
+BLOCK = 4e-4  # seconds of calls between two looks at the clock, at least
+
+Row = tuple[str, str, int, bool, float, float, float]  # name, dtype, size, trained, ratio, seconds of both
+
+
+def seconds_of(function: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - start) / calls
+
+
+def compared(eager: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """Seconds of each: the median of blocks of calls, in turn."""
+    for function in (eager, ours, eager, ours):
+        function()
+    calls = max(1, int(BLOCK / max(seconds_of(eager, 2), 1e-7)))
+    pairs = [(seconds_of(eager, calls), seconds_of(ours, calls)) for _ in range(rounds)]
+    return median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
+
+
+def trained(function: Callable[..., object], tensors: Sequence[Tensor]) -> Callable[[], object]:
+    leaves = [x for x in tensors if x.requires_grad]
+    outputs = [y for y in function(*tensors) if y.requires_grad]
+    ones = [torch.ones_like(y) for y in outputs]
+
+    def step() -> object:
+        given = [y for y in function(*tensors) if y.requires_grad]
+        return torch.autograd.grad(given, leaves, ones, allow_unused=True)
+
+    return step
+
+
+def calls_of(case: Case, dtype: torch.dtype, size: int, has_gradient: bool) -> tuple[Callable[[], object], ...]:
+    torch.manual_seed(0)
+    tensors = case.draw(size, dtype, has_gradient)
+    call = case.call
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with tracing(TracingContext(mode)):  # as within Dynamo
+        fakes = [mode.from_tensor(x, static_shapes=True) for x in tensors]
+        compiled = backend(module_of(call, len(tensors)), fakes)
+    if has_gradient:
+        return trained(call, tensors), trained(compiled, tensors)
+    return (lambda: call(*tensors)), (lambda: compiled(*tensors))
+
+
+def row_of(name: str, case: Case, dtype: torch.dtype, size: int, has_gradient: bool) -> Row:
+    eager, ours = calls_of(case, dtype, size, has_gradient)
+    theirs, own = compared(eager, ours, ROUNDS)
+    for k in range(AGAIN):
+        is_clear = theirs >= FLOOR * 1.03 * own or k and theirs < 0.75 * own
+        if is_clear or size < SIZES[1]:
+            break
+        theirs, own = compared(eager, ours, 2 * ROUNDS)
+    return name, str(dtype).removeprefix("torch."), size, has_gradient, theirs / own, theirs, own
+
+
+def gives_its_input(case: Case, dtype: torch.dtype) -> bool:
+    """As a conversion to the dtype that a tensor has."""
+    tensors = case.draw(SIZES[0], dtype, False)
+    return any(result.data_ptr() == x.data_ptr() for result in case.call(*tensors) for x in tensors)
+
+
+def measure(names: Sequence[str], sizes: Sequence[int]) -> list[Row]:
+    rows = []
+    for name in names:
+        case = CASES[name]
+        for dtype in (d for d in DTYPES if d in case.dtypes):
+            for size in sizes:
+                if gives_its_input(case, dtype):
+                    continue
+                for has_gradient in (False, True) if dtype in case.trained else (False,):
+                    torch._dynamo.reset()
+                    rows.append(row_of(name, case, dtype, size, has_gradient))
+    return rows
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def worst(rows: Sequence[Row], size: int, has_gradient: bool) -> str:
+    found = [row[4] for row in rows if row[2] == size and row[3] == has_gradient]
+    return f"{min(found):.2f}" if found else "-"
+
+
+def page(rows: Sequence[Row]) -> str:
+    names = sorted({row[0] for row in rows})
+    columns = [(size, has_gradient) for has_gradient in (False, True) for size in SIZES]
+    lines = []
+    for name in names:
+        own = [row for row in rows if row[0] == name]
+        dtypes = ", ".join(dict.fromkeys(row[1] for row in own))
+        lines.append(f"| `{name}` | {dtypes} | {' | '.join(worst(own, *column) for column in columns)} |")
+    large = sorted((row for row in rows if row[2] >= SIZES[1]), key=lambda row: row[4])
+    low = [row for row in large if row[4] < FLOOR]
+    shown = "\n".join(
+        f"| `{n}` | {d} | {s:,} | {'trained' if t else 'forward'} | {r:.2f} | {a * 1e6:.0f} | {b * 1e6:.0f} |"
+        for n, d, s, t, r, a, b in large[: max(12, len(low))]
+    )
+    text = "\n".join(lines)
+    sizes = " | ".join(f"{size:,}" for size in SIZES)
+    trained_sizes = " | ".join(f"trained {size:,}" for size in SIZES)
+    return f"""# One operator alone
+
+torch.compile(backend="fourfold") against eager where a function is one operator: eager's time over the compiled
+function's, so that 1.1 is 10 % faster than eager. One thread, medians of calls in turn, torch
+{torch.__version__.partition("+")[0]}, {processor()}. Written by `scripts/operators_alone.py`, which says how to run it.
+
+{len(large)} rows have at least {SIZES[1]:,} elements; {len(low)} of them are below {FLOOR}. At {SIZES[0]:,} elements
+calls take longer than the work does. Operators that torch computes faster alone are left to it
+([`alone.py`](../python/fourfold/compiler/alone.py)).
+
+## The slowest rows
+
+| operator | dtype | elements | | ratio | eager, us | compiled, us |
+|---|---|---|---|---|---|---|
+{shown}
+
+## Every operator: its slowest dtype
+
+| operator | dtypes | {sizes} | {trained_sizes} |
+|---|---|---|---|---|---|---|---|
+{text}
+"""
+
+
+def part_of(names: list[str], part: str) -> list[str]:
+    index, count = map(int, part.split("/"))
+    if not 1 <= index <= count:
+        raise SystemExit(f"expected a part such as 2/12, but got {part}")
+    return names[index - 1 :: count]
+
+
+def missing() -> list[str]:
+    written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return [name for name in CASES if f"| `{name}` | " not in written]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="1/1", help="which of how many slices of the operators to time")
+    parser.add_argument("--only", nargs="*", help="these operators alone")
+    parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of timed slices")
+    parser.add_argument("--write", action="store_true", help="write the page from all timed slices")
+    parser.add_argument("--check", action="store_true", help="say which operators the page lacks")
+    given = parser.parse_args()
+    if given.check:
+        lacking = missing()
+        print(f"{PAGE.relative_to(ROOT)} lacks {', '.join(lacking)}" if lacking else f"{PAGE.name} has every operator")
+        return int(bool(lacking))
+    if given.write:
+        found: dict[tuple[object, ...], Row] = {}
+        for file in sorted(given.results.glob("*.json"), key=lambda file: file.stat().st_mtime):
+            found |= {tuple(row[:4]): tuple(row) for row in json.loads(file.read_text(encoding="utf-8"))}
+        PAGE.write_text(page([row for row in found.values() if row[0] in CASES]), encoding="utf-8")
+        return 0
+    names = given.only or part_of(list(CASES), given.part)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rows = measure(names, given.sizes)
+    given.results.mkdir(parents=True, exist_ok=True)
+    label = given.part.replace("/", "_of_") if not given.only else "_".join(given.only)[:80]
+    sizes = "_".join(map(str, given.sizes))
+    (given.results / f"{label}_{sizes}.json").write_text(json.dumps(rows), encoding="utf-8")
+    for name, dtype, size, has_gradient, ratio, theirs, own in rows:
+        if ratio < FLOOR and size >= SIZES[1]:
+            way = "trained" if has_gradient else "forward"
+            print(f"{ratio:.2f} {name} {dtype} {size} {way}: {theirs * 1e6:.1f} us, {own * 1e6:.1f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""Tests of what programs compute: there each operator is one, whether or not torch's kernel is faster alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from fourfold.compiler import alone
+from fourfold.compiler.passes import decompose
+
+
+@contextmanager
+def everything_in_programs() -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(alone, "slow", lambda node: None))
+        stack.enter_context(mock.patch.object(alone, "reason", lambda operators: None))
+        stack.enter_context(mock.patch.object(decompose, "has_fused_neighbour", lambda node: True))
+        yield

@@ -1,0 +1,67 @@
+"""What torch computes faster alone is torch's, and part of a program beside other work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiled import compiled, draw
+from fourfold.compiler.record import Captured, Record
+
+
+def captured(function: Callable[..., Tensor], *arguments: Tensor) -> Captured:
+    record = Record()
+    torch.testing.assert_close(compiled(function, record)(*arguments), function(*arguments))
+    return record.captured[0]
+
+
+def programs(function: Callable[..., Tensor], *arguments: Tensor) -> int:
+    return len(captured(function, *arguments).forward.compiled.programs)
+
+
+X = draw(4, 8, gradient=False)
+
+
+@pytest.mark.parametrize("function", [torch.relu, torch.neg, lambda x: x + 1, lambda x: x.sum(-1), lambda x: x.half()])
+def test_torchs_alone(function: Callable[[Tensor], Tensor]) -> None:
+    assert programs(function, X) == 0
+    assert programs(lambda x: function(x).sin(), X) == 1
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1)])
+def test_ours_alone(function: Callable[[Tensor], Tensor]) -> None:
+    assert programs(function, X) == 1
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.sigmoid, lambda x: torch.softmax(x, -1)])
+def test_slow_functions_of_float64_are_never_in_programs(function: Callable[[Tensor], Tensor]) -> None:
+    found = captured(lambda x: (function(x * 2 + 1) + 3) * x, X.double())
+    members = [node.target for built in found.forward.compiled.programs for node in built.members]
+    assert len(members) == 4 and len(found.forward.compiled.programs) == 2
+    assert programs(lambda x: function(x * 2 + 1) * 3, X) == 1
+
+
+@pytest.mark.parametrize("function", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_divisions_with_rest(function: Callable[[Tensor, float], Tensor]) -> None:
+    assert programs(lambda x: function(x, 3.0), X) == 0
+    assert programs(lambda x: function(x * 2 + 1, 3.0), X) == 1
+
+
+def test_bytes() -> None:
+    x = torch.arange(12, dtype=torch.uint8)
+    assert programs(lambda x: x == 3, x) == 0
+    assert programs(lambda x: x.float() == 3, x) == 1
+    assert programs(lambda x: x == 3, X) == 1
+
+
+def test_independent_operators() -> None:
+    """They read one tensor, and no one reads another's result."""
+    record = Record()
+    two = compiled(lambda x, y: (x * y, x + y), record)(X, X + 1)
+    torch.testing.assert_close(two, (X * (X + 1), X + (X + 1)))
+    assert not record.captured[0].forward.compiled.programs
+    reasons = set(record.captured[0].forward.compiled.left.values())
+    assert reasons == {"torch's kernel is faster for mul, add alone"}

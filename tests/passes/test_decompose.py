@@ -1,0 +1,157 @@
+"""An operator is written in terms of others only beside work that its pieces are fused with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from compiled import compiled, draw
+from fourfold.compiler.record import Captured, Record
+
+aten = torch.ops.aten
+LAYER_NORM = aten.native_layer_norm_backward.default
+GROUP_NORM = aten.native_group_norm.default
+
+
+def captured(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> Captured:
+    """With values and gradients as eager's."""
+    record = Record()
+    ours = compiled(function, record, **settings)
+    leaves = [x for x in arguments if x.requires_grad]
+    got, expected = ours(*arguments), function(*arguments)
+    torch.testing.assert_close(got, expected)
+    if got.requires_grad:
+        weight = draw(*got.shape, gradient=False).to(got.dtype)
+        gradients = torch.autograd.grad(got, leaves, weight), torch.autograd.grad(expected, leaves, weight)
+        torch.testing.assert_close(*gradients)
+    return record.captured[0]
+
+
+def targets(module: torch.fx.GraphModule) -> list[object]:
+    return [node.target for node in module.graph.nodes if node.op == "call_function"]
+
+
+def normalized(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias)
+
+
+def test_a_norm_alone_is_torchs_forward_and_backward() -> None:
+    found = captured(normalized, draw(8, 32), draw(32), draw(32, seed=1))
+    assert not found.forward.compiled.programs and not found.backward.compiled.programs
+    assert targets(found.backward.graph).count(LAYER_NORM) == 1
+
+
+def test_a_sum_before_a_norm_leaves_its_backward_alone() -> None:
+    found = captured(lambda x, y, w, b: normalized(x + y, w, b), draw(8, 32), draw(8, 32, seed=2), draw(32), draw(32))
+    assert len(found.forward.compiled.programs) == 1
+    assert not found.backward.compiled.programs
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: normalized(x, w, b).sin(),
+        lambda x, w, b: normalized(x.sin(), w, b),
+        lambda x, w, b: normalized(x, w, b).view(4, 2, 32).transpose(0, 1).exp(),
+    ],
+)
+def test_a_neighbour_takes_the_pieces(function: Callable[..., Tensor]) -> None:
+    found = captured(function, draw(8, 32), draw(32), draw(32, seed=1))
+    assert len(found.backward.compiled.programs) == 1
+    assert not any(node.target is LAYER_NORM and all(node.args[-1]) for node in found.backward.graph.graph.nodes)
+
+
+def test_work_on_parameters_alone_is_no_neighbour() -> None:
+    found = captured(lambda x, w, b: normalized(x, w.sin(), b.sin()), draw(8, 32), draw(32), draw(32, seed=1))
+    assert targets(found.backward.graph).count(LAYER_NORM) == 1
+
+
+def test_pieces_are_neighbours_of_the_next() -> None:
+    def two(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return normalized(normalized(x, w, b), w, b).sin()
+
+    found = captured(two, draw(8, 32), draw(32), draw(32, seed=1))
+    assert not any(node.target is LAYER_NORM and all(node.args[-1]) for node in found.backward.graph.graph.nodes)
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_group_norm(is_trained: bool) -> None:
+    x, weight, bias = draw(2, 6, 5, 5, gradient=is_trained), draw(6, gradient=False), draw(6, gradient=False)
+    alone = captured(lambda x, w, b: F.group_norm(x, 3, w, b), x, weight, bias)
+    fused = captured(lambda x, w, b: F.group_norm(x, 3, w, b).relu().exp(), x, weight, bias)
+    assert GROUP_NORM in targets(alone.forward.graph) and not alone.forward.compiled.programs
+    assert GROUP_NORM not in targets(fused.forward.graph) and fused.forward.compiled.programs
+
+
+def test_for_any_sizes() -> None:
+    record = Record()
+    ours = compiled(lambda x, w, b: normalized(x.sin(), w, b).exp(), record, dynamic=True)
+    for rows, columns in ((4, 8), (7, 24), (3, 40)):
+        x, weight, bias = draw(rows, columns), draw(columns), draw(columns, seed=1)
+        got, expected = ours(x, weight, bias), normalized(x.sin(), weight, bias).exp()
+        torch.testing.assert_close(got, expected)
+        leaves = [x, weight, bias]
+        torch.testing.assert_close(torch.autograd.grad(got.sum(), leaves), torch.autograd.grad(expected.sum(), leaves))
+    assert len(record.captured) == 1 and record.captured[0].backward.compiled.programs
+
+
+LOSSES = [F.huber_loss, F.smooth_l1_loss, F.mse_loss, F.soft_margin_loss]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
+def test_losses_alone_and_fused(loss: Callable[..., Tensor]) -> None:
+    captured(loss, draw(50), draw(50, seed=1, gradient=False))
+    found = captured(lambda x, y: loss(x.sin(), y), draw(50), draw(50, seed=1, gradient=False))
+    assert found.forward.compiled.programs and found.backward.compiled.programs
+
+
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear", "nearest", "nearest-exact"])
+def test_an_interpolation_is_one_operator(mode: str) -> None:
+    kernels = aten.upsample_nearest2d.vec.py_kernels.copy()
+    found = captured(lambda x: F.interpolate(x, scale_factor=2, mode=mode), draw(1, 2, 5, 6))
+    assert len(targets(found.forward.graph)) == 1 and len(targets(found.backward.graph)) == 1
+    assert kernels and aten.upsample_nearest2d.vec.py_kernels == kernels
+
+
+def test_an_interpolation_of_any_size() -> None:
+    record = Record()
+    ours = compiled(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), record, dynamic=True)
+    for side in (5, 8):
+        x = draw(1, 2, side, side)
+        torch.testing.assert_close(ours(x), F.interpolate(x, scale_factor=2, mode="bilinear"))
+    assert len(record.captured) == 1
+
+
+def test_kernels_come_back_after_an_error() -> None:
+    from fourfold.compiler.tracing import kept_whole
+
+    overload = aten.upsample_bicubic2d.vec
+    kernels = overload.py_kernels.copy()
+    with pytest.raises(ValueError, match="stop"), kept_whole([]), kept_whole([]):
+        assert len(overload.py_kernels) < len(kernels)
+        raise ValueError("stop")
+    assert overload.py_kernels == kernels
+
+
+def test_many_norms_take_milliseconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    backend = sys.modules["fourfold.compiler.backend"]
+    seconds: list[float] = []
+    decompose = backend.decompose
+
+    def timed(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        start = time.perf_counter()
+        result = decompose(module)
+        seconds.append(time.perf_counter() - start)
+        return result
+
+    monkeypatch.setattr(backend, "decompose", timed)
+    blocks = nn.Sequential(*(layer for _ in range(20) for layer in (nn.LayerNorm(16), nn.Tanh())))
+    compiled(blocks)(draw(4, 16)).sum().backward()
+    assert seconds and sum(seconds) / 20 < 0.05
