@@ -58,10 +58,6 @@ model = lambda x: head(lstm(x)[0]).relu()
 near(model, torch.compile(model, backend="fourfold", fullgraph=True))
 fourfold.nn.GRU(5, 8)(x)[0].sum().backward()
 print(fourfold.explain(f, x))
-try:
-    torch.compile(f, backend="fourfold", options={"cpu": "cxx"})(x)
-except Exception as error:
-    print(error)
 """
 
 
@@ -98,7 +94,6 @@ def succeeds(*command: str) -> bool:
 def test_compiled_functions(folder: Path) -> None:
     told = in_a_container(folder, "-c", AS_CONTAINERS_ARE + CALLS)
     assert "compiled by fourfold" in told
-    assert 'option cpu="cxx" needs a C++ compiler' in told
 
 
 def test_info(folder: Path) -> None:
