@@ -112,4 +112,3 @@ class Codegen:
                 if dim == (self.axis[axis],):
                     return f"{given.name}.{d}"
         raise NotFusable(f"no input has a dimension of size {size}")
-

@@ -18,7 +18,11 @@ from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT32, INTEGERS
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
 OPERATORS = {
     **{name: name for name in ("add", "sub", "mul", "pow", "neg", "abs", "lt", "le", "gt", "ge")},
-    **{"truediv": "div", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "invert": "bitwise_not"},
+    "truediv": "div",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
 }
 GIVEN = ("input", "number")  # what a call provides
 # What an operation is called that is another one of booleans, or of integers.

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.fused import Extraction, Fused, replace, results_of
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import along, reduced_dims
+from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.order import Order
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read
@@ -63,7 +63,9 @@ class Epilogues:
         if first is None:
             return
         fused = first.target
-        own = {p: fused.outputs[results_of(first).index(p)] for p, f in zip(parts, producers, strict=True) if f is first}
+        own = {
+            p: fused.outputs[results_of(first).index(p)] for p, f in zip(parts, producers, strict=True) if f is first
+        }
         dims = fused.space.dims[next(iter(own.values()))]
         alike = all(fused.space.dims[each] == dims for each in own.values())
         alike = alike and all(have_same_shape(part, next(iter(own))) for part in parts if part not in own)
@@ -132,7 +134,9 @@ def where_whole(x: Node) -> tuple[Node | None, Dims]:
         owner = producer(x)
         found.append((owner, owner.target.outputs[results_of(owner).index(x)]))
     readers = [user for user in x.users if isinstance(user.target, Fused)]
-    found += [(user, own) for user in readers for own, node in zip(user.target.inputs, user.args, strict=True) if node is x]
+    found += [
+        (user, own) for user in readers for own, node in zip(user.target.inputs, user.args, strict=True) if node is x
+    ]
     for owner, own in found:
         space = owner.target.space
         dims: Dims | None = space.dims[own]

@@ -17,7 +17,7 @@ from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.order import Order
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.support import REFUSAL, can_be_computed, has_effect, is_tensor, refuse
-from fourfold.compiler.views import VIEWS, is_one, shape_of
+from fourfold.compiler.views import VIEWS, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
 COPIES = (torch.ops.aten.clone.default,)
@@ -203,7 +203,7 @@ def extract(module: GraphModule, group: Group) -> None:
     inside = set(group.members)
     outputs = [n for n in group.members if n not in group.space.results and any(u not in inside for u in n.users)]
     if not outputs:  # dead code
-        return
+        return None
     if all(node.target in COPIES for node in group.members):
         return refuse_all(group, "nothing but a copy")
     try:
