@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from tests.compiled import draw
+from compiled import draw
 
 KINDS = (nn.LSTM, nn.GRU)
 # Products that torch's and fourfold's kernels add up in another order, through some steps and their backward.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 import fourfold
-from tests.compiled import assert_same, compiled, draw, results_of
-from tests.recurrent_layers import NEAR, each_kind, made, state_of
+from compiled import assert_same, compiled, draw, results_of
+from recurrent_layers import NEAR, each_kind, made, state_of
 
 
 def packed_of(lengths: tuple[int, ...], enforce_sorted: bool) -> PackedSequence:

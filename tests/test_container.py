@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine import linux_only, missing, output_of, tool
+from machine import linux_only, missing, output_of, tool
 
 pytestmark = linux_only
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold.explaining.explanation import Box, Half
+from fourfold.explaining.data import Box, Half
 from fourfold.explaining.picture import MOST, Picture, arranged, shown, spread
 
 

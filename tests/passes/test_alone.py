@@ -63,5 +63,5 @@ def test_independent_operators() -> None:
     two = compiled(lambda x, y: (x * y, x + y), record)(X, X + 1)
     torch.testing.assert_close(two, (X * (X + 1), X + (X + 1)))
     assert not record.captured[0].forward.compiled.programs
-    reasons = set(record.captured[0].forward.compiled.left.values())
+    reasons = set(record.captured[0].forward.compiled.refusals.values())
     assert reasons == {"torch's kernel is faster for mul, add alone"}

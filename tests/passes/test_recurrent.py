@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from unittest.mock import Mock
 
@@ -13,12 +14,13 @@ from torch._dynamo.utils import counters
 from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
+from compiled import compiled, draw
 from fourfold.compiler import backend, capture
-from fourfold.compiler.passes import recurrent as pass_file
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.record import Record
-from tests.compiled import compiled, draw
-from tests.recurrent_layers import NEAR, captured, each_kind, made, state_of, targets_of
+from recurrent_layers import NEAR, captured, each_kind, made, state_of, targets_of
+
+pass_file = importlib.import_module("fourfold.compiler.passes.recurrent")  # the package has the pass by this name
 
 
 def refusal_of(graph: GraphModule) -> str:

@@ -261,10 +261,9 @@ def remove_unread(node: Node) -> None:
     pairs = zip(fused.outputs, results_of(node), strict=True)
     results = [(own, outside) for own, outside in pairs if outside is not None and outside.users]
     if not results:
-        for item in list(node.users):
+        for item in (*node.users, node):
             node.graph.erase_node(item)
-        return node.graph.erase_node(node)
-    if len(results) < len(fused.outputs):
+    elif len(results) < len(fused.outputs):
         replace(node, node.args, results)
 
 

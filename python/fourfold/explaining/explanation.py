@@ -1,186 +1,29 @@
-"""What became of a function, as plain data: no graph or tensor is held."""
+"""What ``fourfold.explain`` returns."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
-MOST_DESCRIBED = 12  # programs, in the words that stand for a picture
+from fourfold.explaining import text
+from fourfold.explaining.data import Findings, plural
 
 
-@dataclass(frozen=True)
-class Box:
-    """kind: input, saved, gradient; operator, again, torch (not in a program), view, program; result, kept; within a
-    program also given. tip: the tooltip. reads: names of boxes. inside: of a program."""
-
-    name: str
-    kind: str
-    lines: tuple[str, ...]
-    tip: str
-    reads: tuple[str, ...]
-    inside: tuple[Box, ...] = ()
-
-
-@dataclass(frozen=True)
-class Program:
-    """A group of operators that is one pass. bytes: what it reads and writes; None if its sizes depend on data."""
-
-    name: str
-    operators: tuple[str, ...]
-    text: str
-    bytes: int | None
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Equal for programs that are alike: the text, with names that don't depend on the tensors'."""
-        names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", self.text, re.MULTILINE))}
-        return self.operators, self.bytes, re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), self.text)
-
-    @property
-    def counted(self) -> str:
-        """sin, 2 pow, cos, add"""
-        counts = Counter(self.operators).items()
-        return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts)
-
-
-@dataclass(frozen=True)
-class Programs:
-    """Programs of one half that differ only in their tensors. names: of all; with several graphs, with theirs."""
-
-    half: str
-    first: Program
-    names: tuple[str, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.names)
-
-    @property
-    def bytes(self) -> int | None:
-        """Of all together."""
-        return None if self.first.bytes is None else self.first.bytes * self.count
-
-
-@dataclass(frozen=True)
-class Outside:
-    """An operator that torch runs."""
-
-    operator: str
-    count: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Half:
-    """A forward or a backward."""
-
-    name: str
-    title: str
-    code: str  # the graph that torch traced, as Python
-    compiled: str  # the graph that runs
-    boxes: tuple[Box, ...] = field(repr=False)
-    programs: tuple[Program, ...]
-    outside: tuple[Outside, ...]
-    operators: int
-    recomputed: int  # how many of these the forward has computed before
-    bytes_before: int | None
-    bytes_after: int | None
-
-    @property
-    def fused(self) -> int:
-        """How many of the operators are in programs."""
-        return sum(len(program.operators) for program in self.programs)
-
-    @property
-    def summary(self) -> str:
-        if not self.operators:
-            return "no operators"
-        within = "" if self.operators == self.fused else f", {self.fused:,} of them"
-        words = f"{plural(self.operators, 'operator')}{within} in {plural(len(self.programs), 'program')}"
-        return f"{words}; {self.recomputed:,} recomputed, so that less is saved" if self.recomputed else words
-
-    @property
-    def description(self) -> str:
-        """The picture in words."""
-        words = [f"{one.name} does {', '.join(one.operators)}." for one in self.programs[:MOST_DESCRIBED]]
-        words += [f"There are {len(self.programs)} such programs."] if len(self.programs) > MOST_DESCRIBED else []
-        words += [f"Torch runs {', '.join(f'{o.count} {o.operator}' for o in self.outside)}."] if self.outside else []
-        return " ".join(words)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """One graph that torch captured."""
-
-    code: str
-    runtime: str  # why torch's own runtime calls the two; empty if fourfold's does
-    forward: Half
-    backward: Half | None
-
-    @property
-    def halves(self) -> tuple[Half, ...]:
-        return (self.forward,) if self.backward is None else (self.forward, self.backward)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Seconds, the first time and again; None if there is no such time."""
-
-    name: str
-    first: float | None
-    again: float | None
-
-
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Findings):
     """``print`` it, ``save`` it as a page, draw it by ``svg``, or let a notebook show it."""
 
-    name: str
-    versions: str
-    graphs: tuple[Graph, ...]
-    breaks: tuple[str, ...]  # torch's reasons for there being several graphs
-    stages: tuple[Stage, ...]  # none without timing
-    compilations: int  # "again" is the median of so many
+    # Pages and pictures are imported when they are asked for: jinja2 and igraph take a while.
 
     def __str__(self) -> str:
         """All stages of a small function, the summary of a large one."""
-        from fourfold.explaining.text import is_small
-
-        return self.detail() if is_small(self) else self.summary()
+        return self.detail() if text.is_small(self) else self.summary()
 
     def summary(self) -> str:
         """In at most 40 lines, and about ten more with times, however large the function is."""
-        from fourfold.explaining.text import summary
-
-        return summary(self)
+        return text.summary(self)
 
     def detail(self) -> str:
         """All stages, however long: graphs, programs, and what torch runs; programs that are alike once."""
-        from fourfold.explaining.text import detail
-
-        return detail(self)
-
-    @property
-    def programs(self) -> tuple[Programs, ...]:
-        """Those that are alike together, in the order of the first of each."""
-        found: dict[tuple[object, ...], tuple[Half, Program, list[str]]] = {}
-        for k, graph in enumerate(self.graphs):
-            for half in graph.halves:
-                for one in half.programs:
-                    name = f"{one.name} of graph {k}" if len(self.graphs) > 1 else one.name
-                    found.setdefault((half.name, *one.kind), (half, one, []))[2].append(name)
-        return tuple(Programs(half.name, one, tuple(names)) for half, one, names in found.values())
-
-    @property
-    def outside(self) -> tuple[Outside, ...]:
-        """What torch runs in all graphs, forward and backward; most first."""
-        found: Counter[tuple[str, str]] = Counter()
-        for graph in self.graphs:
-            for half in graph.halves:
-                found.update({(one.operator, one.reason): one.count for one in half.outside})
-        return tuple(Outside(operator, count, reason) for (operator, reason), count in found.most_common())
+        return text.detail(self)
 
     def __repr__(self) -> str:
         graphs = plural(len(self.graphs), "graph")
@@ -209,15 +52,3 @@ class Explanation:
         from fourfold.explaining.picture import dot
 
         return dot(self.half(half, graph), whole)
-
-    def half(self, name: str, graph: int) -> Half:
-        if not 0 <= graph < len(self.graphs):
-            raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
-        found = {one.name: one for one in self.graphs[graph].halves}
-        if name not in found:
-            raise ValueError(f"explain: expected {' or '.join(found)}, but got {name!r}")
-        return found[name]
-
-
-def plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined  # which torch requires
 
 from fourfold.explaining import text
-from fourfold.explaining.explanation import Explanation, Half
+from fourfold.explaining.data import Findings, Half
+from fourfold.explaining.filling import FOLDER, render
+from fourfold.explaining.picture import dot, igraph, shown, svg
 
 LEAST_SCALE = 0.7  # of a picture that is wider than the page
 
 
-@functools.cache
-def environment() -> Environment:
-    loader = FileSystemLoader(Path(__file__).parent / "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-
-
-def render(template: str, **values: object) -> str:
-    return environment().get_template(template).render(values) + "\n"
-
-
-def page(explanation: Explanation) -> str:
+def page(explanation: Findings) -> str:
     return html(explanation, links=True)
 
 
-def fragment(explanation: Explanation) -> str:
+def fragment(explanation: Findings) -> str:
     """Without what others on the same page could have too: rules for the whole page, and names to link to."""
     return html(explanation, links=False)
 
 
-def html(explanation: Explanation, links: bool) -> str:
-    style = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+def html(explanation: Findings, links: bool) -> str:
+    style = (FOLDER / "style.css").read_text(encoding="utf-8")
     titles = ["Summary"] if explanation.graphs else []
     for k, graph in enumerate(explanation.graphs):
         number = f" {k}" if len(explanation.graphs) > 1 else ""
@@ -46,8 +34,6 @@ def html(explanation: Explanation, links: bool) -> str:
 
 def draw(half: Half) -> dict[str, str]:
     """The picture, as wide as the page within bounds; without igraph the graph as a list and for Graphviz."""
-    from fourfold.explaining.picture import dot, igraph, shown, svg
-
     boxes, note = shown(half)
     if igraph() is None:
         return {"svg": "", "text": "\n".join(text.box_lines(boxes)), "dot": dot(half)}

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from fourfold.explaining.explanation import Box, Half
-from fourfold.explaining.page import render
+from fourfold.explaining.data import Box, Half
+from fourfold.explaining.filling import render
 
 MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
 BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them

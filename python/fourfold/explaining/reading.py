@@ -18,7 +18,8 @@ from fourfold.compiler.fused import Fused
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, hint
-from fourfold.explaining.explanation import Box, Explanation, Graph, Half, Outside, Program, Stage, plural
+from fourfold.explaining.data import Box, Graph, Half, Outside, Program, Stage, plural
+from fourfold.explaining.explanation import Explanation
 from fourfold.explaining.running import Observed, Seen
 
 Inputs = dict[str, tuple[str, str]]

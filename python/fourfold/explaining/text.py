@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.explanation import Box, Explanation, Graph, Half, Outside, Program, plural
+from fourfold.explaining.data import Box, Findings, Graph, Half, Outside, Program, plural
 
 COLUMNS = 100
 SMALL = 50  # operators, forward and backward; a larger function is summed up
@@ -20,11 +20,11 @@ BYTES = (
 )
 
 
-def is_small(explanation: Explanation) -> bool:
+def is_small(explanation: Findings) -> bool:
     return sum(half.operators for graph in explanation.graphs for half in graph.halves) <= SMALL
 
 
-def summary(explanation: Explanation) -> str:
+def summary(explanation: Findings) -> str:
     lines = overview(explanation)
     if explanation.programs:
         head, *rows = columns(program_rows(explanation), (0, 2))
@@ -52,7 +52,7 @@ def reasons(outside: Iterable[Outside]) -> list[str]:
     return sum(shown, []) + ([f"  and {plural(len(texts) - 4, 'more reason')}"] if len(texts) > 4 else [])
 
 
-def detail(explanation: Explanation) -> str:
+def detail(explanation: Findings) -> str:
     lines = overview(explanation)
     for k, graph in enumerate(explanation.graphs):
         number = f" {k}" if len(explanation.graphs) > 1 else ""
@@ -66,7 +66,7 @@ def detail(explanation: Explanation) -> str:
     return "\n".join([*lines, *time_lines(explanation)]).rstrip("\n")
 
 
-def overview(explanation: Explanation) -> list[str]:
+def overview(explanation: Findings) -> list[str]:
     head = [f"{explanation.name}, compiled by {explanation.versions}", ""]
     if not explanation.graphs:
         return [*head, NOTHING, ""]
@@ -96,7 +96,7 @@ def once_each(programs: Iterable[Program]) -> list[tuple[Program, list[str]]]:
     return [(one, names[1:]) for one, names in found.values()]
 
 
-def overview_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+def overview_rows(explanation: Findings) -> list[tuple[str, ...]]:
     """A row for each forward and backward; of many graphs, for all of them together."""
     rows: dict[str, list[Half]] = {}
     count = len(explanation.graphs)
@@ -124,7 +124,7 @@ def added(counts: Iterable[int | None]) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def program_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+def program_rows(explanation: Findings) -> list[tuple[str, ...]]:
     """Those that move most first."""
     kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
     rows = [
@@ -137,18 +137,18 @@ def outside_rows(outside: Sequence[Outside]) -> list[tuple[str, ...]]:
     return [("", "times", "why"), *((one.operator, f"{one.count:,}", one.reason) for one in outside)]
 
 
-def time_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+def time_rows(explanation: Findings) -> list[tuple[str, ...]]:
     times = ((one.name, in_seconds(one.first), in_seconds(one.again)) for one in explanation.stages)
     return [("", "first", "again"), *times]
 
 
-def time_lines(explanation: Explanation) -> list[str]:
+def time_lines(explanation: Findings) -> list[str]:
     if not explanation.stages:
         return []
     return ["Time", *columns(time_rows(explanation)), *flow(about_time(explanation)), ""]
 
 
-def about_time(explanation: Explanation) -> str:
+def about_time(explanation: Findings) -> str:
     count = explanation.compilations
     again = "one more compilation" if count == 1 else f"the median of {count} more compilations"
     return f"First: in this process, with all that torch loads on its way. Again: {again}; of later calls their median."

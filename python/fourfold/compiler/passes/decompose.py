@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_map
 
+from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
-from fourfold.compiler.support import can_be_computed, results_of
+from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.support import REFUSAL, can_be_computed, refuse, results_of
 from fourfold.compiler.views import VIEWS, hint
 
 aten = torch.ops.aten
 SEEN_THROUGH = VIEWS | {operator.getitem, aten.clone.default, aten.detach.default, aten.alias.default}
 BACKWARD = "is_backward"
-OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node's pieces don't share with it
-
-
-class Unknown(Exception):
-    """A size or a tensor that the graph has no node for."""
 
 
 def decompose(module: GraphModule) -> GraphModule:
     """Replaces each operator whose pieces would be fused with a neighbour by its pieces."""
     table = late()
-    pending = [node for node in module.graph.nodes if node.target in table]
-    kept: list[Node] = []
-    is_changed = False
-    while pending:
-        node = pending.pop()
-        if not has_fused_neighbour(node) or not replaced(module.graph, node, table):
-            kept.append(node)
-            continue
-        pending += kept  # of which this one's pieces may be neighbours
-        kept.clear()
-        is_changed = True
-    if is_changed:
-        module.graph.eliminate_dead_code()
+    left = [node for node in visiting(module) if node.target in table and REFUSAL not in node.meta]
+    replaces = True
+    while replaces:  # once more, since pieces may be another one's neighbours
+        before, left = left, [n for n in left if not has_fused_neighbour(n) or not replaced(n, table)]
+        replaces = len(left) < len(before)
     return module
 
 
@@ -84,19 +71,19 @@ def elements_of(node: Node) -> int:
     return most
 
 
-def replaced(graph: Graph, node: Node, table: dict[object, Callable[..., object]]) -> bool:
+def replaced(node: Node, table: dict[object, Callable[..., object]]) -> bool:
     """Whether its pieces have taken its place."""
-    last = node.prev
-    with graph.inserting_before(node):
-        recorder = Recorder(node, table)
-        results = None
-        with suppress(Unknown):
-            results = recorder.run()
-        is_done = results is not None and put_in(node, results)
-    if not is_done:
-        while node.prev is not last:
-            graph.erase_node(node.prev)
-    return is_done
+    recorder = Recorder(node, table)
+    try:
+        with recorder as record:
+            args, kwargs = record.values((node.args, node.kwargs))
+            results = table[node.target](*args, **kwargs)
+            if results is not NotImplemented and put_in(node, tree_map(record.node, results)):
+                return True
+    except NotRecorded as reason:
+        refuse(node, f"its pieces read {reason}")
+    recorder.erase()
+    return False
 
 
 def put_in(node: Node, results: object) -> bool:
@@ -133,93 +120,3 @@ def is_alike(result: object, expected: object) -> bool:
             for k, (a, b) in enumerate(zip(*sizes, strict=True))
         )
     )
-
-
-class Recorder(TorchDispatchMode):
-    """Runs a node's decomposition on the values that the graph was traced with; each operator becomes a node."""
-
-    def __init__(self, node: Node, table: dict[object, Callable[..., object]]):
-        super().__init__()
-        self.node = node
-        self.table = table
-        self.nodes: dict[int, Node] = {}
-        self.held: list[Tensor] = []  # whose ids are keys
-        self.meta = {key: value for key, value in node.meta.items() if key not in OF_RESULT}
-
-    def run(self) -> object:
-        """Nodes of the results, None for those that are none; None where the decomposition declines."""
-        mode = fake_mode_of(self.node)
-        if mode is None:
-            return None
-        with mode, torch.no_grad():
-            args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), self.entered)
-            with self:
-                results = self.table[self.node.target](*args, **kwargs)
-        if results is NotImplemented:
-            return None
-        return tree_map(lambda value: None if value is None else self.nodes.get(id(value)), results)
-
-    def entered(self, node: Node) -> object:
-        value = node.meta["val"]
-        if isinstance(value, Tensor):
-            if self.nodes.get(id(value), node) is not node:  # two nodes of one value
-                value = aten.alias.default(value)
-            self.known(value, node)
-        return value
-
-    def known(self, value: Tensor, node: Node) -> None:
-        self.nodes[id(value)] = node
-        self.held.append(value)
-
-    def __torch_dispatch__(self, target: object, types: object, args: object = (), kwargs: object = None) -> object:
-        kwargs = kwargs or {}
-        if target in self.table:
-            with self:
-                result = self.table[target](*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        result = target(*args, **kwargs)
-        if not isinstance(result, (Tensor, tuple, list)):  # a device or a size
-            return result
-        node = self.node.graph.call_function(target, *tree_map(self.spelled, (tuple(args), dict(kwargs))))
-        node.meta = self.meta | {"val": result}
-        if isinstance(result, (tuple, list)):
-            for k, each in enumerate(result):
-                if isinstance(each, Tensor):
-                    part = self.node.graph.call_function(operator.getitem, (node, k))
-                    part.meta = self.meta | {"val": each}
-                    self.known(each, part)
-        else:
-            self.known(result, node)
-        return result
-
-    def spelled(self, value: object) -> object:
-        if isinstance(value, Tensor):
-            if id(value) not in self.nodes:
-                raise Unknown("a tensor that was made outside")
-            return self.nodes[id(value)]
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self.size(value)
-        return value
-
-    def size(self, value: torch.SymInt) -> Node | int:
-        """A node that has this size: an input of the graph, or one that reads it of an operand."""
-        if value.node.expr.is_number:
-            return int(value.node.expr)
-        for node in self.node.graph.find_nodes(op="placeholder"):
-            own = node.meta.get("val")
-            if isinstance(own, torch.SymInt) and own.node.expr == value.node.expr:
-                return node
-        for node in self.node.all_input_nodes:
-            own = node.meta.get("val")
-            for dim, size in enumerate(own.shape if isinstance(own, Tensor) else ()):
-                if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
-                    found = self.node.graph.call_function(aten.sym_size.int, (node, dim))
-                    found.meta = self.meta | {"val": size}
-                    return found
-        raise Unknown(f"no node has the size {value}")
-
-
-def fake_mode_of(node: Node) -> object:
-    values, _ = tree_flatten([other.meta.get("val") for other in node.all_input_nodes])
-    return next((value.fake_mode for value in values if hasattr(value, "fake_mode")), None)

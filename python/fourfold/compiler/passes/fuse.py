@@ -203,13 +203,15 @@ def extract(module: GraphModule, group: Group) -> None:
     inside = set(group.members)
     outputs = [n for n in group.members if n not in group.space.results and any(u not in inside for u in n.users)]
     if not outputs:  # dead code
-        return None
-    if all(node.target in COPIES for node in group.members):
-        return refuse_all(group, "nothing but a copy")
+        return
     try:
+        if all(node.target in COPIES for node in group.members):
+            raise NotExtracted("nothing but a copy")
         fused, inputs = Extraction(group.space).extract(group.members, outputs)
     except NotExtracted as reason:
-        return refuse_all(group, str(reason))
+        for node in group.members:
+            refuse(node, str(reason))
+        return
     with module.graph.inserting_after(group.members[-1]):
         results = call(module.graph, fused, inputs)
     for output, result in zip(outputs, results, strict=True):
@@ -217,8 +219,3 @@ def extract(module: GraphModule, group: Group) -> None:
     for member in reversed(group.members):
         if not member.users:
             module.graph.erase_node(member)
-
-
-def refuse_all(group: Group, reason: str) -> None:
-    for node in group.members:
-        refuse(node, reason)

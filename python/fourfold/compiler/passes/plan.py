@@ -1,4 +1,4 @@
-"""The steps of a graph that needs no Python to run: programs and torch's operators, which C++ calls one after the other.
+"""The steps of a graph that runs without Python: programs and torch's operators, which C++ calls one by one.
 
 Each value has an index: the graph's inputs come first, then what the steps give, in their order."""
 

@@ -1,15 +1,17 @@
-"""Computes one element of each row instead of the row, where only that is read, as by a loss or a policy's gradient: the
-operands' elements are gathered, so that nothing else is written to memory."""
+"""Computes one element of each row instead of the row, where only that is read, as by a loss or a policy's gradient:
+the operands' elements are gathered, and nothing else is written to memory."""
 
 from __future__ import annotations
 
 import operator
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.recorder import Recorder
 from fourfold.compiler.support import REFUSAL, can_be_computed
 from fourfold.compiler.views import VIEWS, is_one, same, shape_of
 
@@ -25,11 +27,11 @@ def sink_gather(module: GraphModule) -> GraphModule:
     anyway."""
     for node in visiting(module):
         if REFUSAL not in node.meta and node.target in RULES:
-            RULES[node.target](module.graph, node)
+            RULES[node.target](node)
     return module
 
 
-def rewrite_gather(graph: Graph, node: Node) -> None:
+def rewrite_gather(node: Node) -> None:
     source, dim, index, *_ = node.args
     sizes = shape_of(source)
     dim = dim % max(len(sizes), 1)
@@ -40,37 +42,38 @@ def rewrite_gather(graph: Graph, node: Node) -> None:
     base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
     if base is None:
         return
-    make = Maker(graph, node)
-    picked = make(GATHER, base, dim, index)  # which refuses an index that is out of bounds
-    node.replace_all_uses_with(make.again(source, dim, base, picked))
-    graph.erase_node(node)
+    with Recorder(node) as record:
+        picked = torch.gather(record.value(base), dim, record.value(index))  # which refuses an index out of bounds
+        result = again(record, source, dim, {base: picked})
+    node.replace_all_uses_with(record.node(result))
+    node.graph.erase_node(node)
 
 
-def rewrite_nll_loss(graph: Graph, node: Node) -> None:
+def rewrite_nll_loss(node: Node) -> None:
     """torch's operator chooses from the base, and checks the targets; what is left out counts nothing."""
     source, target, weight, reduction, ignored = node.args
     base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 else None
     if base is None or node.kwargs:
         return
-    make = Maker(graph, node)
-    picked = make(aten.neg.default, make.item(make(NLL_LOSS, base, target, None, NONE, ignored), 0))
-    again = make(aten.squeeze.dim, make.again(source, 1, base, make(aten.unsqueeze.default, picked, 1)), 1)
-    counted = make(aten.ne.Scalar, target, ignored)
-    dtype = source.meta["val"].dtype
-    nothing = make(aten.full.default, [], 0, dtype=dtype, device=torch.device("cpu"))
-    loss = make(aten.where.self, counted, make(aten.neg.default, again), nothing)
-    weights = nothing
-    if reduction != NONE:
-        wide = torch.promote_types(dtype, torch.float32)
-        count = make(aten.sum.default, counted)
-        loss = make(aten.sum.default, loss, dtype=wide)
-        if reduction == MEAN:  # of more rows, too, than a float16 can count
-            loss = make(aten.div.Tensor, loss, make(aten._to_copy.default, count, dtype=wide))
-        loss, weights = (make(aten._to_copy.default, each, dtype=dtype) for each in (loss, count))
+    with Recorder(node) as record:
+        labels = record.value(target)
+        picked = -NLL_LOSS(record.value(base), labels, None, NONE, ignored)[0]
+        own = -again(record, source, 1, {base: picked.unsqueeze(1)}).squeeze(1)
+        counted = labels != ignored
+        loss = torch.where(counted, own, torch.zeros((), dtype=own.dtype))
+        weights = torch.zeros((), dtype=own.dtype)
+        if reduction != NONE:
+            wide = torch.promote_types(own.dtype, torch.float32)
+            count = counted.sum()
+            loss = loss.sum(dtype=wide)
+            if reduction == MEAN:  # of more rows, too, than a float16 can count
+                loss = loss / count.to(wide)
+            loss, weights = loss.to(own.dtype), count.to(own.dtype)
+    results = record.node(loss), record.node(weights)
     for item in list(node.users):
-        item.replace_all_uses_with((loss, weights)[item.args[1]])
-        graph.erase_node(item)
-    graph.erase_node(node)
+        item.replace_all_uses_with(results[item.args[1]])
+        node.graph.erase_node(item)
+    node.graph.erase_node(node)
 
 
 RULES = {GATHER: rewrite_gather, NLL_LOSS: rewrite_nll_loss}
@@ -118,36 +121,17 @@ def varies(operand: Node, source: Node, dim: int) -> bool:
     return place >= 0 and not is_one(own[place])
 
 
-class Maker:
-    """New nodes in front of one."""
+def again(record: Recorder, source: Node, dim: int, known: dict[Node, Tensor]) -> Tensor:
+    """The source's value where its base, the one node that is known, has another value than the whole."""
+    base = next(iter(known))
 
-    def __init__(self, graph: Graph, before: Node):
-        self.graph = graph
-        self.before = before
+    def visit(node: Node) -> object:
+        if node not in known:
+            own = {o for o in node.all_input_nodes if o is base or varies(o, source, dim)}
+            args, kwargs = torch.fx.map_arg(
+                (node.args, node.kwargs), lambda o: visit(o) if o in own else record.value(o)
+            )
+            known[node] = node.target(*args, **kwargs)
+        return known[node]
 
-    def __call__(self, target: object, *args: object, **kwargs: object) -> Node:
-        with self.graph.inserting_before(self.before):
-            node = self.graph.call_function(target, args, kwargs)
-        fakes = [torch.fx.map_arg(each, lambda n: n.meta["val"]) for each in (args, kwargs)]
-        with self.before.args[0].meta["val"].fake_mode:
-            node.meta["val"] = target(*fakes[0], **fakes[1])
-        return node
-
-    def item(self, node: Node, index: int) -> Node:
-        with self.graph.inserting_before(self.before):
-            item = self.graph.call_function(operator.getitem, (node, index))
-        item.meta["val"] = node.meta["val"][index]
-        return item
-
-    def again(self, source: Node, dim: int, base: Node, picked: Node) -> Node:
-        """The source's value at the place where the base's is `picked`."""
-        made = {base: picked}
-
-        def visit(node: Node) -> Node:
-            if node not in made:
-                own = {o: visit(o) for o in node.all_input_nodes if o is base or varies(o, source, dim)}
-                args, kwargs = (torch.fx.map_arg(each, lambda o: own.get(o, o)) for each in (node.args, node.kwargs))
-                made[node] = self(node.target, *args, **kwargs)
-            return made[node]
-
-        return visit(source)
+    return visit(source)

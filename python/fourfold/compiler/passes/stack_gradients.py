@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.passes.decompose import OF_RESULT, fake_mode_of, is_alike
+from fourfold.compiler.passes.decompose import is_alike
+from fourfold.compiler.recorder import Recorder
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor
@@ -128,60 +129,40 @@ def stack(root: Node) -> bool:
     own = segments(summands(root))
     if all(len(segment.nodes) == 1 for segment in own):
         return False
-    before = root.prev
-    maker = Maker(root)
-    with root.graph.inserting_before(root):
-        result: Node | None = None
+    recorder = Recorder(root)
+    with recorder as record:
+        total: Tensor | None = None
         for segment in own:
-            value = segment.nodes[0] if len(segment.nodes) == 1 else maker.whole(segment)
-            result = value if result is None else maker.call(ADD, result, value)
+            value = record.value(segment.nodes[0]) if len(segment.nodes) == 1 else whole(segment, record)
+            total = value if total is None else total + value
+    result = record.node(total)
     if not is_alike(result, root.meta["val"]):  # another memory format
-        while root.prev is not before:
-            root.graph.erase_node(root.prev)
+        recorder.erase()
         return False
     root.replace_all_uses_with(result)
     root.graph.erase_node(root)
     return True
 
 
-class Maker:
-    """Adds nodes before a sum, with what torch traced it with."""
+def whole(segment: Segment, record: Recorder) -> Tensor:
+    """The parts as one tensor, zeros where there is none."""
+    places: dict[tuple[int, int, bool], Tensor] = {}
+    for part in segment.parts:
+        place = part.start, part.stop, part.is_selected
+        gradient = record.value(part.gradient)
+        places[place] = places[place] + gradient if place in places else gradient
+    fake, dim = segment.nodes[0].meta["val"], segment.dim
+    ordered = sorted(places.items(), key=lambda pair: pair[0][0])
+    if len(ordered) == fake.shape[dim] and all(is_selected for (_, _, is_selected), _ in ordered):
+        return torch.stack([gradient for _, gradient in ordered], dim)
 
-    def __init__(self, root: Node):
-        self.root = root
-        self.mode = fake_mode_of(root)
-        self.meta = {key: value for key, value in root.meta.items() if key not in OF_RESULT}
+    def zeros(count: int) -> list[Tensor]:
+        sizes = [*fake.shape[:dim], count, *fake.shape[dim + 1 :]]
+        return [torch.zeros(sizes, dtype=fake.dtype, device=fake.device)] if count else []
 
-    def call(self, target: object, *args: object, **kwargs: object) -> Node:
-        node = self.root.graph.call_function(target, args, kwargs)
-        given, named = torch.fx.map_arg((args, kwargs), lambda each: each.meta["val"])
-        with self.mode, torch.no_grad():
-            node.meta = self.meta | {"val": target(*given, **named)}
-        return node
-
-    def whole(self, segment: Segment) -> Node:
-        places: dict[tuple[int, int, bool], Node] = {}
-        for part in segment.parts:
-            place = part.start, part.stop, part.is_selected
-            known = places.get(place)
-            places[place] = part.gradient if known is None else self.call(ADD, known, part.gradient)
-        shape = list(segment.nodes[0].args[1])
-        ordered = sorted(places.items(), key=lambda pair: pair[0][0])
-        if len(ordered) == shape[segment.dim] and all(is_selected for (_, _, is_selected), _ in ordered):
-            return self.call(aten.stack.default, [gradient for _, gradient in ordered], segment.dim)
-        pieces: list[Node] = []
-        end = 0
-        for (start, stop, is_selected), gradient in ordered:
-            pieces += self.zeros(shape, segment.dim, start - end)
-            pieces.append(self.call(aten.unsqueeze.default, gradient, segment.dim) if is_selected else gradient)
-            end = stop
-        pieces += self.zeros(shape, segment.dim, shape[segment.dim] - end)
-        return self.call(aten.cat.default, pieces, segment.dim)
-
-    def zeros(self, shape: list[object], dim: int, count: int) -> list[Node]:
-        """None where there are none."""
-        if not count:
-            return []
-        fake = self.root.meta["val"]
-        sizes = [*shape[:dim], count, *shape[dim + 1 :]]
-        return [self.call(aten.full.default, sizes, 0.0, dtype=fake.dtype, device=fake.device, pin_memory=False)]
+    pieces: list[Tensor] = []
+    end = 0
+    for (start, stop, is_selected), gradient in ordered:
+        pieces += [*zeros(start - end), gradient.unsqueeze(dim) if is_selected else gradient]
+        end = stop
+    return torch.cat([*pieces, *zeros(fake.shape[dim] - end)], dim)

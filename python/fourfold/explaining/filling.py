@@ -1,0 +1,20 @@
+"""The files of ``templates``, which jinja2 fills in; torch requires it."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def environment() -> Environment:
+    loader = FileSystemLoader(FOLDER)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+
+def render(template: str, **values: object) -> str:
+    return environment().get_template(template).render(values) + "\n"
