@@ -35,6 +35,7 @@ TORCHS = (
 # They stay one operator while a graph is traced.
 FASTER_ALONE = frozenset(
     {
+        aten._log_softmax.default,
         aten.native_layer_norm_backward.default,
         aten.native_group_norm.default,
         aten.native_group_norm_backward.default,
@@ -53,6 +54,7 @@ FASTER_ALONE = frozenset(
 def decompositions() -> dict[object, Callable[..., object]]:
     """By operator; torch's table is looked at when this is first called."""
     found = {operator: function for operator, function in always().items() if operator not in FASTER_ALONE}
+    found |= {aten.huber_loss.default: huber_loss_of_two_dtypes}
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
@@ -150,6 +152,11 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     return reduced(loss, reduction)
 
 
+def huber_loss_of_two_dtypes(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
+    """Which torch traces with another dtype than its kernel gives."""
+    return NotImplemented if x.dtype == target.dtype else huber_loss(x, target, reduction, delta)
+
+
 def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
@@ -172,7 +179,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """So that a backward can compute it again from two numbers of each row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    if not is_last or is_empty(x) or not is_real(x) or x.dtype in (torch.float64, torch.float16):  # torch's are faster
+    if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's is faster
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)

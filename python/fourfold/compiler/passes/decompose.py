@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.recorder import NotRecorded, Recorder
 from fourfold.compiler.support import REFUSAL, can_be_computed, refuse, results_of
 from fourfold.compiler.views import VIEWS, hint
@@ -36,7 +37,8 @@ def decompose(module: GraphModule) -> GraphModule:
 def has_fused_neighbour(node: Node) -> bool:
     """Whether something of its own direction reads or computes its elements, and a program could do both."""
     most = max(map(elements_of, (node, *node.all_input_nodes)))
-    return any(elements_of(other) == most and is_fused(other) for other in neighbours(node))
+    # What indexes its result does so in what the pieces are computed from (sink_gather).
+    return any(other.target in RULES or elements_of(other) == most and is_fused(other) for other in neighbours(node))
 
 
 def neighbours(node: Node) -> Iterator[Node]:
