@@ -43,8 +43,7 @@ class Found:
             return
         self.graphs += 1
         self.programs += len(half.compiled.programs)
-        fused = {node for built in half.compiled.programs for node in built.members}
-        self.left |= {name_of(node) for node in half.graph.graph.nodes if computes(node) and node not in fused}
+        self.left |= {name_of(node) for node in half.compiled.nodes if computes(node)}
 
     def word(self) -> str:
         if not self.graphs:
