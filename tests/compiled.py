@@ -140,6 +140,17 @@ def joined_apart(x: Tensor) -> Tensor:
     return torch.cat([y, y.cumsum(-1) + 1], -1)
 
 
+def joined_with_what_is_drawn(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What is drawn second waits for what is drawn first, which reads a result."""
+    y = x.sigmoid()
+    mask = torch.bernoulli(y)
+    return torch.cat([y, torch.rand(4, 32)], 1), mask
+
+
+def by_a_size(x: Tensor) -> Tensor:
+    return (x * (2 * x.shape[1])).gather(1, torch.arange(4).view(4, 1))
+
+
 def of_parameters(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Whose gradients are sums over rows."""
     return torch.tanh(x.view(-1, 32) * w + b)
@@ -273,6 +284,14 @@ CASES = [
     Case("joined_and_used", lambda x: (torch.cat([x.sin(), x.cos()], 0), x.sin()), (x46,), programs=2),
     Case("joined_rows", lambda x: torch.cat([x.sum(-1), x.amax(-1)]), (x46,)),
     Case("joined_apart", joined_apart, (x46,)),
+    Case("joined_with_its_transpose", lambda x: torch.cat([x.sin().mul(2), x.sin().mul(2).t()]), (draw(32, 32),)),
+    Case("joined_joined", lambda x: torch.cat([torch.cat([x.sin(), x.cos()], 1), x.exp()], 1), (x46,), dynamic=False),
+    Case("summed_joined", lambda x: torch.cat([x.sin() * 2, x.cos()], 1).sum(0), (draw(4, 32),)),
+    Case("joined_with_what_is_drawn", joined_with_what_is_drawn, (draw(4, 32),), runtime="random"),
+    Case("summed_over_what_is_expanded", lambda x: x.sin().mul(2).expand(3, 4, 32).sum((0, 1)), (draw(4, 32),)),
+    Case("summed_over_what_is_expanded_apart", lambda x: x.sin().mul(2).expand(3, 4, 32).sum(1), (draw(4, 32),)),
+    Case("expanded_by_a_gradient", lambda x, b: (x + b).sum(0).sin().sum(), (draw(3, 4, 32), draw(32))),
+    Case("gathered_by_a_size", by_a_size, (x46,)),
     Case("halves", gated, (draw(5, 64),), programs=2),
     Case("rotated", rotated, (draw(2, 5, 16), draw(5, 16, gradient=False))),
     Case("of_parameters", of_parameters, (draw(3, 20, 32), draw(32), draw(32, seed=4)), programs=2),

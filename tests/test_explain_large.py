@@ -113,6 +113,17 @@ def test_names_of_tensors_make_no_program_another() -> None:
     assert [(kind.count, kind.first.operators) for kind in kinds] == [(2, ("sin", "mul")), (1, ("cos", "mul"))]
 
 
+def test_a_tensor_may_be_called_like_an_operation() -> None:
+    """Inputs have the names of the operators that compute them."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        add, other = x @ x + 1, y @ y + 1
+        return (add @ add).sin() * add + 2, (other @ other).sin() * other + 2
+
+    counts = [kind.count for kind in fourfold.explain(f, *torch.randn(2, 4, 4)).programs]
+    assert counts == [2]
+
+
 def test_a_small_function_shows_all_stages() -> None:
     explanation = fourfold.explain(lambda x: x.sin() + 1, torch.ones(8))
     assert str(explanation) == explanation.detail() != explanation.summary()

@@ -569,6 +569,9 @@ ADD = f"{HEAD}axes a=x.0\n{X}k: float32 = number\nn: int32 = number\nm: float32 
     "y: float32 = add x k\nz: float32 = add y m\noutput z float32 [a]\n"
 )
 
+# 3 times b is 2 in 64 bits: memory for two elements.
+OVERFLOWING = f"{HEAD}axes a=3 | b=6148914691236517206\nc: float32 = constant 1.0\noutput c float32 [a*b]\n"
+
 
 @pytest.mark.parametrize(
     ("text", "tensors", "floats", "integers", "sentence"),
@@ -582,6 +585,7 @@ ADD = f"{HEAD}axes a=x.0\n{X}k: float32 = number\nn: int32 = number\nm: float32 
         (ADD, [torch.ones(2).to_sparse()], [1.0], [2], "expected strided tensors"),
         (ADD, [torch.empty(2, device="meta")], [1.0], [2], "no backend runs programs on torch's device type"),
         ("no program", [torch.ones(2)], [], [], "line 1: expected 'fourfold program 1'"),
+        (OVERFLOWING, [], [], [], "expected axes whose sizes have a product below 2"),
     ],
 )
 def test_the_operator_rejects_wrong_arguments(

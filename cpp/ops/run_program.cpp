@@ -136,11 +136,13 @@ struct Outputs {
 std::vector<Tensor> run_program(
     StringHandle text, const std::vector<Tensor>& tensors, const std::vector<double>& floats,
     const std::vector<int64_t>& integers) {
+  std::string program_text = text_of(text);
   Outputs outputs{place_of_call(tensors), {}};
-  const Program program = program_of(text_of(text), outputs.place.type);
+  const Program program = program_of(std::move(program_text), outputs.place.type);
   const Inputs inputs(program.get(), tensors, floats, integers);
   const int32_t failed =
       fourfold_program_run(program.get(), inputs.data(), inputs.size(), &Outputs::allocate, &outputs);
+  if (failed == 2) fail("program: expected memory for the outputs, but there is none");
   if (failed != 0) fail(fourfold_program_error());
   return std::move(outputs.tensors);
 }

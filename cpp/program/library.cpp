@@ -93,11 +93,6 @@ int32_t fourfold_program_inputs(const fourfold_program* program) {
   return static_cast<int32_t>(program->program.inputs.size());
 }
 
-int32_t fourfold_program_outputs(const fourfold_program* program) {
-  const auto& outputs = program->program.outputs;
-  return static_cast<int32_t>(std::count_if(outputs.begin(), outputs.end(), [](const auto& one) { return one.part == 0; }));
-}
-
 int32_t fourfold_program_number(const fourfold_program* program, int32_t input) {
   const auto& described = program->program.inputs[static_cast<size_t>(input)];
   return described.is_number ? dtype_of(described.kind) : -1;

@@ -11,7 +11,7 @@
 #endif
 
 // What this header was written for.
-#define FOURFOLD_ABI_VERSION 1
+#define FOURFOLD_ABI_VERSION 2
 
 extern "C" {
 

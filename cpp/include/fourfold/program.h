@@ -29,7 +29,6 @@ FOURFOLD_EXPORT fourfold_program* fourfold_program_new(const char* text, int64_t
 FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);
-FOURFOLD_EXPORT int32_t fourfold_program_outputs(const fourfold_program* program);
 // Of an input that is a number, its dtype; of a tensor -1.
 FOURFOLD_EXPORT int32_t fourfold_program_number(const fourfold_program* program, int32_t input);
 

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
-from fourfold.compiler import passes, runtime
+from fourfold.compiler import fallback, passes, runtime
 from fourfold.compiler.compiled import Compiled
-from fourfold.compiler.fallback import is_strict
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, refuse_others
 from fourfold.compiler.record import Captured, Half, Record
@@ -35,7 +34,7 @@ def backend(
 
     refuse_others(others)
     chosen = Options.of(options)
-    is_strict()  # an error before anything is compiled, where it is neither on nor off
+    fallback.is_strict()  # an error before anything is compiled, where it is neither on nor off
     module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
@@ -60,12 +59,6 @@ def boxed(function: Function) -> Function:
         return function(*inputs)
 
     return call
-
-
-def copied(graph: Graph) -> Graph:
-    copy = Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
 
 
 class Compilation:
@@ -142,7 +135,7 @@ class Compilation:
 
     def half(self, graph: GraphModule, stage: str) -> Half:
         """What torch gave is kept beside what runs where it is recorded."""
-        given = GraphModule(graph, copied(graph.graph)) if self.records else graph
+        given = GraphModule(graph, fallback.copied(graph.graph)) if self.records else graph
         with self.captured.timed(stage):
             return Half(given, Compiled.of(graph, self.options.trace))
 

@@ -49,8 +49,8 @@ def enable(backend: Callable[..., object]) -> None:
     """For all functions that are compiled with this backend later. A Dynamo without these extension points leaves
     recurrent layers out of graphs, as it does for other backends; a warning says so."""
     try:
+        trace_calls(backend)  # first: without it, captured layers would be unrolled
         capture_layers(backend)
-        trace_calls(backend)
     except (ImportError, AttributeError) as error:
         what = "fourfold: recurrent layers run between compiled graphs, since Dynamo in this torch has no"
         warnings.warn(f"{what} {error}", RuntimeWarning, stacklevel=2)

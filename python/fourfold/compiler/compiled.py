@@ -11,7 +11,7 @@ from torch.fx.graph import CodeGen
 
 from fourfold.compiler import passes
 from fourfold.compiler.fused import Fused, fused_nodes
-from fourfold.compiler.passes.plan import Plan
+from fourfold.compiler.passes.plan import Plan, layouts
 from fourfold.compiler.support import REFUSAL
 
 
@@ -32,7 +32,11 @@ class Compiled:
     @classmethod
     def of(cls, module: GraphModule, trace: bool = False) -> Compiled:
         module.meta["trace"] = trace
-        return cls(passes.run(passes.HALF, module))
+        module = passes.run(passes.HALF, module)
+        module.meta.setdefault("plan", None)
+        if "layouts" not in module.meta:
+            module.meta["layouts"] = layouts(module.graph.find_nodes(op="placeholder"), None)
+        return cls(module)
 
     @property
     def nodes(self) -> Sequence[Node]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 SWITCH = "FOURFOLD_STRICT"
-MOST_FAILURES = 3  # of one pass
+FAILED = "failed: "
+MOST_FAILURES = 3  # of the passes of one graph
 _reported: set[str] = set()
 
 
@@ -50,33 +51,40 @@ def has_tangent(given: torch.Tensor) -> bool:
     return torch.autograd.forward_ad.unpack_dual(given).tangent is not None
 
 
-def visiting(module: GraphModule) -> Iterator[Node]:
-    """The graph's nodes, as they are when this begins; what fails meanwhile is put down to the last one given."""
-    for node in list(module.graph.nodes):
+def visiting(module: GraphModule, nodes: Iterable[Node] | None = None) -> Iterator[Node]:
+    """These nodes, or the graph's as they are when this begins; a failure meanwhile is put down to the last one."""
+    for node in list(module.graph.nodes if nodes is None else nodes):
         module.meta["at"] = node
         yield node
     module.meta["at"] = None
 
 
-def recovering(stage: Callable[[GraphModule], GraphModule], module: GraphModule) -> GraphModule:
-    """Runs a pass. A failure is reported and leaves the node that the pass was at to torch, and the pass starts again;
-    a second failure leaves all nodes of that operator, and a third the whole graph."""
-    failed: dict[Node, str] = module.meta.setdefault("failed", {})
-    nodes: list[Node] = []
+def copied(graph: Graph) -> Graph:
+    copy = Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    copy.output_node().meta = dict(graph.output_node().meta)
+    return copy
+
+
+def recovering(run: Callable[[GraphModule], GraphModule], module: GraphModule) -> GraphModule:
+    """Runs passes. A failure is reported and leaves the node that a pass was at to torch, and the passes run again on
+    the graph as it was; a second failure leaves all nodes of that operator, and a third all nodes. What fails even
+    then is left out."""
+    before = copied(module.graph)
+    failed: dict[str, str] = {}
     for attempt in range(MOST_FAILURES + 1):
         module.meta["at"] = None
         try:
-            return stage(module)
+            return run(module)
         except Exception as error:
             at = module.meta["at"]
-            report(stage.__name__ if at is None else getattr(at.target, "operator", at.target), error)
-            if attempt == MOST_FAILURES:
-                raise
-            nodes = [node for node in module.graph.nodes if attempt or node is at]
-            if attempt == 1 and at is not None and at not in failed:
-                nodes = [node for node in nodes if node.target == at.target]
-            reason = f"failed: {type(error).__name__}: {error}"
-            for node in nodes:
-                failed.setdefault(node, reason)
-                node.meta["refusal"] = reason
-    raise AssertionError
+            report("a graph" if at is None else getattr(at.target, "operator", at.target), error)
+            target = at.target if at is not None and attempt < 2 else None
+            module.graph = copied(before)
+            for node in module.graph.nodes:
+                is_at = at is not None and node.name == at.name
+                if is_at or attempt and target is None or attempt == 1 and node.target == target:
+                    failed.setdefault(node.name, f"{FAILED}{type(error).__name__}: {error}")
+                if node.name in failed and node.op == "call_function":
+                    node.meta["refusal"] = failed[node.name]
+    return module

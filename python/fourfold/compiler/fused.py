@@ -244,6 +244,9 @@ def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, No
     Gives the new nodes."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
+    for own in reversed(fused.graph.nodes):
+        if own.op == "call_function" and not own.users:
+            fused.graph.erase_node(own)
     with graph.inserting_after(node):
         made = call(graph, fused, inputs)
     for (_, outside), result in zip(results, made, strict=True):
@@ -256,7 +259,7 @@ def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, No
 
 
 def remove_unread(node: Node) -> None:
-    """Leaves out results that nobody reads, and what only they need."""
+    """Leaves out results that nobody reads, and the operators that only they need."""
     fused = node.target
     pairs = zip(fused.outputs, results_of(node), strict=True)
     results = [(own, outside) for own, outside in pairs if outside is not None and outside.users]

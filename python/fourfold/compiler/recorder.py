@@ -30,6 +30,7 @@ class Recorder(TorchDispatchMode):
         self.graph = before.graph
         self.decompositions = decompositions or {}
         self.nodes: dict[int, Node] = {}
+        self.numbers: list[Node] = []
         self.held: list[Tensor] = []  # whose ids are keys
         self.written: list[Node] = []
         self.meta = {key: value for key, value in before.meta.items() if key not in OF_RESULT}
@@ -62,6 +63,8 @@ class Recorder(TorchDispatchMode):
             if self.nodes.get(id(value), node) is not node:  # two nodes of one value
                 value = torch.ops.aten.alias.default(value)
             self.know(value, node)
+        else:
+            self.numbers.append(node)
         return value
 
     def values(self, arguments: object) -> object:
@@ -89,8 +92,11 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, target: object, types: object, args: tuple = (), kwargs: object = None) -> object:
         kwargs = kwargs or {}
         if target in self.decompositions:
-            with torch.utils._python_dispatch._disable_current_modes(), self:
+            super().__enter__()
+            try:
                 result = self.decompositions[target](*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)
             if result is not NotImplemented:
                 return result
         result = target(*args, **kwargs)
@@ -112,7 +118,7 @@ class Recorder(TorchDispatchMode):
         """A node that has this size: an input of the graph, or one that reads it from an operand."""
         if wanted.node.expr.is_number:
             return int(wanted.node.expr)
-        for node in self.graph.find_nodes(op="placeholder"):
+        for node in (*self.numbers, *self.graph.find_nodes(op="placeholder")):
             if isinstance(node.meta.get("val"), torch.SymInt) and same(node.meta["val"], wanted):
                 return node
         for node in self.before.all_input_nodes:

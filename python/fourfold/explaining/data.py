@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not an operation's
 MOST_DESCRIBED = 12  # programs, in the words that stand for a picture
 
 
@@ -35,7 +36,7 @@ class Program:
     def kind(self) -> tuple[object, ...]:
         """Equal for programs that are alike: the text, with names that don't depend on the tensors'."""
         names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", self.text, re.MULTILINE))}
-        return self.operators, self.bytes, re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), self.text)
+        return self.operators, self.bytes, re.sub(NAME, lambda word: names.get(word[0], word[0]), self.text)
 
     @property
     def counted(self) -> str:

@@ -5,6 +5,7 @@ each half goes through HALF. A forward alone, where nothing is differentiated, g
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,7 @@ from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.stack_gradients import stack_gradients
+from fourfold.compiler.support import REFUSAL
 
 Pass = Callable[[GraphModule], GraphModule]
 
@@ -39,9 +41,15 @@ HALF: Sequence[Pass] = (
 
 def run(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
     """Seconds of each pass are left in ``module.meta["seconds"]``."""
+    for node in module.graph.nodes:  # refusals of earlier passes were about another graph
+        node.meta = {key: value for key, value in node.meta.items() if key != REFUSAL}
+    return recovering(functools.partial(run_all, passes), module)
+
+
+def run_all(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
     seconds = module.meta.setdefault("seconds", {})
     for each in passes:
         start = time.perf_counter()
-        module = recovering(each, module)
+        module = each(module)
         seconds[each.__name__] = time.perf_counter() - start
     return module

@@ -12,7 +12,7 @@ from fourfold.compiler.support import has_effect
 
 def clean_up(module: GraphModule) -> GraphModule:
     eliminate_dead_code(module.graph)
-    for node in fused_nodes(module.graph):
+    for node in reversed(fused_nodes(module.graph)):
         remove_unread(node)
     return sort(module)
 

@@ -26,10 +26,11 @@ BACKWARD = "is_backward"
 def decompose(module: GraphModule) -> GraphModule:
     """Replaces each operator whose pieces would be fused with a neighbour by its pieces."""
     table = late()
-    left = [node for node in visiting(module) if node.target in table and REFUSAL not in node.meta]
+    left = [node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta]
     replaces = True
     while replaces:  # once more, since pieces may be another one's neighbours
-        before, left = left, [n for n in left if not has_fused_neighbour(n) or not replaced(n, table)]
+        before = left
+        left = [n for n in visiting(module, before) if not has_fused_neighbour(n) or not replaced(n, table)]
         replaces = len(left) < len(before)
     return module
 

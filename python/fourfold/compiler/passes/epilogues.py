@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
-from fourfold.compiler.fused import Extraction, Fused, replace, results_of
+from fourfold.compiler.fallback import FAILED, visiting
+from fourfold.compiler.fused import Extraction, Fused, NotExtracted, replace, results_of
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.order import Order
 from fourfold.compiler.passes.cleanup import clean_up
-from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read
-from fourfold.compiler.views import VIEWS, hint, same, shape_of
+from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, has_effect, refuse
+from fourfold.compiler.views import VIEWS, hint, is_one, same, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
 CONCATENATION = torch.ops.aten.cat.default
@@ -27,7 +27,7 @@ FEWEST_COLUMNS = 16  # for which a sum over rows is worth while
 def epilogues(module: GraphModule) -> GraphModule:
     attach = Epilogues(module)
     for node in visiting(module):
-        if node in module.meta.get("failed", ()):
+        if node.meta.get(REFUSAL, "").startswith(FAILED):
             continue
         if node.target is CONCATENATION:
             attach.concatenation(node)
@@ -41,12 +41,17 @@ class Epilogues:
         self.order = Order()
         self.unit: dict[Node, int] = {}  # results of a group, and views of them, are of its unit
         self.groups: set[int] = set()
+        last_effect: Node | None = None
         for node in module.graph.nodes:
             source = self.unit[node.args[0]] if node.target is operator.getitem or node.target in VIEWS else None
             if source in self.groups:
                 self.unit[node] = source
-            else:
-                self.unit[node] = self.order.add({self.unit[operand] for operand in node.all_input_nodes})
+                continue
+            before = {self.unit[operand] for operand in node.all_input_nodes}
+            if has_effect(node):
+                before |= {self.unit[last_effect]} if last_effect is not None else set()
+                last_effect = node
+            self.unit[node] = self.order.add(before)
             if isinstance(node.target, Fused):
                 self.groups.add(self.unit[node])
 
@@ -58,19 +63,20 @@ class Epilogues:
             return  # a part of shape (0,) adds nothing
         if not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
             return
-        producers = [producer(part) for part in parts]
-        first = next((found for found in producers if found is not None), None)
-        if first is None:
+        results = {part: found for part in parts if (found := result_of(part)) is not None}
+        if not results:
             return
-        fused = first.target
-        own = {
-            p: fused.outputs[results_of(first).index(p)] for p, f in zip(parts, producers, strict=True) if f is first
-        }
-        dims = fused.space.dims[next(iter(own.values()))]
+        first, owner = next((part, owner) for part, (owner, _) in results.items())
+        fused = owner.target
+        own = {part: result for part, (producer, result) in results.items() if producer is owner}
+        dims = fused.space.dims[own[first]]
+        others = [part for part in parts if part not in own]
+        if any(self.unit[part] == self.unit[owner] for part in others):  # a view of a result, or a concatenation
+            return
         alike = all(fused.space.dims[each] == dims for each in own.values())
-        alike = alike and all(have_same_shape(part, next(iter(own))) for part in parts if part not in own)
-        if fused.space.is_whole(dims) and dims[dim] and alike and self.can_merge(first, node):
-            self.attach(first, node, dict.fromkeys(parts, dims), dims)
+        alike = alike and all(have_same_shape(part, first) for part in others)
+        if fused.space.is_whole(dims) and dims[dim] and alike and self.can_merge(owner, node):
+            self.attach(owner, node, dict.fromkeys(parts, dims), dims)
 
     def column_sum(self, node: Node) -> None:
         """Over the leading dimensions of what a group computes or reads, whose rows these are or become."""
@@ -78,7 +84,8 @@ class Epilogues:
             return
         x, dims, *_ = node.args
         owner, own = where_whole(x)
-        if not own:
+        is_expanded = any(not dim and not is_one(size) for size, dim in zip(shape_of(x), own, strict=False))
+        if not own or is_expanded:
             return
         space = owner.target.space
         reduced = reduced_dims(dims, len(own))
@@ -102,41 +109,48 @@ class Epilogues:
         """The node becomes a result of the group. operands: with which dimensions it reads them."""
         fused = owner.target
         results = [(own, item) for own, item in zip(fused.outputs, results_of(owner), strict=True) if item is not None]
+        before = set(fused.graph.nodes)
         extraction = Extraction(fused.space, fused, owner.args)
         extraction.known |= {(item, fused.space.dims[own]): own for own, item in results}
-        for operand, own in operands.items():
-            extraction.read(operand, own)
-        copy = extraction.copied(node, lambda operand: extraction.outside(operand, operands[operand]))
+        try:
+            for operand, own in operands.items():
+                extraction.read(operand, own)
+            copy = extraction.copied(node, lambda operand: extraction.outside(operand, operands[operand]))
+        except NotExtracted as reason:
+            for own in reversed(fused.graph.nodes):
+                if own not in before:
+                    fused.graph.erase_node(own)
+            refuse(node, str(reason))
+            return
         copy.meta |= {"member": True, "epilogue": True}
         fused.space.dims[copy] = dims
-        node.meta.pop(REFUSAL, None)
         self.order.merge(self.unit[owner], self.unit[node])
         unit = self.unit[owner]
         for each in replace(owner, extraction.inputs, [*results, (copy, node)]):
             self.unit[each] = unit
 
 
-def producer(node: Node) -> Node | None:
-    """The fused node that gives a tensor."""
-    source = node.args[0] if node.target is operator.getitem else node
-    return source if isinstance(source.target, Fused) else None
+def result_of(node: Node) -> tuple[Node, Node] | None:
+    """The fused node that computes a tensor, and the result within; None for an epilogue's."""
+    owner = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(owner.target, Fused):
+        return None
+    result = owner.target.outputs[0 if owner is node else node.args[1]]
+    return None if "epilogue" in result.meta else (owner, result)
 
 
 def where_whole(x: Node) -> tuple[Node | None, Dims]:
     """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there, () where there
     is none."""
     views = []
-    while x.op == "call_function" and x.target in VIEWS and producer(x) is None:
+    while x.op == "call_function" and x.target in VIEWS:
         views.append(x)
         x = x.args[0]
-    found = []
-    if producer(x) is not None:
-        owner = producer(x)
-        found.append((owner, owner.target.outputs[results_of(owner).index(x)]))
-    readers = [user for user in x.users if isinstance(user.target, Fused)]
-    found += [
-        (user, own) for user in readers for own, node in zip(user.target.inputs, user.args, strict=True) if node is x
-    ]
+    found = [known for known in [result_of(x)] if known is not None]
+    for user in x.users:
+        if isinstance(user.target, Fused):
+            pairs = zip(user.target.inputs, user.args, strict=True)
+            found += [(user, own) for own, given in pairs if given is x]
     for owner, own in found:
         space = owner.target.space
         dims: Dims | None = space.dims[own]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, are_last, reduced_dims
@@ -52,7 +52,7 @@ class Fusion:
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
                 self.place_alone(node)
         for node in visiting(module):
-            if node not in module.meta.get("failed", ()):
+            if not node.meta.get(REFUSAL, "").startswith(FAILED):
                 self.merge_readers(node)
 
     def place_alone(self, node: Node) -> None:

@@ -9,10 +9,9 @@ from torch.fx import GraphModule
 from fourfold.compiler import alone
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.fallback import FAILED, report, visiting
 from fourfold.compiler.fused import Fused, fused_nodes, inline
 from fourfold.compiler.lowering import NotFusable
-from fourfold.compiler.support import REFUSAL
 
 log = logging.getLogger("fourfold.compiler")
 
@@ -21,9 +20,6 @@ def lower(module: GraphModule) -> GraphModule:
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue
-        if REFUSAL in node.meta:
-            inline(node, node.meta[REFUSAL])
-            continue
         fused = node.target
         why = alone.reason(fused.members)
         if why is not None:
@@ -31,11 +27,15 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         try:
             fused.program = write_program(fused)
+            fused.text = fused.program.text()
+            fused.call = Program(fused.text, fused.profiled_name)
         except NotFusable as reason:
             inline(node, str(reason))
             continue
-        fused.text = fused.program.text()
-        fused.call = Program(fused.text, fused.profiled_name)
+        except Exception as error:  # costs this group alone
+            report(fused.operator, error)
+            inline(node, f"{FAILED}{type(error).__name__}: {error}")
+            continue
         if module.meta.get("trace"):
             log.info("%s", fused.text)
     for k, node in enumerate(fused_nodes(module.graph)):

@@ -11,8 +11,8 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.recorder import Recorder
-from fourfold.compiler.support import REFUSAL, can_be_computed
+from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.support import REFUSAL, can_be_computed, refuse
 from fourfold.compiler.views import VIEWS, is_one, same, shape_of
 
 aten = torch.ops.aten
@@ -26,12 +26,18 @@ def sink_gather(module: GraphModule) -> GraphModule:
     """Rewrites ``gather`` and ``nll_loss`` where what they read is computed from one tensor that has to be in memory
     anyway."""
     for node in visiting(module):
-        if REFUSAL not in node.meta and node.target in RULES:
-            RULES[node.target](node)
+        if REFUSAL in node.meta or node.target not in RULES:
+            continue
+        recorder = Recorder(node)
+        try:
+            RULES[node.target](node, recorder)
+        except NotRecorded as reason:
+            recorder.erase()
+            refuse(node, f"it reads {reason}")
     return module
 
 
-def rewrite_gather(node: Node) -> None:
+def rewrite_gather(node: Node, recorder: Recorder) -> None:
     source, dim, index, *_ = node.args
     sizes = shape_of(source)
     dim = dim % max(len(sizes), 1)
@@ -42,20 +48,20 @@ def rewrite_gather(node: Node) -> None:
     base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
     if base is None:
         return
-    with Recorder(node) as record:
+    with recorder as record:
         picked = torch.gather(record.value(base), dim, record.value(index))  # which refuses an index out of bounds
         result = again(record, source, dim, {base: picked})
     node.replace_all_uses_with(record.node(result))
     node.graph.erase_node(node)
 
 
-def rewrite_nll_loss(node: Node) -> None:
+def rewrite_nll_loss(node: Node, recorder: Recorder) -> None:
     """torch's operator chooses from the base, and checks the targets; what is left out counts nothing."""
     source, target, weight, reduction, ignored = node.args
     base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 else None
     if base is None or node.kwargs:
         return
-    with Recorder(node) as record:
+    with recorder as record:
         labels = record.value(target)
         picked = -NLL_LOSS(record.value(base), labels, None, NONE, ignored)[0]
         own = -again(record, source, 1, {base: picked.unsqueeze(1)}).squeeze(1)

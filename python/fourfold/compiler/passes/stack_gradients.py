@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.passes.decompose import is_alike
-from fourfold.compiler.recorder import Recorder
+from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.support import refuse
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor
@@ -130,13 +131,17 @@ def stack(root: Node) -> bool:
     if all(len(segment.nodes) == 1 for segment in own):
         return False
     recorder = Recorder(root)
-    with recorder as record:
-        total: Tensor | None = None
-        for segment in own:
-            value = record.value(segment.nodes[0]) if len(segment.nodes) == 1 else whole(segment, record)
-            total = value if total is None else total + value
-    result = record.node(total)
-    if not is_alike(result, root.meta["val"]):  # another memory format
+    result: Node | None = None
+    try:
+        with recorder as record:
+            total: Tensor | None = None
+            for segment in own:
+                value = record.value(segment.nodes[0]) if len(segment.nodes) == 1 else whole(segment, record)
+                total = value if total is None else total + value
+        result = record.node(total)
+    except NotRecorded as reason:
+        refuse(root, f"the stack reads {reason}")
+    if result is None or not is_alike(result, root.meta["val"]):  # another memory format
         recorder.erase()
         return False
     root.replace_all_uses_with(result)
