@@ -16,10 +16,13 @@ import fourfold
 from fourfold import _health
 from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only
 
+# As it was before any test ran: what warns is tested here, and other tests' libraries may silence warnings.
+SURROUNDINGS = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+
 
 def run_python(code, *options, **environment):
     return subprocess.run(
-        [sys.executable, *options, "-c", code], capture_output=True, text=True, env=os.environ | environment
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, env=SURROUNDINGS | environment
     )
 
 
