@@ -97,8 +97,8 @@ def page() -> str:
     return f"""# What torch.compile(backend="fourfold") fuses
 
 Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's
-own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager. Beside
-other work, that is: alone, many of these operators are torch's ([compiler_alone.md](compiler_alone.md)).
+own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager. The
+table holds beside other work; torch runs many of these operators alone ([compiler_alone.md](compiler_alone.md)).
 
 ## Operators of captured graphs
 

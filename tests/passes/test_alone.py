@@ -1,4 +1,4 @@
-"""What torch computes faster alone is torch's, and part of a program beside other work."""
+"""Torch runs the operators that its kernels compute faster alone; beside other work they join programs."""
 
 from __future__ import annotations
 

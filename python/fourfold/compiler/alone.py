@@ -105,7 +105,7 @@ def value_of(node: Node) -> object:
 
 
 def reads(node: Node, others: set[Node]) -> bool:
-    """Whether it reads one of the others, directly or through what is no operator of the group."""
+    """Whether it reads one of the others, directly or through views and results of several."""
     pending, seen = list(node.all_input_nodes), set()
     while pending:
         source = pending.pop()

@@ -44,7 +44,7 @@ class Call:
     @classmethod
     def of(cls, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
         packed = "data" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple))
-        given = dict(zip(PACKED if packed else DENSE, args)) | dict(kwargs)  # noqa: B905
+        given = dict(zip(PACKED if packed else DENSE, args, strict=False)) | dict(kwargs)  # the rest by name
         return cls(
             name,
             given["data" if packed else "input"],

@@ -87,7 +87,7 @@ def summands(root: Node) -> list[Node]:
 
 
 def part_of(node: Node) -> tuple[int, Part] | None:
-    """The dimension, and the part; None for what is no gradient of a part, or of sizes that are not known."""
+    """The dimension, and the part; None if the node is not the gradient of a part, or if sizes are symbolic."""
     if node.target not in (SELECT, SLICE) or len(node.users) != 1 or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args
