@@ -1,4 +1,4 @@
-#include "ops/run_program.h"
+#include "program/operator.h"
 
 #include <fourfold/program.h>
 #include <torch/headeronly/core/DeviceType.h>
