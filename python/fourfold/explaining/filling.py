@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 FOLDER = Path(__file__).parent / "templates"
 
 
 @functools.cache
 def environment() -> Environment:
-    loader = FileSystemLoader(FOLDER)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    escaped = select_autoescape(("html", "svg"))
+    return Environment(loader=FileSystemLoader(FOLDER), autoescape=escaped, undefined=StrictUndefined, trim_blocks=True)
 
 
 def render(template: str, **values: object) -> str:
