@@ -10,7 +10,6 @@ from typing import TypeVar
 
 T = TypeVar("T")
 NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not an operation's
-MOST_DESCRIBED = 12  # programs, in the words that stand for a picture
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,11 @@ class Half:
         return sum(len(program.operators) for program in self.programs)
 
     @property
+    def left(self) -> int:
+        """How often torch runs an operator."""
+        return sum(one.count for one in self.outside)
+
+    @property
     def kinds(self) -> tuple[Programs, ...]:
         return kinds((self.name, one.name, one) for one in self.programs)
 
@@ -107,14 +111,6 @@ class Half:
         within = "" if self.operators == self.fused else f", {self.fused:,} of them"
         words = f"{plural(self.operators, 'operator')}{within} in {plural(len(self.programs), 'program')}"
         return f"{words}; {self.recomputed:,} recomputed, so that less is saved" if self.recomputed else words
-
-    @property
-    def description(self) -> str:
-        """The picture in words."""
-        words = [f"{one.name} does {', '.join(one.operators)}." for one in self.programs[:MOST_DESCRIBED]]
-        words += [f"There are {len(self.programs)} such programs."] if len(self.programs) > MOST_DESCRIBED else []
-        words += [f"Torch runs {', '.join(f'{o.count} {o.operator}' for o in self.outside)}."] if self.outside else []
-        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -156,3 +152,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, 
 
 def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

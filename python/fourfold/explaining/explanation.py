@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourfold.explaining import picture, text
-from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, kinds, plural
+from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, cut, kinds, plural
 from fourfold.explaining.filling import render
 
 SMALL = 50  # operators, forward and backward; a larger function is summed up
@@ -54,7 +54,7 @@ class Explanation:
 
     def summary(self) -> str:
         """In at most 40 lines, and about ten more with times, however large the function is."""
-        return "\n".join(map(text.cut, self.filled("text.txt", whole=False).rstrip("\n").splitlines()))
+        return "\n".join(cut(line, text.COLUMNS) for line in self.filled("text.txt", whole=False).splitlines()).strip()
 
     def detail(self) -> str:
         """All stages, however long: graphs, programs, and what torch runs; programs that are alike once."""

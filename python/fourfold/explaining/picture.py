@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -189,13 +188,4 @@ def spread(want: Sequence[float], width: Sequence[float]) -> list[float]:
 
 def dot(half: Half, whole: bool = False) -> str:
     boxes, note = shown(half, whole)
-    lines = [f"digraph {half.name} {{", f"  label={quoted(note or half.title)}; node [shape=box];"]
-    for box in boxes:
-        words = "\n".join([*box.lines, *([box.tip] if box.kind == "program" else [])])
-        lines.append(f"  {quoted(box.name)} [label={quoted(words)}, class={box.kind}];")
-        lines += [f"  {quoted(read)} -> {quoted(box.name)};" for read in box.reads]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return render("graph.dot", half=half, boxes=boxes, note=note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -18,19 +19,19 @@ from fourfold.compiler import record
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.support import REFUSAL, has_effect
-from fourfold.compiler.views import VIEWS, hint
-from fourfold.explaining.data import Box, Graph, Half, Outside, Program, plural
+from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
 from fourfold.explaining.explanation import Explanation
 from fourfold.explaining.running import Observed, parameter_names, uncompiled
 
 Inputs = dict[str, tuple[str, str]]
-LONGEST = 30  # of a line in a box
 NO_REASON = "programs have no such operator"
 CONSTANT_REASON = "a constant that torch's operators read, or a result"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
+clipped = functools.partial(cut, most=30)  # a line in a box
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
 
@@ -214,10 +215,6 @@ def shape(value: object) -> str:
     return ""
 
 
-def clipped(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
 def operator_name(node: Node) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.removeprefix("aten::")
@@ -232,11 +229,9 @@ def is_operator(node: Node) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    if node.target in VIEWS:
-        return True
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
-        return False
-    return any(result.alias_info is not None for result in node.target._schema.returns)
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    aliases = schema is not None and any(result.alias_info is not None for result in schema.returns)
+    return node.target in VIEWS or aliases and not schema.is_mutable
 
 
 def is_again(node: Node) -> bool:
@@ -251,12 +246,9 @@ def values_of(node: Node) -> tuple[object, ...]:
 
 def moved(steps: Iterable[Iterable[Node]]) -> int | None:
     """Bytes of the tensors in each; None where a size is known only at run time."""
-    tensors = [v for nodes in steps for node in nodes for v in values_of(node) if isinstance(v, torch.Tensor)]
-    tensors = [value for value in tensors if value.layout == torch.strided]
-    try:
-        return sum(map(bytes_of, tensors))
-    except TypeError:
-        return None
+    values = [value for nodes in steps for node in nodes for value in values_of(node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
+    return sum(map(bytes_of, tensors)) if all(map(has_hints, tensors)) else None
 
 
 def bytes_of(value: torch.Tensor) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.data import Box, Graph, Half, Outside, Programs, Stage, grouped, plural
+from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, grouped, plural
 
 COLUMNS = 100
 MOST_GRAPHS = 3  # of which the first table has a row each
@@ -29,17 +29,12 @@ def overview_rows(graphs: Sequence[Graph]) -> list[Row]:
 
 
 def counts(halves: Sequence[Half]) -> Row:
-    before, after = (added(h.bytes_before for h in halves), added(h.bytes_after for h in halves))
+    numbers = zip(*((half.operators, half.fused, len(half.programs), half.left) for half in halves), strict=True)
+    sizes = zip(*((half.bytes_before, half.bytes_after) for half in halves), strict=True)
+    before, after = (None if None in column else sum(column) for column in sizes)
     fewer = before / after if before and after else 0.0
-    numbers = [sum(half.operators for half in halves), sum(half.fused for half in halves)]
-    numbers += [sum(len(half.programs) for half in halves), sum(one.count for half in halves for one in half.outside)]
     ratio = f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
-    return *(f"{number:,}" for number in numbers), in_bytes(before), in_bytes(after), ratio
-
-
-def added(counts: Iterable[int | None]) -> int | None:
-    counts = list(counts)
-    return None if None in counts else sum(counts)
+    return *(f"{sum(column):,}" for column in numbers), in_bytes(before), in_bytes(after), ratio
 
 
 def program_rows(kinds: Iterable[Programs]) -> list[Row]:
@@ -92,14 +87,6 @@ def outside_lines(outside: Iterable[Outside]) -> list[str]:
     return [line for part in lines for line in part]
 
 
-def box_lines(boxes: Iterable[Box], indent: str = "") -> Iterator[str]:
-    """A graph without a picture."""
-    for box in boxes:
-        reads = f"  <- {', '.join(box.reads)}" if box.reads else ""
-        yield f"{indent}{box.name}: {', '.join(filter(None, box.lines))}{reads}"
-        yield from box_lines(box.inside, indent + "    ")
-
-
 def few(lines: Sequence[str], what: str, most: int) -> list[str]:
     """The first of a list, and how many there are besides."""
     more = len(lines) - most
@@ -123,10 +110,6 @@ def code(text: str, indent: str = "  ") -> list[str]:
 def flow(text: str, further: str = "  ", start: str = "  ") -> list[str]:
     """A paragraph filled; further: what its lines but the first begin with."""
     return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, initial_indent=start, subsequent_indent=further)
-
-
-def cut(line: str) -> str:
-    return line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…"
 
 
 def in_bytes(count: int | None) -> str:
