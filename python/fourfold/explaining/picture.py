@@ -100,21 +100,21 @@ def svg(half: Half, whole: bool = False, inline: bool = False) -> str:
 
 
 def arranged(boxes: Sequence[Box]) -> Picture:
+    if not boxes:
+        return Picture(0.0, 0.0, [], [])
     places = {box.name: place_of(box) for box in boxes}
     routes = layered(boxes, places)
-    rows = rows_of(list(dict.fromkeys(itertools.chain(places.values(), *routes))), routes)
+    everything = list(dict.fromkeys(itertools.chain(places.values(), *routes)))
     y = 0.0
-    for row in rows:
+    for row in rows_of(everything, routes):
         bottom = y + max(place.height for place in row)
         for place in row:
             place.y, place.bottom = y, bottom
         y = bottom + GAP
-    everything = [place for row in rows for place in row]
-    left = min((place.x - place.width / 2 for place in everything), default=0.0)
+    left = min(place.x - place.width / 2 for place in everything)
     for place in everything:
         place.x -= left
-    width = max((place.x + place.width / 2 for place in everything), default=0.0)
-    return Picture(width, max(y - GAP, 0.0), list(places.values()), routes)
+    return Picture(max(place.x + place.width / 2 for place in everything), y - GAP, list(places.values()), routes)
 
 
 def place_of(box: Box) -> Place:
@@ -151,8 +151,8 @@ def rows_of(places: Sequence[Place], routes: Sequence[Sequence[Place]]) -> list[
     index = {place: k for k, place in enumerate(places)}
     links = list(dict.fromkeys(pair for route in routes for pair in itertools.pairwise(route)))
     graph = igraph().Graph(len(index), [(index[a], index[b]) for a, b in links], directed=True)
-    points = graph.layout_sugiyama(layers=[place.layer for place in places], hgap=120) if index else []
-    rows: list[list[Place]] = [[] for _ in range(1 + max((place.layer for place in places), default=-1))]
+    points = graph.layout_sugiyama(layers=[place.layer for place in places], hgap=120)
+    rows: list[list[Place]] = [[] for _ in range(1 + max(place.layer for place in places))]
     for place, (x, _) in zip(places, points, strict=True):
         place.x = x
         rows[place.layer].append(place)

@@ -31,8 +31,9 @@ EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
-clipped = functools.partial(cut, most=30)  # a line in a box
 CLEARS = re.compile(r";  [\w, =]+ = None$")
+
+clipped = functools.partial(cut, most=30)  # a line in a box
 
 
 def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
@@ -68,8 +69,8 @@ def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> G
         gradients = [name for name in given if name.startswith("tangents")]
         kept = len(given) - len(gradients)
         known = {name: (names.get(name, name), "saved") for name in given}
-        wanted = ((f"gradient of {name}", "gradient") for name in results_of(len(gradients)))
-        known |= zip(gradients, wanted, strict=True)
+        wanted = results_of(len(gradients))
+        known |= {name: (f"gradient of {one}", "gradient") for name, one in zip(gradients, wanted, strict=True)}
         backward = half_of(captured.backward, "backward", of, known, [f"gradient of {name}" for name in names.values()])
     results = results_of(len(traced) - kept) + [str(node) for node in traced[len(traced) - kept :]]
     known = {primal: (name, "input") for primal, name in names.items()}
@@ -92,8 +93,7 @@ def input_name(node: Node, parameters: Sequence[str]) -> str:
     if not isinstance(name, str):
         return node.name
     name = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", name)
-    name = re.sub(r"^[LG]\['(\w+)'\]", r"\1", name)
-    name = re.sub(r"^kwargs\['(\w+)'\]", r"\1", name)
+    name = re.sub(r"^[LG](?:\['kwargs'\])?\['(\w+)'\]", r"\1", name)
     return re.sub(r"^args\[(\d+)\]", lambda place: dict(enumerate(parameters)).get(int(place[1]), place[0]), name)
 
 

@@ -27,8 +27,10 @@ MOST_COMPILATIONS, COMPILATIONS_SECONDS = 3, 3.0  # after the first
 MOST_CALLS, FEWEST_CALLS, CALLS_SECONDS = 100, 5, 0.2
 TORCHS = str(Path(torch.__file__).parent)
 HALVES = ("forward", "backward")
+CAPTURE = "capture (torch)"
 
 Function = Callable[..., Any]
+Settings = Mapping[str, object] | None
 
 
 @dataclass
@@ -41,34 +43,15 @@ class Observed:
 
 @dataclass
 class Compilation:
-    """A function that was compiled for one call, and that call."""
+    """A function that was compiled for one call."""
 
     call: Function
     record: Record
-    seconds: Sequence[float]  # of the call, forward and backward
-    backend: float  # seconds that it took within the call, and without those of programs
-    differentiate: float
-
-    def stages(self, later_forward: float) -> dict[str, float]:
-        found = {"capture (torch)": max(0.0, self.seconds[0] - self.backend - later_forward)}
-        if self.record.captured:
-            found["differentiate (torch)"] = self.differentiate
-            found |= {f"programs of the {half}": spent(self.record, half) for half in HALVES[: len(self.seconds)]}
-        return found | {"a first call, in all": sum(self.seconds)}
-
-
-def spent(record: Record, *halves: str) -> float:
-    """Seconds that our passes took."""
-    return sum(captured.seconds.get(half, 0.0) for captured in record.captured for half in halves)
+    stages: dict[str, float]  # seconds of that call
 
 
 def observe(
-    f: Function,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, object] | None = None,
-    dynamic: bool | None = None,
-    timing: bool = False,
+    f: Function, args: Sequence[Any], kwargs: Mapping[str, Any], options: Settings, dynamic: bool | None, timing: bool
 ) -> Observed:
     """timing: whether it is compiled and called several times, and differentiated; otherwise f is called once."""
     is_loaded, start = "torch._dynamo" in sys.modules, perf_counter()
@@ -78,7 +61,7 @@ def observe(
     from fourfold.compiler.options import Options
 
     load = {} if is_loaded else {"load torch's compiler": perf_counter() - start}
-    Options.of(options)
+    Options.of(options)  # an error before anything is compiled
     call = functools.partial(called, args=args, kwargs=kwargs, differentiates=timing)
     compile = functools.partial(compiled, uncompiled(f), call, options, dynamic)
     breaks = dict(counters["graph_break"])
@@ -95,9 +78,10 @@ def observe(
         calls = repeated(lambda: call(first.call), FEWEST_CALLS, MOST_CALLS, CALLS_SECONDS)
         others = repeated(compile, 1, MOST_COMPILATIONS, COMPILATIONS_SECONDS)
     later = {f"a later call, {half}": median(times) for half, *times in zip(HALVES, *calls, strict=False)}
-    forward = later["a later call, forward"]
-    stages = [other.stages(forward) for other in others]
-    cold, warm = load | first.stages(forward), {name: median(one[name] for one in stages) for name in stages[0]} | later
+    for each in (first, *others):
+        each.stages[CAPTURE] = max(0.0, each.stages[CAPTURE] - later["a later call, forward"])
+    warm = {name: median(each.stages[name] for each in others) for name in others[0].stages} | later
+    cold = load | first.stages
     observed.stages = [Stage(name, cold.get(name), warm.get(name)) for name in cold | warm]
     observed.compilations = len(others)
     return observed
@@ -112,28 +96,30 @@ def repeated(run: Callable[[], Any], fewest: int, most: int, seconds: float) -> 
 
 
 def compiled(
-    f: Function,
-    call: Callable[[Function], list[float]],
-    options: Mapping[str, object] | None,
-    dynamic: bool | None,
+    f: Function, call: Callable[[Function], list[float]], options: Settings, dynamic: bool | None
 ) -> Compilation:
     from fourfold.compiler import backend
     from fourfold.compiler.record import Record
 
-    record, times = Record(), []
+    record, whole, inside = Record(), [], []  # seconds of the backend, and of our passes there
 
     def timed(graph: GraphModule, inputs: Sequence[object]) -> Function:
-        before, start = spent(record, *HALVES), perf_counter()
+        start = perf_counter()
         made = backend(graph, inputs, options=options, record=record)
-        times.append((perf_counter() - start, spent(record, *HALVES) - before))
+        whole.append(perf_counter() - start)
+        inside.extend(record.captured[-1].seconds.get(half, 0.0) for half in HALVES)
         return made
 
     timed.__name__ = "fourfold"  # in torch's messages
     timed.__wrapped__ = backend  # by which Dynamo captures recurrent layers
     function = torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart())
     seconds = call(function)
-    whole = sum(each for each, _ in times)
-    return Compilation(function, record, seconds, whole, whole - sum(programs for _, programs in times))
+    stages = {CAPTURE: seconds[0] - sum(whole)}  # and the forward itself
+    if whole:
+        stages["differentiate (torch)"] = sum(whole) - sum(inside)
+        for half in HALVES[: len(seconds)]:
+            stages[f"programs of the {half}"] = sum(one.seconds.get(half, 0.0) for one in record.captured)
+    return Compilation(function, record, stages | {"a first call, in all": sum(seconds)})
 
 
 def called(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any], differentiates: bool) -> list[float]:
