@@ -102,7 +102,7 @@ class Half:
 
     @property
     def kinds(self) -> tuple[Programs, ...]:
-        return kinds((self.name, one.name, one) for one in self.programs)
+        return alike((self.name, one.name, one) for one in self.programs)
 
     @property
     def summary(self) -> str:
@@ -136,7 +136,7 @@ class Stage:
     again: float | None
 
 
-def kinds(programs: Iterable[tuple[str, str, Program]]) -> tuple[Programs, ...]:
+def alike(programs: Iterable[tuple[str, str, Program]]) -> tuple[Programs, ...]:
     """Programs that are alike together, from the half, the name and the program of each."""
     groups = grouped(programs, lambda one: (one[0], *one[2].kind)).values()
     return tuple(Programs(group[0][0], group[0][2], tuple(name for _, name, _ in group)) for group in groups)

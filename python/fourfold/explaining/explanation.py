@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourfold.explaining import picture, text
-from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, cut, kinds, plural
+from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, alike, cut, plural
 from fourfold.explaining.filling import render
 
 SMALL = 50  # operators, forward and backward; a larger function is summed up
@@ -34,7 +34,7 @@ class Explanation:
         """Those that are alike together, in the order of the first of each."""
         several = len(self.graphs) > 1
         named = ((half, one, f"{one.name} of graph {k}" * several) for k, half in self.halves for one in half.programs)
-        return kinds((half.name, name or one.name, one) for half, one, name in named)
+        return alike((half.name, name or one.name, one) for half, one, name in named)
 
     @property
     def outside(self) -> tuple[Outside, ...]:

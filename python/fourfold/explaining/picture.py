@@ -13,7 +13,7 @@ from fourfold.explaining.filling import render
 MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
 BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
 MOST_INPUTS = 5  # of one box there, which no other reads
-MOST_ON_A_PAGE = 5000  # operators
+MOST_ON_A_PAGE = 5000  # operators in its pictures
 CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
 PASSING = 4.0  # the width of an edge that passes a layer
 GIVEN, RESULTS = ("input", "saved", "gradient", "kept", "given"), ("result", "kept")

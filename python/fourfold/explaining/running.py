@@ -88,7 +88,7 @@ def observe(
 
 
 def repeated(run: Callable[[], Any], fewest: int, most: int, seconds: float) -> list[Any]:
-    """What it gives, as often as there is time for."""
+    """The results of as many runs as there is time for."""
     found, end = [], perf_counter() + seconds
     while len(found) < fewest or len(found) < most and perf_counter() < end:
         found.append(run())

@@ -101,14 +101,14 @@ def columns(rows: Sequence[Row], words: Iterable[int] = (0,)) -> list[str]:
 
 
 def code(text: str, indent: str = "  ") -> list[str]:
-    """Lines of a program; what doesn't fit stands further in."""
+    """Lines of code; what doesn't fit continues on lines that are indented further."""
     lines = [indent + line for line in text.splitlines()]
     deep = [len(line) - len(line.lstrip()) for line in lines]
     return [part for line, own in zip(lines, deep, strict=True) for part in flow(line, " " * min(own + 4, 50), "")]
 
 
 def flow(text: str, further: str = "  ", start: str = "  ") -> list[str]:
-    """A paragraph filled; further: what its lines but the first begin with."""
+    """A paragraph in lines. start, further: the indent of the first and of the others."""
     return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, initial_indent=start, subsequent_indent=further)
 
 
