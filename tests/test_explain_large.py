@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from fourfold.explaining import picture
+from fourfold.explaining.explanation import SMALL
 from fourfold.explaining.picture import BEGINNING, MOST, shown
-from fourfold.explaining.text import SMALL
 
 LAYERS = 6
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
@@ -205,7 +206,7 @@ def test_a_backward_is_compiled_without_a_call_as_with_one() -> None:
     assert [program.kind for program in told[0].programs] == [program.kind for program in told[1].programs]
 
 
-def test_many_graphs_are_summed_up() -> None:
+def test_many_graphs_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "def f(x):\n"
     source += "    x = (x.sin() * 2 + 1).exp() + x.cos() * x\n    torch._dynamo.graph_break()\n" * 6
     namespace = {"torch": torch}
@@ -217,4 +218,11 @@ def test_many_graphs_are_summed_up() -> None:
     row = next(line for line in lines if line.startswith(f"  forward, {count} graphs"))
     assert row.endswith(" fewer") and "Graph breaks" in lines
     text = explanation._repr_html_()
-    assert text.count("<svg") == 8 and len(text) < 1_000_000
+    assert text.count("<svg") == 2 * count and len(text) < 1_000_000
+    monkeypatch.setattr(picture, "MOST_ON_A_PAGE", 50)
+    text = explanation._repr_html_()
+    last = f'<code>explanation.svg("backward", {count - 1})</code> draws it'
+    assert (
+        2 <= text.count("<svg") == 2 * count - text.count("This picture is left out to keep the page small")
+        and last in text
+    )

@@ -44,19 +44,20 @@ class Attention(nn.Module):
 
 def expect_whole(boxes: tuple[Box, ...], picture: Picture) -> None:
     """Each box once, within the picture and apart from the others, below those that it reads; programs likewise."""
-    assert [place[0] for place in picture.boxes] == list(boxes)
-    for _, x, y, width, height, _ in picture.boxes:
-        assert x - width / 2 >= -0.01 and x + width / 2 <= picture.width + 0.01
-        assert y >= 0 and y + height <= picture.height + 0.01
-    for (_, x, y, w, h, _), (_, x2, y2, w2, h2, _) in itertools.combinations(picture.boxes, 2):
-        assert abs(x - x2) >= (w + w2) / 2 or y + h <= y2 or y2 + h2 <= y
-    bottom = {box.name: y + height for box, _, y, _, height, _ in picture.boxes}
-    for box, _, y, width, height, inside in picture.boxes:
-        assert all(bottom[name] < y for name in box.reads)
-        if box.inside:
-            assert inside.width < width and inside.height < height
-            expect_whole(box.inside, inside)
-    assert len(picture.edges) == len({(name, box.name) for box in boxes for name in box.reads})
+    assert [place.box for place in picture.places] == list(boxes)
+    for a in picture.places:
+        assert a.x - a.width / 2 >= -0.01 and a.x + a.width / 2 <= picture.width + 0.01
+        assert a.y >= 0 and a.y + a.height <= picture.height + 0.01
+    for a, b in itertools.combinations(picture.places, 2):
+        assert abs(a.x - b.x) >= (a.width + b.width) / 2 or a.y + a.height <= b.y or b.y + b.height <= a.y
+    bottom = {place.box.name: place.y + place.height for place in picture.places}
+    for place in picture.places:
+        assert all(bottom[name] < place.y for name in place.box.reads)
+        if place.box.inside:
+            assert place.inside.width < place.width and place.inside.height < place.height
+            expect_whole(place.box.inside, place.inside)
+    edges = [(route[0].box.name, route[-1].box.name) for route in picture.routes]
+    assert sorted(edges) == sorted({(name, box.name) for box in boxes for name in box.reads})
 
 
 def halves(f, *args: Tensor) -> list[Half]:
@@ -105,7 +106,7 @@ def test_a_view_that_a_program_reads_and_torch_too() -> None:
 def test_places_are_the_nearest_that_are_apart() -> None:
     assert spread([0, 300], [20, 20]) == [0, 300]
     assert spread([50, 50], [20, 20]) == [30, 70]
-    assert arranged(()).boxes == []
+    assert arranged(()).places == []
 
 
 @pytest.mark.usefixtures("in_programs")

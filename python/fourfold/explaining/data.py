@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+T = TypeVar("T")
 NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not an operation's
-MOST_DESCRIBED = 12  # programs, in the words that stand for a picture
 
 
 @dataclass(frozen=True)
@@ -94,20 +96,21 @@ class Half:
         return sum(len(program.operators) for program in self.programs)
 
     @property
+    def left(self) -> int:
+        """How often torch runs an operator."""
+        return sum(one.count for one in self.outside)
+
+    @property
+    def kinds(self) -> tuple[Programs, ...]:
+        return alike((self.name, one.name, one) for one in self.programs)
+
+    @property
     def summary(self) -> str:
         if not self.operators:
             return "no operators"
         within = "" if self.operators == self.fused else f", {self.fused:,} of them"
         words = f"{plural(self.operators, 'operator')}{within} in {plural(len(self.programs), 'program')}"
         return f"{words}; {self.recomputed:,} recomputed, so that less is saved" if self.recomputed else words
-
-    @property
-    def description(self) -> str:
-        """The picture in words."""
-        words = [f"{one.name} does {', '.join(one.operators)}." for one in self.programs[:MOST_DESCRIBED]]
-        words += [f"There are {len(self.programs)} such programs."] if len(self.programs) > MOST_DESCRIBED else []
-        words += [f"Torch runs {', '.join(f'{o.count} {o.operator}' for o in self.outside)}."] if self.outside else []
-        return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -133,45 +136,23 @@ class Stage:
     again: float | None
 
 
-@dataclass(frozen=True, repr=False)
-class Findings:
-    """What is known of a function."""
+def alike(programs: Iterable[tuple[str, str, Program]]) -> tuple[Programs, ...]:
+    """Programs that are alike together, from the half, the name and the program of each."""
+    groups = grouped(programs, lambda one: (one[0], *one[2].kind)).values()
+    return tuple(Programs(group[0][0], group[0][2], tuple(name for _, name, _ in group)) for group in groups)
 
-    name: str
-    versions: str
-    graphs: tuple[Graph, ...]
-    breaks: tuple[str, ...]  # torch's reasons for there being several graphs
-    stages: tuple[Stage, ...]  # none without timing
-    compilations: int  # "again" is the median of so many
 
-    @property
-    def programs(self) -> tuple[Programs, ...]:
-        """Those that are alike together, in the order of the first of each."""
-        found: dict[tuple[object, ...], tuple[Half, Program, list[str]]] = {}
-        for k, graph in enumerate(self.graphs):
-            for half in graph.halves:
-                for one in half.programs:
-                    name = f"{one.name} of graph {k}" if len(self.graphs) > 1 else one.name
-                    found.setdefault((half.name, *one.kind), (half, one, []))[2].append(name)
-        return tuple(Programs(half.name, one, tuple(names)) for half, one, names in found.values())
-
-    @property
-    def outside(self) -> tuple[Outside, ...]:
-        """What torch runs in all graphs, forward and backward; most first."""
-        found: Counter[tuple[str, str]] = Counter()
-        for graph in self.graphs:
-            for half in graph.halves:
-                found.update({(one.operator, one.reason): one.count for one in half.outside})
-        return tuple(Outside(operator, count, reason) for (operator, reason), count in found.most_common())
-
-    def half(self, name: str, graph: int) -> Half:
-        if not 0 <= graph < len(self.graphs):
-            raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
-        found = {one.name: one for one in self.graphs[graph].halves}
-        if name not in found:
-            raise ValueError(f"explain: expected {' or '.join(found)}, but got {name!r}")
-        return found[name]
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+    """In the order of the first of each group."""
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -2,53 +2,92 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
-from fourfold.explaining import text
-from fourfold.explaining.data import Findings, plural
+from fourfold.explaining import picture, text
+from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, alike, cut, plural
+from fourfold.explaining.filling import render
+
+SMALL = 50  # operators, forward and backward; a larger function is summed up
 
 
-class Explanation(Findings):
+@dataclass(frozen=True, repr=False)
+class Explanation:
     """``print`` it, ``save`` it as a page, draw it by ``svg``, or let a notebook show it."""
 
-    # Pages and pictures are imported when they are asked for: jinja2 and igraph take a while.
+    name: str
+    versions: str
+    graphs: tuple[Graph, ...]
+    breaks: tuple[str, ...]  # torch's reasons for there being several graphs
+    stages: tuple[Stage, ...]  # none without timing
+    compilations: int  # "again" is the median of so many
+
+    @property
+    def halves(self) -> list[tuple[int, Half]]:
+        """Each with the number of its graph."""
+        return [(k, half) for k, graph in enumerate(self.graphs) for half in graph.halves]
+
+    @property
+    def programs(self) -> tuple[Programs, ...]:
+        """Those that are alike together, in the order of the first of each."""
+        several = len(self.graphs) > 1
+        named = ((half, one, f"{one.name} of graph {k}" * several) for k, half in self.halves for one in half.programs)
+        return alike((half.name, name or one.name, one) for half, one, name in named)
+
+    @property
+    def outside(self) -> tuple[Outside, ...]:
+        """What torch runs in all graphs, forward and backward; most first."""
+        found: Counter[tuple[str, str]] = Counter()
+        for _, half in self.halves:
+            found.update({(one.operator, one.reason): one.count for one in half.outside})
+        return tuple(Outside(operator, count, reason) for (operator, reason), count in found.most_common())
+
+    @property
+    def is_small(self) -> bool:
+        return sum(half.operators for _, half in self.halves) <= SMALL
 
     def __str__(self) -> str:
         """All stages of a small function, the summary of a large one."""
-        return self.detail() if text.is_small(self) else self.summary()
+        return self.detail() if self.is_small else self.summary()
 
     def summary(self) -> str:
         """In at most 40 lines, and about ten more with times, however large the function is."""
-        return text.summary(self)
+        return "\n".join(cut(line, text.COLUMNS) for line in self.filled("text.txt", whole=False).splitlines()).strip()
 
     def detail(self) -> str:
         """All stages, however long: graphs, programs, and what torch runs; programs that are alike once."""
-        return text.detail(self)
+        return self.filled("text.txt", whole=True).rstrip("\n")
 
     def __repr__(self) -> str:
         graphs = plural(len(self.graphs), "graph")
         return f"<fourfold.explain of {self.name}: {graphs}; print it, or .save('page.html')>"
 
     def _repr_html_(self) -> str:
-        from fourfold.explaining.page import fragment
-
-        return fragment(self)
+        """The page without what others on the same page could have too: rules for all of it, and names to link to."""
+        return self.filled("page.html", links=False)
 
     def save(self, path: str | Path) -> None:
         """One HTML page, which needs nothing else."""
-        from fourfold.explaining.page import page
+        Path(path).write_text(self.filled("page.html", links=True), encoding="utf-8")
 
-        Path(path).write_text(page(self), encoding="utf-8")
+    def filled(self, template: str, **settings: bool) -> str:
+        return render(template, explanation=self, text=text, picture=picture, **settings)
 
     def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
         """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: all of a large graph,
         not only its beginning. Raises ValueError if there is no such graph, ImportError without igraph."""
-        from fourfold.explaining.picture import svg
-
-        return svg(self.half(half, graph), whole)
+        return picture.svg(self.half(half, graph), whole)
 
     def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
         """The same for Graphviz, which needs no package here."""
-        from fourfold.explaining.picture import dot
+        return picture.dot(self.half(half, graph), whole)
 
-        return dot(self.half(half, graph), whole)
+    def half(self, name: str, graph: int) -> Half:
+        if not 0 <= graph < len(self.graphs):
+            raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
+        found = {one.name: one for one in self.graphs[graph].halves}
+        if name not in found:
+            raise ValueError(f"explain: expected {' or '.join(found)}, but got {name!r}")
+        return found[name]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-FOLDER = Path(__file__).parent / "templates"
-
-
-@functools.cache
-def environment() -> Environment:
-    loader = FileSystemLoader(FOLDER)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=select_autoescape(("html", "svg")),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+)
+ENVIRONMENT.filters["quoted"] = functools.partial(json.dumps, ensure_ascii=False)
 
 
 def render(template: str, **values: object) -> str:
-    return environment().get_template(template).render(values) + "\n"
+    return ENVIRONMENT.get_template(template).render(values) + "\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -13,6 +13,7 @@ from fourfold.explaining.filling import render
 MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
 BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
 MOST_INPUTS = 5  # of one box there, which no other reads
+MOST_ON_A_PAGE = 5000  # operators in its pictures
 CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
 PASSING = 4.0  # the width of an edge that passes a layer
 GIVEN, RESULTS = ("input", "saved", "gradient", "kept", "given"), ("result", "kept")
@@ -20,13 +21,26 @@ SWEEPS = 24
 INSTALL = "explain: expected the package igraph for pictures; pip install 'fourfold[explain]', or use dot()"
 
 
+@dataclass(eq=False)
+class Place:
+    """Of a box, or of an edge where it passes a layer. x: of the middle; y, bottom: of the layer."""
+
+    width: float
+    height: float
+    box: Box | None = None
+    inside: Picture | None = None
+    layer: int = 0
+    x: float = 0.0
+    y: float = 0.0
+    bottom: float = 0.0
+
+
 @dataclass
 class Picture:
     width: float
     height: float
-    boxes: list[tuple[Box, float, float, float, float, Picture | None]]  # x and y of the middle of the top
-    edges: list[str]  # SVG paths
-    heads: list[str]
+    places: list[Place]  # of boxes
+    routes: list[list[Place]]  # of edges, from box to box
 
 
 def igraph() -> ModuleType | None:
@@ -46,21 +60,21 @@ def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
     inner = [box for box in boxes if box.name not in given and not is_result(box)]
     if whole or len(inner) <= MOST:
         return boxes, note
-    drawn = {box.name for box in inner[:BEGINNING]}
+    first, others = inner[:BEGINNING], inner[BEGINNING:]
+    drawn = {box.name for box in first}
     drawn |= {box.name for box in boxes if is_result(box) and drawn.intersection(box.reads)}
     for box in reversed(boxes):  # what these read
-        alone = [name for name in box.reads if name in given and given[name] == 1]
-        hidden = set(alone[MOST_INPUTS:])
-        drawn |= set(box.reads) - hidden if box.name in drawn else set()
-    left = f"{len(inner) - BEGINNING:,} more"
-    kept = [
-        replace(box, reads=tuple(name for name in box.reads if name in drawn)) for box in boxes if box.name in drawn
-    ]
-    read = tuple(dict.fromkeys(n for box in inner[BEGINNING:] for n in box.reads if n in drawn and n not in given))
-    return (
-        *kept,
-        Box("more", "view", (left, "not drawn"), left, read),
-    ), f"The first {BEGINNING} of {len(inner):,} boxes."
+        alone = [name for name in box.reads if given.get(name) == 1]
+        drawn |= set(box.reads).difference(alone[MOST_INPUTS:]) if box.name in drawn else set()
+    kept = (replace(box, reads=tuple(drawn_of(box, drawn))) for box in boxes if box.name in drawn)
+    read = dict.fromkeys(name for box in others for name in drawn_of(box, drawn) if name not in given)
+    left = f"{len(others):,} more"
+    more = Box("more", "view", (left, "not drawn"), left, tuple(read))
+    return (*kept, more), f"The first {BEGINNING} of {len(inner):,} boxes."
+
+
+def drawn_of(box: Box, drawn: set[str]) -> list[str]:
+    return [name for name in box.reads if name in drawn]
 
 
 def is_result(box: Box) -> bool:
@@ -71,95 +85,96 @@ def sources(boxes: Sequence[Box]) -> dict[str, int]:
     """Inputs and views of them; and how many boxes read each."""
     found: dict[str, int] = {}
     for box in boxes:
-        for name in box.reads:
-            if name in found:
-                found[name] += 1
-        if box.kind in GIVEN and not box.reads or box.kind == "view" and all(name in found for name in box.reads):
+        for name in found.keys() & box.reads:
+            found[name] += 1
+        if box.kind in GIVEN and not box.reads or box.kind == "view" and found.keys() >= set(box.reads):
             found[box.name] = 0
     return found
 
 
-def svg(half: Half, whole: bool = False) -> str:
+def svg(half: Half, whole: bool = False, inline: bool = False) -> str:
     if igraph() is None:
         raise ImportError(INSTALL)
     boxes, note = shown(half, whole)
-    return render("graph.svg", half=half, picture=arranged(boxes), note=note)
+    return render("graph.svg", half=half, picture=arranged(boxes), note=note, inline=inline)
 
 
 def arranged(boxes: Sequence[Box]) -> Picture:
-    inside = {box.name: arranged(box.inside) for box in boxes if box.inside}
-    size = {box.name: size_of(box, inside.get(box.name)) for box in boxes}
-    layer, routes = layered(boxes)
-    links = {pair for route in routes for pair in zip(route, route[1:], strict=False)}
-    for name in layer:
-        size.setdefault(name, (PASSING, 0.0))
-    x, rows = placed(layer, sorted(links, key=str), {name: width for name, (width, _) in size.items()})
-    top, y = {}, 0.0
-    for k in range(len(rows)):
-        top[k], y = y, y + max(size[name][1] for name in rows[k]) + GAP
-    left = min((x[name] - size[name][0] / 2 for name in x), default=0.0)
-    width = max((x[name] + size[name][0] / 2 for name in x), default=0.0) - left
-    ends = [[(x[n] - left, top[layer[n]], *size[n]) for n in route] for route in routes]
-    heights = {k: max(size[name][1] for name in rows[k]) for k in range(len(rows))}
-    edges = [path(route, [heights[layer[n]] for n in names]) for route, names in zip(ends, routes, strict=True)]
-    places = [(b, x[b.name] - left, top[layer[b.name]], *size[b.name], inside.get(b.name)) for b in boxes]
-    heads = [f"M{x - 3.5:.1f} {y - 7:.1f}L{x:.1f} {y:.1f}L{x + 3.5:.1f} {y - 7:.1f}Z" for *_, (x, y, _, _) in ends]
-    return Picture(width, max(y - GAP, 0.0), places, list(dict.fromkeys(edges)), list(dict.fromkeys(heads)))
+    if not boxes:
+        return Picture(0.0, 0.0, [], [])
+    places = {box.name: place_of(box) for box in boxes}
+    routes = layered(boxes, places)
+    everything = list(dict.fromkeys(itertools.chain(places.values(), *routes)))
+    y = 0.0
+    for row in rows_of(everything, routes):
+        bottom = y + max(place.height for place in row)
+        for place in row:
+            place.y, place.bottom = y, bottom
+        y = bottom + GAP
+    left = min(place.x - place.width / 2 for place in everything)
+    for place in everything:
+        place.x -= left
+    return Picture(max(place.x + place.width / 2 for place in everything), y - GAP, list(places.values()), routes)
 
 
-def size_of(box: Box, inside: Picture | None) -> tuple[float, float]:
+def place_of(box: Box) -> Place:
     width, height = CHARACTER * max(map(len, box.lines)) + 20.0, LINE * len(box.lines) + 10.0
-    return (width, height) if inside is None else (max(width, inside.width + 24.0), inside.height + height + 18.0)
+    if not box.inside:
+        return Place(width, height, box)
+    inside = arranged(box.inside)
+    return Place(max(width, inside.width + 24.0), inside.height + height + 18.0, box, inside)
 
 
-def layered(boxes: Sequence[Box]) -> tuple[dict[object, int], list[list[object]]]:
-    """The layer of each box, and of each point where an edge passes a layer; and the edges through these."""
-    layer: dict[object, int] = {}
-    readers: dict[str, list[str]] = {}
+def layered(boxes: Sequence[Box], places: dict[str, Place]) -> list[list[Place]]:
+    """Puts each box into a layer, and gives the edges, through places of their own where they pass layers."""
+    readers: dict[str, list[Place]] = {}
     for box in boxes:
-        layer[box.name] = 1 + max((layer[name] for name in box.reads), default=-1)
+        places[box.name].layer = 1 + max((places[name].layer for name in box.reads), default=-1)
         for name in box.reads:
-            readers.setdefault(name, []).append(box.name)
+            readers.setdefault(name, []).append(places[box.name])
     given = sources(boxes)
-    for box in reversed(boxes):  # right above those that read it
-        if box.name in given and box.name in readers:
-            layer[box.name] = max(layer[box.name], min(layer[name] for name in readers[box.name]) - 1)
+    for name, place in reversed(places.items()):  # right above those that read it
+        if name in given and name in readers:
+            place.layer = max(place.layer, min(reader.layer for reader in readers[name]) - 1)
+    passed: dict[tuple[str, int], Place] = {}
     routes = []
     for box in boxes:
         for name in box.reads:
-            points = [(name, k) for k in range(layer[name] + 1, layer[box.name])]
-            routes.append([name, *points, box.name])
-    layer |= {point: point[1] for route in routes for point in route[1:-1]}
-    return layer, routes
+            layers = range(places[name].layer + 1, places[box.name].layer)
+            points = [passed.setdefault((name, k), Place(PASSING, 0.0, layer=k)) for k in layers]
+            routes.append([places[name], *points, places[box.name]])
+    return routes
 
 
-def placed(
-    layer: dict[object, int], links: Sequence[tuple[object, object]], width: dict[object, float]
-) -> tuple[dict[object, float], list[list[object]]]:
-    """Of each the middle, and the layers from the left to the right."""
-    index = {name: k for k, name in enumerate(layer)}
+def rows_of(places: Sequence[Place], routes: Sequence[Sequence[Place]]) -> list[list[Place]]:
+    """The layers from the left to the right, with each place's x: what igraph gives, moved apart by the widths."""
+    index = {place: k for k, place in enumerate(places)}
+    links = list(dict.fromkeys(pair for route in routes for pair in itertools.pairwise(route)))
     graph = igraph().Graph(len(index), [(index[a], index[b]) for a, b in links], directed=True)
-    points = graph.layout_sugiyama(layers=list(layer.values()), hgap=120) if index else []
-    x = {name: points[k][0] for name, k in index.items()}
-    rows: list[list[object]] = [[] for _ in range(1 + max(layer.values(), default=-1))]
-    for name in sorted(x, key=x.__getitem__):
-        rows[layer[name]].append(name)
-    near: dict[object, list[object]] = {name: [] for name in x}
+    points = graph.layout_sugiyama(layers=[place.layer for place in places], hgap=120)
+    rows: list[list[Place]] = [[] for _ in range(1 + max(place.layer for place in places))]
+    for place, (x, _) in zip(places, points, strict=True):
+        place.x = x
+        rows[place.layer].append(place)
+    near: dict[Place, list[Place]] = {place: [] for place in places}
     for a, b in links:
         near[a].append(b)
         near[b].append(a)
+    for row in rows:
+        row.sort(key=lambda place: place.x)
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 else rows[::-1]:
-            want = [sum(x[other] for other in near[name]) / len(near[name]) if near[name] else x[name] for name in row]
-            x |= dict(zip(row, spread(want, [width[name] for name in row]), strict=True))
-    return x, rows
+            want = [sum(other.x for other in near[one]) / len(near[one]) if near[one] else one.x for one in row]
+            for place, x in zip(row, spread(want, [place.width for place in row]), strict=True):
+                place.x = x
+    return rows
 
 
 def spread(want: Sequence[float], width: Sequence[float]) -> list[float]:
     """The nearest places that leave the boxes apart, by isotonic regression; edges that pass by count more."""
     blocks: list[list[float]] = []  # sum, weight, how many
     offset = [0.0]
-    for a, b in zip(width, width[1:], strict=False):
+    for a, b in itertools.pairwise(width):
         offset.append(offset[-1] + (a + b) / 2 + APART)
     for place, left, wide in zip(want, offset, width, strict=True):
         weight = 8.0 if wide == PASSING else 1.0
@@ -171,28 +186,6 @@ def spread(want: Sequence[float], width: Sequence[float]) -> list[float]:
     return [place + left for place, left in zip(places, offset, strict=True)]
 
 
-def path(route: Sequence[tuple[float, float, float, float]], heights: Sequence[float]) -> str:
-    """From the bottom of the first, straight past layers, to the top of the last."""
-    (x, y, _, height), *others = route
-    text = f"M{x:.1f} {y + height:.1f}V{y + heights[0]:.1f}"
-    y += heights[0]
-    for (to_x, to_y, _, _), passed in zip(others, heights[1:], strict=True):
-        middle = (y + to_y) / 2
-        text += f"C{x:.1f} {middle:.1f} {to_x:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}"
-        x, y = to_x, to_y + passed
-        text += f"V{y:.1f}" if to_x is not others[-1][0] else ""
-    return text
-
-
 def dot(half: Half, whole: bool = False) -> str:
     boxes, note = shown(half, whole)
-    lines = [f"digraph {half.name} {{", f"  label={quoted(note or half.title)}; node [shape=box];"]
-    for box in boxes:
-        words = "\n".join([*box.lines, *([box.tip] if box.kind == "program" else [])])
-        lines.append(f"  {quoted(box.name)} [label={quoted(words)}, class={box.kind}];")
-        lines += [f"  {quoted(read)} -> {quoted(box.name)};" for read in box.reads]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return render("graph.dot", half=half, boxes=boxes, note=note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -11,40 +12,41 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.graph import dtype_abbrs
 
 import fourfold
 from fourfold.compiler import record
-from fourfold.compiler.fused import Fused
+from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.support import REFUSAL, has_effect
-from fourfold.compiler.views import VIEWS, hint
-from fourfold.explaining.data import Box, Graph, Half, Outside, Program, Stage, plural
+from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
 from fourfold.explaining.explanation import Explanation
-from fourfold.explaining.running import Observed, Seen
+from fourfold.explaining.running import Observed, parameter_names, uncompiled
 
 Inputs = dict[str, tuple[str, str]]
-LONGEST = 30  # of a line in a box
 NO_REASON = "programs have no such operator"
 CONSTANT_REASON = "a constant that torch's operators read, or a result"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
+NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 CLEARS = re.compile(r";  [\w, =]+ = None$")
-DTYPES = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i", "complex": "c", "bool": "b8"}
+
+clipped = functools.partial(cut, most=30)  # a line in a box
 
 
 def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
     name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
-    cold, warm = observed.cold, observed.warm
-    graphs = [
-        graph_of(seen, f" of graph {k}" if len(observed.seen) > 1 else "") for k, seen in enumerate(observed.seen)
-    ]
+    parameters = parameter_names(uncompiled(f))
+    several = len(observed.captured) > 1
+    graphs = (graph_of(one, parameters, f" of graph {k}" * several) for k, one in enumerate(observed.captured))
     return Explanation(
         name.rpartition("<locals>.")[2],
         f"fourfold {fourfold.__version__}, torch {torch.__version__}",
         tuple(graphs),
         tuple(map(short_reason, observed.breaks)),
-        tuple(Stage(stage, cold.get(stage), warm.get(stage)) for stage in cold | warm),
+        tuple(observed.stages),
         observed.compilations,
     )
 
@@ -55,54 +57,66 @@ def short_reason(reason: str) -> str:
     return ": ".join(line for line in kept if line and not line.startswith("Hint:"))
 
 
-def graph_of(seen: Seen, of: str) -> Graph:
+def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> Graph:
     """of: what tells it from other graphs, " of graph 1"."""
-    captured = seen.captured
-    primals = [node.name for node in captured.forward.graph.graph.find_nodes(op="placeholder")]
-    names = seen.names if len(seen.names) == len(primals) else primals
+    primals = placeholders(captured.forward.graph)
+    own = [input_name(node, parameters) for node in captured.graph.graph.find_nodes(op="placeholder")]
+    names = dict(zip(primals, own if len(own) == len(primals) else primals, strict=True))
+    traced = captured.forward.graph.graph.output_node().args[0]
     kept, backward = 0, None
     if captured.backward is not None:
-        given = [node.name for node in captured.backward.graph.graph.find_nodes(op="placeholder")]
+        given = placeholders(captured.backward.graph)
         gradients = [name for name in given if name.startswith("tangents")]
         kept = len(given) - len(gradients)
-        known = {name: (name, "saved") for name in given}
-        known |= {p: (name, "saved") for p, name in zip(primals, names, strict=True) if p in known}
-        known |= {g: (f"gradient of result{number(k, gradients)}", "gradient") for k, g in enumerate(gradients)}
-        backward = half_of(captured.backward, "backward", of, known, [f"gradient of {name}" for name in names])
-    traced = captured.forward.graph.graph.output_node().args[0]
-    count = len(traced) - kept
-    results = [f"result{number(k, range(count))}" for k in range(count)] + [str(node) for node in traced[count:]]
-    known = {p: (name, "input") for p, name in zip(primals, names, strict=True)}
+        known = {name: (names.get(name, name), "saved") for name in given}
+        wanted = results_of(len(gradients))
+        known |= {name: (f"gradient of {one}", "gradient") for name, one in zip(gradients, wanted, strict=True)}
+        backward = half_of(captured.backward, "backward", of, known, [f"gradient of {name}" for name in names.values()])
+    results = results_of(len(traced) - kept) + [str(node) for node in traced[len(traced) - kept :]]
+    known = {primal: (name, "input") for primal, name in names.items()}
     forward = half_of(captured.forward, "forward", of, known, results, kept, captured.copied)
     return Graph(code_of(captured.graph), captured.runtime, forward, backward)
 
 
-def number(k: int, among: Sequence[object]) -> str:
-    return f" {k}" if len(among) > 1 else ""
+def placeholders(module: GraphModule) -> list[str]:
+    return [node.name for node in module.graph.find_nodes(op="placeholder")]
+
+
+def results_of(count: int) -> list[str]:
+    return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
+
+
+def input_name(node: Node, parameters: Sequence[str]) -> str:
+    """As people write it: x, self.linear.weight; from where torch took it."""
+    name = getattr(getattr(node, "_dynamo_source", None), "name", None)
+    name = name() if callable(name) else name
+    if not isinstance(name, str):
+        return node.name
+    name = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", name)
+    name = re.sub(r"^[LG](?:\['kwargs'\])?\['(\w+)'\]", r"\1", name)
+    return re.sub(r"^args\[(\d+)\]", lambda place: dict(enumerate(parameters)).get(int(place[1]), place[0]), name)
 
 
 def half_of(
     half: record.Half, name: str, of: str, inputs: Inputs, results: Sequence[str], kept: int = 0, copied: int = 0
 ) -> Half:
     """inputs: of each placeholder its name and its kind of box. results: their names. kept: so many of the last."""
-    module, is_backward = half.compiled.module, name == "backward"
-    calls = [node for node in module.graph.nodes if isinstance(node.target, Fused)]
-    programs = tuple(program_of(node) for node in calls)
-    left = [node for node in module.graph.nodes if is_operator(node)]
-    counts = Counter((operator_name(node), reason(node)) for node in left)
-    outside = [Outside(operator, count, why) for (operator, why), count in counts.items()]
-    outside += [Outside("copy_", copied, COPIED)] if copied else []
+    graph, is_backward = half.compiled.module.graph, name == "backward"
+    calls = fused_nodes(graph)
+    left = [node for node in graph.nodes if is_operator(node)]
     operators = [one for node in calls for one in operators_of(node.target)] + left
+    outside = Counter((operator_name(node), reason(node)) for node in left)
+    outside += Counter({("copy_", COPIED): copied})
     traced = [node for node in half.graph.graph.nodes if is_operator(node) and not (is_backward and is_again(node))]
-    updated = module.graph.output_node().args[0][:copied]
+    updated = graph.output_node().args[0][:copied]
     return Half(
         name,
         f"The {name}{of}: {plural(len(operators), 'operator')}",
         code_of(half.graph),
-        code_of(module),
-        boxes_of(module.graph, inputs, results, kept, is_backward),
-        programs,
-        tuple(outside),
+        code_of(half.compiled.module),
+        boxes_of(graph, inputs, is_backward, results, kept),
+        tuple(map(program_of, calls)),
+        tuple(Outside(operator, count, why) for (operator, why), count in outside.items()),
         len(operators),
         sum(map(is_again, operators)) if is_backward else 0,
         moved([*node.all_input_nodes, node] for node in traced),
@@ -111,9 +125,8 @@ def half_of(
 
 
 def program_of(node: Node) -> Program:
-    fused = node.target
-    names = tuple(map(operator_name, operators_of(fused)))
-    return Program(fused.__name__, names, fused.text, moved([[*node.all_input_nodes, node]]))
+    names = tuple(map(operator_name, operators_of(node.target)))
+    return Program(node.target.__name__, names, node.target.text, moved([[*node.all_input_nodes, node]]))
 
 
 def operators_of(fused: Fused) -> list[Node]:
@@ -128,73 +141,66 @@ def reason(node: Node) -> str:
 
 
 def boxes_of(
-    graph: torch.fx.Graph, inputs: Inputs, results: Sequence[str], kept: int, is_backward: bool
+    graph: torch.fx.Graph, inputs: Inputs, is_backward: bool, results: Sequence[str] | None = None, kept: int = 0
 ) -> tuple[Box, ...]:
-    """Each after those that it reads. A program's own results have no boxes and no names."""
-    boxes: dict[str, Box] = {}
+    """Each after those that it reads. results: None within a program, whose own have no boxes and no names."""
+    boxes: list[Box] = []
     box_of: dict[Node, str] = {}  # what an item of several results is part of
-    outputs = graph.output_node().args[0][: len(results)]
-    saved = set(outputs[len(results) - kept :])
-    labels: dict[Node, str] = {}
+    outputs = () if results is None else graph.output_node().args[0][: len(results)]
+    saved = outputs[len(outputs) - kept :]
     for node in graph.nodes:
         if node.op == "output" or not (node.users or is_operator(node)):
             continue
         reads = tuple(dict.fromkeys(box_of[one] for one in node.all_input_nodes))
-        box_of[node], labels[node] = node.name, inputs.get(node.name, (node.name,))[0]
+        box_of[node] = reads[0] if node.target is operator.getitem else node.name
         if node.op == "placeholder":
-            boxes[node.name] = input_box(node, *inputs[node.name], node in saved)
+            label, kind = inputs[node.name]
+            boxes.append(edge_box(node.name, "kept" if node in saved else kind, label, node))
         elif isinstance(node.target, Fused):
-            owns = zip(node.target.inputs, node.args, strict=True)
-            given = {own.name: (labels[arg] if isinstance(arg, Node) else str(arg), "given") for own, arg in owns}
-            inside = boxes_of(node.target.graph, given, (), 0, is_backward)
-            count = plural(len(operators_of(node.target)), "operator")
-            words = (f"{node.target.__name__}: {count}", clipped(", ".join(map(detail, node.target.outputs))))
-            boxes[node.name] = Box(node.name, "program", words, program_of(node).counted, reads, inside)
-        elif node.target is operator.getitem:
-            box_of[node] = reads[0]
-        else:
-            boxes[node.name] = operator_box(node, reads, is_backward and is_again(node), not results)
-    for k, (node, label) in enumerate(zip(outputs, results, strict=True)):
-        is_kept = k >= len(results) - kept
-        if isinstance(node, Node) and node in box_of and not (is_kept and node.op == "placeholder"):
-            lines = (clipped(label), detail(node), *(["kept for the backward"] if is_kept else []))
-            kind = "kept" if is_kept else "result"
-            boxes[f"result {k}"] = Box(f"result {k}", kind, lines, label, (box_of[node],))
-    return tuple(boxes.values())
+            owns = zip(node.target.inputs, map(str, node.args), strict=True)
+            given = {own.name: (inputs.get(name, (name,))[0], "given") for own, name in owns}
+            boxes.append(program_box(node, reads, boxes_of(node.target.graph, given, is_backward)))
+        elif node.target is not operator.getitem:
+            boxes.append(operator_box(node, reads, is_backward and is_again(node), results is None))
+    for k, (node, label) in enumerate(zip(outputs, results or (), strict=True)):
+        is_kept = k >= len(outputs) - kept
+        if node in box_of and not (is_kept and node.op == "placeholder"):
+            boxes.append(edge_box(f"result {k}", "kept" if is_kept else "result", label, node, (box_of[node],)))
+    return tuple(boxes)
 
 
-def input_box(node: Node, label: str, kind: str, is_kept: bool) -> Box:
-    kind = "kept" if is_kept else kind
-    words = {"kept": ["kept for the backward"], "saved": ["kept by the forward"]}.get(kind, [])
-    return Box(node.name, kind, (clipped(label), detail(node), *words), f"{kind}: {label}", ())
+def edge_box(name: str, kind: str, label: str, node: Node, reads: tuple[str, ...] = ()) -> Box:
+    """Of an input, or of a result, which reads."""
+    lines = (clipped(label), detail(node), *NOTES.get(kind, ()))
+    return Box(name, kind, lines, label if reads else f"{kind}: {label}", reads)
+
+
+def program_box(node: Node, reads: tuple[str, ...], inside: tuple[Box, ...]) -> Box:
+    program, results = program_of(node), clipped(", ".join(map(detail, node.target.outputs)))
+    lines = (f"{program.name}: {plural(len(program.operators), 'operator')}", results)
+    return Box(node.name, "program", lines, program.counted, reads, inside)
 
 
 def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool) -> Box:
     kind = "view" if not is_operator(node) else "again" if again else "operator" if inner else "torch"
-    words = ", ".join(filter(None, [detail(node), "again" if again else ""]))
-    tip = f"{node.name} = {operator_name(node)}({', '.join(one.name for one in node.all_input_nodes)})"
-    tip += f"\ntorch runs it: {reason(node)}" if kind == "torch" or again and not inner else ""
-    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
-    return Box(node.name, kind, (title(node), words), "\n".join([tip, *(line.strip() for line in lines[-1:])]), reads)
+    words = ", ".join(filter(None, [detail(node), "again" * again]))
+    tip = [f"{node.name} = {operator_name(node)}({', '.join(one.name for one in node.all_input_nodes)})"]
+    tip += [f"torch runs it: {reason(node)}"] if kind == "torch" or again and not inner else []
+    place = (node.meta.get("stack_trace") or "").strip().splitlines()[-1:]
+    return Box(node.name, kind, (title(node), words), "\n".join([*tip, *map(str.strip, place)]), reads)
 
 
 def title(node: Node) -> str:
     """The operator with the numbers that it is given."""
-    words = [spelled(a) for a in node.args if a is not None and not has_nodes(a)]
+    words = [spelled(a) for a in node.args if a is not None and not any(isinstance(one, Node) for one in flat(a))]
     words += [f"{k}={spelled(v)}" for k, v in node.kwargs.items() if isinstance(v, (bool, int, float, torch.dtype))]
     return clipped(" ".join([operator_name(node), *(word for word in words if len(word) <= 16)]))
 
 
-def has_nodes(argument: object) -> bool:
-    found: list[Node] = []
-    torch.fx.map_arg(argument, found.append)
-    return bool(found)
-
-
 def spelled(value: object) -> str:
-    return (
-        dtype_name(value) if isinstance(value, torch.dtype) else f"{value:.6g}" if type(value) is float else str(value)
-    )
+    if isinstance(value, torch.dtype):
+        return dtype_abbrs[value]
+    return f"{value:.6g}" if type(value) is float else str(value)
 
 
 def detail(node: Node) -> str:
@@ -203,19 +209,10 @@ def detail(node: Node) -> str:
 
 def shape(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{dtype_name(value.dtype)}[{', '.join(map(str, value.shape))}]"
+        return f"{dtype_abbrs[value.dtype]}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return f"{type(value).__name__.removeprefix('Sym').lower()} {value}"
     return ""
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """As torch.fx writes it: f32, bf16, i64, b8."""
-    return re.sub("^(bfloat|float|uint|int|complex|bool)", lambda m: DTYPES[m[0]], str(dtype).removeprefix("torch."))
-
-
-def clipped(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def operator_name(node: Node) -> str:
@@ -232,11 +229,9 @@ def is_operator(node: Node) -> bool:
 
 
 def is_view(node: Node) -> bool:
-    if node.target in VIEWS:
-        return True
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
-        return False
-    return any(result.alias_info is not None for result in node.target._schema.returns)
+    schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+    aliases = schema is not None and any(result.alias_info is not None for result in schema.returns)
+    return node.target in VIEWS or aliases and not schema.is_mutable
 
 
 def is_again(node: Node) -> bool:
@@ -251,12 +246,9 @@ def values_of(node: Node) -> tuple[object, ...]:
 
 def moved(steps: Iterable[Iterable[Node]]) -> int | None:
     """Bytes of the tensors in each; None where a size is known only at run time."""
-    tensors = [v for nodes in steps for node in nodes for v in values_of(node) if isinstance(v, torch.Tensor)]
-    tensors = [value for value in tensors if value.layout == torch.strided]
-    try:
-        return sum(map(bytes_of, tensors))
-    except TypeError:
-        return None
+    values = [value for nodes in steps for node in nodes for value in values_of(node)]
+    tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
+    return sum(map(bytes_of, tensors)) if all(map(has_hints, tensors)) else None
 
 
 def bytes_of(value: torch.Tensor) -> int:

@@ -3,162 +3,64 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.data import Box, Findings, Graph, Half, Outside, Program, plural
+from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, grouped, plural
 
 COLUMNS = 100
-SMALL = 50  # operators, forward and backward; a larger function is summed up
 MOST_GRAPHS = 3  # of which the first table has a row each
-MORE = "print(explanation.detail()) shows every stage, .save(file) draws; .graphs and .programs are data."
+MOST_REASONS = 4  # in a summary
 NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
 BYTES = (
     "Bytes: each operator or program reads each of its inputs and writes each of its results once; views move nothing. "
     "Before: the traced operators one by one, without recomputation, though torch may have one kernel for several. "
     "After: programs, and the operators that torch runs."
 )
+Row = tuple[str, ...]
 
 
-def is_small(explanation: Findings) -> bool:
-    return sum(half.operators for graph in explanation.graphs for half in graph.halves) <= SMALL
-
-
-def summary(explanation: Findings) -> str:
-    lines = overview(explanation)
-    if explanation.programs:
-        head, *rows = columns(program_rows(explanation), (0, 2))
-        lines += ["Programs that move most", head, *few(rows, "kind", 6), ""]
-    if explanation.outside:
-        lines += ["Left to torch", *reasons(explanation.outside), ""]
-    if explanation.breaks:
-        lines += ["Graph breaks", *few([f"  {reason}" for reason in explanation.breaks], "break", 3), ""]
-    lines += [*time_lines(explanation), MORE]
-    return "\n".join(line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…" for line in lines)
-
-
-def few(lines: list[str], what: str, most: int) -> list[str]:
-    """The first of a list, and how many there are besides."""
-    return lines[:most] + ([f"  and {plural(len(lines) - most, f'more {what}')}"] if len(lines) > most else [])
-
-
-def reasons(outside: Iterable[Outside]) -> list[str]:
-    """Each reason with its operators, in two lines at most."""
-    found: dict[str, list[str]] = {}
-    for one in outside:
-        found.setdefault(one.reason, []).append(f"{one.count:,} {one.operator}")
-    texts = [flow(f"{reason}: {', '.join(words)}", "    ") for reason, words in found.items()]
-    shown = [[*lines[:1], f"{lines[1]} …"] if len(lines) > 2 else lines for lines in texts[:4]]
-    return sum(shown, []) + ([f"  and {plural(len(texts) - 4, 'more reason')}"] if len(texts) > 4 else [])
-
-
-def detail(explanation: Findings) -> str:
-    lines = overview(explanation)
-    for k, graph in enumerate(explanation.graphs):
-        number = f" {k}" if len(explanation.graphs) > 1 else ""
-        lines += [f"Captured graph{number}", *code(graph.code), ""]
-        for half in graph.halves:
-            lines += half_lines(half, number)
-        lines += [*flow(run_by(graph)), ""] if number else []
-    if explanation.breaks:
-        lines += ["Graph breaks", *(line for one in explanation.breaks for line in flow(one)), ""]
-    lines += [*flow(BYTES, start=""), ""] if explanation.graphs else []
-    return "\n".join([*lines, *time_lines(explanation)]).rstrip("\n")
-
-
-def overview(explanation: Findings) -> list[str]:
-    head = [f"{explanation.name}, compiled by {explanation.versions}", ""]
-    if not explanation.graphs:
-        return [*head, NOTHING, ""]
-    return [*head, *columns(overview_rows(explanation)), *flow(called(explanation.graphs)), ""]
-
-
-def half_lines(half: Half, number: str) -> list[str]:
-    lines = wrapped(f"{half.name.capitalize()}{number}: {half.summary}", 2)
-    for one, others in once_each(half.programs):
-        lines += flow(f"{one.name} does {one.counted}")
-        lines += flow(f"{len(others) + 1:,} programs are the same: {', '.join([one.name, *others])}") if others else []
-        lines += code(one.text, "    ")
-    if half.outside:
-        lines.append(f"  outside programs in the {half.name}")
-        names = [f"{one.count} × {one.operator}" for one in half.outside]
-        width = min(max(map(len, names)), 40)
-        for name, one in zip(names, half.outside, strict=True):
-            lines += wrapped(f"    {name.ljust(width)}  {one.reason}", width + 6)
-    return [*lines, ""]
-
-
-def once_each(programs: Iterable[Program]) -> list[tuple[Program, list[str]]]:
-    """Each program that is not like an earlier one, and the names of those that are like it."""
-    found: dict[tuple[object, ...], tuple[Program, list[str]]] = {}
-    for one in programs:
-        found.setdefault(one.kind, (one, []))[1].append(one.name)
-    return [(one, names[1:]) for one, names in found.values()]
-
-
-def overview_rows(explanation: Findings) -> list[tuple[str, ...]]:
+def overview_rows(graphs: Sequence[Graph]) -> list[Row]:
     """A row for each forward and backward; of many graphs, for all of them together."""
-    rows: dict[str, list[Half]] = {}
-    count = len(explanation.graphs)
-    for k, graph in enumerate(explanation.graphs):
-        for half in graph.halves:
-            words = "" if count == 1 else f" {k}" if count <= MOST_GRAPHS else f", {count} graphs"
-            rows.setdefault(half.name + words, []).append(half)
-    return [
-        ("", "operators", "fused", "programs", "torch", "bytes before", "after", ""),
-        *((name, *counts(halves)) for name, halves in rows.items()),
-    ]
+    count = len(graphs)
+    words = [f" {k}" if count <= MOST_GRAPHS else f", {count} graphs" for k in range(count)] if count > 1 else [""]
+    named = [(half.name + words[k], half) for k, graph in enumerate(graphs) for half in graph.halves]
+    rows = [(name, *counts([half for _, half in group])) for name, group in grouped(named, lambda one: one[0]).items()]
+    return [("", "operators", "fused", "programs", "torch", "bytes before", "after", ""), *rows]
 
 
-def counts(halves: Sequence[Half]) -> tuple[str, ...]:
-    before, after = (added(h.bytes_before for h in halves), added(h.bytes_after for h in halves))
+def counts(halves: Sequence[Half]) -> Row:
+    numbers = zip(*((half.operators, half.fused, len(half.programs), half.left) for half in halves), strict=True)
+    sizes = zip(*((half.bytes_before, half.bytes_after) for half in halves), strict=True)
+    before, after = (None if None in column else sum(column) for column in sizes)
     fewer = before / after if before and after else 0.0
-    numbers = [sum(half.operators for half in halves), sum(half.fused for half in halves)]
-    numbers += [sum(len(half.programs) for half in halves), sum(one.count for half in halves for one in half.outside)]
     ratio = f"{fewer:.1f}× fewer" if fewer >= 1.05 else ""
-    return *(f"{number:,}" for number in numbers), in_bytes(before), in_bytes(after), ratio
+    return *(f"{sum(column):,}" for column in numbers), in_bytes(before), in_bytes(after), ratio
 
 
-def added(counts: Iterable[int | None]) -> int | None:
-    counts = list(counts)
-    return None if None in counts else sum(counts)
-
-
-def program_rows(explanation: Findings) -> list[tuple[str, ...]]:
+def program_rows(kinds: Iterable[Programs]) -> list[Row]:
     """Those that move most first."""
-    kinds = sorted(explanation.programs, key=lambda kind: kind.bytes or 0, reverse=True)
-    rows = [
-        (f"{kind.count:,} × {kind.half} {kind.names[0]}", in_bytes(kind.bytes), kind.first.counted) for kind in kinds
-    ]
+    kinds = sorted(kinds, key=lambda kind: kind.bytes or 0, reverse=True)
+    rows = ((f"{one.count:,} × {one.half} {one.names[0]}", in_bytes(one.bytes), one.first.counted) for one in kinds)
     return [("", "bytes", "operators"), *rows]
 
 
-def outside_rows(outside: Sequence[Outside]) -> list[tuple[str, ...]]:
+def outside_rows(outside: Iterable[Outside]) -> list[Row]:
     return [("", "times", "why"), *((one.operator, f"{one.count:,}", one.reason) for one in outside)]
 
 
-def time_rows(explanation: Findings) -> list[tuple[str, ...]]:
-    times = ((one.name, in_seconds(one.first), in_seconds(one.again)) for one in explanation.stages)
-    return [("", "first", "again"), *times]
+def time_rows(stages: Iterable[Stage]) -> list[Row]:
+    return [("", "first", "again"), *((one.name, in_seconds(one.first), in_seconds(one.again)) for one in stages)]
 
 
-def time_lines(explanation: Findings) -> list[str]:
-    if not explanation.stages:
-        return []
-    return ["Time", *columns(time_rows(explanation)), *flow(about_time(explanation)), ""]
-
-
-def about_time(explanation: Findings) -> str:
-    count = explanation.compilations
-    again = "one more compilation" if count == 1 else f"the median of {count} more compilations"
+def about_time(compilations: int) -> str:
+    again = "one more compilation" if compilations == 1 else f"the median of {compilations} more compilations"
     return f"First: in this process, with all that torch loads on its way. Again: {again}; of later calls their median."
 
 
 def called(graphs: Sequence[Graph]) -> str:
     """Of all graphs in one sentence, where they have it in common."""
-    sentences = Counter(map(run_by, graphs))
-    if len(sentences) == 1:
-        return next(iter(sentences))
+    if len(set(map(run_by, graphs))) == 1:
+        return run_by(graphs[0])
     count = sum(bool(graph.runtime) for graph in graphs)
     return f"{count} of {len(graphs)} graphs are called through torch's own runtime, the others through fourfold's."
 
@@ -169,40 +71,44 @@ def run_by(graph: Graph) -> str:
     return "Called through fourfold's runtime, one node of autograd in C++."
 
 
-def box_lines(boxes: Iterable[Box]) -> list[str]:
-    """A graph without a picture."""
-    lines = []
-    for box in boxes:
-        reads = f"  <- {', '.join(box.reads)}" if box.reads else ""
-        lines += [
-            f"{box.name}: {', '.join(filter(None, box.lines))}{reads}",
-            *(f"    {one}" for one in box_lines(box.inside)),
-        ]
-    return lines
+def reasons(outside: Iterable[Outside]) -> list[str]:
+    """Each reason with its operators, in two lines at most."""
+    found = grouped(outside, lambda one: one.reason)
+    words = {reason: ", ".join(f"{one.count:,} {one.operator}" for one in group) for reason, group in found.items()}
+    texts = [flow(f"{reason}: {operators}", "    ") for reason, operators in words.items()]
+    short = ["\n".join(lines if len(lines) <= 2 else [lines[0], f"{lines[1]} …"]) for lines in texts]
+    return few(short, "reason", MOST_REASONS)
 
 
-def columns(rows: Sequence[tuple[str, ...]], words: Iterable[int] = (0,)) -> list[str]:
+def outside_lines(outside: Iterable[Outside]) -> list[str]:
+    names = {one: f"{one.count} × {one.operator}" for one in outside}
+    width = min(max(map(len, names.values())), 40)
+    lines = (flow(f"{name.ljust(width)}  {one.reason}", " " * (width + 6), "    ") for one, name in names.items())
+    return [line for part in lines for line in part]
+
+
+def few(lines: Sequence[str], what: str, most: int) -> list[str]:
+    """The first of a list, and how many there are besides."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"  and {plural(more, f'more {what}')}"] if more > 0 else [])]
+
+
+def columns(rows: Sequence[Row], words: Iterable[int] = (0,)) -> list[str]:
     """words: the columns that stand to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [
-        [cell.ljust(widths[k]) if k in words else cell.rjust(widths[k]) for k, cell in enumerate(row)] for row in rows
-    ]
+    cells = ([f"{cell:{'<' if k in words else '>'}{widths[k]}}" for k, cell in enumerate(row)] for row in rows)
     return [f"  {'   '.join(row)}".rstrip() for row in cells]
 
 
 def code(text: str, indent: str = "  ") -> list[str]:
-    lines = (indent + line for line in text.rstrip("\n").splitlines())
-    return [part for line in lines for part in wrapped(line, len(line) - len(line.lstrip()) + 4)]
-
-
-def wrapped(line: str, more: int) -> list[str]:
-    """A line, and where it is too long others below, further in."""
-    settings = {"subsequent_indent": " " * min(more, COLUMNS // 2), "break_on_hyphens": False}
-    return textwrap.wrap(line, COLUMNS, replace_whitespace=False, **settings) or [""]
+    """Lines of code; what doesn't fit continues on lines that are indented further."""
+    lines = [indent + line for line in text.splitlines()]
+    deep = [len(line) - len(line.lstrip()) for line in lines]
+    return [part for line, own in zip(lines, deep, strict=True) for part in flow(line, " " * min(own + 4, 50), "")]
 
 
 def flow(text: str, further: str = "  ", start: str = "  ") -> list[str]:
-    """A paragraph filled; further: what its lines but the first begin with."""
+    """A paragraph in lines. start, further: the indent of the first and of the others."""
     return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, initial_indent=start, subsequent_indent=further)
 
 
