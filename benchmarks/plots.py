@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sequence import CENTRE, NAMES
-from benchmarks.suites import LSTM
+from benchmarks.recurrent import CENTRE, LSTM, NAMES
 from benchmarks.targets import BOTH, NO_GRAD, OURS
 
 AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
