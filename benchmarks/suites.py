@@ -3,6 +3,7 @@ docs/benchmarks.md and the summary of targets are made from it. Imports nothing 
 
 from __future__ import annotations
 
+import configparser
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -16,166 +17,48 @@ FUNCTIONS = (
     *("cross_entropy", "adam", "mandelbrot"),
 )
 MODELS = ("ViT", "GPT-2", "Llama")
+# times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any. source: yields
+# the suite's problems or reports, where that isn't ``tables`` of the module of its name. targets, a line: the work; the
+# row that its ratios are to; the only number of threads that it holds at; the smallest ratio, or with ≤ the largest
+# value, in each phase. {} stands for each function but the first.
+TABLE = """
+[DEFAULT]
+on_cpu = --threads --repeats --quick --json
+on_gpu = --device --memory-fraction ${on_cpu}
+sizes = --batch-size --input-size --hidden-size
 
-
-@dataclass(frozen=True)
-class Suite:
-    """title: in one line. times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it
-    has any. source: yields its problems or reports; if empty, ``tables`` of the module of that name."""
-
-    name: str
-    title: str
-    times: str
-    against: str
-    options: str
-    example: str = ""
-    source: str = ""
-    in_all: bool = True
-
-    @property
-    def tables(self) -> Callable[..., Iterator[Any]]:
-        """Of a request: problems to compare rows of, and reports."""
-        return pkgutil.resolve_name(f"benchmarks.{self.source or f'{self.name}:tables'}")
-
-    @property
-    def flags(self) -> dict[str, tuple[str, ...]]:
-        pairs = (option.partition("=") for option in self.options.split())
-        return {flag: tuple(filter(None, choices.split(","))) for flag, _, choices in pairs}
-
-
-ON_CPU = "--threads --repeats --quick --json"
-ON_GPU = f"--device --memory-fraction {ON_CPU}"
-SIZES = "--batch-size --input-size --hidden-size"
-SUITES = (
-    Suite(
-        "cell",
-        "one step of the LLTM",
-        "one LLTM step, batch 16, 32 inputs, 128 hidden units, as the C++ extension tutorial times it",
-        "plain PyTorch, the tutorial's C++ extension, torch.compile",
-        f"{SIZES} {ON_GPU} --skip=aten,inductor",
-        "--batch-size 1 --hidden-size 512 --threads 1 2 4",
-        source="recurrent:cell",
-    ),
-    Suite(
-        "mlp",
-        "small perceptrons",
-        "perceptrons of four sizes, as modules and as functions, and what they keep for the backward",
-        "nn.Sequential, plain PyTorch, the tutorial's C++ extension, torch.compile",
-        f"{SIZES} --output-size {ON_GPU} --skip=aten,inductor",
-        "--batch-size 256 --threads 2",
-    ),
-    Suite(
-        "elementwise",
-        "softshrink and axpby",
-        "softshrink and axpby of 100,000 elements and more; of 64, with gradients; of views and broadcasts",
-        "torch's one-pass operators, `a*x + b*y`, copying as many bytes",
-        f"--elements --dtype=float32,bfloat16,float16 {ON_GPU}",
-        "--device cuda --dtype bfloat16",
-    ),
-    Suite(
-        "stream",
-        "a few steps a call",
-        "1 and 16 steps a call, batch 1 and 4, hidden 64 to 512; as each call reads its weights, and with these "
-        "declared constant",
-        "torch.nn's layers and cells",
-        ON_CPU,
-        source="recurrent:stream",
-    ),
-    Suite(
-        "rl",
-        "a rollout with restarts",
-        "a rollout with restarts, batch 8, 128 steps, in one call",
-        "torch.nn's layer called step by step, its state masked",
-        ON_CPU,
-        source="recurrent:rl",
-    ),
-    Suite(
-        "sequence",
-        "LLTM, LSTM and GRU over whole sequences",
-        "LLTM, LSTM and GRU, 100 steps, batch 1 and 16, hidden 128 and 512, float32 and bfloat16 autocast; packed "
-        "sequences of many lengths; what the plots are drawn of",
-        "torch.nn's layer with the same weights, plain PyTorch, ONNX Runtime where it is installed; for the LLTM "
-        "nn.LSTM, and torch.compile of its step",
-        f"{SIZES} --time --layer=LLTM,LSTM,GRU --dtype=float32,tf32,bfloat16,float16,autocast {ON_GPU} "
-        "--skip=inductor --plots",
-        "--device cuda --dtype bfloat16 tf32 --json sequence.json",
-        source="recurrent:sequence",
-    ),
-    Suite(
-        "pointwise",
-        "functions under torch.compile",
-        'eleven functions under `torch.compile(backend="fourfold")`, 1,000 to 10,000,000 elements, with and without '
-        "gradients, 1 and 2 threads; transposed and strided arguments; activations of spread 5 to 100 and rows under "
-        "masks; with memory that malloc keeps",
-        "torch.compile with Inductor and aot_eager, plain PyTorch",
-        f"--elements --function={','.join(FUNCTIONS)} {ON_CPU} --skip=inductor,aot_eager",
-        "--function sin2_cos2 adam --elements 1000 100000 --threads 1",
-    ),
-    Suite(
-        "cold",
-        "first calls in fresh processes",
-        "a first call in a fresh process, with empty caches and without PATH and HOME, and a second function's",
-        "aot_eager, Inductor",
-        "--quick --skip=inductor --json",
-    ),
-    Suite(
-        "models",
-        "training of models",
-        "a ViT, a GPT-2 and a Llama of `transformers` from their configurations: three steps' losses, the time to the "
-        "first step, a warm step; needs `pip install transformers`",
-        "plain PyTorch, aot_eager, Inductor",
-        f"--model={','.join(MODELS)} {ON_CPU} --skip=inductor,aot_eager",
-        "--model GPT-2 --threads 1",
-    ),
-    Suite(
-        "compiling",
-        "torch.compile's time",
-        "torch.compile of a model with nn.LLTM, 16 to 4096 steps",
-        "the same model at 16 steps; a plain loop",
-        "--quick --skip=inductor --json",
-    ),
-    Suite(
-        "disturbed",
-        "a busy neighbour, a quota",
-        "sequences beside a busy process, and under a quota of one CPU with eight threads asked for; Linux",
-        "itself undisturbed",
-        "--repeats --quick --json",
-    ),
-    Suite(
-        "sweep",
-        "LSTM and GRU at random sizes",
-        "LSTM and GRU at 200 random points of steps, batch, sizes, dtype, direction, threads and training, drawn from "
-        "a seed; lists each that is slower. `--first` and `--points` take a part. Not in `all`",
-        "torch.nn's layers with the same weights",
-        f"--first --points --seed {ON_CPU}",
-        "--first 51 --points 50",
-        in_all=False,
-    ),
-    Suite(
-        "all",
-        "all of them but sweep, on the CPU",
-        "all of these on the CPU, 35 to 45 minutes on two cores; `--quick` takes less than five",
-        "",
-        f"{ON_CPU} --skip=aten,inductor --plots",
-        "--json docs/benchmarks/zen3.json --plots docs/benchmarks",
-        in_all=False,
-    ),
-)
-
-# A line: the work; the row that its ratios are to; the only number of threads that it holds at; the smallest ratio, or
-# with ≤ the largest value, in each phase. {} stands for each function but the first. Lines without columns name suites.
-TEXT = """
-cell
+[cell]
+title = one step of the LLTM
+times = one LLTM step, batch 16, 32 inputs, 128 hidden units, as the C++ extension tutorial times it
+against = plain PyTorch, the tutorial's C++ extension, torch.compile
+options = ${sizes} ${on_gpu} --skip=aten,inductor
+example = --batch-size 1 --hidden-size 512 --threads 1 2 4
+source = recurrent:cell
+targets =
   LLTM cell B16 I32 H128 | plain PyTorch | 1 | no grad ≥ 2.2, both ≥ 2.2
   LLTM cell B16 I32 H128 | torch.compile (Inductor) | 1 | both ≥ 2.8
-mlp
+
+[mlp]
+title = small perceptrons
+times = perceptrons of four sizes, as modules and as functions, and what they keep for the backward
+against = nn.Sequential, plain PyTorch, the tutorial's C++ extension, torch.compile
+options = ${sizes} --output-size ${on_gpu} --skip=aten,inductor
+example = --batch-size 256 --threads 2
+targets =
   MLP 32x5-15-1 | nn.Sequential | 1 | no grad ≥ 2.2, both ≥ 1.8
   MLP 32x5-15-1, functional | plain PyTorch, functional | 1 | no grad ≥ 1.3, both ≥ 1.3
   MLP 16x64-128-10 | nn.Sequential | 1 | no grad ≥ 2.2, both ≥ 1.8
   MLP 16x64-128-10, functional | plain PyTorch, functional | 1 | no grad ≥ 1.3, both ≥ 1.3
   MLP 256x784-512-10 | nn.Sequential | 1 | no grad ≥ 0.97, both ≥ 0.97, saved ≥ 2
   MLP 1x64-64-2 tanh | nn.Sequential | 1 | no grad ≥ 3
-elementwise
+
+[elementwise]
+title = softshrink and axpby
+times = softshrink and axpby of 100,000 elements and more; of 64, with gradients; of views and broadcasts
+against = torch's one-pass operators, `a*x + b*y`, copying as many bytes
+options = --elements --dtype=float32,bfloat16,float16 ${on_gpu}
+example = --device cuda --dtype bfloat16
+targets =
   softshrink of 64 elements | F.softshrink | 1 | no grad ≥ 1, both ≥ 1
   softshrink of views and broadcasts | F.softshrink | 1 | no grad ≥ 0.9
   softshrink | F.softshrink | 1 | no grad ≥ 1
@@ -185,16 +68,42 @@ elementwise
   axpby | torch.add(alpha=) | 1 | no grad ≥ 1
   axpby, 10 million elements or more | copy_ of as many bytes | | cold ≥ 0.95
   axpby at 1M | a*x + b*y | 1 | no grad ≥ 2.5
-stream
+
+[stream]
+title = a few steps a call
+times = 1 and 16 steps a call, batch 1 and 4, hidden 64 to 512; as each call reads its weights, and with these
+  declared constant
+against = torch.nn's layers and cells
+options = ${on_cpu}
+source = recurrent:stream
+targets =
   LSTM, 1 and 16 steps, batch 1 and 4, hidden 64 to 512 | nn.LSTM | | no grad ≥ 1.5, both ≥ 1
   LSTM, 1 and 16 steps, batch 1 and 4, hidden 64 to 512, frozen | nn.LSTM | | no grad ≥ 3
   LSTM, 1 and 16 steps, batch 1 and 4, hidden 64 to 512, frozen | fourfold | | no grad ≥ 1
   GRU, 1 and 16 steps, batch 1 and 4, hidden 64 to 512 | nn.GRU | | no grad ≥ 1.2, both ≥ 1
   GRU, 1 and 16 steps, batch 1 and 4, hidden 64 to 512, frozen | nn.GRU | | no grad ≥ 1.5
   GRU, 1 and 16 steps, batch 1 and 4, hidden 64 to 512, frozen | fourfold | | no grad ≥ 1
-rl
+
+[rl]
+title = a rollout with restarts
+times = a rollout with restarts, batch 8, 128 steps, in one call
+against = torch.nn's layer called step by step, its state masked
+options = ${on_cpu}
+source = recurrent:rl
+targets =
   RL rollout B8 T128, resets by done | nn.LSTM called step by step | 1 | no grad ≥ 10, both ≥ 10
-sequence
+
+[sequence]
+title = LLTM, LSTM and GRU over whole sequences
+times = LLTM, LSTM and GRU, 100 steps, batch 1 and 16, hidden 128 and 512, float32 and bfloat16 autocast; packed
+  sequences of many lengths; what the plots are drawn of
+against = torch.nn's layer with the same weights, plain PyTorch, ONNX Runtime where it is installed; for the LLTM
+  nn.LSTM, and torch.compile of its step
+options = ${sizes} --time --layer=LLTM,LSTM,GRU --dtype=float32,tf32,bfloat16,float16,autocast ${on_gpu}
+  --skip=inductor --plots
+example = --device cuda --dtype bfloat16 tf32 --json sequence.json
+source = recurrent:sequence
+targets =
   LLTM T100 B16 I32 H128 | plain PyTorch | 1 | no grad ≥ 3.2, both ≥ 3.3
   LLTM T100 B16 I32 H128 | nn.LSTM (4 gates to LLTM's 3) | 1 | no grad ≥ 1.7, both ≥ 1.4
   LLTM T100 B1 I32 H128 | plain PyTorch | 1 | no grad ≥ 11
@@ -215,7 +124,16 @@ sequence
   LLTM T1024 B16 I768 H768 bfloat16 on a GPU | | | no grad ≤ 2.5 µs/step, both ≤ 8 µs/step
   LLTM T1024 B16 I768 H768 bfloat16 on a GPU | nn.LSTM (4 gates to LLTM's 3) | | no grad ≥ 1, both ≥ 1
   LLTM T1024 B16 I768 H768 float32 with TF32 products on a GPU | | | no grad ≤ 2.5 µs/step, both ≤ 8 µs/step
-pointwise
+
+[pointwise]
+title = functions under torch.compile
+times = eleven functions under `torch.compile(backend="fourfold")`, 1,000 to 10,000,000 elements, with and without
+  gradients, 1 and 2 threads; transposed and strided arguments; activations of spread 5 to 100 and rows under masks;
+  with memory that malloc keeps
+against = torch.compile with Inductor and aot_eager, plain PyTorch
+options = --elements --function=${functions} ${on_cpu} --skip=inductor,aot_eager
+example = --function sin2_cos2 adam --elements 1000 100000 --threads 1
+targets =
   every function of 1,000 elements | plain PyTorch | | both ≥ 1.3
   every function of 1,000 elements | torch.compile (Inductor) | | no grad ≥ 1.3, both ≥ 2.5
   sin2_cos2 from 100,000 elements on | torch.compile (Inductor) | | no grad ≥ 1.5, both ≥ 1.5
@@ -223,28 +141,105 @@ pointwise
   strided arguments | torch.compile (Inductor) | | no grad ≥ 1, both ≥ 1
   large activations and masks | plain PyTorch | | no grad ≥ 0.95, both ≥ 0.95
   large activations and masks | fourfold, ordinary numbers | | no grad ≥ 1/1.2, both ≥ 1/1.2
-cold
+
+[cold]
+title = first calls in fresh processes
+times = a first call in a fresh process, with empty caches and without PATH and HOME, and a second function's
+against = aot_eager, Inductor
+options = --quick --skip=inductor --json
+targets =
   first call | torch.compile (aot_eager) | | ≤ 0.2 s more
   second function | | | ≤ 0.3 s
   first call | torch.compile (Inductor) | | ≥ 10
   import fourfold | | | ≤ 0 modules of Dynamo
-models
+
+[models]
+title = training of models
+times = a ViT, a GPT-2 and a Llama of `transformers` from their configurations: three steps' losses, the time to the
+  first step, a warm step; needs `pip install transformers`
+against = plain PyTorch, aot_eager, Inductor
+options = --model=${models} ${on_cpu} --skip=inductor,aot_eager
+example = --model GPT-2 --threads 1
+targets =
   losses of 3 steps of training | plain PyTorch | | ≤ 1 of the tolerance
-compiling
+
+[compiling]
+title = torch.compile's time
+times = torch.compile of a model with nn.LLTM, 16 to 4096 steps
+against = the same model at 16 steps; a plain loop
+options = --quick --skip=inductor --json
+targets =
   compile time, T=4096 over T=16 | | | ≤ 1.25
-disturbed
+
+[disturbed]
+title = a busy neighbour, a quota
+times = sequences beside a busy process, and under a quota of one CPU with eight threads asked for; Linux
+against = itself undisturbed
+options = --repeats --quick --json
+targets =
   slow-down by a busy neighbour on one core | itself undisturbed | | ≤ 3
   slow-down by a quota of one CPU, eight threads asked for | itself undisturbed | | ≤ 3
-sweep
+
+[sweep]
+title = LSTM and GRU at random sizes
+times = LSTM and GRU at 200 random points of steps, batch, sizes, dtype, direction, threads and training, drawn from a
+  seed; lists each that is slower. `--first` and `--points` take a part. Not in `all`
+against = torch.nn's layers with the same weights
+options = --first --points --seed ${on_cpu}
+example = --first 51 --points 50
+in_all = no
+targets =
   random points of LSTM and GRU, median | torch.nn | | ≥ 2.5
   random points of LSTM and GRU, worst | torch.nn | | ≥ 0.95
+
+[all]
+title = all of them but sweep, on the CPU
+times = all of these on the CPU, 35 to 45 minutes on two cores; `--quick` takes less than five
+options = ${on_cpu} --skip=aten,inductor --plots
+example = --json docs/benchmarks/zen3.json --plots docs/benchmarks
+in_all = no
 """
 PHASES = {"cold": COLD, "no grad": NO_GRAD, "both": BOTH, "saved": SAVED, "": ""}
 AIM = re.compile(r"(?P<phase>[a-z ]*?) ?(?P<sign>[≥≤]) (?P<limit>[\d.]+)(?:/(?P<divisor>[\d.]+))?(?P<unit>.*)")
 
 
-def parse(text: str) -> Iterator[Target]:
-    for line in (line for line in text.splitlines() if "|" in line):
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    title: str
+    times: str
+    options: str
+    against: str
+    example: str
+    source: str
+    in_all: bool
+    targets: tuple[Target, ...]
+
+    @property
+    def tables(self) -> Callable[..., Iterator[Any]]:
+        """Of a request: problems to compare rows of, and reports."""
+        return pkgutil.resolve_name(f"benchmarks.{self.source or f'{self.name}:tables'}")
+
+    @property
+    def flags(self) -> dict[str, tuple[str, ...]]:
+        pairs = (option.partition("=") for option in self.options.split())
+        return {flag: tuple(filter(None, choices.split(","))) for flag, _, choices in pairs}
+
+
+def suites(table: str) -> Iterator[Suite]:
+    names = {"functions": ",".join(FUNCTIONS), "models": ",".join(MODELS)}
+    parser = configparser.ConfigParser(names, delimiters="=", interpolation=configparser.ExtendedInterpolation())
+    parser.read_string(table)
+    for name in parser.sections():
+        part = parser[name]
+        prose = ("title", "times", "options", "against", "example", "source")
+        words = {key: " ".join(part.get(key, "").split()) for key in prose}
+        found = tuple(targets(part.get("targets", "")))
+        yield Suite(name, **words, in_all=part.getboolean("in_all", True), targets=found)
+
+
+def targets(lines: str) -> Iterator[Target]:
+    for line in filter(None, lines.splitlines()):
         pattern, against, threads, aims = (cell.strip() for cell in line.split("|"))
         tail = next((tail for tail in (", functional", ", frozen") if pattern.endswith(tail)), "")
         for work in [pattern.format(name) for name in FUNCTIONS[1:]] if "{}" in pattern else [pattern]:
@@ -255,7 +250,8 @@ def parse(text: str) -> Iterator[Target]:
                 yield Target(work, phase, limit, against, int(threads) if threads else None, f"{OURS}{tail}", **facts)
 
 
-TARGETS = list(parse(TEXT))
+SUITES = tuple(suites(TABLE))
+TARGETS = [target for suite in SUITES for target in suite.targets]
 
 
 def target(work: str, against: str = "") -> Target:

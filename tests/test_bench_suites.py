@@ -12,10 +12,10 @@ import fourfold
 from benchmarks import elementwise, pointwise, recurrent, run, suites, sweep
 from benchmarks.__main__ import main
 from benchmarks.problem import FLOAT32, ON_GPU, PRECISIONS
-from benchmarks.recurrent import EVERY_ROW, LSTM, named
+from benchmarks.recurrent import EVERY_ROW, named
 from benchmarks.request import Request, device_with_kernels
 from benchmarks.suites import SUITES, TARGETS
-from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PHASES, PLAIN
+from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PLAIN, Target
 from machine import ROOT, needs
 
 ATEN = "C++ composition of ATen calls"
@@ -173,87 +173,53 @@ def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
     assert {target.threads for target in TARGETS} == {None, 1, 2}
 
 
-def limits(*works, phases=PHASES):
-    found = [t for t in TARGETS if t.work in works and t.phase in phases]
-    return [(t.phase, t.limit, t.against, t.threads) for t in found if t.work != EVERY_ROW]
+def test_targets_are_lines_of_text():
+    first, second, third, *others = suites.targets(
+        "a, frozen | b | 2 | no grad ≥ 1/1.2, both ≥ 2\n{} x | | | ≤ 3.5 s more"
+    )
+    assert first == Target("a, frozen", NO_GRAD, 1 / 1.2, "b", 2, f"{OURS}, frozen")
+    assert second == dataclasses.replace(first, phase=BOTH, limit=2.0)
+    assert third == Target(f"{suites.FUNCTIONS[1]} x", "", 3.5, at_most=True, unit=" s more")
+    assert [target.work for target in others] == [f"{name} x" for name in suites.FUNCTIONS[2:]]
 
 
-BOTH_ON_GPU = [(NO_GRAD, 2.5, "", None), (BOTH, 8.0, "", None)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "size", "precision", "device", "expected"),
-    [
-        (
-            *("LLTM", (16, 32, 128, 100), "float32", "cpu"),
-            [(NO_GRAD, 3.2, PLAIN, 1), (BOTH, 3.3, PLAIN, 1), (NO_GRAD, 1.7, LSTM, 1), (BOTH, 1.4, LSTM, 1)],
-        ),
-        ("LLTM", (1, 512, 512, 100), "float32", "cpu", [(NO_GRAD, 5.0, PLAIN, 2), (NO_GRAD, 2.2, LSTM, 2)]),
-        ("LLTM", (16, 512, 512, 100), "autocast", "cpu", [(NO_GRAD, 2.5, LSTM, 2)]),
-        ("GRU", (1, 512, 512, 100), "float32", "cpu", [(NO_GRAD, 1.6, "nn.GRU", 2), (BOTH, 1.6, "nn.GRU", 2)]),
-        ("LSTM", (16, 512, 512, 100), "float32", "cpu", []),
-        ("LSTM", (1, 32, 128, 100), "autocast", "cpu", []),
-        ("LLTM", (16, 768, 768, 1024), "tf32", "cuda", BOTH_ON_GPU),
-        (
-            *("LLTM", (16, 768, 768, 1024), "bfloat16", "cuda"),
-            [*BOTH_ON_GPU, (NO_GRAD, 1.0, LSTM, None), (BOTH, 1.0, LSTM, None)],
-        ),
-        ("LLTM", (16, 768, 768, 1024), "bfloat16", "cpu", []),
-        ("LLTM", (16, 768, 768, 1024), "float32", "cuda", []),
-        ("LLTM", (16, 768, 768, 1024), "tf32", "mps", []),
-    ],
-)
-def test_the_targets_of_sequences_are_performances(kind, size, precision, device, expected):
-    assert limits(*recurrent.works(kind, named(size), PRECISIONS[precision], device)) == expected
+CENTRE = "T100 B16 I32 H128"
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "expected"),
+    ("kind", "precision", "device", "works"),
     [
-        ("rms_norm", 1000, [(BOTH, 1.3, PLAIN), (NO_GRAD, 1.3, INDUCTOR), (BOTH, 2.5, INDUCTOR)]),
-        ("adam", 1000, [(NO_GRAD, 1.3, INDUCTOR)]),
-        ("rms_norm", 100_000, [(NO_GRAD, 1.0, INDUCTOR), (BOTH, 1.0, INDUCTOR)]),
-        ("sin2_cos2", 100_000, [(NO_GRAD, 1.5, INDUCTOR), (BOTH, 1.5, INDUCTOR)]),
-        ("sin2_cos2", 10_000, []),
+        ("LLTM", "float32", "cpu", (f"LLTM {CENTRE}", f"LLTM {CENTRE}, 2 threads")),
+        ("LLTM", "autocast", "cpu", (f"LLTM {CENTRE} bfloat16", f"LLTM {CENTRE} bfloat16, 2 threads")),
+        ("LLTM", "bfloat16", "cpu", ()),
+        ("GRU", "float32", "cpu", (EVERY_ROW, f"GRU {CENTRE}", f"GRU {CENTRE}, 2 threads")),
+        ("LSTM", "autocast", "cpu", (EVERY_ROW,)),
+        ("LLTM", "tf32", "cuda", (f"LLTM {CENTRE} float32 with TF32 products on a GPU",)),
+        ("LLTM", "tf32", "mps", ()),
     ],
 )
-def test_the_targets_of_functions(name, count, expected):
-    problem = pointwise.problem(pointwise.FUNCTIONS[name], count)
-    assert limits(*problem.works, phases=problem.phases) == [(*target, None) for target in expected]
-
-
-SMALL = "--hidden-size 8 --time 3 --layer LSTM --dtype float32"
+def test_the_targets_of_sequences_depend_on_size_precision_and_device(kind, precision, device, works):
+    assert recurrent.works(kind, named(recurrent.CENTRE), PRECISIONS[precision], device) == works
 
 
 @pytest.mark.parametrize(
     ("command", "threads", "rows"),
     [
-        (
-            "cell --quick --batch-size 3 --skip aten inductor",
-            [1],
-            [PLAIN, ATEN, INDUCTOR, OURS],
-        ),
+        ("cell --quick --batch-size 3 --skip aten inductor", [1], [PLAIN, ATEN, INDUCTOR, OURS]),
         (
             "mlp --quick --batch-size 3 --skip aten inductor",
             [1],
-            [
-                "nn.Sequential",
-                f"{PLAIN}, functional",
-                "C++ composition of ATen calls",
-                INDUCTOR,
-                f"{OURS}, functional",
-                OURS,
-            ],
+            ["nn.Sequential", f"{PLAIN}, functional", ATEN, INDUCTOR, f"{OURS}, functional", OURS],
         ),
-        (f"sequence {SMALL} --threads 1 2", [1, 2], [PLAIN, "nn.LSTM", "ONNX Runtime", OURS]),
         (
-            "elementwise --elements 1000 --threads 1 2",
-            [1, 2, 1, 2],
-            ["copy_ of as many bytes", "F.softshrink", OURS],
+            "sequence --hidden-size 8 --time 3 --layer LSTM --dtype float32 --threads 1 2",
+            [1, 2],
+            [PLAIN, "nn.LSTM", "ONNX Runtime", OURS],
         ),
+        ("elementwise --elements 1000 --threads 1 2", [1, 2] * 2, ["copy_ of as many bytes", "F.softshrink", OURS]),
         (
             "pointwise --function gelu_tanh mandelbrot --elements 1000 --skip inductor --threads 1 2",
-            [1, 2, 1, 2],
+            [1, 2] * 2,
             [PLAIN, INDUCTOR, "torch.compile (aot_eager)", OURS],
         ),
     ],
@@ -281,7 +247,7 @@ def test_a_suite_from_end_to_end(command, threads, rows, capsys, tmp_path):
         assert all(phase["ratio"]["median"] == 1 for phase in baseline["phases"].values())
 
 
-def test_what_is_measured_of_sequences_and_functions(monkeypatch):
+def test_what_is_measured_of_sequences():
     assert run.chosen("all") == [name for name in NAMES if name not in ("sweep", "all")] and run.chosen("rl") == ["rl"]
     problems = [*recurrent.sequence(Request("sequence"))]
     found = [(p.kind, p.precision.name, p.threads, p.batch_sizes is None) for p in problems]
@@ -294,6 +260,8 @@ def test_what_is_measured_of_sequences_and_functions(monkeypatch):
     asked = [p.sizes for p in recurrent.sequence(Request("sequence", {"time": 7}, kinds=["LLTM"], quick=True))]
     assert asked == [named((16, 32, 128, 7))]
 
+
+def test_what_is_measured_of_functions(monkeypatch):
     monkeypatch.setattr(pointwise, "ELEMENTS", (10, 20))
     monkeypatch.setattr(pointwise, "LARGE", 20)
     monkeypatch.setattr(pointwise, "LAYOUT_ELEMENTS", 1000)
@@ -309,6 +277,9 @@ def test_what_is_measured_of_sequences_and_functions(monkeypatch):
     ]
     asked = Request("pointwise", {"elements": [30]}, kinds=["adam"])
     assert [(p.sizes["elements"], p.threads) for p in pointwise.tables(asked)] == [(30, None)]
+    function = pointwise.FUNCTIONS["rms_norm"]
+    works = [pointwise.problem(function, count).works for count in (1000, 10_000, 100_000)]
+    assert works == [("every function of 1,000 elements",), (), ("rms_norm from 100,000 elements on",)]
     quick = [p.sizes["elements"] for p in pointwise.tables(Request("pointwise", quick=True))]
     assert quick == [10**3] * 11 + [10**5] * 11 + [1000]
 
