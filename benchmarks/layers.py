@@ -45,11 +45,6 @@ def as_tuple(state: Any) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def as_state(tensors: tuple[Tensor, ...]) -> Any:
-    """What torch.nn's layers take: an LSTM's pair, a GRU's tensor."""
-    return tensors if len(tensors) > 1 else tensors[0]
-
-
 def module_of(package: ModuleType, problem: Problem, suffix: str = "") -> nn.Module:
     """The package's layer, or with a suffix its cell."""
     make = getattr(package, problem.kind + suffix)
@@ -65,25 +60,22 @@ def call_module(
 
     def call(input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         given = input if batch_sizes is None else PackedSequence(input, batch_sizes)
-        output, state = module(given, as_state(tuple(state.unsqueeze(0) for state in states)), **settings)
+        outer = tuple(state.unsqueeze(0) for state in states)
+        output, state = module(given, outer if len(outer) > 1 else outer[0], **settings)
         return flat((output if batch_sizes is None else output.data, state))
 
     return call
 
 
-def layer(problem: Problem, package: ModuleType = nn) -> Candidate:
+def layer(problem: Problem, package: ModuleType = nn, backend: str = "") -> Candidate:
     """torch.nn's layer, or another package's."""
     module = module_of(package, problem)
-    return Candidate(call_module(module, problem.batch_sizes, problem.reset), tuple(module.parameters()))
+    call = call_module(compiled(module, backend), problem.batch_sizes, problem.reset)
+    return Candidate(call, tuple(module.parameters()))
 
 
 ours = partial(layer, package=fourfold.nn)
-
-
-def plain(problem: Problem, backend: str = "") -> Candidate:
-    """The tutorial's module."""
-    module = module_of(reference, problem)
-    return Candidate(call_module(compiled(module, backend)), tuple(module.parameters()))
+plain = partial(layer, package=reference)  # the tutorial's module
 
 
 def compiled_step(problem: Problem) -> Candidate:
@@ -111,7 +103,7 @@ def torch_cell(problem: Problem) -> Candidate:
     module = module_of(nn, problem, "Cell").eval()
 
     def step(x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        new = as_tuple(module(x, as_state(states)))
+        new = as_tuple(module(x, states if len(states) > 1 else states[0]))
         return new[0], *new
 
     return Candidate(step, tuple(module.parameters()))
@@ -140,7 +132,7 @@ def step_by_step(problem: Problem) -> Candidate:
         outputs = []
         for x, keep in zip(input, kept, strict=True):
             masked = tuple(keep.view(1, -1, 1) * s for s in state)
-            output, new = module(x.unsqueeze(0), as_state(masked))
+            output, new = module(x.unsqueeze(0), masked if len(masked) > 1 else masked[0])
             state = as_tuple(new)
             outputs.append(output)
         return flat((torch.cat(outputs), state))

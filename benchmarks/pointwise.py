@@ -16,6 +16,7 @@ from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, largest_e
 from benchmarks.request import Request
 from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
 
+ORDINARY = f"{OURS}, ordinary numbers"
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
 QUICK_ELEMENTS = (10**3, 10**5)
 FEW = 10**3  # whose time is the call's
@@ -25,7 +26,6 @@ WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # of them most
 LAYOUT_ELEMENTS = 10**6
 SPREAD_ELEMENTS = 4 * 10**5
 ROUNDINGS = 64  # one after the other; in Black-Scholes what they leave is divided by a spread of 0.03 at the least
-ORDINARY = f"{OURS}, ordinary numbers"
 CANCELLED = 1e-12  # below it a float64 number is what rounding left of zero
 
 View = Callable[[Tensor], Tensor]

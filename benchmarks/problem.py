@@ -235,7 +235,7 @@ def normal(generator: torch.Generator, device: torch.device | str = "cpu", dtype
 
 
 def functional(problem: Problem, call: Callable[..., tuple[Tensor, ...]] | None = None) -> Candidate:
-    """A function of inputs and parameters, without a module around it; without one the definition."""
+    """A function of inputs and parameters, without a module around it; by default the definition."""
     function = call or problem.definition
     parameters = [p.clone().requires_grad_() for p in problem.parameters]
     return Candidate(lambda *inputs: function(*inputs, *parameters), parameters)

@@ -104,7 +104,7 @@ def one_cell(sizes: Mapping[str, int], device: torch.device | str = "cpu") -> Pr
     kernels = partial(layers.cell, aten.LLTMCell, source="lltm_cuda_baseline.cu")
     on_cuda = [Contender("the tutorial's CUDA kernels", kernels, tool="aten", uncaptured=LAUNCHED)]
     return Problem(
-        title=f"LLTM cell, batch {batch_size}, input {input_size}, hidden {hidden_size}, float32",
+        title=f"LLTM cell, {shape_words(sizes)}, float32",
         parameters=(draw(gates, hidden_size + input_size) * scale, draw(gates) * scale),
         inputs=(draw(batch_size, input_size), draw(batch_size, hidden_size), draw(batch_size, hidden_size)),
         definition=reference.lltm_cell,

@@ -62,7 +62,7 @@ class Request:
         )
 
     def chosen(self, sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
-        """The sizes asked for, the others from the first of these; without any these, of which quick takes one."""
+        """The sizes asked for, completed from the first of the list; without any the list, of which quick takes one."""
         return [{**size, **self.sizes} for size in (sizes[:1] if self.sizes or self.quick else sizes)]
 
     def precisions_or(self, on_gpu: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:

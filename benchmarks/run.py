@@ -68,7 +68,8 @@ def run(request: Request) -> int:
     """Run one suite, or all, at each number of threads; the exit code is 1 when a row's numbers were wrong."""
     device = request.device
     done = Run(request, environment.collect(request.repeats, device))
-    sources = {suite.name: suite.tables for suite in SUITES if suite.name in chosen(request.suite)}
+    suites = [suite for suite in SUITES if suite.name in chosen(request.suite)]
+    sources = {suite.name: suite.tables for suite in suites}  # all imported before anything is measured
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         print(environment.opening(done.facts), flush=True)
         clock = Clock(device)

@@ -147,7 +147,7 @@ def candidate(package: Any, point: Point, problem: Problem) -> Candidate:
     return Candidate(lambda x: (module(x)[0],), tuple(module.parameters()))
 
 
-def rounded(problem: Problem, rounding: float) -> Problem:
+def with_rounding(problem: Problem, rounding: float) -> Problem:
     return dataclasses.replace(problem, rounding=rounding)
 
 
@@ -155,12 +155,12 @@ def measure(point: Point, repeats: int) -> Measured:
     with pinned_threads(point.threads):
         problem = problem_of(point)
         exact = problem.exact()
-        theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), partial(rounded, rounding=math.inf))
+        theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), partial(with_rounding, rounding=math.inf))
         checked, _ = prepare(theirs.own(problem), theirs, exact)
         if checked.reason:
             return Measured(point, reason=checked.reason)
         allowed = max(problem.tolerance, WORSE * checked.error)
-        ours = partial(rounded, rounding=problem.rounding + allowed - problem.tolerance)
+        ours = partial(with_rounding, rounding=problem.rounding + allowed - problem.tolerance)
         mine = Contender(OURS, partial(candidate, fourfold.nn, point), ours)
         rows = compare(problem, [theirs, mine], min(repeats, REPEATS))
     if not rows[1].samples:
