@@ -155,8 +155,9 @@ def measure(point: Point, repeats: int) -> Measured:
     with pinned_threads(point.threads):
         problem = problem_of(point)
         exact = problem.exact()
-        theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), partial(with_rounding, rounding=math.inf))
-        checked, _ = prepare(theirs.own(problem), theirs, exact)
+        free = partial(with_rounding, rounding=math.inf)
+        theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), free)
+        checked, _ = prepare(free(problem), theirs, exact)
         if checked.reason:
             return Measured(point, reason=checked.reason)
         allowed = max(problem.tolerance, WORSE * checked.error)

@@ -27,12 +27,16 @@ SKIP = {"aten", "inductor"}
 WITHOUT_BFLOAT16 = "failed: RuntimeError: could not create a primitive descriptor for the LSTM"
 
 
+def prepare(problem, contender, skip=()):
+    own = contender.own(problem)
+    return measure.prepare(own, contender, own.exact(), skip)
+
+
 def check(problem):
     """Every row is right, or was left out; gives the names of those that were checked."""
     checked = []
     for contender in problem.rows:
-        own = contender.own(problem)
-        row, candidate = measure.prepare(own, contender, own.exact(), SKIP)
+        row, candidate = prepare(problem, contender, SKIP)
         allowed = ("left out", "not installed") + (WITHOUT_BFLOAT16,) * (
             not row.own and problem.precision.products == torch.bfloat16
         )
@@ -89,12 +93,12 @@ def test_every_row_of_packed_sequences_rollouts_and_steps_is_right(kind):
     assert 0 < rollout.reset.sum() < rollout.reset.numel()
     assert check(rollout) == [f"{rival} called step by step", OURS]
     forgetful = Contender(OURS, lambda problem: layers.ours(dataclasses.replace(problem, reset=None)))
-    assert measure.prepare(rollout, forgetful, rollout.exact())[0].wrong  # without restarts it is another result
+    assert prepare(rollout, forgetful)[0].wrong  # without restarts it is another result
 
 
 def test_a_frozen_row_is_frozen_with_the_problems_weights():
     problem = recurrent.few_steps("LSTM", {**SIZES, "time": 1})
-    row, candidate = measure.prepare(problem, problem.rows[-1], problem.exact())
+    row, candidate = prepare(problem, problem.rows[-1])
     assert not row.wrong
     with torch.no_grad():
         candidate.parameters[0].zero_()
@@ -112,7 +116,7 @@ def test_every_row_of_a_perceptron_is_right(activation):
 def test_what_is_kept_for_the_backward_is_counted_once():
     problem = mlp.problem(MLP_SIZES)
     assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer keeps too
-    row, _ = measure.prepare(problem, Contender("x", mlp.sequential), problem.exact())
+    row, _ = prepare(problem, Contender("x", mlp.sequential))
     assert row.kept == 192
 
 
@@ -232,7 +236,7 @@ def test_every_row_of_large_activations_is_right(function, monkeypatch):
 
 def test_what_takes_as_long_as_plain_pytorch_is_left_out():
     problem, large = pointwise.problem(FUNCTIONS["adam"], 100), pointwise.rows_of(FUNCTIONS["adam"], pointwise.LARGE)
-    rows = [measure.prepare(problem, row, problem.exact(), SKIP)[0] for row in large]
+    rows = [prepare(problem, row, SKIP)[0] for row in large]
     assert [row.reason.split(":")[0].split(" by")[0] for row in rows] == ["", "left out", "left out", ""]
 
 
@@ -291,7 +295,7 @@ def test_inductor_that_fails_says_why(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", no_compiler)
     task = recurrent.one_cell(CELL_SIZES)
-    row, candidate = measure.prepare(task, task.rows[2], task.exact())
+    row, candidate = prepare(task, task.rows[2])
     assert candidate is None and not row.wrong
     assert row.reason == "can't be compiled: RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
 
@@ -306,7 +310,7 @@ def test_the_extension_computes_the_definition(problem, sizes):
         missing(str(unavailable))
     task = problem(sizes)
     (contender,) = (c for c in task.rows if c.name.startswith("C++"))
-    row, candidate = measure.prepare(task, contender, task.exact())
+    row, candidate = prepare(task, contender)
     assert candidate is not None, row.reason
 
 
