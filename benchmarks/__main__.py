@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.suites import SUITES, Suite
 from fourfold.cli import console
@@ -19,49 +20,44 @@ examples:
   python -m benchmarks all --json zen3.json --plots ."""
 DEFAULTS = "with one of them, one table; those left out as in the list's first"
 
-INTEGER = {"type": positive_integer, "metavar": "N"}
-SOME = {"nargs": "+", "metavar": "NAME"}
+
+def option(words: str, **settings: Any) -> dict[str, Any]:
+    return {"help": words, **settings}
+
+
+def integer(words: str, **settings: Any) -> dict[str, Any]:
+    return option(words, type=positive_integer, metavar="N", **settings)
+
+
+def some(words: str, **settings: Any) -> dict[str, Any]:
+    return option(words, nargs="+", metavar="NAME", **settings)
+
+
 # What argparse takes of each option; {} in a help text stands for its choices.
 OPTIONS = {
-    "--batch-size": {**INTEGER, "help": "rows"},
-    "--input-size": {**INTEGER, "help": "inputs"},
-    "--hidden-size": {**INTEGER, "help": "hidden units"},
-    "--output-size": {**INTEGER, "help": "outputs"},
-    "--time": {**INTEGER, "help": "steps"},
-    "--elements": {**INTEGER, "nargs": "+", "help": "elements, one table for each"},
-    "--first": {**INTEGER, "help": "begin with the Nth point (1)"},
-    "--points": {**INTEGER, "help": "how many (200; 10 with --quick)"},
-    "--seed": {**INTEGER, "help": "what the points are drawn from (1)"},
-    "--layer": {**SOME, "dest": "kinds", "help": "some of {} (all; on a GPU LLTM)"},
-    "--function": {**SOME, "dest": "kinds", "help": "some of {} (all)"},
-    "--model": {**SOME, "dest": "kinds", "help": "some of {} (all; GPT-2 with --quick)"},
-    "--dtype": {**SOME, "help": "one table for each: some of {}"},
-    "--device": {"default": "cpu", "metavar": "NAME", "help": "cpu, cuda, cuda:1 or mps (%(default)s)"},
-    "--threads": {
-        "type": thread_count,
-        "nargs": "+",
-        "metavar": "N",
-        "help": "CPU threads, one table for each (1 2; 1 with --quick)",
-    },
-    "--repeats": {
-        **INTEGER,
-        "help": "samples of each row; below 30 the result is marked as a trial (40; 5 with --quick)",
-    },
-    "--quick": {
-        "action": "store_true",
-        "help": "few repeats, one thread, one size, on a CPU no row that has to be compiled first",
-    },
-    "--skip": {
-        **SOME,
-        "default": (),
-        "help": "leave out the rows of some of {}",
-    },
-    "--json": {"type": output_file, "metavar": "FILE", "help": "also write every figure, with versions and machine"},
-    "--plots": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "also draw speed-up against batch, hidden size and sequence length; needs matplotlib",
-    },
+    "--batch-size": integer("rows"),
+    "--input-size": integer("inputs"),
+    "--hidden-size": integer("hidden units"),
+    "--output-size": integer("outputs"),
+    "--time": integer("steps"),
+    "--elements": integer("elements, one table for each", nargs="+"),
+    "--first": integer("begin with the Nth point (1)"),
+    "--points": integer("how many (200; 10 with --quick)"),
+    "--seed": integer("what the points are drawn from (1)"),
+    "--layer": some("some of {} (all; on a GPU LLTM)", dest="kinds"),
+    "--function": some("some of {} (all)", dest="kinds"),
+    "--model": some("some of {} (all; GPT-2 with --quick)", dest="kinds"),
+    "--dtype": some("one table for each: some of {}"),
+    "--device": option("cpu, cuda, cuda:1 or mps (%(default)s)", default="cpu", metavar="NAME"),
+    "--threads": integer("CPU threads, one table for each (1 2; 1 with --quick)", nargs="+") | {"type": thread_count},
+    "--repeats": integer("samples of each row; below 30 the result is marked as a trial (40; 5 with --quick)"),
+    "--quick": option("few repeats, one thread, one size, on a CPU no row that has to be compiled first")
+    | {"action": "store_true"},
+    "--skip": some("leave out the rows of some of {}", default=()),
+    "--json": option("also write every figure, with versions and machine", type=output_file, metavar="FILE"),
+    "--plots": option(
+        "also draw speed-up against batch, hidden size and sequence length; needs matplotlib", type=Path, metavar="DIR"
+    ),
 }
 SIZES = frozenset(flag for flag, settings in OPTIONS.items() if settings.get("type") is positive_integer) - {
     "--repeats"

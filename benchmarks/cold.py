@@ -79,7 +79,7 @@ def read_only_launchers(shell: str) -> list[tuple[str, ...]]:
     return [(unshare, *options, shell, "-c", READ_ONLY + LEAVE, "sh") for options in NAMESPACES]
 
 
-def reports(request: Request) -> Iterator[Report]:
+def tables(request: Request) -> Iterator[Report]:
     yield report(USUAL, *take(USUAL, request, start), modules=dynamo_modules())
     where = bare()
     yield report(where, *take(where, request, start))
@@ -144,13 +144,13 @@ def report(where: Surroundings, samples: Samples, reasons: Mapping[str, str], mo
 
     sooner = median_ratio(values(INDUCTOR, FIRST), values(OURS, FIRST))
     outcomes = [
-        Outcome(target("cold", FIRST, AOT_EAGER), where.name, over(OURS)),
-        Outcome(target("cold", SECOND), where.name, median(values(OURS, SECOND))),
+        Outcome(target(FIRST, AOT_EAGER), where.name, over(OURS)),
+        Outcome(target(SECOND), where.name, median(values(OURS, SECOND))),
     ]
     if sooner is not None or where is USUAL:  # elsewhere Inductor has no compiler
-        outcomes.append(Outcome(target("cold", FIRST, INDUCTOR), where.name, sooner))
+        outcomes.append(Outcome(target(FIRST, INDUCTOR), where.name, sooner))
     if modules is not None:
-        outcomes.append(Outcome(target("cold", "import fourfold"), "a fresh process", modules))
+        outcomes.append(Outcome(target("import fourfold"), "a fresh process", modules))
     cells, figures = [], []
     for way in (way for way in (*WAYS, INDUCTOR, FILLED) if way in samples):
         medians, longer = {part: median(values(way, part)) for part in PARTS}, over(way)

@@ -58,7 +58,7 @@ def ways(request: Request) -> list[Way]:
     return found
 
 
-def reports(request: Request) -> Iterator[Report]:
+def tables(request: Request) -> Iterator[Report]:
     with pinned_threads(1):
         yield report(request, measure)
 
@@ -79,7 +79,7 @@ def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
         short, long = (seconds.get((length, way.name)) for length in (lengths[0], lengths[-1]))
         # Of the minima: what disturbs a compilation only adds.
         growth = min(long) / min(short) if short and long else None
-        outcomes.append(Outcome(target("compiling", "compile time, T=4096 over T=16"), way.name, growth))
+        outcomes.append(Outcome(target("compile time, T=4096 over T=16"), way.name, growth))
         if growth:
             notes.append(f"{way.name}: T={lengths[-1]} takes {growth:.2f}× as long as T={lengths[0]}.")
     medians = {key: summarise(found).median for key, found in seconds.items()}

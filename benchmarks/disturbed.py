@@ -16,18 +16,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import sequence
+from benchmarks import recurrent
 from benchmarks.measure import paired_ratios, summarise
 from benchmarks.processes import child, worker
+from benchmarks.recurrent import LSTM
 from benchmarks.request import Request
 from benchmarks.results import Report
-from benchmarks.suites import LSTM, NEIGHBOUR, QUOTA, target
+from benchmarks.suites import target
 from benchmarks.targets import OURS, Outcome
 
-CENTRE, RIVAL = sequence.CENTRE, "nn.LSTM"
+RIVAL = "nn.LSTM"
+NEIGHBOUR, QUOTA = "a busy neighbour on one core", "a quota of one CPU, eight threads asked for"
 WORKS = {
-    "B16 I32 H128, forward": (CENTRE, False),
-    "B16 I32 H128, training": (CENTRE, True),
+    "B16 I32 H128, forward": (recurrent.CENTRE, False),
+    "B16 I32 H128, training": (recurrent.CENTRE, True),
     "B1 I512 H512, forward": ((1, 512, 512, 100), False),
 }
 NEIGHBOUR_SECONDS = 0.05  # of a sample: several of a scheduler's slices
@@ -44,7 +46,7 @@ Samples = dict[tuple[str, str], list[float]]  # by work and row
 Timer = Callable[[str, str, float], float]
 
 
-def reports(request: Request) -> Iterator[Report]:
+def tables(request: Request) -> Iterator[Report]:
     if not hasattr(os, "sched_setaffinity"):
         note = "Not measured: the neighbour and the quota need Linux."
         yield Report("A disturbed machine", ("work",), notes=(note,))
@@ -71,10 +73,10 @@ def sequences(threads: int) -> Timer:
     torch.set_num_threads(threads)
     calls = {}
     for work, (sizes, trains) in WORKS.items():
-        problem = sequence.problem(sequence.named(sizes))
-        for contender in sequence.contenders(problem):
+        problem = recurrent.whole("LLTM", recurrent.named(sizes))
+        for contender in problem.rows:
             if (row := {LSTM: RIVAL, OURS: OURS}.get(contender.name)) is not None:
-                calls[work, row] = problem, contender.build(), trains
+                calls[work, row] = problem, contender.build(contender.own(problem)), trains
 
     def mean_seconds(work: str, row: str, seconds: float) -> float:
         problem, candidate, trains = calls[work, row]
@@ -127,7 +129,7 @@ def report(condition: str, words: str, alone: Samples, disturbed: Samples) -> Re
         ratios = [slower[work, row] for row in (OURS, RIVAL)]
         spreads = [f"{r.median:.2f}× ({r.lower_quartile:.2f} to {r.upper_quartile:.2f})" for r in ratios]
         cells.append((work, *(f"{1e6 * median:.1f}" for median in medians[work, OURS]), *spreads))
-    aim = target("disturbed", f"slow-down by {condition}")
+    aim = target(f"slow-down by {condition}")
     return Report(
         title=f"Slow-down by {condition}: {words}",
         headings=("work", "alone, µs", "disturbed, µs", "times as slow", f"{RIVAL}: times as slow"),

@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
 import fourfold
-from benchmarks.problem import FLOAT32, Contender, Precision, Problem, Rate, functional
+from benchmarks.problem import FLOAT32, Candidate, Contender, Precision, Problem, Rate, functional
 from benchmarks.request import Request
-from benchmarks.suites import COPY, ONE_PASS, TWO_PASSES, VIEWS
 from benchmarks.targets import BOTH, COLD, NO_GRAD, OURS
 from fourfold import reference
 
@@ -21,6 +21,7 @@ ELEMENTS = {"cuda": (10**5, 10**6, 10**7, 10**8), "mps": (10**5, 10**6, 10**7), 
 FEW = 64  # whose time is the call's
 LARGE = 10**7  # from here on memory is what an elementwise operator waits for
 TENSORS = {"softshrink": 2, "axpby": 3}  # read and written
+COPY, TWO_PASSES = "copy_ of as many bytes", "a*x + b*y"
 # What is computed of which operator, the shapes of the tensors that are drawn, and the inputs as views of them.
 LAYOUTS: tuple[tuple[str, str, tuple[tuple[int, ...], ...], Callable[..., tuple[Tensor, ...]]], ...] = (
     ("rows of 2 and a column", "axpby", ((500_000, 2), (500_000, 1)), lambda *drawn: drawn),
@@ -37,16 +38,14 @@ LAYOUTS: tuple[tuple[str, str, tuple[tuple[int, ...], ...], Callable[..., tuple[
 )
 
 
-def problems(request: Request) -> Iterator[Problem]:
+def tables(request: Request) -> Iterator[Problem]:
     if request.device.type == "cpu" and not request.sizes and not request.precisions:
         yield from map(call_problem, TENSORS)
         for layout in LAYOUTS[:1] if request.quick else LAYOUTS:
             yield view_problem(*layout)
     counts = request.sizes.get("elements") or ELEMENTS[request.device.type][slice(1, 2) if request.quick else slice(4)]
-    for op in TENSORS:
-        for precision in request.precisions_or(("float32", "bfloat16", "float16")):
-            for count in counts:
-                yield problem(op, count, precision, request.device)
+    for op, precision, count in product(TENSORS, request.precisions_or(("float32", "bfloat16", "float16")), counts):
+        yield problem(op, count, precision, request.device)
 
 
 def problem(op: str, count: int, precision: Precision = FLOAT32, device: torch.device | str = "cpu") -> Problem:
@@ -59,6 +58,7 @@ def problem(op: str, count: int, precision: Precision = FLOAT32, device: torch.d
         inputs=tuple(draw((count,), precision, device, seed) for seed in range(TENSORS[op] - 1)),
         definition=lambda *inputs: (getattr(reference, op)(*inputs),),
         longest_sum=1,
+        rows=[Contender(COPY, copy, copied), *ROWS[op]],
         sizes={"elements": count},
         precision=precision,
         rounding=2 * precision.unit,  # the result is rounded once, and a product before it where there is no fma
@@ -77,6 +77,7 @@ def call_problem(op: str) -> Problem:
         title=f"{op} of {FEW} elements, float32",
         inputs=(),
         parameters=few.inputs,
+        rows=ONE_PASS[op],
         gradients=(draw((FEW,), FLOAT32, "cpu", 2),),
         phases=(NO_GRAD, BOTH),
         rate=None,
@@ -93,9 +94,10 @@ def view_problem(
         problem(op, 1),
         title=f"{op} of {words}, float32",
         inputs=inputs,
+        rows=ONE_PASS[op],
         sizes={"elements": max(x.numel() for x in inputs)},
         rate=None,
-        works=(VIEWS.format(op),),
+        works=(f"{op} of views and broadcasts",),
         threads=(1,),
     )
 
@@ -105,20 +107,28 @@ def draw(shape: tuple[int, ...], precision: Precision, device: torch.device | st
     return torch.randn(shape, generator=generator, device=device, dtype=precision.dtype)
 
 
-def contenders(problem: Problem) -> list[Contender]:
-    op = problem.kind
-    one_pass = {"softshrink": nn.functional.softshrink, "axpby": lambda x, y: torch.add(y, x, alpha=2)}
-    rows = [row(ONE_PASS[op], one_pass[op], problem), row(OURS, getattr(fourfold, op), problem)]
-    if problem.rate is None:
-        return rows
-    if op == "axpby":
-        a, b = 2.0, 1.0
-        rows.insert(1, row(TWO_PASSES, lambda x, y: a * x + b * y, problem))
-    # A copy that moves as many bytes: of half the elements that the operator reads and writes together.
-    source = draw((TENSORS[op] * problem.sizes["elements"] // 2,), problem.precision, problem.device, 2)
-    copied = dataclasses.replace(problem, title=COPY, inputs=(source,), definition=lambda x: (x,))
-    return [row(COPY, torch.empty_like(source).copy_, copied), *rows]
+def copied(problem: Problem) -> Problem:
+    """A copy that moves as many bytes: of half the elements that the operator reads and writes together."""
+    shape = (TENSORS[problem.kind] * problem.sizes["elements"] // 2,)
+    source = draw(shape, problem.precision, problem.device, 2)
+    return dataclasses.replace(problem, title=COPY, inputs=(source,), definition=lambda x: (x,))
 
 
-def row(name: str, call: Callable[..., Tensor], problem: Problem) -> Contender:
-    return Contender(name, partial(functional, problem, lambda *inputs: (call(*inputs),)), problem)
+def copy(problem: Problem) -> Candidate:
+    into = torch.empty_like(problem.inputs[0])
+    return functional(problem, lambda x: (into.copy_(x),))
+
+
+def row(name: str, call: Callable[..., Tensor]) -> Contender:
+    return Contender(name, partial(functional, call=lambda *inputs: (call(*inputs),)))
+
+
+ROWS = {
+    "softshrink": [row("F.softshrink", nn.functional.softshrink), row(OURS, fourfold.softshrink)],
+    "axpby": [
+        row("torch.add(alpha=)", lambda x, y: torch.add(y, x, alpha=2)),
+        row(TWO_PASSES, lambda x, y: 2.0 * x + 1.0 * y),
+        row(OURS, fourfold.axpby),
+    ],
+}
+ONE_PASS = {op: [row for row in rows if row.name != TWO_PASSES] for op, rows in ROWS.items()}

@@ -10,13 +10,13 @@ with gradients and without, beside the clocks that the GPU had just afterwards.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -60,29 +60,20 @@ def works(device: torch.device, quick: bool) -> Iterator[Work]:
         drawn = (torch.randn(shape, device=device, dtype=dtype) * shape[-1] ** -0.5 for shape in shapes)
         return Work(operator, sizes, dtype, tuple(paths.split()), tuple(drawn))
 
+    def cell(batch: int, size: int) -> tuple[tuple[int, ...], ...]:
+        return (batch, size), (batch, size), (3 * size, 2 * size), (3 * size,)
+
     few = 2 if quick else None
     for dtype in DTYPES:
         for batch, size in RECURRENT[:few]:
-            state, weights = (batch, size), ((3 * size, 2 * size), (3 * size,))
             sizes = {"time": 64, "batch": batch, "hidden_size": size}
-            yield work(dtype, "lltm", "persistent step vendor", sizes, (64, batch, size), state, state, *weights)
+            yield work(dtype, "lltm", "persistent step vendor", sizes, (64, batch, size), *cell(batch, size))
         for batch, size in CELLS[:few]:
-            state, weights = (batch, size), ((3 * size, 2 * size), (3 * size,))
-            yield work(dtype, "lltm_cell", "step vendor", {"batch": batch, "hidden_size": size}, *[state] * 3, *weights)
+            sizes = {"batch": batch, "hidden_size": size}
+            yield work(dtype, "lltm_cell", "step vendor", sizes, (batch, size), *cell(batch, size))
         for rows, width in NETWORKS[:few]:
             layer = ((width, width), (1, width))
             yield work(dtype, "mlp", "fused vendor", {"rows": rows, "width": width}, (rows, width), *layer, *layer)
-
-
-@contextlib.contextmanager
-def restored() -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    try:
-        yield
-    finally:
-        os.environ.pop(VARIABLE, None)
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
 def measure(work: Work, clock: Clock, repeats: int) -> Iterator[dict[str, Any]]:
@@ -115,7 +106,7 @@ def main() -> None:
     device, repeats = arguments.device, 5 if arguments.quick else 20
     clock = Clock(device)
     contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
-    with restored():
+    with mock.patch.dict(os.environ):  # which is afterwards as it was
         for work in works(device, arguments.quick):
             for row in measure(work, clock, repeats):
                 row["clocks"] = environment.clocks(device)

@@ -1,9 +1,11 @@
-"""The recurrent layers that the suites compare: each one's definition, torch.nn's and fourfold's."""
+"""The recurrent layers that the suites compare, built for a problem: torch.nn's, fourfold's and plain PyTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,37 +13,26 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import fourfold
-from benchmarks.problem import Candidate
+from benchmarks.problem import Candidate, Problem, compiled
 from fourfold import reference
 
-
-@dataclass(frozen=True)
-class Kind:
-    """states: how many tensors the state is."""
-
-    name: str
-    gates: int
-    states: int
-
-    @property
-    def rival(self) -> type[nn.Module]:
-        return getattr(nn, "LSTM" if self.name == "LLTM" else self.name)
-
-    def draw(self, input_size: int, hidden_size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Parameters as the modules draw theirs; one matrix holds the LLTM's weights of h and x."""
-        rows, bound = self.gates * hidden_size, hidden_size**-0.5
-        shapes = [(rows, input_size), (rows, hidden_size), (rows,), (rows,)]
-        shapes = [(rows, hidden_size + input_size), (rows,)] if self.name == "LLTM" else shapes
-        return tuple(torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in shapes)
-
-    def definition(self, **settings: Any) -> Callable[..., tuple[Tensor, ...]]:
-        """Of input, states and parameters, in plain PyTorch. settings: ``batch_sizes`` or ``reset``."""
-        function = getattr(reference, self.name.lower())
-        return lambda *inputs: flat(function(*inputs, **settings))
+GATES = {"LLTM": 3, "LSTM": 4, "GRU": 3}  # of each layer
+STATES = {"LLTM": 2, "LSTM": 2, "GRU": 1}  # how many tensors its state is
 
 
-LLTM, LSTM, GRU = Kind("LLTM", 3, 2), Kind("LSTM", 4, 2), Kind("GRU", 3, 1)
-KINDS = {kind.name: kind for kind in (LLTM, LSTM, GRU)}
+def draw(kind: str, sizes: Mapping[str, int], generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Parameters as the modules draw theirs; one matrix holds the LLTM's weights of h and x."""
+    input_size, hidden_size = sizes["input_size"], sizes["hidden_size"]
+    rows, bound = GATES[kind] * hidden_size, hidden_size**-0.5
+    shapes = [(rows, input_size), (rows, hidden_size), (rows,), (rows,)]
+    shapes = [(rows, hidden_size + input_size), (rows,)] if kind == "LLTM" else shapes
+    return tuple(torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in shapes)
+
+
+def definition(kind: str, **settings: Any) -> Callable[..., tuple[Tensor, ...]]:
+    """Of input, states and parameters, in plain PyTorch. settings: ``batch_sizes`` or ``reset``."""
+    function = getattr(reference, kind.lower())
+    return lambda *inputs: flat(function(*inputs, **settings))
 
 
 def flat(result: tuple[Tensor, Any]) -> tuple[Tensor, ...]:
@@ -52,6 +43,13 @@ def flat(result: tuple[Tensor, Any]) -> tuple[Tensor, ...]:
 
 def as_tuple(state: Any) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
+
+
+def module_of(package: ModuleType, problem: Problem, suffix: str = "") -> nn.Module:
+    """The package's layer, or with a suffix its cell."""
+    make = getattr(package, problem.kind + suffix)
+    module = make(problem.sizes["input_size"], problem.sizes["hidden_size"])
+    return module.to(problem.device, problem.precision.dtype)
 
 
 def call_module(
@@ -69,12 +67,74 @@ def call_module(
     return call
 
 
-def layer(make: type[nn.Module], shape: tuple[int, int], **settings: Any) -> Candidate:
-    """A layer of torch.nn's or fourfold's. settings: dtype and device, ``batch_sizes`` of packed input, ``reset``."""
-    placed = {name: settings.pop(name) for name in ("device", "dtype") if name in settings}
-    module = make(*shape, **placed)
-    return Candidate(call_module(module, **settings), tuple(module.parameters()))
+def layer(problem: Problem, package: ModuleType = nn, backend: str = "") -> Candidate:
+    """torch.nn's layer, or another package's."""
+    module = module_of(package, problem)
+    call = call_module(compiled(module, backend), problem.batch_sizes, problem.reset)
+    return Candidate(call, tuple(module.parameters()))
 
 
-def ours(kind: Kind) -> type[nn.Module]:
-    return getattr(fourfold.nn, kind.name)
+ours = partial(layer, package=fourfold.nn)
+plain = partial(layer, package=reference)  # the tutorial's module
+
+
+def compiled_step(problem: Problem) -> Candidate:
+    """The cell compiled and called once a step: a compiled loop is unrolled, which takes minutes at a hundred steps."""
+    module = module_of(reference, problem, "Cell")
+    step = compiled(module, "inductor")
+
+    def call(input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        outputs = []
+        for x in input:
+            h, c = step(x, (h, c))
+            outputs.append(h)
+        return torch.stack(outputs), h, c
+
+    return Candidate(call, tuple(module.parameters()))
+
+
+def cell(make: type[nn.Module], problem: Problem, backend: str = "", **settings: str) -> Candidate:
+    module = make(problem.sizes["input_size"], problem.sizes["hidden_size"], **settings).to(problem.device)
+    call = compiled(module, backend)
+    return Candidate(lambda x, h, c: call(x, (h, c)), (module.weights, module.bias))
+
+
+def torch_cell(problem: Problem) -> Candidate:
+    module = module_of(nn, problem, "Cell").eval()
+
+    def step(x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        new = as_tuple(module(x, states if len(states) > 1 else states[0]))
+        return new[0], *new
+
+    return Candidate(step, tuple(module.parameters()))
+
+
+def frozen(problem: Problem) -> Candidate:
+    """fourfold's module with its weights declared constant, once they are the problem's."""
+    module = module_of(fourfold.nn, problem)
+    call = call_module(module)
+    freeze = functools.cache(lambda: fourfold.freeze(module))
+
+    def step(*inputs: Tensor) -> tuple[Tensor, ...]:
+        freeze()
+        return call(*inputs)
+
+    return Candidate(step, tuple(module.parameters()))
+
+
+def step_by_step(problem: Problem) -> Candidate:
+    """As the usual PPO programs write it."""
+    module = module_of(nn, problem)
+    kept = 1.0 - problem.reset.float()
+
+    def call(input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        state = tuple(s.unsqueeze(0) for s in states)
+        outputs = []
+        for x, keep in zip(input, kept, strict=True):
+            masked = tuple(keep.view(1, -1, 1) * s for s in state)
+            output, new = module(x.unsqueeze(0), masked if len(masked) > 1 else masked[0])
+            state = as_tuple(new)
+            outputs.append(output)
+        return flat((torch.cat(outputs), state))
+
+    return Candidate(call, tuple(module.parameters()))

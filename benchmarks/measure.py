@@ -201,7 +201,7 @@ def compare(
     rows, samples = [], {}
     exact = problem.exact()
     for contender in contenders:
-        own = contender.problem or problem
+        own = contender.own(problem)
         own_exact = exact if own.definition is problem.definition else own.exact()
         row, candidate = prepare(own, contender, own_exact, skip)
         rows.append(row)
@@ -228,7 +228,7 @@ def prepare(
         return row, None
     start = time.perf_counter()
     try:
-        candidate = problem.prepared(contender.build())
+        candidate = problem.prepared(contender.build(problem))
         with torch.no_grad():
             for own, given in zip(candidate.parameters, problem.parameters, strict=True):
                 own.copy_(given.view_as(own))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -12,21 +12,24 @@ import fourfold
 from benchmarks import aten
 from benchmarks.problem import Candidate, Contender, Problem, compiled, functional, normal
 from benchmarks.request import Request
-from benchmarks.suites import FUNCTION, OUR_FUNCTION, SEQUENTIAL
-from benchmarks.targets import INDUCTOR, OURS
+from benchmarks.targets import INDUCTOR, OURS, PLAIN
 from fourfold import reference
 
 NAMES = ("batch_size", "input_size", "hidden_size", "output_size")
-SIZES = ((32, 5, 15, 1), (16, 64, 128, 10), (256, 784, 512, 10))
-TANH = (1, 64, 64, 2)  # a control policy's
+# The last is a control policy's, with tanh.
+*SIZES, TANH = (
+    dict(zip(NAMES, sizes, strict=True))
+    for sizes in ((32, 5, 15, 1), (16, 64, 128, 10), (256, 784, 512, 10), (1, 64, 64, 2))
+)
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
+SEQUENTIAL, OUR_FUNCTION = "nn.Sequential", f"{OURS}, functional"
 
 
-def problems(request: Request) -> Iterator[Problem]:
-    for sizes in SIZES[:1] if request.quick or request.sizes else SIZES:
-        yield problem({**dict(zip(NAMES, sizes, strict=True)), **request.sizes}, request.device)
+def tables(request: Request) -> Iterator[Problem]:
+    for sizes in request.chosen(SIZES):
+        yield problem(sizes, request.device)
     if request.device.type == "cpu" and not request.sizes:
-        yield problem(dict(zip(NAMES, TANH, strict=True)), request.device, "tanh")
+        yield problem(TANH, request.device, "tanh")
 
 
 def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu", activation: str = "relu") -> Problem:
@@ -41,6 +44,7 @@ def problem(sizes: Mapping[str, int], device: torch.device | str = "cpu", activa
         inputs=(draw(batch_size, input_size),),
         definition=partial(define, activation),
         longest_sum=max(sizes.values()),
+        rows=rows(activation, input_size, hidden_size, output_size),
         sizes=sizes,
         works=(work, f"{work}, functional") if torch.device(device).type == "cpu" else (),
         kind=activation,
@@ -55,27 +59,24 @@ def define(activation: str, x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: T
     return (nn.functional.linear(hidden, w2, b2.reshape(-1)),)
 
 
-def contenders(problem: Problem) -> list[Contender]:
-    shape, activation = tuple(problem.sizes[name] for name in NAMES[1:]), problem.kind
-
-    def module(make: type[nn.Module], *arguments: object, backend: str = "", **settings: str) -> Candidate:
-        mlp = make(*(arguments or shape), **settings).to(problem.device)
-        call = compiled(mlp, backend)
-        return Candidate(lambda x: (call(x),), in_order(mlp))
-
-    rows = [
-        Contender(SEQUENTIAL, partial(sequential, problem)),
-        Contender(FUNCTION, partial(functional, problem, problem.definition)),
-    ]
+def rows(activation: str, *sizes: int) -> list[Contender]:
+    plain = [Contender(SEQUENTIAL, sequential), Contender(f"{PLAIN}, functional", functional)]
     if activation != "relu":
-        return [*rows, Contender(OURS, partial(module, fourfold.nn.MLP, list(shape), activation=activation))]
+        ours = partial(fourfold.nn.MLP, sizes, activation=activation)
+        return [*plain, Contender(OURS, partial(module, ours))]
     return [
-        *rows,
-        Contender("C++ composition of ATen calls", partial(module, aten.MLP), tool="aten"),
-        Contender(INDUCTOR, partial(module, aten.PlainMLP, backend="inductor"), tool="inductor"),
-        Contender(OUR_FUNCTION, partial(functional, problem, lambda *inputs: (fourfold.mlp(*inputs),))),
-        Contender(OURS, partial(module, fourfold.nn.MLP)),
+        *plain,
+        Contender("C++ composition of ATen calls", partial(module, partial(aten.MLP, *sizes)), tool="aten"),
+        Contender(INDUCTOR, partial(module, partial(aten.PlainMLP, *sizes), backend="inductor"), tool="inductor"),
+        Contender(OUR_FUNCTION, partial(functional, call=lambda *inputs: (fourfold.mlp(*inputs),))),
+        Contender(OURS, partial(module, partial(fourfold.nn.MLP, *sizes))),
     ]
+
+
+def module(make: Callable[[], nn.Module], problem: Problem, backend: str = "") -> Candidate:
+    mlp = make().to(problem.device)
+    call = compiled(mlp, backend)
+    return Candidate(lambda x: (call(x),), in_order(mlp))
 
 
 def in_order(mlp: nn.Module) -> tuple[Tensor, ...]:

@@ -99,7 +99,7 @@ class Way:
     seconds: list[float] = field(default_factory=list)
 
 
-def reports(request: Request) -> Iterator[Report]:
+def tables(request: Request) -> Iterator[Report]:
     if importlib.util.find_spec("transformers") is None:
         note = "Not measured: this benchmark needs the package transformers: pip install transformers"
         yield Report("Training of small models", ("model",), notes=(note,))
@@ -161,7 +161,7 @@ def report(model: str, threads: int, ways: list[Way]) -> Report:
             {"way": way.name, "model": model, "threads": threads, "first_step": way.first, "median": found.median}
             | {"minimum": found.minimum, "ratio": ratio, "relative_error": way.error, "repeats": found.repeats}
         )
-    target = suites.target("models", f"losses of {STEPS} steps of training")
+    target = suites.target(f"losses of {STEPS} steps of training")
     return Report(
         title=f"Training of a small {where}, batch {BATCH}: seconds of a fresh process's first step; ms of a warm step",
         headings=("", "first step, s", "median, ms", "minimum", "spread", "ratio", "largest error of a loss"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sequence import CENTRE, NAMES
-from benchmarks.suites import LSTM
+from benchmarks.recurrent import CENTRE, LSTM, NAMES
 from benchmarks.targets import BOTH, NO_GRAD, OURS
 
 AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
@@ -37,33 +36,24 @@ def speedups(results: list[Mapping[str, Any]], varied: str) -> Points:
     """Of the tables in float32 on one thread that differ from the centre in one size: how many times faster than
     torch.nn's layer fourfold's is."""
     points: Points = {}
-    for result in results:
-        sizes = result.get("sizes") or {}
-        if result.get("suite") != "sequence" or result["threads"] != 1 or result["precision"] != "float32":
-            continue
-        if "packed" in result["title"] or any(
-            sizes[name] != value for name, value in zip(NAMES, CENTRE, strict=True) if name != varied
-        ):
-            continue
-        for phase, ratio in ratios(result):
-            points.setdefault((result["kind"], phase), {})[sizes[varied]] = ratio
+    held = {name: value for name, value in zip(NAMES, CENTRE, strict=True) if name != varied}
+    for result in (result for result in results if result.get("suite") == "sequence"):
+        alike = result["threads"] == 1 and result["precision"] == "float32" and "packed" not in result["title"]
+        if alike and held.items() <= result["sizes"].items():
+            rows = {row["name"]: row["phases"] for row in result["rows"]}
+            ours, rival = rows.get(OURS, {}), rows.get(RIVALS[result["kind"]], {})
+            for phase in (phase for phase in PHASES if phase in ours and phase in rival):
+                at = points.setdefault((result["kind"], phase), {})
+                at[result["sizes"][varied]] = ratio(rival[phase], ours[phase])
     return points
 
 
-def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float]]]:
-    rows = {row["name"]: row["phases"] for row in result["rows"]}
-    ours, rival = rows.get(OURS, {}), rows.get(RIVALS[result["kind"]], {})
-    for phase in PHASES:
-        if phase in ours and phase in rival:
-            theirs, own = rival[phase], ours[phase]
-            yield (
-                phase,
-                {
-                    "median": theirs["median"] / own["median"],
-                    "lower": theirs["lower_quartile"] / own["upper_quartile"],
-                    "upper": theirs["upper_quartile"] / own["lower_quartile"],
-                },
-            )
+def ratio(rival: Mapping[str, float], ours: Mapping[str, float]) -> Mapping[str, float]:
+    return {
+        "median": rival["median"] / ours["median"],
+        "lower": rival["lower_quartile"] / ours["upper_quartile"],
+        "upper": rival["upper_quartile"] / ours["lower_quartile"],
+    }
 
 
 def picture(points: Points, varied: str, facts: Mapping[str, Any], file: Path) -> None:

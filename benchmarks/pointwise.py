@@ -14,9 +14,9 @@ from benchmarks import allocation
 from benchmarks.functions import FUNCTIONS, Function, gelu_tanh, width
 from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, largest_error
 from benchmarks.request import Request
-from benchmarks.suites import EVERY_FUNCTION, FROM_MANY, LARGE_NUMBERS, ORDINARY, STRIDED
-from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD
+from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
 
+ORDINARY = f"{OURS}, ordinary numbers"
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
 QUICK_ELEMENTS = (10**3, 10**5)
 FEW = 10**3  # whose time is the call's
@@ -103,10 +103,9 @@ def spread(name: str, size: float) -> Function:
 
 
 LARGE_FUNCTIONS = [spread(name, size) for name, (*_, sizes) in SPREADS.items() for size in sizes]
-BY_NAME = {**FUNCTIONS, **{function.name: function for function in LARGE_FUNCTIONS}}
 
 
-def problems(request: Request) -> Iterator[Problem]:
+def tables(request: Request) -> Iterator[Problem]:
     """At a few elements first, so that a run cut short has every function; what is kept by malloc comes last, as malloc
     no longer adapts after it."""
     functions = [FUNCTIONS[name] for name in request.kinds or FUNCTIONS]
@@ -135,30 +134,34 @@ def problem(function: Function, count: int, views: Sequence[View] = ()) -> Probl
     arguments = [view(x) for view, x in zip(views, drawn, strict=True)] if views else drawn
     outputs = function.results(*arguments)
     taking = function.gradients
+    many = (f"{function.name} from 100,000 elements on",) * (count >= MANY)
     return Problem(
         title=f"{function.name} of {count:,} elements, float32",
         parameters=tuple(arguments[:taking]),
         inputs=tuple(arguments[taking:]),
         definition=lambda *given: function.results(*in_order(function, given)),
         longest_sum=function.terms(count),
+        rows=rows_of(function, count),
         sizes={"elements": count},
         rounding=ROUNDINGS * FLOAT32.unit,
         distance=distance,
         phases=(NO_GRAD, BOTH) if taking else (NO_GRAD,),
         gradients=tuple(torch.randn(y.shape, generator=generator) for y in outputs) if taking else (),
-        works=(EVERY_FUNCTION,) if count == FEW else (FROM_MANY.format(function.name),) * (count >= MANY),
+        works=("every function of 1,000 elements",) if count == FEW else many,
         kind=function.name,
     )
 
 
 def strided_problem(words: str, name: str, views: tuple[View, ...]) -> Problem:
     found = problem(FUNCTIONS[name], LAYOUT_ELEMENTS, views)
-    return dataclasses.replace(found, title=f"{found.title}, {words}", works=(STRIDED,), threads=(1,))
+    return dataclasses.replace(found, title=f"{found.title}, {words}", works=("strided arguments",), threads=(1,))
 
 
 def large_problem(function: Function) -> Problem:
     """Of large activations, or of rows under a mask."""
-    return dataclasses.replace(problem(function, SPREAD_ELEMENTS), works=(LARGE_NUMBERS,), threads=(1,))
+    found = problem(function, SPREAD_ELEMENTS)
+    rows = [*found.rows, ordinary(function)]
+    return dataclasses.replace(found, rows=rows, works=("large activations and masks",), threads=(1,))
 
 
 def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
@@ -167,17 +170,12 @@ def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return largest_error(results, [torch.where(e.abs() < CANCELLED, 0, e) for e in exact])
 
 
-def contenders(problem: Problem) -> list[Contender]:
-    why = "left out: of so many elements as long as plain PyTorch" * (problem.sizes["elements"] >= LARGE)
-    function = BY_NAME[problem.kind]
-    rows = [
-        Contender(
-            name, partial(candidate, problem, function, backend), tool=backend, left_out=why * (name == AOT_EAGER)
-        )
-        for name, backend in BACKENDS.items()
-    ]
-    if function in LARGE_FUNCTIONS:
-        rows.append(ordinary(function))
+def rows_of(function: Function, count: int) -> list[Contender]:
+    slow = "left out: of so many elements as long as plain PyTorch" * (count >= LARGE)
+    rows = []
+    for name, backend in BACKENDS.items():
+        build = partial(candidate, function=function, backend=backend)
+        rows.append(Contender(name, build, tool=backend, left_out=slow * (name == AOT_EAGER)))
     return rows
 
 
@@ -185,8 +183,8 @@ def ordinary(function: Function) -> Contender:
     """fourfold's row of the same function of numbers of spread 1, with a mask of zeros."""
     kind = function.name.split(", ")[0]
     same = spread(kind, SPREADS[kind][2])
-    like = problem(same, SPREAD_ELEMENTS)
-    return Contender(ORDINARY, partial(candidate, like, same, "fourfold"), like, "fourfold")
+    build = partial(candidate, function=same, backend="fourfold")
+    return Contender(ORDINARY, build, lambda _: problem(same, SPREAD_ELEMENTS), "fourfold")
 
 
 def candidate(problem: Problem, function: Function, backend: str) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.targets import BACKWARD, BOTH, FORWARD, PHASES
+from benchmarks.targets import BACKWARD, BOTH, FORWARD, NO_GRAD, PHASES
 from fourfold.cli.timing import with_float64
 
 
@@ -88,13 +89,14 @@ class Candidate:
 class Contender:
     """A row of the table; ``build`` may raise Unavailable.
 
-    problem: its own, where it computes something else of the same size. tool: "aten" for the tutorials' extensions, or
-    torch.compile's backend; --skip names it. left_out, uncaptured: why it is not measured, or not as a CUDA graph.
+    own: makes its own problem of the table's, where it computes something else of the same size. tool: "aten" for the
+    tutorials' extensions, or torch.compile's backend; --skip names it. left_out, uncaptured: why it is not measured, or
+    not as a CUDA graph.
     """
 
     name: str
-    build: Callable[[], Candidate]
-    problem: Problem | None = None
+    build: Callable[[Problem], Candidate]
+    own: Callable[[Problem], Problem] = lambda problem: problem
     tool: str = ""
     left_out: str = ""
     uncaptured: str = ""
@@ -134,6 +136,7 @@ class Problem:
     inputs: tuple[Tensor, ...]
     definition: Callable[..., tuple[Tensor, ...]]  # of the inputs, then the parameters
     longest_sum: int  # terms of the longest sum in it
+    rows: Sequence[Contender] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = FLOAT32
     rounding: float = 0.0  # allowed for rounding results, and factors of products, to the precision
@@ -231,10 +234,15 @@ def normal(generator: torch.Generator, device: torch.device | str = "cpu", dtype
     return lambda *shape: torch.randn(shape, generator=generator).to(device, dtype)
 
 
-def functional(problem: Problem, call: Callable[..., tuple[Tensor, ...]]) -> Candidate:
-    """A function of inputs and parameters, without a module around it."""
+def functional(problem: Problem, call: Callable[..., tuple[Tensor, ...]] | None = None) -> Candidate:
+    """A function of inputs and parameters, without a module around it; by default the definition."""
+    function = call or problem.definition
     parameters = [p.clone().requires_grad_() for p in problem.parameters]
-    return Candidate(lambda *inputs: call(*inputs, *parameters), parameters)
+    return Candidate(lambda *inputs: function(*inputs, *parameters), parameters)
+
+
+def forward_only(problem: Problem) -> Problem:
+    return dataclasses.replace(problem, phases=(NO_GRAD,))
 
 
 def compiled(module: nn.Module, backend: str = "") -> nn.Module:

@@ -61,6 +61,10 @@ class Request:
             options.get("kinds") or (),
         )
 
+    def chosen(self, sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+        """The sizes asked for, completed from the first of the list; without any the list, of which quick takes one."""
+        return [{**size, **self.sizes} for size in (sizes[:1] if self.sizes or self.quick else sizes)]
+
     def precisions_or(self, on_gpu: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:
         """What was asked for; else the device's. TF32 is NVIDIA's only."""
         chosen = [PRECISIONS[name] for name in (on_cpu if self.device.type == "cpu" else on_gpu)]

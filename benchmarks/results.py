@@ -11,10 +11,9 @@ from typing import Any
 
 from benchmarks.measure import Row, Statistics, beaten, median_ratio, paired_ratios, summarise
 from benchmarks.problem import Problem
-from benchmarks.suites import SUITES
+from benchmarks.suites import TARGETS
 from benchmarks.targets import OURS, SAVED, Outcome, Target
 
-TARGETS = [target for suite in SUITES for target in suite.targets]
 DIGITS = 4  # of a figure: more than a measurement has
 WIDTH = 120
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from benchmarks import environment, results, targets
 from benchmarks.measure import Clock, compare
+from benchmarks.problem import Problem
 from benchmarks.request import Request
 from benchmarks.results import Comparison, Report
 from benchmarks.suites import SUITES
@@ -69,12 +68,15 @@ def run(request: Request) -> int:
     """Run one suite, or all, at each number of threads; the exit code is 1 when a row's numbers were wrong."""
     device = request.device
     done = Run(request, environment.collect(request.repeats, device))
-    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in chosen(request.suite)}
+    suites = [suite for suite in SUITES if suite.name in chosen(request.suite)]
+    sources = {suite.name: suite.tables for suite in suites}  # all imported before anything is measured
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         print(environment.opening(done.facts), flush=True)
-        for name, module in modules.items():
-            for table in comparisons(module, request) if hasattr(module, "problems") else module.reports(request):
-                done.add(name, table)
+        clock = Clock(device)
+        for name, tables in sources.items():
+            for table in tables(request):
+                for measured in [table] if isinstance(table, Report) else comparisons(table, request, clock):
+                    done.add(name, measured)
     legends = [GPU_LEGEND] * (device.type != "cpu") + [GRAPH_LEGEND] * (device.type == "cuda")
     print("\n".join([LEGEND, *legends]))
     if done.outcomes:
@@ -84,16 +86,13 @@ def run(request: Request) -> int:
     return int(done.wrong)
 
 
-def comparisons(module: ModuleType, request: Request) -> Iterator[Comparison]:
-    clock = Clock(request.device)
-    for problem in module.problems(request):
-        for threads in request.threads:
-            if problem.threads is not None and threads not in problem.threads:
-                continue
-            with pinned_threads(threads), problem.precision.allowed(), problem.around():
-                rows = compare(problem, module.contenders(problem), request.repeats, clock, request.skip)
-            on_cpu = request.device.type == "cpu"
-            yield Comparison(problem, threads if on_cpu else None, rows, environment.clocks(request.device))
+def comparisons(problem: Problem, request: Request, clock: Clock) -> Iterator[Comparison]:
+    """The problem's rows at each number of threads."""
+    for threads in (t for t in request.threads if problem.threads is None or t in problem.threads):
+        with pinned_threads(threads), problem.precision.allowed(), problem.around():
+            rows = compare(problem, problem.rows, request.repeats, clock, request.skip)
+        on_cpu = request.device.type == "cpu"
+        yield Comparison(problem, threads if on_cpu else None, rows, environment.clocks(request.device))
 
 
 def draw(request: Request, done: Run) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fourfold
-from benchmarks import sequence
+from benchmarks import recurrent
 from benchmarks.measure import compare, median_ratio, prepare, summarise
 from benchmarks.problem import PRECISIONS, Candidate, Contender, Problem, largest_norm
 from benchmarks.request import Request
@@ -105,7 +105,7 @@ def draw(seed: int, threads: Sequence[int]) -> Iterator[Point]:
             yield point
 
 
-def reports(request: Request) -> Iterator[Report]:
+def tables(request: Request) -> Iterator[Report]:
     first, seed = request.sizes.get("first", 1), request.sizes.get("seed", SEED)
     last = first - 1 + request.sizes.get("points", QUICK_POINTS if request.quick else POINTS)
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,7 +130,7 @@ def problem_of(point: Point) -> Problem:
         definition=definition,
         longest_sum=max(point.input_size + point.hidden_size, point.time * point.batch_size),
         precision=PRECISIONS[point.dtype],
-        rounding=sequence.rounding(PRECISIONS[point.dtype], point.time),
+        rounding=recurrent.rounding(PRECISIONS[point.dtype], point.time),
         distance=largest_norm,
         phases=(point.phase,),
         gradients=(torch.randn(point.time, point.batch_size, point.hidden_size * (1 + point.bidirectional)).to(dtype),),
@@ -142,22 +142,26 @@ def layer(package: Any, point: Point) -> nn.Module:
     return module.to(PRECISIONS[point.dtype].dtype)
 
 
-def candidate(package: Any, point: Point) -> Candidate:
+def candidate(package: Any, point: Point, problem: Problem) -> Candidate:
     module = layer(package, point)
     return Candidate(lambda x: (module(x)[0],), tuple(module.parameters()))
+
+
+def with_rounding(problem: Problem, rounding: float) -> Problem:
+    return dataclasses.replace(problem, rounding=rounding)
 
 
 def measure(point: Point, repeats: int) -> Measured:
     with pinned_threads(point.threads):
         problem = problem_of(point)
         exact = problem.exact()
-        free = dataclasses.replace(problem, rounding=math.inf)
+        free = partial(with_rounding, rounding=math.inf)
         theirs = Contender(f"nn.{point.layer}", partial(candidate, nn, point), free)
-        checked, _ = prepare(free, theirs, exact)
+        checked, _ = prepare(free(problem), theirs, exact)
         if checked.reason:
             return Measured(point, reason=checked.reason)
         allowed = max(problem.tolerance, WORSE * checked.error)
-        ours = dataclasses.replace(problem, rounding=problem.rounding + allowed - problem.tolerance)
+        ours = partial(with_rounding, rounding=problem.rounding + allowed - problem.tolerance)
         mine = Contender(OURS, partial(candidate, fourfold.nn, point), ours)
         rows = compare(problem, [theirs, mine], min(repeats, REPEATS))
     if not rows[1].samples:
@@ -171,7 +175,7 @@ def report(title: str, measured: Sequence[Measured]) -> Report:
     timed = sorted((m for m in measured if not math.isnan(m.ratio)), key=lambda m: m.ratio)
     slower = [m for m in timed if m.ratio < 1]
     median = summarise([m.ratio for m in timed]).median if timed else None
-    worst = target("sweep", f"{WORK}, worst")
+    worst = target(f"{WORK}, worst")
     notes = [f"{m.point.words}: {m.reason}" for m in measured if m.reason]
     if timed:
         below = sum(m.ratio < worst.limit for m in timed)
@@ -185,7 +189,7 @@ def report(title: str, measured: Sequence[Measured]) -> Report:
         figures=[{**asdict(m.point), **{k: v for k, v in vars(m).items() if k != "point"}} for m in measured],
         notes=notes,
         outcomes=[
-            Outcome(target("sweep", f"{WORK}, median"), title, median),
+            Outcome(target(f"{WORK}, median"), title, median),
             Outcome(worst, title, timed[0].ratio if timed else None),
         ],
         wrong=any(m.wrong for m in measured),

@@ -24,7 +24,7 @@ LONG = (
     "test_an_operator_without_its_files_is_named",
     "test_kernels_are_compiled_for_the_gpu_that_is_there",
     "test_both_ways_build_the_same",
-    "test_the_extension_computes_the_definition[benchmark0",
+    "test_the_extension_computes_the_definition[cell",
     *(f"test_kernels_that_are_right_are_right[{build}-forward" for build in ("checked", "address", "thread")),
     *(f"test_kernels_that_are_right_are_right[{build}-forward" for build in ("warp32", "warp64")),
 )

@@ -9,25 +9,12 @@ import pytest
 import torch
 
 import fourfold
-from benchmarks import (
-    allocation,
-    aten,
-    cell,
-    elementwise,
-    layers,
-    measure,
-    mlp,
-    onnx_runtime,
-    pointwise,
-    rl,
-    sequence,
-    stream,
-    sweep,
-)
+from benchmarks import allocation, aten, elementwise, layers, measure, mlp, onnx_runtime, pointwise, recurrent, sweep
 from benchmarks.functions import FUNCTIONS, adam, black_scholes, mandelbrot, rms_norm
+from benchmarks.mlp import OUR_FUNCTION, SEQUENTIAL
 from benchmarks.problem import FLOAT32, PRECISIONS, Candidate, Contender, Unavailable, bytes_kept, largest_norm
+from benchmarks.recurrent import LSTM
 from benchmarks.results import Comparison
-from benchmarks.suites import COPY, FROZEN, LSTM, ONE_PASS, ORDINARY, OUR_FUNCTION, SEQUENTIAL
 from benchmarks.targets import BACKENDS, COLD, INDUCTOR, NO_GRAD, OURS, PLAIN
 from fourfold import reference
 from machine import missing
@@ -36,17 +23,20 @@ SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
 MLP_SIZES = {"batch_size": 8, "input_size": 3, "hidden_size": 6, "output_size": 2}
 SKIP = {"aten", "inductor"}
-KINDS = list(layers.KINDS.values())
 # torch's nn.LSTM is oneDNN's, which has none in bfloat16 for CPUs without AVX-512: the row says so.
 WITHOUT_BFLOAT16 = "failed: RuntimeError: could not create a primitive descriptor for the LSTM"
 
 
-def check(module, problem):
+def prepare(problem, contender, skip=()):
+    own = contender.own(problem)
+    return measure.prepare(own, contender, own.exact(), skip)
+
+
+def check(problem):
     """Every row is right, or was left out; gives the names of those that were checked."""
     checked = []
-    for contender in module.contenders(problem):
-        own = contender.problem or problem
-        row, candidate = measure.prepare(own, contender, own.exact(), SKIP)
+    for contender in problem.rows:
+        row, candidate = prepare(problem, contender, SKIP)
         allowed = ("left out", "not installed") + (WITHOUT_BFLOAT16,) * (
             not row.own and problem.precision.products == torch.bfloat16
         )
@@ -67,17 +57,17 @@ def test_precisions_set_tf32_and_put_it_back():
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", layers.GATES)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16", "autocast"])
 def test_every_row_of_a_sequence_is_right(kind, precision):
-    names = check(sequence, sequence.problem(SIZES, PRECISIONS[precision], kind=kind))
+    names = check(recurrent.whole(kind, SIZES, PRECISIONS[precision]))
     assert names[0] == PLAIN and names[-1] == OURS
-    if kind is layers.GRU or precision == "float32" or torch.cpu._is_avx512_supported():
-        assert (LSTM if kind is layers.LLTM else f"nn.{kind.name}") in names
+    if kind == "GRU" or precision == "float32" or torch.cpu._is_avx512_supported():
+        assert (LSTM if kind == "LLTM" else f"nn.{kind}") in names
 
 
 def test_autocast_is_entered_by_each_call():
-    problem = sequence.problem(SIZES, PRECISIONS["autocast"], kind=layers.LSTM)
+    problem = recurrent.whole("LSTM", SIZES, PRECISIONS["autocast"])
     assert {tensor.dtype for tensor in (*problem.inputs, *problem.parameters)} == {torch.float32}
     seen = []
 
@@ -90,25 +80,25 @@ def test_autocast_is_entered_by_each_call():
     assert problem.rounding == pytest.approx(4 * 2**-8 * math.sqrt(12))
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_every_row_of_packed_sequences_rollouts_and_steps_is_right(kind):
-    rival = f"nn.{kind.name}"
-    packed = sequence.packed_problem({**SIZES, "batch_size": 12}, FLOAT32, kind)
+    rival = f"nn.{kind}"
+    packed = recurrent.packed(kind, {**SIZES, "batch_size": 12})
     assert packed.batch_sizes.tolist() == list(range(12, 0, -1))  # half the longest in the mean
-    assert packed.inputs[0].shape == (78, 4) and check(sequence, packed) == [PLAIN, rival, OURS]
+    assert packed.inputs[0].shape == (78, 4) and check(packed) == [PLAIN, rival, OURS]
     for time in (1, 3):
-        names = check(stream, stream.problem(kind, {**SIZES, "time": time}))
-        assert names == [rival, *[f"{rival}Cell"] * (time == 1), OURS, FROZEN]
-    rollout = rl.problem(kind, {**SIZES, "time": 40})
+        names = check(recurrent.few_steps(kind, {**SIZES, "time": time}))
+        assert names == [rival, *[f"{rival}Cell"] * (time == 1), OURS, f"{OURS}, frozen"]
+    rollout = recurrent.rollout(kind, {**SIZES, "time": 40})
     assert 0 < rollout.reset.sum() < rollout.reset.numel()
-    assert check(rl, rollout) == [f"{rival} called step by step", OURS]
-    forgetful = Contender(OURS, lambda: layers.layer(layers.ours(kind), (4, 16)))
-    assert measure.prepare(rollout, forgetful, rollout.exact())[0].wrong  # without restarts it is another result
+    assert check(rollout) == [f"{rival} called step by step", OURS]
+    forgetful = Contender(OURS, lambda problem: layers.ours(dataclasses.replace(problem, reset=None)))
+    assert prepare(rollout, forgetful)[0].wrong  # without restarts it is another result
 
 
 def test_a_frozen_row_is_frozen_with_the_problems_weights():
-    problem = stream.problem(layers.LSTM, {**SIZES, "time": 1})
-    row, candidate = measure.prepare(problem, stream.contenders(problem)[-1], problem.exact())
+    problem = recurrent.few_steps("LSTM", {**SIZES, "time": 1})
+    row, candidate = prepare(problem, problem.rows[-1])
     assert not row.wrong
     with torch.no_grad():
         candidate.parameters[0].zero_()
@@ -118,7 +108,7 @@ def test_a_frozen_row_is_frozen_with_the_problems_weights():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_every_row_of_a_perceptron_is_right(activation):
-    names = check(mlp, mlp.problem(MLP_SIZES, activation=activation))
+    names = check(mlp.problem(MLP_SIZES, activation=activation))
     assert names[:2] == [SEQUENTIAL, f"{PLAIN}, functional"] and names[-1] == OURS
     assert (OUR_FUNCTION in names) is (activation == "relu")
 
@@ -126,22 +116,22 @@ def test_every_row_of_a_perceptron_is_right(activation):
 def test_what_is_kept_for_the_backward_is_counted_once():
     problem = mlp.problem(MLP_SIZES)
     assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer keeps too
-    row, _ = measure.prepare(problem, Contender("x", lambda: mlp.sequential(problem)), problem.exact())
+    row, _ = prepare(problem, Contender("x", mlp.sequential))
     assert row.kept == 192
 
 
-def off_cell(problem):
-    right = cell.contenders(problem)[0].build()
+def off_in_the_output(problem):
+    right = problem.rows[0].build(problem)
 
-    def call(x, h, c):
-        h, c = right.call(x, h, c)
-        return h * 1.001, c
+    def call(*inputs):
+        first, *others = right.call(*inputs)
+        return first * 1.001, *others
 
     return Candidate(call, right.parameters)
 
 
-def off_sequence(problem):
-    right = sequence.contenders(problem)[-1].build()
+def off_in_one_unit(problem):
+    right = problem.rows[-1].build(problem)
 
     def call(*inputs):
         output, h, c = right.call(*inputs)
@@ -150,27 +140,28 @@ def off_sequence(problem):
     return Candidate(call, right.parameters)
 
 
-def off_function(problem):
+def off_in_the_gradient(problem):
     right = pointwise.candidate(problem, FUNCTIONS["sin2_cos2"], "")
     return Candidate(lambda: (right.call()[0] + 1e-4 * right.parameters[0],), right.parameters)
+
+
+def off_by_little(problem):
+    return Candidate(lambda x, y: (reference.axpby(x, y) * (1 + 1e-5),), ())
 
 
 @pytest.mark.parametrize(
     ("problem", "off"),
     [
-        (lambda: cell.problem(CELL_SIZES), off_cell),
-        (lambda: sequence.problem({**SIZES, "hidden_size": 64}, PRECISIONS["bfloat16"]), off_sequence),
-        (lambda: pointwise.problem(FUNCTIONS["sin2_cos2"], 100), off_function),
-        (
-            lambda: elementwise.problem("axpby", 100),
-            lambda problem: Candidate(lambda x, y: (reference.axpby(x, y) * (1 + 1e-5),), ()),
-        ),
+        (lambda: recurrent.one_cell(CELL_SIZES), off_in_the_output),
+        (lambda: recurrent.whole("LLTM", {**SIZES, "hidden_size": 64}, PRECISIONS["bfloat16"]), off_in_one_unit),
+        (lambda: pointwise.problem(FUNCTIONS["sin2_cos2"], 100), off_in_the_gradient),
+        (lambda: elementwise.problem("axpby", 100), off_by_little),
     ],
-    ids=["cell", "a sequence's unit", "a function's gradient", "elementwise"],
+    ids=["cell", "sequence", "function", "elementwise"],
 )
 def test_a_row_that_computes_something_else_is_not_timed(problem, off):
     task = problem()
-    (ours,) = measure.compare(task, [Contender(OURS, lambda: off(task))], repeats=1)
+    (ours,) = measure.compare(task, [Contender(OURS, off)], repeats=1)
     assert ours.wrong and not ours.samples and ours.reason.startswith("WRONG: relative error")
     assert Comparison(task, 1, [ours]).losses() == [f"fourfold was not measured: {ours.reason}"]
 
@@ -182,9 +173,8 @@ def test_nan_is_never_close():
     assert largest_norm([torch.tensor([1.0, 1.0, 2.0])], exact) == pytest.approx(3**-0.5)
 
 
-def test_compiling_a_long_loop_is_left_out(monkeypatch):
-    monkeypatch.setattr(sequence.Problem, "device", torch.device("cuda"))
-    rows = [sequence.contenders(sequence.problem({**SIZES, "time": time}))[1] for time in (128, 129)]
+def test_compiling_a_long_loop_is_left_out():
+    rows = [recurrent.rows_of("LLTM", {**SIZES, "time": time}, FLOAT32, "cuda")[1] for time in (128, 129)]
     assert [row.name for row in rows] == [INDUCTOR] * 2
     assert [row.left_out.partition(":")[0] for row in rows] == ["", "left out above 128 steps"]
 
@@ -194,10 +184,10 @@ def test_compiling_a_long_loop_is_left_out(monkeypatch):
 def test_every_elementwise_row_is_right_and_moves_as_many_bytes(op, name):
     problem = elementwise.problem(op, 1000, PRECISIONS[name])
     moved = (len(problem.inputs) + 1) * 1000 * PRECISIONS[name].dtype.itemsize
-    rows = elementwise.contenders(problem)
+    first = problem.rows[0]
     assert problem.rate.of(1.0) == moved / 1e9
-    assert rows[0].name == COPY and 2 * rows[0].problem.inputs[0].nbytes == moved
-    assert len(check(elementwise, problem)) == len(rows) == 3 + (op == "axpby")
+    assert first.name == elementwise.COPY and 2 * first.own(problem).inputs[0].nbytes == moved
+    assert len(check(problem)) == len(problem.rows) == 3 + (op == "axpby")
 
 
 @pytest.mark.parametrize("k", range(len(elementwise.TENSORS) + len(elementwise.LAYOUTS)))
@@ -206,7 +196,7 @@ def test_every_row_of_few_elements_and_of_views_is_right(k):
     problem = made[k] if k < len(made) else elementwise.view_problem(*elementwise.LAYOUTS[k - len(made)])
     assert problem.trains == (problem.sizes["elements"] == elementwise.FEW)
     assert problem.trains or not all(x.is_contiguous() and x.shape == problem.inputs[0].shape for x in problem.inputs)
-    assert check(elementwise, problem) == [ONE_PASS[problem.kind], OURS]
+    assert check(problem) == [{"softshrink": "F.softshrink", "axpby": "torch.add(alpha=)"}[problem.kind], OURS]
 
 
 def test_cold_rows_are_the_gpus(monkeypatch):
@@ -220,7 +210,7 @@ def test_cold_rows_are_the_gpus(monkeypatch):
 def test_every_row_of_a_function_is_right(function):
     problem = pointwise.problem(function, 200)
     assert problem.trains == (function.gradients > 0) and len(problem.parameters) == function.gradients
-    assert check(pointwise, problem) == [name for name in BACKENDS if name != INDUCTOR]
+    assert check(problem) == [name for name in BACKENDS if name != INDUCTOR]
 
 
 @pytest.mark.parametrize("layout", pointwise.LAYOUTS, ids=lambda layout: f"{layout[1]}, {layout[0]}")
@@ -230,24 +220,23 @@ def test_every_row_of_strided_arguments_is_right(layout, monkeypatch):
     assert not all(x.is_contiguous() for x in (*problem.parameters, *problem.inputs)) and layout[0] in problem.title
     candidate = pointwise.candidate(problem, FUNCTIONS[layout[1]], "")
     assert [p.stride() for p in candidate.parameters] == [p.stride() for p in problem.parameters]
-    check(pointwise, problem)
+    check(problem)
 
 
 @pytest.mark.parametrize("function", pointwise.LARGE_FUNCTIONS, ids=lambda function: function.name)
 def test_every_row_of_large_activations_is_right(function, monkeypatch):
     monkeypatch.setattr(pointwise, "SPREAD_ELEMENTS", 2000)
     problem = pointwise.large_problem(function)
-    rows = pointwise.contenders(problem)
-    assert [row.name for row in rows] == [*BACKENDS, ORDINARY]
-    drawn = [(*p.parameters, *p.inputs) for p in (problem, rows[-1].problem)]
+    assert [row.name for row in problem.rows] == [*BACKENDS, pointwise.ORDINARY]
+    drawn = [(*p.parameters, *p.inputs) for p in (problem, problem.rows[-1].own(problem))]
     spread, same = (torch.cat([x.flatten() for x in tensors]).float() for tensors in drawn)
     assert same.abs().max() < 6 and (spread.abs().max() > 15 or 0.35 < spread[2000:].mean() < 0.45)
-    check(pointwise, problem)
+    check(problem)
 
 
 def test_what_takes_as_long_as_plain_pytorch_is_left_out():
-    problem = dataclasses.replace(pointwise.problem(FUNCTIONS["adam"], 100), sizes={"elements": pointwise.LARGE})
-    rows = [measure.prepare(problem, row, problem.exact(), SKIP)[0] for row in pointwise.contenders(problem)]
+    problem, large = pointwise.problem(FUNCTIONS["adam"], 100), pointwise.rows_of(FUNCTIONS["adam"], pointwise.LARGE)
+    rows = [prepare(problem, row, SKIP)[0] for row in large]
     assert [row.reason.split(":")[0].split(" by")[0] for row in rows] == ["", "left out", "left out", ""]
 
 
@@ -290,7 +279,7 @@ def test_kept_memory_is_handed_out_again():
 def test_onnx_runtime_that_is_missing_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(Unavailable, match="not installed: onnxruntime; pip install onnx onnxruntime"):
-        onnx_runtime.layer(sequence.problem(SIZES, kind=layers.LSTM))
+        onnx_runtime.layer(recurrent.whole("LSTM", SIZES))
 
 
 def test_the_extension_without_a_compiler_says_why(monkeypatch, tmp_path):
@@ -305,21 +294,23 @@ def test_inductor_that_fails_says_why(monkeypatch):
         raise RuntimeError("\nInvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1")
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    task = cell.problem(CELL_SIZES)
-    row, candidate = measure.prepare(task, cell.contenders(task)[2], task.exact())
+    task = recurrent.one_cell(CELL_SIZES)
+    row, candidate = prepare(task, task.rows[2])
     assert candidate is None and not row.wrong
     assert row.reason == "can't be compiled: RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
 
 
-@pytest.mark.parametrize(("benchmark", "sizes"), [(cell, CELL_SIZES), (mlp, MLP_SIZES)])
-def test_the_extension_computes_the_definition(benchmark, sizes):
+@pytest.mark.parametrize(
+    ("problem", "sizes"), [(recurrent.one_cell, CELL_SIZES), (mlp.problem, MLP_SIZES)], ids=["cell", "mlp"]
+)
+def test_the_extension_computes_the_definition(problem, sizes):
     try:
         aten.extension()
     except Unavailable as unavailable:
         missing(str(unavailable))
-    task = benchmark.problem(sizes)
-    (contender,) = (c for c in benchmark.contenders(task) if c.name.startswith("C++"))
-    row, candidate = measure.prepare(task, contender, task.exact())
+    task = problem(sizes)
+    (contender,) = (c for c in task.rows if c.name.startswith("C++"))
+    row, candidate = prepare(task, contender)
     assert candidate is not None, row.reason
 
 

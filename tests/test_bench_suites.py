@@ -1,4 +1,4 @@
-"""The table of suites: its command line, its targets, the files and tables made from it."""
+"""The table of suites: its command line, its targets, what the suites measure, and suites from end to end."""
 
 import dataclasses
 import json
@@ -9,20 +9,20 @@ import pytest
 import torch
 
 import fourfold
-import readme_tables
-from benchmarks import compiling, mlp, plots, pointwise, run, sequence, stream, suites, sweep
+from benchmarks import elementwise, pointwise, recurrent, run, suites, sweep
 from benchmarks.__main__ import main
-from benchmarks.measure import Row
 from benchmarks.problem import FLOAT32, ON_GPU, PRECISIONS
+from benchmarks.recurrent import EVERY_ROW, named
 from benchmarks.request import Request, device_with_kernels
-from benchmarks.results import TARGETS, Comparison
-from benchmarks.suites import LSTM, SUITES
-from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PHASES, PLAIN
+from benchmarks.suites import SUITES, TARGETS
+from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PLAIN, Target
 from machine import ROOT, needs
 
 ATEN = "C++ composition of ATen calls"
 NAMES = [suite.name for suite in SUITES]
+ROWED = ("recurrent", "mlp", "elementwise", "pointwise")  # the modules whose suites yield problems
 STATE = {"built": False, "usable": False, "reason": "not built: switched off"}
+USABLE = {**STATE, "usable": True}
 
 
 def error_of(capsys, arguments):
@@ -117,138 +117,109 @@ def gpu(monkeypatch, name, **states):
         ("cuda", None, "cell --device cuda", "expected a fourfold with CUDA kernels, but of them: not built: switched"),
         ("cuda", "7.0", "cell --device cuda", "expected a fourfold with HIP kernels, but of them: not built: switched"),
         ("mps", None, "cell --device mps", "expected a fourfold with Metal kernels, but of them: not built: switched"),
+        (
+            "usable mps",
+            None,
+            "cell --device mps --threads 1",
+            "expected --threads only with --device cpu, but got mps:0",
+        ),
+        ("usable mps", None, "sequence --device mps --dtype tf32", "expected --dtype tf32 only with --device cuda"),
     ],
 )
-def test_a_missing_gpu_is_one_sentence(present, hip, arguments, complaint, capsys, monkeypatch):
-    gpu(monkeypatch, present, cuda=STATE, hip=STATE, metal=STATE)
+def test_what_a_gpu_or_its_absence_forbids_is_one_sentence(present, hip, arguments, complaint, capsys, monkeypatch):
+    usable, _, name = (present or "").rpartition(" ")
+    gpu(monkeypatch, name, **dict.fromkeys(("cuda", "hip", "metal"), USABLE if usable else STATE))
     monkeypatch.setattr(torch.version, "hip", hip)
     assert complaint in error_of(capsys, arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("cell --threads 1", "expected --threads only with --device cpu, but got mps:0"),
-        ("sequence --dtype tf32", "expected --dtype tf32 only with --device cuda, but got mps:0"),
-    ],
-)
-def test_what_a_gpu_cannot_do_is_refused(arguments, complaint, capsys, monkeypatch):
-    gpu(monkeypatch, "mps", metal={**STATE, "usable": True})
-    assert complaint in error_of(capsys, f"{arguments} --device mps")
-
-
 def test_a_request_takes_what_its_device_has(monkeypatch):
     asked = []
-    gpu(monkeypatch, "mps", metal={**STATE, "usable": True})
+    gpu(monkeypatch, "mps", metal=USABLE)
     monkeypatch.setattr(torch.mps, "set_per_process_memory_fraction", lambda fraction: asked.append(fraction))
     monkeypatch.setattr(run, "run", lambda request: asked.append(request) or 0)
     assert main(["sequence", "--device", "mps", "--memory-fraction", "1.5"]) == 0
     fraction, request = asked
     assert fraction == 1.5 and request.device == torch.device("mps", 0) and request.threads == [1]
     assert [p.name for p in request.precisions_or(ON_GPU, on_cpu=())] == ["float32", "bfloat16", "float16"]
-    assert sequence.chosen_sizes(request) == [sequence.named(values) for values in sequence.SIZES["mps"]]
-    gpu(monkeypatch, "cuda", cuda={**STATE, "usable": True})
+    assert len(request.chosen([{"time": 1}, {"time": 2}])) == 2
+    gpu(monkeypatch, "cuda", cuda=USABLE)
     assert device_with_kernels("cell", "cuda:1") == torch.device("cuda", 1)
-    assert [p.name for p in dataclasses.replace(request, device=torch.device("cuda")).precisions_or(ON_GPU)] == [
-        *ON_GPU
-    ]
+    on_cuda = dataclasses.replace(request, device=torch.device("cuda"))
+    assert [p.name for p in on_cuda.precisions_or(ON_GPU)] == [*ON_GPU]
     assert Request("sequence").precisions_or(ON_GPU) == [FLOAT32]
 
 
-def test_every_target_belongs_to_a_problem_or_a_report():
-    """A work that no problem names would never be judged."""
-    known = {work for kind in suites.ONE_PASS for work in (kind, f"{kind} of 64 elements", suites.VIEWS.format(kind))}
-    known |= {f"{kind}, 10 million elements or more" for kind in suites.ONE_PASS} | {"axpby at 1M"}
-    for request in (Request("stream"), Request("mlp")):
-        module = {"stream": stream, "mlp": mlp}[request.suite]
-        known |= {work for problem in module.problems(request) for work in problem.works}
-    for kind in sequence.KINDS.values():
-        for sizes in (sequence.named(size) for device in ("cpu", "cuda") for size in sequence.SIZES[device]):
-            for precision in PRECISIONS.values():
-                known |= {w for device in ("cpu", "cuda") for w in sequence.works(kind, sizes, precision, device)}
-    known |= {suites.PACKED, suites.EVERY_FUNCTION, suites.STRIDED, suites.LARGE_NUMBERS, "LLTM cell B16 I32 H128"}
-    known |= {suites.FROM_MANY.format(name) for name in pointwise.FUNCTIONS} | {"RL rollout B8 T128, resets by done"}
-    named = {target.work for target in TARGETS if target.phase}
-    assert named <= known, named - known
+def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
+    """What no problem names as its work, or whose rows none has, would never be judged."""
+    monkeypatch.setattr(elementwise, "ELEMENTS", {"cpu": (10, 10**6)})
+    monkeypatch.setattr(pointwise, "ELEMENTS", (10**3, 10**5))
+    monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: False)
+    known = set()
+    for suite in SUITES:
+        if suite.name != "all" and suite.tables.__module__.removeprefix("benchmarks.") in ROWED:
+            for problem in suite.tables(Request(suite.name)):
+                known |= {(work, row.name) for work in problem.works for row in problem.rows}
+    judged = {(t.work, name) for t in TARGETS if t.phase for name in (t.row, t.against)}
+    on_gpus = {work for work, _ in judged - known if work.endswith((" on a GPU", "10 million elements or more"))}
+    assert {work for work, _ in judged - known} == on_gpus
+    on_gpu = {f"{op}, 10 million elements or more" for op in elementwise.TENSORS}
+    for precision in PRECISIONS.values():
+        on_gpu |= {
+            w for size in recurrent.SIZES["cuda"] for w in recurrent.works("LLTM", named(size), precision, "cuda")
+        }
+    assert on_gpus <= on_gpu
     assert set(suites.FUNCTIONS) == set(pointwise.FUNCTIONS)
     assert {target.threads for target in TARGETS} == {None, 1, 2}
 
 
-def limits(*works, phases=PHASES):
-    found = [t for t in TARGETS if t.work in works and t.phase in phases]
-    return [(t.phase, t.limit, t.against, t.threads) for t in found if t.work != suites.EVERY_ROW]
-
-
-def test_the_targets_of_sequences_are_performances():
-    def of(kind, size, precision="float32", device="cpu"):
-        return limits(*sequence.works(sequence.KINDS[kind], sequence.named(size), PRECISIONS[precision], device))
-
-    assert of("LLTM", (16, 32, 128, 100)) == [
-        (NO_GRAD, 3.2, PLAIN, 1),
-        (BOTH, 3.3, PLAIN, 1),
-        (NO_GRAD, 1.7, LSTM, 1),
-        (BOTH, 1.4, LSTM, 1),
-    ]
-    assert of("LLTM", (1, 512, 512, 100)) == [(NO_GRAD, 5.0, PLAIN, 2), (NO_GRAD, 2.2, LSTM, 2)]
-    assert of("LLTM", (16, 512, 512, 100), "autocast") == [(NO_GRAD, 2.5, LSTM, 2)]
-    assert of("GRU", (1, 512, 512, 100)) == [(NO_GRAD, 1.6, "nn.GRU", 2), (BOTH, 1.6, "nn.GRU", 2)]
-    assert of("LSTM", (16, 512, 512, 100)) == of("LSTM", (1, 32, 128, 100), "autocast") == []
-    on_gpu = (16, 768, 768, 1024)
-    times = [(NO_GRAD, 2.5, "", None), (BOTH, 8.0, "", None)]
-    assert of("LLTM", on_gpu, "tf32", "cuda") == times
-    assert of("LLTM", on_gpu, "bfloat16", "cuda") == [*times, (NO_GRAD, 1.0, LSTM, None), (BOTH, 1.0, LSTM, None)]
-    assert (
-        of("LLTM", on_gpu, "bfloat16")
-        == of("LLTM", on_gpu, "float32", "cuda")
-        == of("LLTM", on_gpu, "tf32", "mps")
-        == []
+def test_targets_are_lines_of_text():
+    first, second, third, *others = suites.targets(
+        "a, frozen | b | 2 | no grad ≥ 1/1.2, both ≥ 2\n{} x | | | ≤ 3.5 s more"
     )
+    assert first == Target("a, frozen", NO_GRAD, 1 / 1.2, "b", 2, f"{OURS}, frozen")
+    assert second == dataclasses.replace(first, phase=BOTH, limit=2.0)
+    assert third == Target(f"{suites.FUNCTIONS[1]} x", "", 3.5, at_most=True, unit=" s more")
+    assert [target.work for target in others] == [f"{name} x" for name in suites.FUNCTIONS[2:]]
 
 
-def test_the_targets_of_functions():
-    def of(name, count):
-        problem = pointwise.problem(pointwise.FUNCTIONS[name], count)
-        return limits(*problem.works, phases=problem.phases)
-
-    every = [(BOTH, 1.3, PLAIN, None), (NO_GRAD, 1.3, INDUCTOR, None), (BOTH, 2.5, INDUCTOR, None)]
-    assert of("rms_norm", 1000) == every and of("adam", 1000) == every[1:2]
-    assert of("rms_norm", 100_000) == [(NO_GRAD, 1.0, INDUCTOR, None), (BOTH, 1.0, INDUCTOR, None)]
-    assert of("sin2_cos2", 100_000) == [(NO_GRAD, 1.5, INDUCTOR, None), (BOTH, 1.5, INDUCTOR, None)]
-    assert of("sin2_cos2", 10_000) == []
+CENTRE = "T100 B16 I32 H128"
 
 
-SMALL = "--hidden-size 8 --time 3 --layer LSTM --dtype float32"
+@pytest.mark.parametrize(
+    ("kind", "precision", "device", "works"),
+    [
+        ("LLTM", "float32", "cpu", (f"LLTM {CENTRE}", f"LLTM {CENTRE}, 2 threads")),
+        ("LLTM", "autocast", "cpu", (f"LLTM {CENTRE} bfloat16", f"LLTM {CENTRE} bfloat16, 2 threads")),
+        ("LLTM", "bfloat16", "cpu", ()),
+        ("GRU", "float32", "cpu", (EVERY_ROW, f"GRU {CENTRE}", f"GRU {CENTRE}, 2 threads")),
+        ("LSTM", "autocast", "cpu", (EVERY_ROW,)),
+        ("LLTM", "tf32", "cuda", (f"LLTM {CENTRE} float32 with TF32 products on a GPU",)),
+        ("LLTM", "tf32", "mps", ()),
+    ],
+)
+def test_the_targets_of_sequences_depend_on_size_precision_and_device(kind, precision, device, works):
+    assert recurrent.works(kind, named(recurrent.CENTRE), PRECISIONS[precision], device) == works
 
 
 @pytest.mark.parametrize(
     ("command", "threads", "rows"),
     [
-        (
-            "cell --quick --batch-size 3 --skip aten inductor",
-            [1],
-            [PLAIN, ATEN, INDUCTOR, OURS],
-        ),
+        ("cell --quick --batch-size 3 --skip aten inductor", [1], [PLAIN, ATEN, INDUCTOR, OURS]),
         (
             "mlp --quick --batch-size 3 --skip aten inductor",
             [1],
-            [
-                "nn.Sequential",
-                f"{PLAIN}, functional",
-                "C++ composition of ATen calls",
-                INDUCTOR,
-                f"{OURS}, functional",
-                OURS,
-            ],
+            ["nn.Sequential", f"{PLAIN}, functional", ATEN, INDUCTOR, f"{OURS}, functional", OURS],
         ),
-        (f"sequence {SMALL} --threads 1 2", [1, 2], [PLAIN, "nn.LSTM", "ONNX Runtime", OURS]),
         (
-            "elementwise --elements 1000 --threads 1 2",
-            [1, 2, 1, 2],
-            ["copy_ of as many bytes", "F.softshrink", OURS],
+            "sequence --hidden-size 8 --time 3 --layer LSTM --dtype float32 --threads 1 2",
+            [1, 2],
+            [PLAIN, "nn.LSTM", "ONNX Runtime", OURS],
         ),
+        ("elementwise --elements 1000 --threads 1 2", [1, 2] * 2, ["copy_ of as many bytes", "F.softshrink", OURS]),
         (
             "pointwise --function gelu_tanh mandelbrot --elements 1000 --skip inductor --threads 1 2",
-            [1, 2, 1, 2],
+            [1, 2] * 2,
             [PLAIN, INDUCTOR, "torch.compile (aot_eager)", OURS],
         ),
     ],
@@ -276,113 +247,26 @@ def test_a_suite_from_end_to_end(command, threads, rows, capsys, tmp_path):
         assert all(phase["ratio"]["median"] == 1 for phase in baseline["phases"].values())
 
 
-def table_of(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(run, "chosen", lambda name: ["compiling"])
-    monkeypatch.setattr(compiling, "measure", lambda way, length: 1.0 + (length == 4096))
-    folder = tmp_path / "docs" / "benchmarks"
-    folder.mkdir(parents=True)
-    assert main(["all", "--quick", "--json", str(folder / "cpu.json")]) == 0
-    return capsys.readouterr().out, json.loads((folder / "cpu.json").read_text())
-
-
-def test_all_ends_in_a_summary_of_targets_which_readme_shows(monkeypatch, capsys, tmp_path):
+def test_what_is_measured_of_sequences():
     assert run.chosen("all") == [name for name in NAMES if name not in ("sweep", "all")] and run.chosen("rl") == ["rl"]
-    monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
-    empty = "before\n<!-- targets of docs/benchmarks/cpu.json -->\n<!-- end -->\nafter\n"
-    assert readme_tables.with_tables(empty.replace("\n<!-- end", "\nold figures\n<!-- end")) == empty
-    output, contents = table_of(monkeypatch, tmp_path, capsys)
-    assert contents["complete"] and contents["benchmark"] == "all"
-    assert {"torch", "processor", "load_average", "commit", "noisy"} <= set(contents["environment"])
-    assert contents["targets"][-1]["verdict"] == "MISSED by 60 %" and contents["targets"][-1]["measured"] == 2.0
-    assert "compile time, T=4096 over T=16" in output.split("Targets: ")[1]
-    filled = readme_tables.with_tables(empty)
-    assert "| compile time, T=4096 over T=16 |  | 2.00× | ≤ 1.25× | **MISSED by 60 %** |" in filled
-    assert "0 of 1 targets reached" in filled and "Too few samples to quote." in filled
-    assert readme_tables.with_tables(filled) == filled
-
-
-def test_readmes_tables_of_a_gpu_are_of_what_was_measured(monkeypatch, tmp_path):
-    text = "before\n<!-- docs/benchmarks/gpu -->\nold figures\n<!-- end -->\nafter\n"
-    monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
-    assert readme_tables.with_tables(text) == text.replace("old figures\n", "")
-    folder = tmp_path / "docs" / "benchmarks" / "gpu"
-    folder.mkdir(parents=True)
-    (folder / "proof-x.json").write_text("{}")
-    problem = sequence.problem({"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12})
-    rows = [Row(PLAIN, samples={NO_GRAD: [24e-6], BOTH: [3e-5]}), Row(OURS, samples={NO_GRAD: [12e-6]})]
-    rows.append(Row(OURS, graphed=True, reason="can't be captured"))
-    result = Comparison(problem, None, rows).as_dictionary()
-    target = {"phase": NO_GRAD, "limit": 2.5, "rival": "", "measured": 2.4, "met": True}
-    result["targets"] = [target, {**target, "measured": None, "met": None}]
-    card = {"name": "NVIDIA X", "driver": None, "cuda": "13.0", "cudnn": 91000}
-    facts = {"gpu": card, "trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": 0.1}
-    facts |= {"torch": "2", "fourfold": "0"}
-    (folder / "x-sequence.json").write_text(json.dumps({"environment": facts, "results": [result]}))
-    filled = readme_tables.with_tables(text)
-    assert "| **fourfold** | 12.0 (2.00×; 1.00) | - |" in filled
-    assert "| **fourfold, CUDA graph** | can't be captured | |" in filled
-    assert "Target, forward, no grad: at most 2.5: met (2.40)." in filled
-    assert "Target, forward, no grad: at most 2.5: not measured." in filled
-    assert "samples in turns; NVIDIA X, driver unknown, CUDA 13.0, cuDNN 91000; torch 2" in filled
-    assert filled.count("LLTM, batch 3") == 1 and "old figures" not in filled
-
-
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmarks").glob("*.json")), ids=lambda file: file.name)
-def test_recorded_runs_stay_readable(file):
-    """Also those with rows that are no longer measured."""
-    contents = readme_tables.read(file)
-    assert f"of {len(contents['targets'])} targets reached" in readme_tables.target_table(contents)
-    contents["results"] = [result for result in contents["results"] if "rows" in result]
-    assert readme_tables.table(contents).count(f"| **{OURS}** |") == len(contents["results"])
-    points = plots.speedups(contents["results"], "batch_size")
-    assert {16, 4, 64, 1} == set(points["GRU", NO_GRAD])
-
-
-def result_of(kind, size, threads=1, precision="float32", ours=10.0, title="x"):
-    """A table as it stands in JSON, in which fourfold's row takes so long and torch's 20."""
-    phases = {
-        name: {p: {"median": s, "lower_quartile": s, "upper_quartile": s} for p in (NO_GRAD, BOTH)}
-        for name, s in ((plots.RIVALS[kind], 20.0), (OURS, ours))
-    }
-    facts = {"suite": "sequence", "title": title, "kind": kind, "threads": threads, "precision": precision}
-    rows = [{"name": name, "phases": figures} for name, figures in phases.items()]
-    return {**facts, "sizes": sequence.named(size), "rows": rows}
-
-
-def test_plots_are_drawn_of_one_size_at_a_time(tmp_path):
-    needs("matplotlib")
-    centre = sequence.CENTRE
-    results = [result_of(kind, size, ours=5.0) for kind in plots.COLORS for size in sequence.AROUND]
-    results += [result_of(kind, centre) for kind in plots.COLORS]
-    others = [result_of("GRU", centre, threads=2, ours=1.0), {"suite": "compiling", "title": "x"}]
-    others += [result_of("GRU", centre, precision="autocast", ours=1.0), result_of("GRU", centre, title="packed")]
-    by_batch = plots.speedups(results + others, "batch_size")
-    assert {size: ratio["median"] for size, ratio in by_batch["GRU", NO_GRAD].items()} == {4: 4.0, 16: 2.0, 64: 4.0}
-    facts = {"processor": "x", "torch": "2", "fourfold": "0", "load_average": None}
-    files = plots.draw({"results": results, "environment": facts}, tmp_path / "new")
-    assert [file.name for file in files] == ["speedup-batch-size.png", "speedup-hidden-size.png", "speedup-time.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-    assert plots.draw({"results": others, "environment": facts}, tmp_path / "none") == []
-
-
-def test_what_is_measured_of_sequences_and_functions(monkeypatch):
-    found = [
-        (p.kind, p.precision.name, p.threads, p.batch_sizes is None) for p in sequence.problems(Request("sequence"))
-    ]
+    problems = [*recurrent.sequence(Request("sequence"))]
+    found = [(p.kind, p.precision.name, p.threads, p.batch_sizes is None) for p in problems]
     grid = [line for line in found if line[2:] == (None, True)]
     assert len(grid) == 3 * 4 * 2 and {line[1] for line in grid} == {"float32", "autocast"}
     assert [line[0] for line in found if not line[3]] == ["LSTM", "GRU"]
-    assert len([line for line in found if line[2] == (1,)]) == 3 * len(sequence.AROUND)
-    quick = sequence.problems(Request("sequence", quick=True, kinds=["GRU"]))
+    assert len([line for line in found if line[2] == (1,)]) == 3 * len(recurrent.AROUND)
+    quick = recurrent.sequence(Request("sequence", quick=True, kinds=["GRU"]))
     assert [(p.kind, p.batch_sizes is None) for p in quick] == [("GRU", True), ("GRU", False)]
-    on_gpu = Request("sequence", {"time": 7}, torch.device("cuda"))
-    assert sequence.chosen_sizes(on_gpu) == [sequence.named((16, 768, 768, 7))]
+    asked = [p.sizes for p in recurrent.sequence(Request("sequence", {"time": 7}, kinds=["LLTM"], quick=True))]
+    assert asked == [named((16, 32, 128, 7))]
 
+
+def test_what_is_measured_of_functions(monkeypatch):
     monkeypatch.setattr(pointwise, "ELEMENTS", (10, 20))
     monkeypatch.setattr(pointwise, "LARGE", 20)
     monkeypatch.setattr(pointwise, "LAYOUT_ELEMENTS", 1000)
     monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: True)
-    found = list(pointwise.problems(Request("pointwise", kinds=["gelu_erf", "adam"])))
+    found = list(pointwise.tables(Request("pointwise", kinds=["gelu_erf", "adam"])))
     assert [(p.kind, p.sizes["elements"], p.threads, p.around is pointwise.allocation.kept) for p in found] == [
         ("gelu_erf", 10, None, False),
         ("adam", 10, None, False),
@@ -392,8 +276,11 @@ def test_what_is_measured_of_sequences_and_functions(monkeypatch):
         ("adam", 20, None, True),
     ]
     asked = Request("pointwise", {"elements": [30]}, kinds=["adam"])
-    assert [(p.sizes["elements"], p.threads) for p in pointwise.problems(asked)] == [(30, None)]
-    quick = [p.sizes["elements"] for p in pointwise.problems(Request("pointwise", quick=True))]
+    assert [(p.sizes["elements"], p.threads) for p in pointwise.tables(asked)] == [(30, None)]
+    function = pointwise.FUNCTIONS["rms_norm"]
+    works = [pointwise.problem(function, count).works for count in (1000, 10_000, 100_000)]
+    assert works == [("every function of 1,000 elements",), (), ("rms_norm from 100,000 elements on",)]
+    quick = [p.sizes["elements"] for p in pointwise.tables(Request("pointwise", quick=True))]
     assert quick == [10**3] * 11 + [10**5] * 11 + [1000]
 
 
