@@ -47,3 +47,21 @@ def test_what_has_no_program_goes_back_with_the_reason(monkeypatch: pytest.Monke
     module.graph.lint()
     assert sorted(operators(module)) == ["cumsum", "mul", "sin", "t"]
     assert refusals(module) == {"sin": "not today", "mul": "not today"}
+
+
+def test_inputs_with_long_names() -> None:
+    """Of any sizes: a program reads these from its inputs, which it calls by their names."""
+
+    def function(*given: Tensor) -> Tensor:
+        return (given[0] * given[1] + given[2]).sin()
+
+    y, z = torch.randn(2, 32)
+    module = traced(function, x, y, z, dynamic=True)
+    for k, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        node._rename("transformer_layers_attention_projection_weight_" * 3 + "ab"[k // 2])
+    module = lower(epilogues(fuse(module)))
+    (node,) = fused_nodes(module.graph)
+    names = [line.split(":")[0] for line in node.target.text.splitlines() if " = input " in line]
+    assert len(set(names)) == 3 and max(map(len, names)) <= 60
+    module.recompile()
+    torch.testing.assert_close(module(x, y, z)[0], function(x, y, z))

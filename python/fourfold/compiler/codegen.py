@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from dataclasses import dataclass, field
 
 import torch
 from torch.fx import Node
 
 from fourfold.compiler.dtypes import TYPES
 from fourfold.compiler.fused import Fused
-from fourfold.compiler.ir import Axis, Dims, Program, Value
+from fourfold.compiler.ir import Axis, Program, Value
+from fourfold.compiler.iteration_space import renumbered
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand
 from fourfold.compiler.support import constant_of, is_tensor
 from fourfold.compiler.views import VIEWS, memory_order
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
+LONGEST_NAME = 60  # that cpp/program/parse.cpp takes
 
 
-def write_program(fused: Fused) -> Program:
-    """Raises NotFusable where there is none."""
-    return Codegen(fused).write()
+def write_program(fused: Fused) -> str:
+    """The program's text. Raises NotFusable where there is none."""
+    return Codegen(fused).write().text()
 
 
-@dataclass
 class Codegen:
-    fused: Fused
-    program: Program = field(default_factory=Program)
-    values: dict[Node, Value | tuple[Value, ...]] = field(default_factory=dict)
+    def __init__(self, fused: Fused):
+        self.fused = fused
+        self.program = Program()
+        self.values: dict[Node, Value | tuple[Value, ...]] = {}
+        self.axis = {axis: k for k, axis in enumerate(self.axis_order())}
+        self.read_from: dict[int, str] = {}  # of axes, the first input's dimension that runs along that axis alone
 
     def write(self) -> Program:
-        space = self.fused.space
-        order = self.axis_order()
-        self.axis = {axis: k for k, axis in enumerate(order)}
-        self.program.axes = [Axis(LETTERS[k], "") for k in range(len(order))]
-        if space.columns is not None:
-            self.program.outer = len(order) - len(space.columns)
+        columns = self.fused.space.columns
+        if columns is not None:
+            self.program.outer = len(self.axis) - len(columns)
         for node in self.fused.graph.nodes:
             self.write_node(node)
         for node in self.fused.outputs:
             self.write_output(node)
-        self.program.axes = [Axis(LETTERS[k], self.size_of(axis)) for k, axis in enumerate(order)]
+        self.program.axes = [Axis(LETTERS[k], self.size_of(axis)) for axis, k in self.axis.items()]
         return self.program
 
     def axis_order(self) -> list[int]:
@@ -49,27 +50,20 @@ class Codegen:
         space = self.fused.space
         if len(space.sizes) > len(LETTERS):
             raise NotFusable(f"more than {len(LETTERS)} dimensions")
-        order = None
-        for node in self.fused.outputs:
-            dims = space.dims[node]
-            if order is None and space.is_whole(dims):
-                order = [axis for d in memory_order(node.meta["val"]) for axis in dims[d]]
-        if order is None:
-            members = (space.dims[node] for node in self.fused.members)
-            whole = (dims for dims in members if space.is_whole(dims))
-            order = [axis for dim in next(whole, ()) for axis in dim] or list(range(len(space.sizes)))
+        orders = itertools.chain(
+            ([space.dims[n][d] for d in memory_order(n.meta["val"])] for n in self.fused.outputs if self.is_whole(n)),
+            (space.dims[n] for n in self.fused.members if self.is_whole(n)),
+        )
+        order = [axis for dim in next(orders, ()) for axis in dim] or list(range(len(space.sizes)))
         return sorted(order, key=(space.columns or frozenset()).__contains__)
 
-    def numbered(self, dims: Dims) -> Dims:
-        return tuple(tuple(self.axis[axis] for axis in dim) for dim in dims)
+    def is_whole(self, node: Node) -> bool:
+        return self.fused.space.is_whole(self.fused.space.dims[node])
 
     def write_node(self, node: Node) -> None:
         fake = node.meta.get("val")
-        if node.op == "placeholder" and is_tensor(fake):
-            self.values[node] = self.program.input(node.name, fake.dtype, self.numbered(self.fused.space.dims[node]))
-        elif node.op == "placeholder":
-            type = "int64" if isinstance(fake, (int, torch.SymInt)) else "float64"
-            self.values[node] = self.program.number(node.name, type)
+        if node.op == "placeholder":
+            self.values[node] = self.input(node, fake)
         elif node.op == "output" or not is_tensor(fake) and not isinstance(fake, (tuple, list)):
             return  # or a size, which only views read
         elif constant_of(node) is not None:
@@ -80,6 +74,17 @@ class Codegen:
             self.values[node] = self.values[node.args[0]][node.args[1]]
         elif "epilogue" not in node.meta:
             self.values[node] = self.lowered(node)
+
+    def input(self, node: Node, fake: object) -> Value:
+        if len(node.name) > LONGEST_NAME:
+            node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends what makes it unique
+        if not is_tensor(fake):
+            return self.program.number(node.name, "int64" if isinstance(fake, (int, torch.SymInt)) else "float64")
+        dims = self.fused.space.dims[node]
+        for d, dim in enumerate(dims):
+            if len(dim) == 1:
+                self.read_from.setdefault(dim[0], f"{node.name}.{d}")
+        return self.program.input(node.name, fake.dtype, renumbered(dims, self.axis))
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower
@@ -101,14 +106,12 @@ class Codegen:
             parts = [node.args[0]] if is_sum else node.args[0]
             join = -1 if is_sum else (node.args[1] if len(node.args) > 1 else 0) % fake.dim()
         values = [self.program.cast(self.values[part], TYPES[fake.dtype]) for part in parts]
-        self.program.output(values, fake.dtype, self.numbered(dims), memory_order(fake), join, is_sum)
+        self.program.output(values, fake.dtype, renumbered(dims, self.axis), memory_order(fake), join, is_sum)
 
     def size_of(self, axis: int) -> str:
         size = self.fused.space.sizes[axis]
         if isinstance(size, int):
             return str(size)
-        for given in self.program.inputs:
-            for d, dim in enumerate(given.dims):
-                if dim == (self.axis[axis],):
-                    return f"{given.name}.{d}"
-        raise NotFusable(f"no input has a dimension of size {size}")
+        if axis not in self.read_from:
+            raise NotFusable(f"no input has a dimension of size {size}")
+        return self.read_from[axis]

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from fourfold.compiler import fallback
-from fourfold.compiler.ir import Dims, Program
+from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, broadcast
 from fourfold.compiler.support import constant_of, is_tensor, refuse
 from fourfold.compiler.views import RESHAPES, VIEWS, same, shape_of
@@ -33,8 +33,7 @@ class Fused:
 
     space: IterationSpace
     graph: Graph = field(default_factory=Graph)
-    program: Program | None = None  # written by the lower pass, as is
-    text: str = ""  # of the program
+    text: str = ""  # of its program, which the lower pass writes
     call: Callable[..., object] | None = None  # the program as the library runs it
     __name__: str = "fused"
 

@@ -26,8 +26,7 @@ def lower(module: GraphModule) -> GraphModule:
             inline(node, why)
             continue
         try:
-            fused.program = write_program(fused)
-            fused.text = fused.program.text()
+            fused.text = write_program(fused)
             fused.call = Program(fused.text, fused.profiled_name)
         except NotFusable as reason:
             inline(node, str(reason))
