@@ -178,13 +178,7 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
 
 @decomposes(aten.nll_loss_backward.default, LATE)
 def nll_loss_backward(
-    grad: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignored: int,
-    total_weight: Tensor,
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total_weight: Tensor
 ) -> object:
     """Elementwise: what stands at the target's place."""
     if x.dim() != 2 or x.device.type != "cpu":
@@ -224,14 +218,7 @@ def layer_norm_backward(
 
 @decomposes(aten.native_group_norm.default, LATE)
 def group_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    batch: int,
-    channels: int,
-    size: int,
-    groups: int,
-    eps: float,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> object:
     """A group is a row."""
     if not x.is_contiguous() or is_empty(x):
@@ -252,13 +239,7 @@ def group_norm(
 
 @decomposes(aten._native_batch_norm_legit_no_training.default, LATE)
 def batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    variance: Tensor,
-    momentum: float,
-    eps: float,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By statistics that are known."""
     shape = [1, -1, *[1] * (x.dim() - 2)]
