@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT32
-from fourfold.compiler.ir import Axis, Program, Value, amax, is_nan, maximum, minimum, operation, sqrt, where
+from fourfold.compiler.ir import Axis, Output, Program, Value, amax, is_nan, maximum, minimum, operation, sqrt, where
 
 DIMS = ((0,),)
 
@@ -82,7 +82,7 @@ def test_the_text_has_each_value_once_and_no_dead_code(program: Program) -> None
     x = program.input("x", torch.float32, DIMS)
     _ = x * 5
     value: Value = (x + 1) * (x + 1)
-    program.output([where(is_nan(x), 0, value)], torch.float32, DIMS, [0])
+    program.outputs.append(Output([where(is_nan(x), 0, value)], "float32", DIMS, [0]))
     assert program.text().splitlines() == [
         "fourfold program 1",
         "axes a=3",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import Tensor
 
 from fourfold.compiler import lowering
 from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.ir import Program, Value
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower
@@ -30,6 +33,18 @@ def test_a_group_becomes_its_program() -> None:
     )
     module.recompile()
     torch.testing.assert_close(module(x)[0], x.sin() * 2)
+
+
+def test_only_its_text_stays_of_a_program() -> None:
+    def values() -> int:
+        gc.collect()
+        return sum(type(each) in (Value, Program) for each in gc.get_objects())
+
+    before = values()
+    module = lowered(lambda x: x.sin() * 2, x)
+    (node,) = fused_nodes(module.graph)
+    assert node.target.text and not node.target.space.dims
+    assert values() == before
 
 
 def test_names_tell_programs_and_their_operators() -> None:

@@ -40,7 +40,7 @@ class ProgramByDispatcher:
                 integers.append(int(argument))
             else:
                 raise OverflowError(f"program: expected an integer of 64 bits, but got {argument}")
-        with torch.profiler.record_function(self._name), torch._C._AutoDispatchBelowAutograd():
+        with torch._C._profiler._RecordFunctionFast(self._name), torch._C._AutoDispatchBelowAutograd():
             try:
                 outputs = torch.ops.fourfold._run_program(self._text, tensors, floats, integers)
             except RuntimeError as error:

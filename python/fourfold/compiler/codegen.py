@@ -8,12 +8,12 @@ import operator
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.dtypes import TYPES
+from fourfold.compiler.dtypes import KINDS, TYPES
 from fourfold.compiler.fused import Fused
-from fourfold.compiler.ir import Axis, Program, Value
-from fourfold.compiler.iteration_space import renumbered
+from fourfold.compiler.ir import Axis, Output, Program, Value
+from fourfold.compiler.iteration_space import IterationSpace, renumbered
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand
-from fourfold.compiler.support import constant_of, is_tensor
+from fourfold.compiler.support import constant_of, is_tensor, results_of
 from fourfold.compiler.views import VIEWS, memory_order
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
@@ -21,8 +21,10 @@ LONGEST_NAME = 60  # that cpp/program/parse.cpp takes
 
 
 def write_program(fused: Fused) -> str:
-    """The program's text. Raises NotFusable where there is none."""
-    return Codegen(fused).write().text()
+    """The program's text, with which the group's iteration space is released. Raises NotFusable where there is none."""
+    text = Codegen(fused).write().text()
+    fused.space = IterationSpace()
+    return text
 
 
 class Codegen:
@@ -88,8 +90,7 @@ class Codegen:
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower
-        first = node.meta["val"][0] if isinstance(node.meta["val"], (tuple, list)) else node.meta["val"]
-        call = Call(self.program, first.dtype)
+        call = Call(self.program, results_of(node)[0].dtype)
         args = [self.argument(argument) for argument in node.args]
         kwargs = {name: self.argument(argument) for name, argument in node.kwargs.items()}
         result = lower(call, *args, **kwargs)
@@ -106,7 +107,8 @@ class Codegen:
             parts = [node.args[0]] if is_sum else node.args[0]
             join = -1 if is_sum else (node.args[1] if len(node.args) > 1 else 0) % fake.dim()
         values = [self.program.cast(self.values[part], TYPES[fake.dtype]) for part in parts]
-        self.program.output(values, fake.dtype, renumbered(dims, self.axis), memory_order(fake), join, is_sum)
+        own = renumbered(dims, self.axis)
+        self.program.outputs.append(Output(values, KINDS[fake.dtype], own, memory_order(fake), join, is_sum))
 
     def size_of(self, axis: int) -> str:
         size = self.fused.space.sizes[axis]

@@ -13,19 +13,7 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
 
 # Of constants, in Python's own arithmetic, which is float64's: rounding it to float32 gives float32's own result.
-EXACT = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "abs": abs,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
+EXACT = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "abs", *COMPARISONS)}
 
 
 def folded(program: Any, op: str, operands: tuple[Value, ...]) -> Value | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fourfold.compiler import folding
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT32, INTEGERS, KINDS, TYPES
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, INT32, INTEGERS, KINDS, TYPES
 
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
 OPERATORS = {
@@ -104,10 +104,10 @@ class Output:
     """join: the dimension along which the values, of these dims each, are concatenated; -1 of one value. column_sum:
     whether it is summed over the rows."""
 
-    values: tuple[Value, ...]
+    values: Sequence[Value]
     kind: str
     dims: Dims
-    order: tuple[int, ...]
+    order: Sequence[int]  # of the dimensions in memory, the outermost first
     join: int = -1
     column_sum: bool = False
 
@@ -147,56 +147,44 @@ class Program:
 
     def constant(self, type: str, value: Number) -> Value:
         if type == BOOLEAN:
-            return self._value("constant", type, (), bool(value))
-        if type in INTEGERS:
-            bits = 32 if type == INT32 else 64
-            wrapped = (int(value) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-            return self._value("constant", type, (), wrapped)
-        number = float(value)
-        return self._value("constant", type, (), single(number) if type == FLOAT32 else number)
+            value = bool(value)
+        elif type in INTEGERS:
+            most = 1 << (31 if type == INT32 else 63)
+            value = (int(value) + most) % (2 * most) - most
+        else:
+            value = single(float(value)) if type == FLOAT32 else float(value)
+        return self._value("constant", type, (), value)
 
     def columns(self, type: str) -> Value:
         """How many elements a reduction goes over."""
         return self._value("columns", type)
 
-    def output(
-        self,
-        values: Sequence[Value],
-        dtype: torch.dtype,
-        dims: Dims,
-        order: Sequence[int],
-        join: int = -1,
-        column_sum: bool = False,
-    ) -> None:
-        self.outputs.append(Output(tuple(values), KINDS[dtype], dims, tuple(order), join, column_sum))
-
-    def cast(self, value: Value, type: str) -> Value:
+    def cast(self, value: Value | Number, type: str) -> Value:
+        """A number becomes a constant."""
+        if not isinstance(value, Value):
+            return self.constant(type, value)
         if value.type == type:
             return value
         number = value.attribute
         is_finite = not isinstance(number, float) or math.isfinite(number) and abs(number) < 2**31
         if value.is_constant and (is_finite or type not in INTEGERS):  # else the processor's own answer
-            return self.constant(type, number != 0 if type == BOOLEAN else number)
+            return self.constant(type, number)
         return self._value(f"to_{type}", type, (value,))
 
     def apply(self, op: str, *operands: Value | Number) -> Value:
         """The value of an operation on values of one type, or one that is the same and cheaper. What is of another
-        type than the first value is cast; a number becomes a constant."""
-        given = operands[1:] if op == "where" else operands
+        type than the first value is cast."""
+        mask = operands[:1] if op == "where" else ()
+        given = operands[len(mask) :]
         type = next(value.type for value in given if isinstance(value, Value))
-        given = tuple(self.cast(v, type) if isinstance(v, Value) else self.constant(type, v) for v in given)
-        if op == "where":
-            given = (operands[0], *given)
+        given = (*mask, *(self.cast(value, type) for value in given))
         op = OF_BOOLEANS.get(op, op) if type == BOOLEAN else OF_INTEGERS.get(op, op) if type in INTEGERS else op
         found = folding.folded(self, op, given)
         if found is not None:
             return found
         if op in COMMUTATIVE and given[0].is_constant:
             given = given[::-1]
-        result = BOOLEAN if op in folding.COMPARISONS else type
-        if op.startswith("to_") and op[3:] in (BOOLEAN, *INTEGERS, *FLOATING):
-            result = op[3:]
-        return self._value(op, result, given)
+        return self._value(op, BOOLEAN if op in folding.COMPARISONS else type, given)
 
     def values(self) -> list[Value]:
         """What the outputs need, each after its operands; inputs always."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch.fx import Node
 
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.views import Size, is_one, same, shape_of, unviewed, viewed
+from fourfold.compiler.views import Size, broadcast, is_one, same, shape_of, unviewed, viewed
 
 Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # of two spaces, dimensions that correspond
 
@@ -37,19 +37,16 @@ class IterationSpace:
         """Whether a value with these dimensions has an element for each point of the space."""
         return dims is not None and along(dims) == self.axes
 
-    def fits(self, dims: Dims) -> bool:
-        """Whether a value with these dimensions is an element's, a row's or one number."""
-        own = along(dims)
-        return not own or own == self.axes or self.columns is not None and own == self.axes - self.columns
+    def fit(self, values: Iterable[Dims], columns: frozenset[int] | None) -> bool:
+        """Whether each value, of these dimensions, is an element's, a row's or one number."""
+        levels = (frozenset(), self.axes, self.axes - (columns or frozenset()))
+        return all(along(dims) in levels for dims in values)
 
     def new_axis(self, size: Size) -> tuple[int, ...]:
         if is_one(size):
             return ()
         self.sizes.append(size)
         return (len(self.sizes) - 1,)
-
-    def size_of(self, axis: int) -> Size:
-        return self.sizes[axis]
 
     def whole(self, node: Node) -> Dims:
         """The dimensions with which a node reads operands: its result's, or of a reduction its operand's."""
@@ -71,11 +68,11 @@ class IterationSpace:
 
     def viewed(self, node: Node, base: Dims) -> Dims | None:
         """The dimensions of a view, from those of what it views; None where an axis would have to be split."""
-        return viewed(node, base, self.size_of)
+        return viewed(node, base, self.sizes)
 
     def unviewed(self, node: Node, dims: Dims) -> Dims | None:
         """The dimensions of what a view shows, from the view's."""
-        return unviewed(node, dims, self.size_of)
+        return unviewed(node, dims, self.sizes)
 
     # A node's result in the space.
 
@@ -107,7 +104,7 @@ class IterationSpace:
         if missing:
             return self.grow(dims, missing, shape)
         result = tuple(dim or () for dim in dims)
-        return result if self.fits(result) else None
+        return result if self.fit([result], self.columns) else None
 
     def grow(self, dims: list[tuple[int, ...] | None], missing: list[int], shape: Sequence[Size]) -> Dims | None:
         """With new axes, which become the columns: values that the space has so far are rows' from now on."""
@@ -115,7 +112,7 @@ class IterationSpace:
         present = {axis for dim in dims if dim for axis in dim}
         if self.columns is not None or missing[0] < last or present != self.axes:
             return None
-        if not all(along(own) in (frozenset(), self.axes) for own in self.dims.values()):
+        if not self.fit(self.dims.values(), None):
             return None
         before = len(self.sizes)
         result = tuple(self.new_axis(shape[d]) if dim is None else dim for d, dim in enumerate(dims))
@@ -131,8 +128,7 @@ class IterationSpace:
         lacking = any(not dim and not is_one(size) for size, dim in zip(shape, own, strict=True))
         if not columns or along(own) != self.axes or lacking or self.columns not in (None, columns):
             return None
-        levels = (frozenset(), self.axes - columns, self.axes)
-        if not all(along(known) in levels for known in self.dims.values()):
+        if not self.fit(self.dims.values(), columns):
             return None
         if not all(agree(self.dims[operand], own) for operand in self.operands_within(node)):
             return None
@@ -163,7 +159,7 @@ class IterationSpace:
         )
         if merged.columns is None:
             merged.columns = merged.implied_columns()
-        fits = all(merged.fits(dims) for dims in merged.dims.values())
+        fits = merged.fit(merged.dims.values(), merged.columns)
         return merged if fits and all(map(merged.is_consistent, nodes)) else None
 
     def refine(self, axis: int, sizes: Sequence[Size]) -> tuple[int, ...]:
@@ -236,12 +232,6 @@ def along(dims: Dims) -> frozenset[int]:
 
 def renumbered(dims: Dims, mapping: dict[int, int]) -> Dims:
     return tuple(tuple(mapping[axis] for axis in dim) for dim in dims)
-
-
-def broadcast(whole: Dims, shape: Sequence[Size]) -> Dims:
-    """The dimensions of a tensor of this shape that is broadcast to `whole`."""
-    kept = whole[len(whole) - len(shape) :]
-    return tuple(() if is_one(size) else dim for size, dim in zip(shape, kept, strict=True))
 
 
 def agree(dims: Dims, whole: Dims) -> bool:

@@ -10,6 +10,7 @@ from torch.fx import Node
 from fourfold.compiler import alone
 from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
+from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import VIEWS, has_hints
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
@@ -99,8 +100,5 @@ def has_effect(node: Node) -> bool:
 
 def drops_nothing(node: Node) -> bool:
     """Whether it would draw random numbers only for a dropout, as attention does, and has none."""
-    for k, argument in enumerate(node.target._schema.arguments):
-        if argument.name == "dropout_p":
-            given = node.args[k] if k < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return isinstance(given, (int, float)) and given == 0
-    return False
+    given = named(node.target, node.args, node.kwargs).get("dropout_p")
+    return isinstance(given, (int, float)) and given == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,22 +14,28 @@ KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
 KEYS = ("Autograd", "CompositeImplicitAutograd")
 
 _lock = threading.Lock()
-_tracing = 0  # how many traces keep them whole now
-_aside: list[tuple[object, dict[object, object]]] = []  # operators, with the kernels that were taken from them
+
+
+class Tracing(threading.local):
+    keeps = False  # whether this thread traces a graph that keeps them whole
+
+
+_tracing = Tracing()
 
 
 @contextmanager
 def kept_whole(inputs: Sequence[object]) -> Iterator[None]:
-    """Within, torch traces each of these operators and its gradient as one. Other threads may trace one too,
-    which is right for any backend. Does nothing where a size is a symbol."""
-    if any(map(is_symbolic, inputs)):
-        yield
-        return
-    enter()
+    """Within, torch traces each of these operators and its gradient as one, in this thread alone. Does nothing where a
+    size is a symbol, which torch's kernels would fix."""
+    before, keeps = _tracing.keeps, not any(map(is_symbolic, inputs))
+    if keeps:
+        with _lock:
+            wrap_kernels()
+    _tracing.keeps = keeps
     try:
         yield
     finally:
-        leave()
+        _tracing.keeps = before
 
 
 def is_symbolic(given: object) -> bool:
@@ -37,39 +44,29 @@ def is_symbolic(given: object) -> bool:
     return isinstance(given, (torch.SymInt, torch.SymFloat))
 
 
-def enter() -> None:
-    global _tracing
-    with _lock:
-        _tracing += 1
-        if _tracing > 1:
-            return
-        for overload in kept_overloads():
-            taken = {}
-            for key in filter(None, (getattr(torch._C.DispatchKey, name, None) for name in KEYS)):
-                if key in overload.py_kernels:
-                    taken[key] = overload.py_kernels.pop(key)
-            if taken:
-                overload._dispatch_cache.clear()
-                _aside.append((overload, taken))
-
-
-def leave() -> None:
-    global _tracing
-    with _lock:
-        _tracing -= 1
-        while not _tracing and _aside:
-            overload, taken = _aside.pop()
-            overload.py_kernels.update(taken)
-            overload._dispatch_cache.clear()
-
-
-def kept_overloads() -> list[object]:
-    """The overloads that torch has Python kernels for; none under a torch that keeps these elsewhere."""
+@functools.cache
+def wrap_kernels() -> None:
+    """Once for the process: each Python kernel leaves the call to torch's own where this thread keeps operators whole.
+    A torch that has its Python kernels elsewhere keeps none."""
     import torch._decomp  # which registers them
 
-    found = []
+    keys = [key for key in (getattr(torch._C.DispatchKey, name, None) for name in KEYS) if key is not None]
     for name in dir(torch.ops.aten):
         if name.startswith(KEPT) and "backward" not in name:
             packet = getattr(torch.ops.aten, name)
-            found += [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]
-    return [o for o in found if isinstance(getattr(o, "py_kernels", None), dict) and hasattr(o, "_dispatch_cache")]
+            for overload in [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]:
+                kernels = getattr(overload, "py_kernels", None)
+                if isinstance(kernels, dict) and hasattr(overload, "_dispatch_cache"):
+                    kernels |= {key: kept_or(overload, kernels[key]) for key in keys if key in kernels}
+                    overload._dispatch_cache.clear()
+
+
+def kept_or(overload: Callable[..., object], kernel: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(kernel)
+    def call(*args: object, **kwargs: object) -> object:
+        if not _tracing.keeps:
+            return kernel(*args, **kwargs)
+        with torch._C._DisablePythonDispatcher():  # as torch traces where no size can be a symbol
+            return overload(*args, **kwargs)
+
+    return call

@@ -5,7 +5,7 @@ or where all its elements are the same one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.fx import Node
@@ -61,7 +61,7 @@ def shape_of(node: Node) -> Sequence[Size]:
     return node.meta["val"].shape
 
 
-def viewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | None:
+def viewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
     """The dimensions of a view, from those of what it views; None where axes would have to be cut."""
     if node.target in EXPANSIONS:
         return ((),) * (len(shape_of(node)) - len(dims)) + dims
@@ -70,12 +70,11 @@ def viewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | None:
     return reshaped(dims, shape_of(node.args[0]), shape_of(node), sizes)
 
 
-def unviewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | None:
+def unviewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
     """The other way round: the dimensions of what is viewed, from those that the view has to have."""
     base = shape_of(node.args[0])
     if node.target in EXPANSIONS:
-        kept = dims[len(dims) - len(base) :]
-        return tuple(() if is_one(size) else dim for size, dim in zip(base, kept, strict=True))
+        return broadcast(dims, base)
     if node.target in PERMUTATIONS:
         result: list[tuple[int, ...]] = [()] * len(dims)
         for place, d in enumerate(permutation(node)):
@@ -84,20 +83,26 @@ def unviewed(node: Node, dims: Dims, sizes: Callable[[int], Size]) -> Dims | Non
     return reshaped(dims, shape_of(node), base, sizes)
 
 
+def broadcast(whole: Dims, shape: Sequence[Size]) -> Dims:
+    """The dimensions of a tensor of this shape that is broadcast to `whole`."""
+    kept = whole[len(whole) - len(shape) :]
+    return tuple(() if is_one(size) else dim for size, dim in zip(shape, kept, strict=True))
+
+
 def permutation(node: Node) -> list[int]:
     count = len(shape_of(node))
-    order = list(range(count))
     if node.target is aten.permute.default:
         return [d % count for d in node.args[1]]
+    order = list(range(count))
     if node.target is aten.t.default:
         return order[::-1]
-    a, b = (d % count for d in node.args[1:3]) if count else (0, 0)
     if count:
-        order[a], order[b] = order[b], order[a]
+        a, b = (d % count for d in node.args[1:3])
+        order[a], order[b] = b, a
     return order
 
 
-def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Callable[[int], Size]) -> Dims | None:
+def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Sequence[Size]) -> Dims | None:
     """Dimensions of size 1 come and go; others are taken together, or apart where they run along several axes."""
     given = [(size, dim) for size, dim in zip(old, dims, strict=True) if not is_one(size)]
     wanted = [size for size in new if not is_one(size)]
@@ -115,7 +120,7 @@ def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Callab
             axis = next(axes, None)
             if axis is None or not isinstance(size, int) and dim:
                 return None
-            dim, own = (*dim, axis), sizes(axis)
+            dim, own = (*dim, axis), sizes[axis]
             known = isinstance(own, int) and isinstance(product, int)
             product = own if is_one(product) else product * own if known else 0
             if is_one(product) or isinstance(product, int) and isinstance(size, int) and product > size:

@@ -38,7 +38,7 @@ Argument = Operand | Number
 Rounded = Truth = Value
 
 
-def wrapped(number: Number, dtype: torch.dtype) -> Number:
+def wrapped(number: Argument | Value, dtype: torch.dtype) -> Argument | Value:
     """An integer as a dtype of fewer bits holds it; torch compares 300 with uint8 as 44."""
     if not isinstance(number, int) or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
         return number
@@ -57,19 +57,13 @@ class Call:
     program: Program
     dtype: torch.dtype
 
-    @property
-    def type(self) -> str:
-        return TYPES[self.dtype]
-
     def __call__(self, argument: Argument | Value, type: str | None = None) -> Value:
         """The argument as the result's dtype holds it, or in a type that a program computes in."""
         return self.held(argument, self.dtype) if type is None else self.of_type(argument, type)
 
     def held(self, argument: Argument | Value, dtype: torch.dtype) -> Value:
         """As torch converts it: what has more bits than the dtype wraps around."""
-        if not isinstance(argument, (Value, Operand)):
-            argument = wrapped(argument, dtype)
-        value = self.of_type(argument, TYPES[dtype])
+        value = self.of_type(wrapped(argument, dtype), TYPES[dtype])
         is_wide = isinstance(argument, Operand) and torch.promote_types(argument.dtype, dtype) != dtype
         return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
 
@@ -88,9 +82,7 @@ class Call:
         return self(self.rounded(argument, argument.dtype) if isinstance(argument, Operand) else argument, BOOLEAN)
 
     def of_type(self, argument: Argument | Value, type: str) -> Value:
-        if isinstance(argument, (Value, Operand)):
-            return self.program.cast(argument.value if isinstance(argument, Operand) else argument, type)
-        return self.program.constant(type, argument)
+        return self.program.cast(argument.value if isinstance(argument, Operand) else argument, type)
 
     def common(self, *arguments: Argument) -> torch.dtype:
         """The dtype that torch compares these in."""
@@ -119,8 +111,7 @@ class Call:
 VALUES = ("Value", "Value | None")
 RAW = ("Argument", "Argument | None", "Operand")
 
-Formula = Callable[..., Value | tuple[Value | None, ...]]
-Lowering = Callable[..., Value | tuple[Value | None, ...]]
+Formula = Lowering = Callable[..., Value | tuple[Value | None, ...]]
 Refusal = Callable[..., str | None]
 POINTWISE: dict[object, Lowering] = {}
 CONSTANT: dict[object, Callable[..., Number]] = {}

@@ -20,8 +20,7 @@ def convert(call: Call, x: Argument) -> Value:
     value = call(x)
     if given in ROUNDED and given != call.dtype and (call.dtype in ROUNDED or not call.dtype.is_floating_point):
         value = call(call.rounded(x, given))
-    rounded = ROUNDED.get(call.dtype)
-    return call.program.apply(rounded, value) if rounded and given != call.dtype else value
+    return value if given == call.dtype else call.rounded(value)
 
 
 @pointwise(aten.copy.default)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -13,81 +12,57 @@ from torch._prims_common import compute_elementwise_output_logical_to_physical_p
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
 
+Function = Callable[..., object]
+# By operator. A late one stays one operator while a graph is traced, since torch's kernel is faster alone.
+EARLY: dict[object, Function] = {}
+LATE: dict[object, Function] = {}
+
 # By torch's own decompositions. A forward of binary_cross_entropy is none of them: torch checks its input.
 TORCHS = (
     aten.binary_cross_entropy_backward.default,
     aten.binary_cross_entropy_with_logits.default,
     aten.dist.default,
-    aten.glu.default,
-    aten.huber_loss_backward.default,
     aten.mse_loss.default,
     aten.mse_loss_backward.default,
-    aten.smooth_l1_loss.default,
     aten.soft_margin_loss.default,
     aten.soft_margin_loss_backward.default,
     aten._prelu_kernel_backward.default,
-    aten.native_group_norm_backward.default,
     aten._fused_rms_norm.default,
     aten._fused_rms_norm_backward.default,
 )
-
-
-# They stay one operator while a graph is traced.
-FASTER_ALONE = frozenset(
-    {
-        aten._log_softmax.default,
-        aten.native_layer_norm_backward.default,
-        aten.native_group_norm.default,
-        aten.native_group_norm_backward.default,
-        aten.nll_loss_backward.default,
-        aten.huber_loss.default,
-        aten.huber_loss_backward.default,
-        aten.smooth_l1_loss.default,
-        aten.smooth_l1_loss_backward.default,
-        aten.glu.default,
-        aten.log_sigmoid_forward.default,
-        aten._native_batch_norm_legit_no_training.default,
-    }
+TORCHS_LATE = (
+    aten.glu.default,
+    aten.huber_loss_backward.default,
+    aten.smooth_l1_loss.default,
+    aten.native_group_norm_backward.default,
 )
 
 
-def decompositions() -> dict[object, Callable[..., object]]:
-    """By operator; torch's table is looked at when this is first called."""
-    found = {operator: function for operator, function in always().items() if operator not in FASTER_ALONE}
-    found |= {aten.huber_loss.default: huber_loss_of_two_dtypes}
+def decompositions() -> dict[object, Function]:
+    """Those to trace by; torch's table is looked at when this is first called."""
+    from torch._decomp import get_decompositions
+
+    found = get_decompositions(TORCHS) | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
     return found | {torch.ops.prims.fma.default: multiply_add}
 
 
-@cache
-def late() -> dict[object, Callable[..., object]]:
-    """Those that torch's kernels compute faster alone: for the pass that replaces them where they are fused."""
-    return {operator: function for operator, function in always().items() if operator in FASTER_ALONE}
-
-
-@cache
-def always() -> dict[object, Callable[..., object]]:
+@functools.cache
+def late() -> dict[object, Function]:
+    """For the pass that replaces operators where their pieces are fused."""
     from torch._decomp import get_decompositions
 
-    return {
-        aten._log_softmax.default: log_softmax,
-        **get_decompositions(TORCHS),
-        aten.cat.default: cat,
-        aten.copysign.Tensor: functools.partial(laid_as_eager, aten.copysign.Tensor),
-        aten.xlogy.Tensor: functools.partial(laid_as_eager, aten.xlogy.Tensor),
-        aten.special_xlog1py.default: functools.partial(laid_as_eager, aten.special_xlog1py.default),
-        aten.pow.Scalar: power_of_number,
-        aten.huber_loss.default: huber_loss,
-        aten.smooth_l1_loss_backward.default: smooth_l1_loss_backward,
-        aten.log_sigmoid_forward.default: log_sigmoid,
-        aten.native_layer_norm_backward.default: layer_norm_backward,
-        aten.native_group_norm.default: group_norm,
-        aten._native_batch_norm_legit_no_training.default: batch_norm,
-        aten.native_dropout.default: dropout,
-        aten.nll_loss_backward.default: nll_loss_backward,
-    }
+    return get_decompositions(TORCHS_LATE) | LATE
+
+
+def decomposes(operator: object, table: dict[object, Function] = EARLY) -> Callable[[Function], Function]:
+    def register(function: Function) -> Function:
+        table[operator] = function
+        return function
+
+    return register
 
 
 def is_empty(x: Tensor) -> bool:
@@ -102,6 +77,7 @@ def multiply_add(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
     return a * b + c
 
 
+@decomposes(aten.native_dropout.default)
 def dropout(x: Tensor, p: float, train: bool | None) -> object:
     """torch draws what is kept, in the order that it does for eager code, which for p = 1 draws nothing; the rest is
     elementwise."""
@@ -115,6 +91,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> object:
     return x * kept * (1 / (1 - p)), kept
 
 
+@decomposes(aten.cat.default)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
     """Without the parts that have no elements, as the keys and values of a cache before its first token."""
     parts = [x for x in tensors if not is_empty(x)]
@@ -137,11 +114,19 @@ def laid_as_eager(operator: Callable[..., Tensor], x: Tensor, y: Tensor) -> obje
     return operator(x, second.permute(order).contiguous().permute(back))
 
 
+EARLY |= {
+    operator: functools.partial(laid_as_eager, operator)
+    for operator in (aten.copysign.Tensor, aten.xlogy.Tensor, aten.special_xlog1py.default)
+}
+
+
+@decomposes(aten.pow.Scalar)
 def power_of_number(base: float, x: Tensor) -> object:
     """Which torch's kernel gives contiguous."""
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
+@decomposes(aten.huber_loss.default, LATE)
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
     """Of the input's dtype, whatever the target's."""
     common = torch.result_type(x, target)
@@ -152,6 +137,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     return reduced(loss, reduction)
 
 
+@decomposes(aten.huber_loss.default)
 def huber_loss_of_two_dtypes(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
     """Which torch traces with another dtype than its kernel gives."""
     return NotImplemented if x.dtype == target.dtype else huber_loss(x, target, reduction, delta)
@@ -161,6 +147,7 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
+@decomposes(aten.smooth_l1_loss_backward.default, LATE)
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     """NaN where the difference is, as torch's kernel has it and torch's own decomposition does not."""
     apart = x - target
@@ -169,6 +156,7 @@ def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: 
     return torch.where(apart <= -beta, -scaled, torch.where(apart >= beta, scaled, inside))
 
 
+@decomposes(aten.log_sigmoid_forward.default, LATE)
 def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     from torch._decomp.decompositions import log_sigmoid_forward
 
@@ -176,6 +164,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return result.contiguous(), buffer.contiguous()
 
 
+@decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """So that a backward can compute it again from two numbers of each row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
@@ -187,14 +176,9 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     return result.to(torch.float32 if half_to_float else x.dtype).contiguous()
 
 
+@decomposes(aten.nll_loss_backward.default, LATE)
 def nll_loss_backward(
-    grad: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignored: int,
-    total_weight: Tensor,
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total_weight: Tensor
 ) -> object:
     """Elementwise: what stands at the target's place."""
     if x.dim() != 2 or x.device.type != "cpu":
@@ -209,6 +193,7 @@ def nll_loss_backward(
     return torch.where(places == target.unsqueeze(1), own, 0).to(x.dtype)
 
 
+@decomposes(aten.native_layer_norm_backward.default, LATE)
 def layer_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -231,15 +216,9 @@ def layer_norm_backward(
     return own, of_weight, g.sum(rows).to(bias.dtype) if mask[2] else None
 
 
+@decomposes(aten.native_group_norm.default, LATE)
 def group_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    batch: int,
-    channels: int,
-    size: int,
-    groups: int,
-    eps: float,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> object:
     """A group is a row."""
     if not x.is_contiguous() or is_empty(x):
@@ -258,14 +237,9 @@ def group_norm(
     return result.to(x.dtype).reshape(x.shape), mean, rstd
 
 
+@decomposes(aten._native_batch_norm_legit_no_training.default, LATE)
 def batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    variance: Tensor,
-    momentum: float,
-    eps: float,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By statistics that are known."""
     shape = [1, -1, *[1] * (x.dim() - 2)]
