@@ -143,15 +143,15 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
 
 def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """And explain says so of it alone."""
-    place = Fusion.place_pointwise
+    place = Fusion.place
 
-    def fault(fusion: Fusion, node: torch.fx.Node) -> bool:
+    def fault(fusion: Fusion, node: torch.fx.Node, *settings: object) -> bool:
         if node.target == torch.ops.aten.tanh.default:
             raise KeyError("a fault of ours")
-        return place(fusion, node)
+        return place(fusion, node, *settings)
 
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(Fusion, "place_pointwise", fault)
+    monkeypatch.setattr(Fusion, "place", fault)
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, gradient=False)
