@@ -31,9 +31,9 @@ class NotExtracted(Exception):
 @dataclass(eq=False, repr=False)
 class Fused:
     """The target of a fused node. graph: the group's operators, as a graph of its inputs; running it is the fallback.
-    space: their iteration space; each node's dimensions in it are in ``space.dims``."""
+    space: their iteration space, until they are lowered; each node's dimensions in it are in ``space.dims``."""
 
-    space: IterationSpace
+    space: IterationSpace | None
     graph: Graph = field(default_factory=Graph)
     program: Program | None = None  # written by the lower pass, as is
     text: str = ""  # of the program

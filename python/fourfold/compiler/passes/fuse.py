@@ -15,7 +15,7 @@ from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, are_last, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.order import Units
-from fourfold.compiler.passes.cleanup import clean_up
+from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
 from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, shape_of
 
@@ -24,6 +24,7 @@ COPIES = (torch.ops.aten.clone.default,)
 
 
 def fuse(module: GraphModule) -> GraphModule:
+    eliminate_dead_code(module.graph)
     groups = Fusion(module).groups
     index = {node: k for k, node in enumerate(module.graph.nodes)}
     for group in sorted(groups.values(), key=lambda group: group.unit):

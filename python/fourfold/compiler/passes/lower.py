@@ -29,6 +29,7 @@ def lower(module: GraphModule) -> GraphModule:
             fused.program = write_program(fused)
             fused.text = fused.program.text()
             fused.call = Program(fused.text, fused.profiled_name)
+            fused.space = None
         except NotFusable as reason:
             inline(node, str(reason))
             continue
