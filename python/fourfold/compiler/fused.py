@@ -223,18 +223,31 @@ def flat(arguments: object) -> list[object]:
 
 def call(graph: Graph, fused: Fused, inputs: Sequence[Node]) -> list[Node]:
     """Writes a fused node where the graph inserts nodes; gives the nodes of its results."""
-    outputs = fused.outputs
-    node = graph.call_function(fused, tuple(inputs))
-    values = [output.meta["val"] for output in outputs]
-    if len(outputs) == 1:
+    return items_of(graph.call_function(fused, tuple(inputs)), [None] * len(fused.outputs))
+
+
+def items_of(node: Node, known: Sequence[Node | None]) -> list[Node]:
+    """The nodes of a fused node's results. known: of each the node that it had, if any; what is none of its items is
+    given a new one."""
+    values = [output.meta["val"] for output in node.target.outputs]
+    if len(values) == 1:
         node.meta["val"] = values[0]
         return [node]
     node.meta["val"] = tuple(values)
-    with graph.inserting_after(node):
-        items = [graph.call_function(operator.getitem, (node, k)) for k in range(len(outputs))]
-    for item, value in zip(items, values, strict=True):
-        item.meta["val"] = value
+    items = []
+    for k, (item, value) in enumerate(zip(known, values, strict=True)):
+        if item is None or not is_item(item, node):
+            with node.graph.inserting_after(node):
+                item = node.graph.call_function(operator.getitem, (node, k))
+            item.meta["val"] = value
+        elif item.args[1] != k:
+            item.args = (node, k)
+        items.append(item)
     return items
+
+
+def is_item(item: Node, node: Node) -> bool:
+    return item.target is operator.getitem and item.args[0] is node
 
 
 def results_of(node: Node) -> list[Node | None]:
@@ -246,9 +259,9 @@ def results_of(node: Node) -> list[Node | None]:
     return [node] if count == 1 else found
 
 
-def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> set[Node]:
-    """Calls a fused group anew, for these results: each a node within, and the node outside that it now stands for.
-    Leaves out the operators and inputs that no result needs. Gives the new nodes."""
+def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> list[Node]:
+    """Has a fused node give these results: each a node within, and the node outside that it now stands for. Leaves out
+    the operators and inputs that no result needs. Gives the nodes of the results."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
     given = dict(zip(fused.inputs, inputs, strict=True))
@@ -258,15 +271,17 @@ def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, No
     for own in unread(fused):
         fused.graph.erase_node(own)
         del given[own], fused.space.dims[own]
-    with graph.inserting_after(node):
-        made = call(graph, fused, list(given.values()))
-    for (_, outside), result in zip(results, made, strict=True):
-        outside.replace_all_uses_with(result)
-    for outside in {*(outside for _, outside in results), *node.users}:
-        if outside is not node:
-            graph.erase_node(outside)
-    graph.erase_node(node)
-    return {made[0] if len(made) == 1 else made[0].args[0], *made}
+    node.args = tuple(given.values())
+    before = [outside for _, outside in results]
+    items = items_of(node, before)
+    kept = {node, *items}
+    gone = {*before, *(user for user in node.users if is_item(user, node))} - kept
+    for outside, item in zip(before, items, strict=True):
+        if outside is not item:
+            outside.replace_all_uses_with(item, delete_user_cb=lambda user: user not in kept)
+    for outside in gone:
+        graph.erase_node(outside)
+    return items
 
 
 def unread(fused: Fused) -> list[Node]:
