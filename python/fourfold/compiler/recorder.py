@@ -71,9 +71,6 @@ class Recorder(TorchDispatchMode):
             self.numbers.add(node)
         return value
 
-    def values(self, arguments: object) -> object:
-        return torch.fx.map_arg(arguments, self.value)
-
     def node(self, result: object) -> Node | None:
         """None for a result that is none."""
         if result is not None and id(result) not in self.nodes:

@@ -80,7 +80,7 @@ def replaced(node: Node, table: dict[object, Callable[..., object]], inputs: Siz
     """Its pieces, if they have taken its place."""
 
     def pieces(record: Recorder) -> object:
-        args, kwargs = record.values((node.args, node.kwargs))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), record.value)
         return table[node.target](*args, **kwargs)
 
     return rewritten(node, pieces, inputs, table, "its pieces read")
