@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fourfold.compiler.calling import Program
+from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fused import Fused, fused_nodes
 
 
@@ -36,21 +40,23 @@ def refusals(module: GraphModule) -> dict[str, str]:
     return {name(node.target): node.meta["refusal"] for node in module.graph.nodes if "refusal" in node.meta}
 
 
-def run_operators(module: GraphModule, *arguments: Tensor) -> object:
-    """The graph's results, fused groups by their operators: what is tested needs no program."""
-    for node in fused_nodes(module.graph):
-        node.target.call = fails
-    module.recompile()
-    return module(*arguments)
-
-
 def fails(*given: object) -> None:
     raise ValueError("this program is not to be run")
 
 
+def program_of(fused: Fused) -> Callable[..., object]:
+    return Program(write_program(fused).text(), fused.profiled_name)
+
+
 def assert_alike(module: GraphModule, function: Callable, *arguments: Tensor) -> None:
-    """Whether the graph still computes the function."""
+    """Whether the graph still computes the function: its fused groups by their programs, and by their operators."""
     expected = function(*arguments)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    for mine, theirs in zip(run_operators(module, *arguments), expected, strict=True):
-        torch.testing.assert_close(mine, theirs)
+    for call_of, is_strict in ((program_of, "1"), (lambda fused: fails, "0")):
+        for node in fused_nodes(module.graph):
+            node.target.call = call_of(node.target)
+        module.recompile()
+        with mock.patch.dict(os.environ, FOURFOLD_STRICT=is_strict):
+            results = module(*arguments)
+        for mine, theirs in zip(results, expected, strict=True):
+            torch.testing.assert_close(mine, theirs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import subprocess
@@ -143,15 +144,15 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
 
 def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """And explain says so of it alone."""
-    place = Fusion.place_pointwise
+    place = Fusion.place
 
-    def fault(fusion: Fusion, node: torch.fx.Node) -> bool:
+    def fault(fusion: Fusion, node: torch.fx.Node, *settings: object) -> bool:
         if node.target == torch.ops.aten.tanh.default:
             raise KeyError("a fault of ours")
-        return place(fusion, node)
+        return place(fusion, node, *settings)
 
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(Fusion, "place_pointwise", fault)
+    monkeypatch.setattr(Fusion, "place", fault)
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, gradient=False)
@@ -161,6 +162,33 @@ def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.Monke
     left = record.captured[0].forward.compiled.refusals
     assert [node.target for node in left] == [torch.ops.aten.tanh.default] * 2
     assert programs_of(record) == 2
+
+
+@pytest.mark.parametrize("name", ["decompose", "stack_gradients", "rematerialize"])
+def test_a_failure_before_the_graph_is_cut_in_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is warned of once, and the gradients are those of eager code."""
+
+    def fault(*given: object) -> None:
+        raise KeyError("a fault of ours")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.layer_norm(x.sin(), (8,))
+        return y[0] * y[1] + y[2].exp()
+
+    within = {"decompose": "has_fused_neighbour", "stack_gradients": "stack", "rematerialize": "steps_of"}
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    monkeypatch.setattr(importlib.import_module(f"fourfold.compiler.passes.{name}"), within[name], fault)
+    monkeypatch.setattr(fallback, "_reported", set())
+    record = Record()
+    x = draw(3, 8)
+    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: KeyError") as seen:
+        got = results_of(compiled(function, record), (x,))
+    assert len({str(each.message) for each in seen}) == len(seen)
+    assert_same(got, results_of(function, (x,)))
+    assert programs_of(record) > 1
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    with pytest.raises(Exception, match="a fault of ours"):
+        compiled(function)(x)
 
 
 def test_sums_of_what_has_no_dimensions() -> None:

@@ -160,7 +160,16 @@ def test_torch_traces_as_before_after_an_error() -> None:
     assert len(traced_as_torch_does()) > 1
 
 
-def test_many_norms_are_looked_at_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [layer for _ in range(20) for layer in (nn.LayerNorm(16), nn.Tanh())],
+        [*(nn.LayerNorm(16) for _ in range(20)), nn.Tanh()],
+        [nn.Tanh(), *(nn.LayerNorm(16) for _ in range(20))],
+    ],
+    ids=["between", "before one", "behind one"],
+)
+def test_many_norms_are_looked_at_a_few_times_each(layers: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[torch.fx.Node] = []
     has_fused_neighbour = passes_decompose.has_fused_neighbour
 
@@ -169,6 +178,8 @@ def test_many_norms_are_looked_at_a_few_times_each(monkeypatch: pytest.MonkeyPat
         return has_fused_neighbour(node)
 
     monkeypatch.setattr(passes_decompose, "has_fused_neighbour", counted)
-    blocks = nn.Sequential(*(layer for _ in range(20) for layer in (nn.LayerNorm(16), nn.Tanh())))
-    compiled(blocks)(draw(4, 16)).sum().backward()
-    assert 20 <= len(looked) <= 3 * 20
+    record = Record()
+    compiled(nn.Sequential(*layers), record)(draw(4, 16)).sum().backward()
+    backward = record.captured[0].backward.graph.graph
+    whole = [node for node in backward.nodes if node.target is LAYER_NORM and all(node.args[-1])]
+    assert not whole and 20 <= len(looked) <= 3 * 20

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.passes.epilogues import FEWEST_COLUMNS, epilogues
 from fourfold.compiler.passes.fuse import fuse
 from graphs import assert_alike, operators, traced
@@ -52,3 +53,28 @@ def test_a_result_that_only_the_sum_reads_is_not_written() -> None:
 def test_what_stood_in_the_way_is_forgotten() -> None:
     module = epilogues(fuse(traced(lambda x, y: (x * y).sum(0), x, y)))
     assert not any("refusal" in node.meta for node in module.graph.nodes)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_only_a_dead_result_reads_is_no_argument(dynamic: bool) -> None:
+    module = fuse(traced(lambda x, y: (x.cos(), (x.sin() + y).cumsum(0)), x, y, dynamic=dynamic))
+    (node,) = fused_nodes(module.graph)
+    assert [given.name for given in node.args] == ["x_1", "y_1"]
+    output = module.graph.output_node()
+    output.args = (output.args[0][:1],)
+    (node,) = fused_nodes(clean_up(module).graph)
+    assert [given.name for given in node.args] == ["x_1"] and len(node.target.inputs) == 1
+    assert_alike(module, lambda x, y: x.cos(), x, y)
+
+
+def test_an_input_that_alone_has_a_size_stays() -> None:
+    """A program reads the sizes that it doesn't know from its inputs."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x.sum(-1, keepdim=True)
+        return rows.exp(), (y * rows).cumsum(0)
+
+    module = fuse(traced(function, x, y, dynamic=True))
+    output = module.graph.output_node()
+    output.args = (output.args[0][:1],)
+    assert_alike(clean_up(module), lambda x, y: function(x, y)[0], x, y)

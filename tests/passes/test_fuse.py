@@ -89,3 +89,24 @@ def test_groups_have_room_for_so_many() -> None:
 
     sizes = [len(node.target.members) for node in fused_nodes(fuse(traced(function, x)).graph)]
     assert sizes == [MOST_MEMBERS, 10]
+
+
+def test_dead_code_is_in_no_group() -> None:
+    module = traced(lambda x, y: ((x + y).sin(), x.cos()), x, y)
+    output = module.graph.output_node()
+    output.args = (output.args[0][1:],)
+    assert operators(fuse(module)) == ["[cos]"]
+
+
+def test_symbolic_sizes_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look at the inputs of a group, whatever the number of views that read sizes."""
+
+    def function(*tensors: Tensor) -> Tensor:
+        return sum((x.unsqueeze(0).expand(3, x.shape[0], x.shape[1]) * 2).view(3, -1, x.shape[1]) for x in tensors)
+
+    module = traced(function, *(torch.randn(4, 6) for _ in range(20)), dynamic=True)
+    searched = []
+    find_nodes = torch.fx.Graph.find_nodes
+    monkeypatch.setattr(torch.fx.Graph, "find_nodes", lambda *a, **k: searched.append(a) or find_nodes(*a, **k))
+    fuse(module)
+    assert any(name.startswith("[") for name in operators(module)) and len(searched) < 20

@@ -31,20 +31,22 @@ def test_it_stays_an_order(seed: int) -> None:
     for _ in range(120):
         a, b = draw.sample(alive, 2)
         if draw.random() < 0.5:
-            assert graph.can_wait(a, {b}) == (not reaches(graph, a, b))
-            if graph.can_wait(a, {b}):
-                graph.wait(a, {b})
+            change = graph.wait(a, {b})
+            assert (change is None) == reaches(graph, a, b)
         elif len(alive) > 10:
-            third = any(
+            change = graph.merge(a, b)
+            assert (change is None) == any(
                 reaches(graph, unit, end)
                 for start, end in ((a, b), (b, a))
                 for unit in graph.after[start]
                 if unit != end
             )
-            assert graph.can_merge(a, b) == (not third)
-            if not third:
-                graph.merge(a, b)
+            if change is not None:
                 alive.remove(b)
+        else:
+            change = None
+        if change is not None:
+            change()
         for unit in alive:
             assert all(graph.position[other] < graph.position[unit] for other in graph.before[unit])
             assert all(unit in graph.after[other] for other in graph.before[unit])
@@ -58,4 +60,17 @@ def test_far_apart_is_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     last = first = graph.add(())
     for _ in range(20):
         last = graph.add({last})
-    assert not graph.can_wait(first, {last})
+    assert graph.wait(first, {last}) is None
+
+
+def test_a_change_is_found_by_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Order()
+    a, b, c = graph.add(()), graph.add(()), graph.add(())
+    wait, searches, reached = graph.wait(a, {b}), [], graph.reached
+    monkeypatch.setattr(graph, "reached", lambda *given: searches.append(given) or reached(*given))
+    wait()
+    assert not searches and graph.position[b] < graph.position[a]
+    merge = graph.merge(b, c)
+    searches.clear()
+    merge()
+    assert not searches and graph.before[a] == {b} and graph.after[b] == {a}

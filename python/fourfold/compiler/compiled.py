@@ -32,11 +32,7 @@ class Compiled:
     @classmethod
     def of(cls, module: GraphModule, trace: bool = False) -> Compiled:
         module.meta["trace"] = trace
-        module = passes.run(passes.HALF, module)
-        module.meta.setdefault("plan", None)
-        if "layouts" not in module.meta:
-            module.meta["layouts"] = layouts(module.graph.find_nodes(op="placeholder"), None)
-        return cls(module)
+        return cls(passes.run(passes.HALF, module))
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -57,11 +53,11 @@ class Compiled:
 
     @property
     def plan(self) -> Plan | None:
-        return self.module.meta["plan"]
+        return self.module.meta.get("plan")
 
-    @property
+    @functools.cached_property
     def layouts(self) -> list[tuple[int, list[int]]]:
-        return self.module.meta["layouts"]
+        return layouts(self.module.graph.find_nodes(op="placeholder"), self.plan)
 
     @functools.cached_property
     def run(self) -> Callable[[list[object]], object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from torch.fx import Graph, Node
 from fourfold.compiler import fallback
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, broadcast
+from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import constant_of, is_tensor, refuse
-from fourfold.compiler.views import RESHAPES, VIEWS, same, shape_of
+from fourfold.compiler.views import RESHAPES, VIEWS, shape_of
 
 LONGEST_NAME = 60
 COPIED_META = ("val", "stack_trace", "source_fn_stack")
@@ -29,9 +31,9 @@ class NotExtracted(Exception):
 @dataclass(eq=False, repr=False)
 class Fused:
     """The target of a fused node. graph: the group's operators, as a graph of its inputs; running it is the fallback.
-    space: their iteration space; each node's dimensions in it are in ``space.dims``."""
+    space: their iteration space, until they are lowered; each node's dimensions in it are in ``space.dims``."""
 
-    space: IterationSpace
+    space: IterationSpace | None
     graph: Graph = field(default_factory=Graph)
     text: str = ""  # of its program, which the lower pass writes
     call: Callable[..., object] | None = None  # the program as the library runs it
@@ -87,24 +89,23 @@ class Fused:
 
 
 class Extraction:
-    """Writes a group's subgraph. known: of tensors that are computed outside, as they are read with these dimensions,
-    the nodes within."""
+    """Writes a group's subgraph, or extends that of a fused node. known: of tensors that are computed outside, as they
+    are read with these dimensions, the nodes within."""
 
     def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
         self.space = space
         self.fused = fused or Fused(IterationSpace(list(space.sizes), space.columns))
         self.graph = self.fused.graph
         self.inputs = list(inputs)
-        self.known: dict[tuple[Node, Dims], Node] = {}
-        if fused is not None:
-            pairs = zip(inputs, fused.inputs, strict=True)
-            self.known = {(node, space.dims[own]): own for node, own in pairs}
+        pairs = zip(inputs, self.fused.inputs, strict=True)
+        self.known: dict[tuple[Node, Dims], Node] = {(node, space.dims[own]): own for node, own in pairs}
+        self.sizes = Sizes(own for own in self.known.values() if is_tensor(own.meta["val"]))
         self.members: dict[Node, Node] = {}  # and views of them
 
     def extract(self, members: Sequence[Node], outputs: Sequence[Node]) -> tuple[Fused, list[Node]]:
         """The target of the fused node, and the arguments. Raises NotExtracted."""
         self.graph.output(())
-        for node in members:
+        for node in members:  # every input before what reads a size of it
             for operand in (*node.args, *node.kwargs.values()):
                 if isinstance(operand, Node) and operand not in self.space.dims:
                     self.find_input(operand, self.space.whole(node))
@@ -117,7 +118,7 @@ class Extraction:
         if not is_tensor(node.meta["val"]):
             self.add_input(node, ())
         elif constant_of(node) is None:
-            self.read(node, broadcast(whole, node.meta["val"].shape))
+            self.read(node, broadcast(whole, shape_of(node)))
 
     def read(self, node: Node, dims: Dims) -> None:
         """Makes a tensor an input; of a view, where that is index arithmetic, what it shows."""
@@ -130,31 +131,39 @@ class Extraction:
 
     def add_input(self, node: Node, dims: Dims) -> None:
         if (node, dims) not in self.known:
-            first = next(own for own in self.graph.nodes if own.op != "placeholder")
-            with self.graph.inserting_before(first):
+            with self.graph.inserting_before(self.first):
                 own = self.graph.placeholder(node.name)
             own.meta = {"val": node.meta["val"]}
+            if is_tensor(node.meta["val"]):
+                self.sizes.add(own)
             self.fused.space.dims[own] = dims
             self.known[node, dims] = own
             self.inputs.append(node)
 
+    @functools.cached_property
+    def first(self) -> Node:
+        """Before which the next input comes."""
+        return next(own for own in self.graph.nodes if own.op != "placeholder")
+
     def add_member(self, node: Node) -> None:
-        whole = self.space.whole(node)
-        copy = self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
+        copy, space = self.within(node), self.fused.space
         copy.meta["member"] = True
-        space = self.fused.space
-        space.dims[copy] = self.space.dims[node]
         for known, own in ((self.space.results, space.results), (self.space.reduced, space.reduced)):
             if node in known:
                 own[copy] = known[node]
 
+    def within(self, node: Node) -> Node:
+        """The copy of a member, or of a view of one."""
+        if node not in self.members:
+            whole = self.space.whole(node)
+            self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
+            self.fused.space.dims[self.members[node]] = self.space.dims[node]
+        return self.members[node]
+
     def operand(self, node: Node, whole: Dims) -> object:
         """A node that is read within, where its user has these dimensions."""
         if node in self.space.dims:
-            if node not in self.members:  # a view of a member
-                copy = self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
-                self.fused.space.dims[copy] = self.space.dims[node]
-            return self.members[node]
+            return self.within(node)
         if not is_tensor(node.meta["val"]):
             return self.number(node)
         if constant_of(node) is not None:
@@ -196,15 +205,13 @@ class Extraction:
 
     def size(self, wanted: object) -> object:
         """UNKNOWN where no input has such a size."""
-        for own in self.graph.find_nodes(op="placeholder"):
-            fake = own.meta["val"]
-            for d, size in enumerate(fake.shape if is_tensor(fake) else ()):
-                if same(size, wanted):
-                    with self.graph.inserting_before(self.graph.output_node()):
-                        copy = self.graph.call_function(torch.ops.aten.sym_size.int, (own, d))
-                    copy.meta = {"val": size}
-                    return copy
-        return UNKNOWN
+        found = self.sizes.find(wanted) if isinstance(wanted, torch.SymInt) else None
+        if found is None:
+            return UNKNOWN
+        with self.graph.inserting_before(self.graph.output_node()):
+            copy = self.graph.call_function(torch.ops.aten.sym_size.int, found)
+        copy.meta = {"val": wanted}
+        return copy
 
 
 def flat(arguments: object) -> list[object]:
@@ -215,18 +222,31 @@ def flat(arguments: object) -> list[object]:
 
 def call(graph: Graph, fused: Fused, inputs: Sequence[Node]) -> list[Node]:
     """Writes a fused node where the graph inserts nodes; gives the nodes of its results."""
-    outputs = fused.outputs
-    node = graph.call_function(fused, tuple(inputs))
-    values = [output.meta["val"] for output in outputs]
-    if len(outputs) == 1:
+    return items_of(graph.call_function(fused, tuple(inputs)), [None] * len(fused.outputs))
+
+
+def items_of(node: Node, known: Sequence[Node | None]) -> list[Node]:
+    """The nodes of a fused node's results. known: of each the node that it had, if any; what is none of its items is
+    given a new one."""
+    values = [output.meta["val"] for output in node.target.outputs]
+    if len(values) == 1:
         node.meta["val"] = values[0]
         return [node]
     node.meta["val"] = tuple(values)
-    with graph.inserting_after(node):
-        items = [graph.call_function(operator.getitem, (node, k)) for k in range(len(outputs))]
-    for item, value in zip(items, values, strict=True):
-        item.meta["val"] = value
+    items = []
+    for k, (item, value) in enumerate(zip(known, values, strict=True)):
+        if item is None or not is_item(item, node):
+            with node.graph.inserting_after(node):
+                item = node.graph.call_function(operator.getitem, (node, k))
+            item.meta["val"] = value
+        elif item.args[1] != k:
+            item.args = (node, k)
+        items.append(item)
     return items
+
+
+def is_item(item: Node, node: Node) -> bool:
+    return item.target is operator.getitem and item.args[0] is node
 
 
 def results_of(node: Node) -> list[Node | None]:
@@ -238,27 +258,41 @@ def results_of(node: Node) -> list[Node | None]:
     return [node] if count == 1 else found
 
 
-def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> set[Node]:
-    """Calls a fused group anew, for these results: each a node within, and the node outside that it now stands for.
-    Gives the new nodes."""
+def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> list[Node]:
+    """Has a fused node give these results: each a node within, and the node outside that it now stands for. Leaves out
+    the operators and inputs that no result needs. Gives the nodes of the results."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
+    given = dict(zip(fused.inputs, inputs, strict=True))
     for own in reversed(fused.graph.nodes):
         if own.op == "call_function" and not own.users:
             fused.graph.erase_node(own)
-    with graph.inserting_after(node):
-        made = call(graph, fused, inputs)
-    for (_, outside), result in zip(results, made, strict=True):
-        outside.replace_all_uses_with(result)
-    for outside in {*(outside for _, outside in results), *node.users}:
-        if outside is not node:
-            graph.erase_node(outside)
-    graph.erase_node(node)
-    return {made[0] if len(made) == 1 else made[0].args[0], *made}
+    for own in unread(fused):
+        fused.graph.erase_node(own)
+        del given[own], fused.space.dims[own]
+    node.args = tuple(given.values())
+    before = [outside for _, outside in results]
+    items = items_of(node, before)
+    kept = {node, *items}
+    gone = {*before, *(user for user in node.users if is_item(user, node))} - kept
+    for outside, item in zip(before, items, strict=True):
+        if outside is not item:
+            outside.replace_all_uses_with(item, delete_user_cb=lambda user: user not in kept)
+    for outside in gone:
+        graph.erase_node(outside)
+    return items
+
+
+def unread(fused: Fused) -> list[Node]:
+    """The inputs that nothing within reads, but for those from which alone a program has an axis' symbolic size."""
+    space, inputs = fused.space, fused.inputs
+    known = {dim for own in inputs if own.users for dim in space.dims[own]}
+    known |= {(axis,) for axis, size in enumerate(space.sizes) if isinstance(size, int)}
+    return [own for own in inputs if not own.users and all(len(dim) != 1 or dim in known for dim in space.dims[own])]
 
 
 def remove_unread(node: Node) -> None:
-    """Leaves out results that nobody reads, and the operators that only they need."""
+    """Leaves out results that nobody reads, and the operators and inputs that only they need."""
     fused = node.target
     pairs = zip(fused.outputs, results_of(node), strict=True)
     results = [(own, outside) for own, outside in pairs if outside is not None and outside.users]

@@ -4,12 +4,21 @@ dependency connects are visited, so that the cost follows the change and not the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from torch.fx import Node
+
+from fourfold.compiler.support import has_effect
 
 MOST_VISITED = 2000  # units, in search of a cycle; beyond it two units are left apart, so that time stays linear
+Change = Callable[[], None]
 
 
 class Order:
+    """``wait`` and ``merge`` find a change, or that there is none; the change is made by calling it, before any other
+    is looked for."""
+
     def __init__(self) -> None:
         self.position: list[int] = []
         self.before: list[set[int]] = []  # of each unit, those that it waits for
@@ -25,34 +34,33 @@ class Order:
             self.after[other].add(unit)
         return unit
 
-    def can_wait(self, unit: int, before: Iterable[int]) -> bool:
-        """Whether none of these waits for the unit."""
-        return self.moves_of_wait(unit, set(before) - {unit}) is not None
-
-    def wait(self, unit: int, before: Iterable[int]) -> None:
-        """Makes the unit wait for these, which it has to be able to."""
+    def wait(self, unit: int, before: Iterable[int]) -> Change | None:
+        """The change that makes the unit wait for these; None where one of them waits for the unit."""
         new = set(before) - {unit}
-        self.reorder(self.moves_of_wait(unit, new))
+        later = {other for other in new if self.position[other] > self.position[unit]}
+        if not later:
+            return partial(self._wait, unit, new, ())
+        last = max(self.position[other] for other in later)
+        behind = self.reached(self.after, {unit}, lambda p: p <= last, later)
+        ahead = None if behind is None else self.reached(self.before, later, lambda p: p > self.position[unit])
+        return None if ahead is None else partial(self._wait, unit, new, (ahead, behind))
+
+    def _wait(self, unit: int, new: set[int], moved: Sequence[set[int]]) -> None:
+        self.reorder(moved)
         self.before[unit] |= new
         for other in new:
             self.after[other].add(unit)
 
-    def moves_of_wait(self, unit: int, before: set[int]) -> list[set[int]] | None:
-        later = {other for other in before if self.position[other] > self.position[unit]}
-        if not later:
-            return []
-        last = max(self.position[other] for other in later)
-        behind = self.reached(self.after, {unit}, lambda p: p <= last, later)
-        ahead = None if behind is None else self.reached(self.before, later, lambda p: p > self.position[unit])
-        return None if ahead is None else [ahead, behind]
+    def merge(self, a: int, b: int) -> Change | None:
+        """The change that makes one unit, a, of the two; None where a third unit lies between them."""
+        first, last = sorted((a, b), key=self.position.__getitem__)
+        low, high = self.position[first], self.position[last]
+        behind = self.reached(self.after, self.after[first] - {last}, lambda p: p < high, self.before[last])
+        ahead = None if behind is None else self.reached(self.before, self.before[last] - {first}, lambda p: p > low)
+        return None if ahead is None else partial(self._merge, a, b, (ahead, {a, b}, behind))
 
-    def can_merge(self, a: int, b: int) -> bool:
-        """Whether no third unit lies between the two."""
-        return self.moves_of_merge(a, b) is not None
-
-    def merge(self, a: int, b: int) -> None:
-        """Makes one unit, a, of two that can be merged."""
-        self.reorder(self.moves_of_merge(a, b))
+    def _merge(self, a: int, b: int, moved: Sequence[set[int]]) -> None:
+        self.reorder(moved)
         for own, others in ((self.before, self.after), (self.after, self.before)):
             for unit in own[b]:
                 others[unit].discard(b)
@@ -61,13 +69,6 @@ class Order:
             own[b] = set()
         self.before[a] -= {a, b}
         self.after[a] -= {a, b}
-
-    def moves_of_merge(self, a: int, b: int) -> list[set[int]] | None:
-        first, last = sorted((a, b), key=self.position.__getitem__)
-        low, high = self.position[first], self.position[last]
-        behind = self.reached(self.after, self.after[first] - {last}, lambda p: p < high, self.before[last])
-        ahead = None if behind is None else self.reached(self.before, self.before[last] - {first}, lambda p: p > low)
-        return None if ahead is None else [ahead, {a, b}, behind]
 
     def reached(
         self, edges: list[set[int]], start: Iterable[int], within: Callable[[int], bool], stop: Iterable[int] = ()
@@ -86,9 +87,30 @@ class Order:
             pending += new
         return found
 
-    def reorder(self, parts: list[set[int]]) -> None:
+    def reorder(self, parts: Sequence[set[int]]) -> None:
         """Gives these units' positions out again: the parts one after the other, each in its own order."""
         ordered = [unit for part in parts for unit in sorted(part, key=self.position.__getitem__)]
         positions = sorted(self.position[unit] for unit in ordered)
         for unit, position in zip(ordered, positions, strict=True):
             self.position[unit] = position
+
+
+class Units(Order):
+    """Of a graph's nodes: each belongs to a unit, alone or with others. Those with effects wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit: dict[Node, int] = {}
+        self.last_effect: set[int] = set()
+
+    def of(self, nodes: Iterable[Node]) -> set[int]:
+        return {self.unit[node] for node in nodes}
+
+    def add_alone(self, node: Node) -> int:
+        before = self.of(node.all_input_nodes)
+        if not has_effect(node):
+            self.unit[node] = self.add(before)
+        else:
+            self.unit[node] = self.add(before | self.last_effect)
+            self.last_effect = {self.unit[node]}
+        return self.unit[node]

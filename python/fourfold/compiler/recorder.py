@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fourfold.compiler.views import same
+from fourfold.compiler.sizes import Sizes
+from fourfold.compiler.support import refuse
 
 OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node doesn't share with the nodes in its place
 
@@ -24,13 +25,16 @@ class Recorder(TorchDispatchMode):
     """Within ``with Recorder(before) as record:``, each operator of torch's that is called becomes a node in front of
     ``before``. ``record.value(node)`` is a node's tensor or number, ``record.node(tensor)`` the node of a result."""
 
-    def __init__(self, before: Node, decompositions: Mapping[object, Callable[..., object]] | None = None):
+    def __init__(
+        self, before: Node, inputs: Sizes, decompositions: Mapping[object, Callable[..., object]] | None = None
+    ):
         super().__init__()
         self.before = before
         self.graph = before.graph
         self.decompositions = decompositions or {}
         self.nodes: dict[int, Node] = {}
-        self.numbers: list[Node] = []
+        self.inputs = inputs
+        self.numbers = Sizes()
         self.held: list[Tensor] = []  # whose ids are keys
         self.written: list[Node] = []
         self.meta = {key: value for key, value in before.meta.items() if key not in OF_RESULT}
@@ -64,11 +68,8 @@ class Recorder(TorchDispatchMode):
                 value = torch.ops.aten.alias.default(value)
             self.know(value, node)
         else:
-            self.numbers.append(node)
+            self.numbers.add(node)
         return value
-
-    def values(self, arguments: object) -> object:
-        return torch.fx.map_arg(arguments, self.value)
 
     def node(self, result: object) -> Node | None:
         """None for a result that is none."""
@@ -118,12 +119,64 @@ class Recorder(TorchDispatchMode):
         """A node that has this size: an input of the graph, or one that reads it from an operand."""
         if wanted.node.expr.is_number:
             return int(wanted.node.expr)
-        for node in (*self.numbers, *self.graph.find_nodes(op="placeholder")):
-            if isinstance(node.meta.get("val"), torch.SymInt) and same(node.meta["val"], wanted):
-                return node
-        for node in self.before.all_input_nodes:
-            value = node.meta.get("val")
-            for dim, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
-                if same(size, wanted):
-                    return self.write(size, torch.ops.aten.sym_size.int, (node, dim))
+        for sizes in (self.numbers, self.inputs, Sizes(self.before.all_input_nodes)):
+            found = sizes.find(wanted)
+            if found is not None:
+                node, dim = found
+                return node if dim is None else self.write(wanted, torch.ops.aten.sym_size.int, (node, dim))
         raise NotRecorded(f"no node has the size {wanted}")
+
+
+def numbers_of(graph: Graph) -> Sizes:
+    """The numbers among a graph's inputs."""
+    inputs = graph.find_nodes(op="placeholder")
+    return Sizes(node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt))
+
+
+def rewritten(
+    node: Node,
+    rewrite: Callable[[Recorder], object],
+    inputs: Sizes,
+    decompositions: Mapping[object, Callable[..., object]] | None = None,
+    reader: str = "it reads",
+) -> list[Node] | None:
+    """Puts what ``rewrite`` computes in a node's place, and gives the nodes that were written. None where it gives
+    NotImplemented, or results unlike those that the graph was traced with. reader: how a refusal begins."""
+    recorder = Recorder(node, inputs, decompositions)
+    try:
+        with recorder:
+            results = rewrite(recorder)
+        if results is not NotImplemented and put_in(node, tree_map(recorder.node, results)):
+            return recorder.written
+    except NotRecorded as reason:
+        refuse(node, f"{reader} {reason}")
+    recorder.erase()
+    return None
+
+
+def put_in(node: Node, results: object) -> bool:
+    """Whether the results are as those that the graph was traced with, and its users read them now."""
+    pairs = [(node, results)]
+    if isinstance(results, (tuple, list)):
+        if any(user.target is not operator.getitem for user in node.users):
+            return False
+        pairs = [(user, results[user.args[1]]) for user in node.users]
+    if not all(is_alike(result, outside.meta["val"]) for outside, result in pairs):
+        return False
+    for outside, result in pairs:
+        outside.replace_all_uses_with(result)
+        if outside is not node:
+            node.graph.erase_node(outside)
+    node.graph.erase_node(node)
+    return True
+
+
+def is_alike(result: Node | None, expected: object) -> bool:
+    values = result and result.meta.get("val"), expected
+    return all(isinstance(value, Tensor) for value in values) and layout(values[0]) == layout(values[1])
+
+
+def layout(value: Tensor) -> tuple[torch.dtype, list[str], list[str]]:
+    """Of a dimension of one element a stride means nothing."""
+    sizes, strides = ([str(size) for size in sizes] for sizes in (value.shape, value.stride()))
+    return value.dtype, sizes, [stride for size, stride in zip(sizes, strides, strict=True) if size != "1"]

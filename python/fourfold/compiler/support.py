@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 
 import torch
 from torch.fx import Node
 
 from fourfold.compiler import alone
 from fourfold.compiler.dtypes import KINDS
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
+from fourfold.compiler.lowering import CONSTANT, fits, refusal
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import VIEWS, has_hints
 
@@ -69,10 +70,10 @@ def can_be_computed(node: Node) -> bool:
     return refused is None or refuse(node, refused)
 
 
-def is_lowered(node: Node) -> bool:
-    """Whether programs have operations for it: as elements, along rows, as a view or as a constant."""
-    known = node.target in POINTWISE or node.target in ROWS or node.target in VIEWS or node.target in CONSTANT
-    return node.op == "call_function" and known
+def is_computed(node: Node, *tables: Container[object]) -> bool:
+    """Whether one of the tables has the operator, and a program can compute it when it is called like this."""
+    known = node.op == "call_function" and any(node.target in table for table in tables)
+    return known and can_be_computed(node)
 
 
 def constant_of(node: Node) -> bool | int | float | None:

@@ -13,10 +13,10 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, Fused, NotExtracted, replace, results_of
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import reduced_dims
-from fourfold.compiler.order import Order
+from fourfold.compiler.iteration_space import reduced_dims, result_dims
+from fourfold.compiler.order import Units
 from fourfold.compiler.passes.cleanup import clean_up
-from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, has_effect, refuse
+from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
 from fourfold.compiler.views import VIEWS, hint, is_one, same, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
@@ -38,22 +38,17 @@ def epilogues(module: GraphModule) -> GraphModule:
 
 class Epilogues:
     def __init__(self, module: GraphModule):
-        self.order = Order()
-        self.unit: dict[Node, int] = {}  # results of a group, and views of them, are of its unit
-        self.groups: set[int] = set()
-        last_effect: Node | None = None
+        self.units = Units()
+        self.unit = self.units.unit  # results of a group, and views of them, are of its unit
+        groups: set[int] = set()
         for node in module.graph.nodes:
             source = self.unit[node.args[0]] if node.target is operator.getitem or node.target in VIEWS else None
-            if source in self.groups:
+            if source in groups:
                 self.unit[node] = source
-                continue
-            before = {self.unit[operand] for operand in node.all_input_nodes}
-            if has_effect(node):
-                before |= {self.unit[last_effect]} if last_effect is not None else set()
-                last_effect = node
-            self.unit[node] = self.order.add(before)
-            if isinstance(node.target, Fused):
-                self.groups.add(self.unit[node])
+            elif isinstance(node.target, Fused):
+                groups.add(self.units.add_alone(node))
+            else:
+                self.units.add_alone(node)
 
     def concatenation(self, node: Node) -> None:
         """Of results of one group, and of tensors that are like them."""
@@ -75,7 +70,7 @@ class Epilogues:
             return
         alike = all(fused.space.dims[each] == dims for each in own.values())
         alike = alike and all(have_same_shape(part, first) for part in others)
-        if fused.space.is_whole(dims) and dims[dim] and alike and self.can_merge(owner, node):
+        if fused.space.is_whole(dims) and dims[dim] and alike:
             self.attach(owner, node, dict.fromkeys(parts, dims), dims)
 
     def column_sum(self, node: Node) -> None:
@@ -95,21 +90,19 @@ class Epilogues:
         dtypes = {x.meta["val"].dtype, node.meta["val"].dtype}
         if len(dtypes) > 1 or not dtypes.pop().is_floating_point or not is_last or space.columns not in (None, columns):
             return
-        if math.prod(hint(space.sizes[axis]) for axis in columns) < FEWEST_COLUMNS or not self.can_merge(owner, node):
+        if math.prod(hint(space.sizes[axis]) for axis in columns) < FEWEST_COLUMNS:
             return
-        kept = [() if d in reduced else dim for d, dim in enumerate(own)]
-        is_short = len(shape_of(node)) < len(own)
-        space.columns = columns
-        self.attach(owner, node, {x: own}, tuple(dim for d, dim in enumerate(kept) if not (is_short and d in reduced)))
+        kind = "row" if len(shape_of(node)) < len(own) else "keep"
+        if self.attach(owner, node, {x: own}, result_dims(kind, own, reduced)):
+            space.columns = columns
 
-    def can_merge(self, owner: Node, node: Node) -> bool:
-        return node not in owner.args and self.order.can_merge(self.unit[owner], self.unit[node])
-
-    def attach(self, owner: Node, node: Node, operands: dict[Node, Dims], dims: Dims) -> None:
-        """The node becomes a result of the group. operands: with which dimensions it reads them."""
-        fused = owner.target
+    def attach(self, owner: Node, node: Node, operands: dict[Node, Dims], dims: Dims) -> bool:
+        """Whether the node becomes a result of the group. operands: with which dimensions it reads them."""
+        fused, unit = owner.target, self.unit[owner]
+        change = None if node in owner.args else self.units.merge(unit, self.unit[node])
+        if change is None:
+            return False
         results = [(own, item) for own, item in zip(fused.outputs, results_of(owner), strict=True) if item is not None]
-        before = set(fused.graph.nodes)
         extraction = Extraction(fused.space, fused, owner.args)
         extraction.known |= {(item, fused.space.dims[own]): own for own, item in results}
         try:
@@ -117,17 +110,16 @@ class Epilogues:
                 extraction.read(operand, own)
             copy = extraction.copied(node, lambda operand: extraction.outside(operand, operands[operand]))
         except NotExtracted as reason:
-            for own in reversed(fused.graph.nodes):
-                if own not in before:
-                    fused.graph.erase_node(own)
-            refuse(node, str(reason))
-            return
-        copy.meta |= {"member": True, "epilogue": True}
-        fused.space.dims[copy] = dims
-        self.order.merge(self.unit[owner], self.unit[node])
-        unit = self.unit[owner]
-        for each in replace(owner, extraction.inputs, [*results, (copy, node)]):
+            is_attached = refuse(node, str(reason))
+        else:
+            is_attached = True
+            copy.meta |= {"member": True, "epilogue": True}
+            fused.space.dims[copy] = dims
+            results.append((copy, node))
+            change()
+        for each in replace(owner, extraction.inputs, results):
             self.unit[each] = unit
+        return is_attached
 
 
 def result_of(node: Node) -> tuple[Node, Node] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -14,9 +14,9 @@ from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, are_last, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.order import Order
-from fourfold.compiler.passes.cleanup import clean_up
-from fourfold.compiler.support import REFUSAL, can_be_computed, has_effect, is_tensor, refuse
+from fourfold.compiler.order import Units
+from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
+from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
@@ -24,6 +24,7 @@ COPIES = (torch.ops.aten.clone.default,)
 
 
 def fuse(module: GraphModule) -> GraphModule:
+    eliminate_dead_code(module.graph)
     groups = Fusion(module).groups
     index = {node: k for k, node in enumerate(module.graph.nodes)}
     for group in sorted(groups.values(), key=lambda group: group.unit):
@@ -43,67 +44,40 @@ class Fusion:
     """The groups of a graph. Every node belongs to a unit of the order: a group, or the node alone."""
 
     def __init__(self, module: GraphModule):
-        self.order = Order()
-        self.unit: dict[Node, int] = {}
+        self.units = Units()
         self.within: dict[Node, Group] = {}  # of groups' members, and of views of them
         self.groups: dict[int, Group] = {}
-        self.last_effect: Node | None = None
         for node in visiting(module):
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
-                self.place_alone(node)
+                self.units.add_alone(node)
         for node in visiting(module):
             if not node.meta.get(REFUSAL, "").startswith(FAILED):
                 self.merge_readers(node)
 
-    def place_alone(self, node: Node) -> None:
-        operands = list(node.all_input_nodes)
-        if has_effect(node):  # one after the other
-            operands += [self.last_effect] if self.last_effect else []
-            self.last_effect = node
-        self.unit[node] = self.order.add(self.units_of(operands))
-
     def place_within(self, node: Node) -> bool:
-        """Whether it becomes part of a group, or a view."""
+        """Whether it becomes part of a group."""
         if node.target is operator.getitem:
             return self.place_result(node)
-        if node.target in VIEWS and can_be_computed(node):
+        if is_computed(node, VIEWS):
             return self.place_view(node)
-        if node.target in POINTWISE and can_be_computed(node):
-            return self.place_pointwise(node)
-        return node.target in ROWS and can_be_computed(node) and self.place_rows(node)
-
-    def units_of(self, nodes: Iterable[Node]) -> set[int]:
-        return {self.unit[node] for node in nodes}
+        if is_computed(node, POINTWISE):
+            return self.place(node, len(shape_of(node)), lambda space: space.join(node))
+        return is_computed(node, ROWS) and self.place_rows(node)
 
     def place_result(self, node: Node) -> bool:
         source, index = node.args
         group = self.within.get(source)
-        if group is None or source not in group.space.results:
-            return False
-        self.enter(group, node, group.space.results[source][index])
-        return True
+        results = group.space.results.get(source) if group else None
+        return results is not None and self.enter(group, node, results[index])
 
     def place_view(self, node: Node) -> bool:
         """A view is a unit of its own, for users outside; within its base's group it costs nothing."""
         group = self.within.get(node.args[0])
-        if group is not None:
-            dims = group.space.viewed(node, group.space.dims[node.args[0]])
-            if dims is not None:
-                group.space.dims[node] = dims
-                self.within[node] = group
-        self.unit[node] = self.order.add(self.units_of(node.all_input_nodes))
-        return True
-
-    def place_pointwise(self, node: Node) -> bool:
-        for group in self.merged_of_operands(node, len(shape_of(node))):
-            if self.can_join(group, node):
-                dims = group.space.join(node)
-                if dims is not None:
-                    self.enter(group, node, dims)
-                    return True
-        group, dims = self.start(node, shape_of(node))
-        self.enter(group, node, dims)
-        return True
+        dims = group.space.viewed(node, group.space.dims[node.args[0]]) if group else None
+        if dims is not None:
+            group.space.dims[node] = dims
+            self.within[node] = group
+        return False
 
     def place_rows(self, node: Node) -> bool:
         rule, x = ROWS[node.target], node.args[0]
@@ -111,40 +85,35 @@ class Fusion:
         if not are_last(over, shape_of(x)):
             return refuse(node, "a reduction that isn't over the last dimensions")
         kinds = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
-        for group in self.merged_of_operands(node, len(shape_of(x))):
-            if self.within.get(x) is group and self.can_join(group, node):
-                dims = group.space.reduce(node, group.space.dims[x], over, kinds)
-                if dims is not None:
-                    self.enter(group, node, dims)
-                    return True
-        group, own = self.start(node, shape_of(x))
-        dims = group.space.reduce(node, own, over, kinds)
-        if dims is None:
-            del self.groups[group.unit]
-            return refuse(node, "a reduction of no elements, or of one")
-        self.enter(group, node, dims)
-        return True
 
-    def start(self, node: Node, shape: Sequence[object]) -> tuple[Group, Dims]:
-        """A new group for the node, with an axis for each of these dimensions."""
-        group = Group(self.order.add(self.units_of(node.all_input_nodes)))
-        self.groups[group.unit] = group
-        return group, tuple(group.space.new_axis(size) for size in shape)
+        def dims_in(space: IterationSpace) -> Dims | None:
+            own = space.dims.get(x) if space.dims else tuple(map(space.new_axis, shape_of(x)))
+            return None if own is None else space.reduce(node, own, over, kinds)
 
-    def enter(self, group: Group, node: Node, dims: Dims) -> None:
-        self.order.wait(group.unit, self.outside(group, node))
-        self.unit[node] = group.unit
-        self.within[node] = group
+        is_placed = self.place(node, len(shape_of(x)), dims_in)
+        return is_placed or refuse(node, "a reduction of no elements, or of one")
+
+    def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
+        """Whether it joins the group of an operand, or begins one. count: of the dimensions that the operands broadcast
+        to. dims_in: the node's dimensions in a group's space, or None; a space that is new has none of its operands."""
+        for group in self.merged_of_operands(node, count):
+            has_room = len(group.members) < MOST_MEMBERS
+            elsewhere = (operand for operand in node.all_input_nodes if operand not in group.space.dims)
+            change = self.units.wait(group.unit, self.units.of(elsewhere)) if has_room else None
+            dims = None if change is None else dims_in(group.space)
+            if dims is not None:
+                change()
+                return self.enter(group, node, dims)
+        group = Group(self.units.add(self.units.of(node.all_input_nodes)))
+        dims = dims_in(group.space)
+        return dims is not None and self.enter(group, node, dims)
+
+    def enter(self, group: Group, node: Node, dims: Dims) -> bool:
+        self.groups[group.unit] = self.within[node] = group
+        self.units.unit[node] = group.unit
         group.members.append(node)
         group.space.dims[node] = dims
-
-    def can_join(self, group: Group, node: Node) -> bool:
-        has_room = len(group.members) < MOST_MEMBERS
-        return has_room and self.order.can_wait(group.unit, self.outside(group, node))
-
-    def outside(self, group: Group, node: Node) -> set[int]:
-        """The units of the node's operands that are computed elsewhere."""
-        return self.units_of(operand for operand in node.all_input_nodes if self.within.get(operand) is not group)
+        return True
 
     # Two groups as one.
 
@@ -173,7 +142,7 @@ class Fusion:
         readers: dict[int, Dims] = {}
         for user in node.users:
             group = self.within.get(user)
-            if group is not None and group.unit == self.unit[user] and self.within.get(node) is not group:
+            if group is not None and group.unit == self.units.unit[user] and self.within.get(node) is not group:
                 dims = group.space.read_dims(user, node)
                 if group.space.is_whole(dims):
                     readers.setdefault(group.unit, dims)
@@ -184,17 +153,16 @@ class Fusion:
 
     def merge(self, one: Group, other: Group, pairs: Pairs) -> None:
         members = [*one.members, *other.members]
-        if len(members) > MOST_MEMBERS or not self.order.can_merge(one.unit, other.unit):
-            return
-        space = one.space.merged(other.space, pairs, members)
+        change = self.units.merge(one.unit, other.unit) if len(members) <= MOST_MEMBERS else None
+        space = None if change is None else one.space.merged(other.space, pairs, members)
         if space is None:
             return
-        self.order.merge(one.unit, other.unit)
+        change()
         one.space, one.members = space, members
         for node in other.space.dims:
             self.within[node] = one
         for node in other.members:
-            self.unit[node] = one.unit
+            self.units.unit[node] = one.unit
         del self.groups[other.unit]
 
 

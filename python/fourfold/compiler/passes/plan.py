@@ -30,13 +30,11 @@ class Plan:
 
 def plan(module: GraphModule) -> GraphModule:
     """Leaves the plan in ``module.meta``, None where Python has to run the graph."""
-    inputs = module.graph.find_nodes(op="placeholder")
     try:
-        module.meta["plan"] = Writer(inputs).write(module)
+        module.meta["plan"] = Writer(module.graph.find_nodes(op="placeholder")).write(module)
     except NeedsPython as reason:
         module.meta["plan"] = None
         module.meta["needs Python"] = str(reason)
-    module.meta["layouts"] = layouts(inputs, module.meta["plan"])
     return module
 
 

@@ -7,9 +7,9 @@ import math
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.lowering import ROWS
-from fourfold.compiler.support import can_be_computed, is_lowered
-from fourfold.compiler.views import hint
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.support import is_computed
+from fourfold.compiler.views import VIEWS, hint
 
 MOST_STEPS = 64  # of what is computed again for one value
 
@@ -26,32 +26,32 @@ def rematerialize(module: GraphModule) -> GraphModule:
     free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
     free |= {node for node in results if isinstance(node, Node)}
     crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
-    kept = set(crossing)
-    copies: dict[Node, Node] = {}
-    last = next(reversed(forward))
+    known = free.union(crossing)  # what the backward has without computing it
     chosen: list[Node] = []
     for node in reversed(crossing):
-        if not all(is_fused(user) for user in node.users if user not in forward):
+        if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in forward):
             continue
-        steps = steps_of(node, free | (kept - {node}))
-        if steps is None:
-            continue
-        sources = {o for step in steps for o in step.all_input_nodes} - set(steps) - free - kept
-        if not sources & changed and sum(map(bytes_of, sources)) <= bytes_of(node):
-            kept = (kept - {node}) | sources
+        known.remove(node)
+        steps = steps_of(node, known) or []
+        sources = {o for step in steps for o in step.all_input_nodes}.difference(steps, known)
+        if steps and not sources & changed and sum(map(bytes_of, sources)) <= bytes_of(node):
+            known |= sources
             chosen.append(node)
-    insert_after = last
+        else:
+            known.add(node)
+    copies: dict[Node, Node] = {}
+    insert_after = next(reversed(forward))
     for node in reversed(chosen):  # in their order
-        steps = steps_of(node, free | kept)
+        steps = steps_of(node, known)
         if steps is None:  # since what it was computed from is not kept either: what follows begins with this one
-            kept.add(node)
+            known.add(node)
             continue
         for step in steps:
             if step not in copies:
                 insert_after = copy_of(graph, step, copies, insert_after)
     stays = forward.keys() | copies.values()
     for node in chosen:
-        if node not in kept:
+        if node not in known:
             node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in stays)
     return module
 
@@ -86,12 +86,8 @@ def changed_inputs(graph: Graph) -> set[Node]:
     return {node for node in graph.find_nodes(op="placeholder") if node.meta.get("desc") in changed}
 
 
-def is_fused(node: Node) -> bool:
-    return is_lowered(node) and can_be_computed(node)
-
-
 def is_cheap(node: Node) -> bool:
-    return is_fused(node) and node.target not in ROWS
+    return is_computed(node, POINTWISE, VIEWS, CONSTANT)
 
 
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:

@@ -4,6 +4,7 @@ the operands' elements are gathered, and nothing else is written to memory."""
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,8 +12,8 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.recorder import NotRecorded, Recorder
-from fourfold.compiler.support import REFUSAL, can_be_computed, refuse
+from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.support import REFUSAL, is_computed
 from fourfold.compiler.views import VIEWS, is_one, same, shape_of
 
 aten = torch.ops.aten
@@ -20,24 +21,21 @@ GATHER = aten.gather.default
 NLL_LOSS = aten.nll_loss_forward.default
 NONE, MEAN = range(2)  # reductions, as torch numbers them; 2 is the sum
 MOST_STEPS = 16
+Rewrite = Callable[[Recorder], object]
 
 
 def sink_gather(module: GraphModule) -> GraphModule:
     """Rewrites ``gather`` and ``nll_loss`` where what they read is computed from one tensor that has to be in memory
     anyway."""
+    inputs = numbers_of(module.graph)
     for node in visiting(module):
-        if REFUSAL in node.meta or node.target not in RULES:
-            continue
-        recorder = Recorder(node)
-        try:
-            RULES[node.target](node, recorder)
-        except NotRecorded as reason:
-            recorder.erase()
-            refuse(node, f"it reads {reason}")
+        rewrite = RULES[node.target](node) if node.target in RULES and REFUSAL not in node.meta else None
+        if rewrite is not None:
+            rewritten(node, rewrite, inputs)
     return module
 
 
-def rewrite_gather(node: Node, recorder: Recorder) -> None:
+def of_gather(node: Node) -> Rewrite | None:
     source, dim, index, *_ = node.args
     sizes = shape_of(source)
     dim = dim % max(len(sizes), 1)
@@ -46,22 +44,20 @@ def rewrite_gather(node: Node, recorder: Recorder) -> None:
         is_one(got) if d == dim else same(got, size) for d, (got, size) in enumerate(zip(chosen, sizes, strict=True))
     )
     base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
-    if base is None:
-        return
-    with recorder as record:
+
+    def rewrite(record: Recorder) -> Tensor:
         picked = torch.gather(record.value(base), dim, record.value(index))  # which refuses an index out of bounds
-        result = again(record, source, dim, {base: picked})
-    node.replace_all_uses_with(record.node(result))
-    node.graph.erase_node(node)
+        return again(record, source, dim, {base: picked})
+
+    return None if base is None else rewrite
 
 
-def rewrite_nll_loss(node: Node, recorder: Recorder) -> None:
+def of_nll_loss(node: Node) -> Rewrite | None:
     """torch's operator chooses from the base, and checks the targets; what is left out counts nothing."""
     source, target, weight, reduction, ignored = node.args
-    base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 else None
-    if base is None or node.kwargs:
-        return
-    with recorder as record:
+    base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 and not node.kwargs else None
+
+    def rewrite(record: Recorder) -> tuple[Tensor, Tensor]:
         labels = record.value(target)
         picked = -NLL_LOSS(record.value(base), labels, None, NONE, ignored)[0]
         own = -again(record, source, 1, {base: picked.unsqueeze(1)}).squeeze(1)
@@ -75,14 +71,12 @@ def rewrite_nll_loss(node: Node, recorder: Recorder) -> None:
             if reduction == MEAN:  # of more rows, too, than a float16 can count
                 loss = loss / count.to(wide)
             loss, weights = loss.to(own.dtype), count.to(own.dtype)
-    results = record.node(loss), record.node(weights)
-    for item in list(node.users):
-        item.replace_all_uses_with(results[item.args[1]])
-        node.graph.erase_node(item)
-    node.graph.erase_node(node)
+        return loss, weights
+
+    return None if base is None else rewrite
 
 
-RULES = {GATHER: rewrite_gather, NLL_LOSS: rewrite_nll_loss}
+RULES = {GATHER: of_gather, NLL_LOSS: of_nll_loss}
 
 
 def base_of(source: Node, dim: int) -> Node | None:
@@ -98,7 +92,7 @@ def base_of(source: Node, dim: int) -> Node | None:
         if node in seen:
             continue
         seen.add(node)
-        if not is_computed_alike(node):
+        if not is_computed(node, POINTWISE):
             bases.add(node)
         else:
             pending.extend(operand for operand in node.all_input_nodes if varies(operand, source, dim))
@@ -114,10 +108,6 @@ def lies_in_memory(node: Node) -> bool:
     while node.target in VIEWS or node.target is operator.getitem:
         node = node.args[0]
     return node.target not in POINTWISE and node.target not in ROWS
-
-
-def is_computed_alike(node: Node) -> bool:
-    return node.target in POINTWISE and can_be_computed(node)
 
 
 def varies(operand: Node, source: Node, dim: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.passes.decompose import is_alike
-from fourfold.compiler.recorder import NotRecorded, Recorder
-from fourfold.compiler.support import refuse
+from fourfold.compiler.fallback import visiting
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.sizes import Sizes
+from fourfold.compiler.support import REFUSAL
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor
@@ -40,16 +43,14 @@ class Segment:
 
 def stack_gradients(module: GraphModule) -> GraphModule:
     """Replaces sums of gradients of ``select``, ``unbind`` and ``slice``; additions of numbers keep their order."""
-    graph = module.graph
-    first = next((node for node in graph.nodes if node.target in (SELECT, SLICE)), None)
-    if first is None:
+    graph, inputs = module.graph, numbers_of(module.graph)
+    if not any(graph.find_nodes(op="call_function", target=target, sort=False) for target in (SELECT, SLICE)):
         return module
-    is_changed = False
-    for root in reversed(graph.find_nodes(op="call_function", target=ADD)):
-        if is_sum(root) and not is_within_sum(root):
-            is_changed |= stack(root)
-    if is_changed:
-        graph.eliminate_dead_code()
+    for root in visiting(module, reversed(graph.find_nodes(op="call_function", target=ADD))):
+        is_dead = not root.users  # as part of a sum that was replaced
+        if not is_dead and REFUSAL not in root.meta and is_sum(root) and not is_within_sum(root):
+            stack(root, inputs)
+    eliminate_dead_code(graph)
     return module
 
 
@@ -126,27 +127,16 @@ def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
     return True
 
 
-def stack(root: Node) -> bool:
+def stack(root: Node, inputs: Sizes) -> None:
     own = segments(summands(root))
     if all(len(segment.nodes) == 1 for segment in own):
-        return False
-    recorder = Recorder(root)
-    result: Node | None = None
-    try:
-        with recorder as record:
-            total: Tensor | None = None
-            for segment in own:
-                value = record.value(segment.nodes[0]) if len(segment.nodes) == 1 else whole(segment, record)
-                total = value if total is None else total + value
-        result = record.node(total)
-    except NotRecorded as reason:
-        refuse(root, f"the stack reads {reason}")
-    if result is None or not is_alike(result, root.meta["val"]):  # another memory format
-        recorder.erase()
-        return False
-    root.replace_all_uses_with(result)
-    root.graph.erase_node(root)
-    return True
+        return
+
+    def total(record: Recorder) -> Tensor:
+        values = (record.value(s.nodes[0]) if len(s.nodes) == 1 else whole(s, record) for s in own)
+        return functools.reduce(torch.add, values)
+
+    rewritten(root, total, inputs, reader="the stack reads")
 
 
 def whole(segment: Segment, record: Recorder) -> Tensor:
