@@ -45,7 +45,7 @@ def fails(*given: object) -> None:
 
 
 def program_of(fused: Fused) -> Callable[..., object]:
-    return Program(write_program(fused).text(), fused.profiled_name)
+    return Program(write_program(fused), fused.profiled_name)
 
 
 def assert_alike(module: GraphModule, function: Callable, *arguments: Tensor) -> None:
