@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from compiled import compiled, draw
+from fourfold.compiler import alone
+from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.record import Captured, Record
 
 
@@ -31,7 +33,7 @@ def test_torchs_alone(function: Callable[[Tensor], Tensor]) -> None:
     assert programs(lambda x: function(x).sin(), X) == 1
 
 
-@pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1)])
+@pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1), torch.trunc])
 def test_ours_alone(function: Callable[[Tensor], Tensor]) -> None:
     assert programs(function, X) == 1
 
@@ -64,4 +66,16 @@ def test_independent_operators() -> None:
     torch.testing.assert_close(two, (X * (X + 1), X + (X + 1)))
     assert not record.captured[0].forward.compiled.programs
     reasons = set(record.captured[0].forward.compiled.refusals.values())
-    assert reasons == {"torch's kernel is faster for mul, add alone"}
+    assert reasons == {"torch's kernel is as fast for mul, add alone"}
+
+
+def test_of_two_that_read_one_tensor_a_program_stays_for_the_one_that_it_computes_faster() -> None:
+    assert programs(lambda x: (x.sin(), x + 1), X) == 1
+
+
+def test_names_in_the_tables_are_operators_that_programs_compute() -> None:
+    """A name that is misspelled would leave its operator to torch."""
+    targets = [target._schema.name.partition("::")[2] for target in (*POINTWISE, *ROWS)]
+    overloads = {f"{target._schema.name.partition('::')[2]}.{target._overloadname}" for target in (*POINTWISE, *ROWS)}
+    known = {*targets, *overloads, *(f"{name}.{way}" for name in ("gelu", "gelu_backward") for way in ("none", "tanh"))}
+    assert not set().union(*alone.OURS.values(), *alone.SLOW.values()) - known

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from compiled import compiled
 from fourfold.compiler.passes.canonicalize import canonicalize
 from graphs import assert_alike, traced
 
@@ -29,3 +31,23 @@ def test_a_slice_of_everything_is_what_it_is_of() -> None:
     module = canonicalize(traced(lambda x: aten.slice(x, 1, 0, 6) * aten.slice(x, 0, 0, 4), x))
     (product,) = module.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
     assert {each.op for each in product.args} == {"placeholder"}
+
+
+def test_a_view_of_a_tensor_with_other_strides_than_were_traced() -> None:
+    """As of batch_norm of a transposed input, which torch traces with the input's strides."""
+    module = canonicalize(traced(lambda x: x.view(24), x))
+    module.recompile()
+    torch.testing.assert_close(module(x.t().contiguous().t())[0], x.reshape(24))
+
+
+@pytest.mark.parametrize("scale", [1, 2])  # of the view alone, and of a view that a program reads
+def test_batch_norm_of_a_transposed_input(scale: int) -> None:
+    norm = torch.nn.BatchNorm1d(6).eval()
+    y = torch.randn(2, 4, 6, requires_grad=True)
+
+    def function(y: torch.Tensor) -> torch.Tensor:
+        return norm(y.transpose(1, 2)).transpose(1, 2).reshape(-1, 6) @ x.t() * scale
+
+    got, expected = compiled(function)(y), function(y)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(result.sin().sum(), y) for result in (got, expected)))

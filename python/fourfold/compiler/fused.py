@@ -20,8 +20,6 @@ from fourfold.compiler.views import RESHAPES, VIEWS, shape_of
 LONGEST_NAME = 60
 COPIED_META = ("val", "stack_trace", "source_fn_stack")
 UNKNOWN = object()  # a symbolic size that the subgraph can't compute
-# What a program reads need not be laid out in memory as it was traced.
-FALLBACKS = dict.fromkeys((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default), torch.reshape)
 
 
 class NotExtracted(Exception):
@@ -83,7 +81,7 @@ class Fused:
             for node in self.graph.nodes:
                 if node.op == "call_function":
                     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-                    known[node] = FALLBACKS.get(node.target, node.target)(*args, **kwargs)
+                    known[node] = node.target(*args, **kwargs)
         results = tuple(known[node] for node in self.outputs)
         return results[0] if len(results) == 1 else results
 
