@@ -24,11 +24,19 @@ FOURFOLD_FN void store_mask(uint8_t* to, const Mask& mask, int64_t count) {
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
   const __m128i bytes = _mm_and_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(1));
   const int64_t bits = _mm_cvtsi128_si64(bytes);
-  std::memcpy(to, &bits, static_cast<size_t>(count));
+  if (count == Floats::size()) {  // one instruction; of a size that is not known, a call
+    std::memcpy(to, &bits, sizeof bits);
+  } else {
+    std::memcpy(to, &bits, static_cast<size_t>(count));
+  }
 }
 FOURFOLD_FN Mask load_mask(const uint8_t* from, int64_t count) {
   int64_t bits = 0;
-  std::memcpy(&bits, from, static_cast<size_t>(count));
+  if (count == Floats::size()) {
+    std::memcpy(&bits, from, sizeof bits);
+  } else {
+    std::memcpy(&bits, from, static_cast<size_t>(count));
+  }
   const __m256i lanes = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits));
   return _mm256_castsi256_ps(_mm256_cmpgt_epi32(lanes, _mm256_setzero_si256()));
 }

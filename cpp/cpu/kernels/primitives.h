@@ -43,7 +43,7 @@ struct Frame {
 };
 
 // From this cost on an operation takes long enough to fetch what the next block reads and writes.
-constexpr bool is_expensive(program::Operation op) { return program::describe(op).cost >= 4; }
+constexpr bool is_expensive(program::Operation op) { return program::describe(op).cost >= 10; }
 
 // Of a block, at most.
 inline constexpr int64_t most_elements = 1024;

@@ -26,30 +26,28 @@ def words(text: str) -> frozenset[str]:
 
 # Functions that torch computes number by number, or by other vectors.
 OF_NUMBERS = words("""
-    acos acosh asin asinh atan atan2 atanh cos cosh erfc exp exp2 expm1 log log10 log1p log2 logit sigmoid sin sinc sinh
+    acos acosh asin asinh atan atan2 atanh cos cosh erfc exp expm1 log log10 log1p log2 logit sigmoid sin sinc sinh
     special_entr special_xlog1py tan tanh xlogy
 """)
 FUNCTIONS = OF_NUMBERS | words("""
-    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logaddexp logaddexp2 logsumexp mish mish_backward
-    pow.Scalar pow.Tensor_Tensor _safe_softmax silu silu_backward softplus
+    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logsumexp mish mish_backward pow.Scalar
+    pow.Tensor_Tensor _safe_softmax softplus
 """)
-CHOICES = words(
-    "all any count_nonzero eq ge gt isinf isnan le lt masked_fill ne signbit std std_mean var var_mean where"
-)
-OF_FLOATS = CHOICES | words("fmax fmin heaviside linalg_vector_norm norm")
+CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
+LOGICAL = words("logical_and logical_not logical_or logical_xor")
+OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
+OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words("copysign count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt")
-OF_LOW = (
-    OF_FLOATS | FUNCTIONS | words("amax amin aminmax isneginf isposinf logical_and logical_not logical_or logical_xor")
-)
 # By the dtype of the first tensor that they read, which for `where` is the mask.
 OURS = {
-    torch.float32: OF_FLOATS
-    | FUNCTIONS
-    | words("aminmax copysign elu_backward erf logical_and logical_not logical_or logical_xor _log_softmax _softmax")
-    | words("sqrt trunc"),
-    torch.float64: OF_FLOATS | words("copysign gelu.tanh gelu_backward.tanh sinc sqrt tanh trunc"),
-    torch.bfloat16: OF_LOW | words("sgn sign"),
-    torch.float16: OF_LOW | words("pow.Tensor_Scalar sgn sign"),
+    torch.float32: FUNCTIONS
+    | CHOICES
+    | LOGICAL
+    | OF_ROWS
+    | words("copysign elu_backward erf logaddexp logaddexp2 _log_softmax signbit silu silu_backward sqrt trunc"),
+    torch.float64: CHOICES | OF_ROWS | words("copysign gelu.tanh gelu_backward.tanh signbit sinc sqrt tanh trunc"),
+    torch.bfloat16: OF_LOW | words("silu silu_backward"),
+    torch.float16: OF_LOW | words("pow.Tensor_Scalar"),
     torch.int64: OF_INTEGERS | words("all any eq ge gt isnan le lt ne"),
     torch.uint8: OF_INTEGERS | words("heaviside"),
     torch.bool: OF_INTEGERS | words("add all amax amin any heaviside rsqrt where"),
@@ -102,7 +100,7 @@ def reason(operators: Sequence[Node]) -> str | None:
 def is_ours(node: Node) -> bool:
     dtype = next((v.dtype for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
     if names_of(node)[0] == "_to_copy":
-        return dtype == torch.float16 and value_of(node).dtype != torch.float32
+        return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
     return any(name in OURS.get(dtype, ()) for name in names_of(node))
 
 
