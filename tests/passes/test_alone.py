@@ -73,9 +73,14 @@ def test_of_two_that_read_one_tensor_a_program_stays_for_the_one_that_it_compute
     assert programs(lambda x: (x.sin(), x + 1), X) == 1
 
 
+def test_gelu_of_few_elements_is_ours() -> None:
+    assert programs(torch.nn.functional.gelu, X) == 1
+    assert programs(torch.nn.functional.gelu, draw(1, alone.FEW, gradient=False)) == 0
+
+
 def test_names_in_the_tables_are_operators_that_programs_compute() -> None:
     """A name that is misspelled would leave its operator to torch."""
     targets = [target._schema.name.partition("::")[2] for target in (*POINTWISE, *ROWS)]
     overloads = {f"{target._schema.name.partition('::')[2]}.{target._overloadname}" for target in (*POINTWISE, *ROWS)}
     known = {*targets, *overloads, *(f"{name}.{way}" for name in ("gelu", "gelu_backward") for way in ("none", "tanh"))}
-    assert not set().union(*alone.OURS.values(), *alone.SLOW.values()) - known
+    assert not set().union(alone.OF_FEW, *alone.OURS.values(), *alone.SLOW.values()) - known

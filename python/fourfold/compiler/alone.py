@@ -7,6 +7,7 @@ either."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fourfold.compiler.views import VIEWS
+from fourfold.compiler.views import VIEWS, hint
 
 LOW = (torch.bfloat16, torch.float16)
 NOTHING = VIEWS | {operator.getitem, torch.ops.aten.detach.default, torch.ops.aten.alias.default}
@@ -46,12 +47,15 @@ OURS = {
     | OF_ROWS
     | words("copysign elu_backward erf logaddexp logaddexp2 _log_softmax signbit silu silu_backward sqrt trunc"),
     torch.float64: CHOICES | OF_ROWS | words("copysign gelu.tanh gelu_backward.tanh signbit sinc sqrt tanh trunc"),
-    torch.bfloat16: OF_LOW | words("silu silu_backward"),
+    torch.bfloat16: OF_LOW,
     torch.float16: OF_LOW | words("pow.Tensor_Scalar"),
     torch.int64: OF_INTEGERS | words("all any eq ge gt isnan le lt ne"),
     torch.uint8: OF_INTEGERS | words("heaviside"),
-    torch.bool: OF_INTEGERS | words("add all amax amin any heaviside rsqrt where"),
+    torch.bool: OF_INTEGERS | words("add all any heaviside rsqrt where"),
 }
+# Of few elements: torch's kernels take ten microseconds before they begin.
+OF_FEW = words("gelu.none gelu_backward.none")
+FEW = 2**14
 OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
 
 # What no fusion makes up for. float64: functions, of which a program calls the C library's one number at a time.
@@ -98,10 +102,14 @@ def reason(operators: Sequence[Node]) -> str | None:
 
 
 def is_ours(node: Node) -> bool:
-    dtype = next((v.dtype for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
+    first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
+    dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
-    return any(name in OURS.get(dtype, ()) for name in names_of(node))
+    known = OURS.get(dtype, frozenset())
+    if first is not None and math.prod(map(hint, first.shape)) < FEW:
+        known |= OF_FEW
+    return not known.isdisjoint(names_of(node))
 
 
 def value_of(node: Node) -> object:
