@@ -119,7 +119,7 @@ def measure(names: Sequence[str], sizes: Sequence[int]) -> list[Row]:
 def processor() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
-            return line.partition(":")[2].strip()
+            return f"{line.partition(':')[2].strip()}, {torch.backends.cpu.get_cpu_capability()}"
     return "unknown"
 
 
@@ -149,7 +149,7 @@ def page(rows: Sequence[Row]) -> str:
 
 torch.compile(backend="fourfold") against eager where a function is one operator: eager's time over the compiled
 function's, so that 1.1 is 10 % faster than eager. One thread, medians of calls in turn, torch
-{torch.__version__.partition("+")[0]}, {processor()}, {torch.backends.cpu.get_cpu_capability()}. Written by `scripts/operators_alone.py`, which says how to run it.
+{torch.__version__.partition("+")[0]}, {processor()}. Written by `scripts/operators_alone.py`, which says how to run it.
 
 {len(large)} rows have at least {SIZES[1]:,} elements; {len(low)} of them are below {FLOOR}. At {SIZES[0]:,} elements
 calls take longer than the work does. An operator alone is left to torch unless a program of it was faster on every
