@@ -1,6 +1,7 @@
 """torch.compile's backend: ``torch.compile(model, backend="fourfold")``.
 
-torch captures and differentiates; what is elementwise becomes programs (cpp/program), which run without a compiler."""
+torch captures and differentiates; elementwise operators and reductions are fused into programs (cpp/program), which run
+without a compiler."""
 
 from fourfold.compiler import capture
 from fourfold.compiler.backend import backend

@@ -1,9 +1,8 @@
-"""Which operators programs compute as fast as torch, where nothing is fused with them. All others are left to torch,
-whose kernels make one pass over memory as well; so alone no operator is slower than in eager mode.
+"""Single operators: which of them a program computes as fast as torch if nothing is fused with them. All others are
+left to torch, whose kernels make one pass over memory as well, so that no single operator is slower than in eager mode.
 
-The tables are what ``scripts/operators_alone.py`` measured (docs/compiler_alone.md) at 1e5 and 1e6 elements on one
-thread, on processors with AVX2 and with AVX-512: an operator is in them where a program of it alone is no slower on
-either."""
+``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread, on
+processors with AVX2 and with AVX-512: they list an operator if its program is no slower on either."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Functions that torch computes number by number, or by other vectors.
+# Functions that torch computes one number at a time, or by other vector code.
 OF_NUMBERS = words("""
     acos acosh asin asinh atan atan2 atanh cos cosh erfc exp expm1 log log10 log1p log2 logit sigmoid sin sinc sinh
     special_entr special_xlog1py tan tanh xlogy
@@ -39,7 +38,7 @@ LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
 OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words("copysign count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt")
-# By the dtype of the first tensor that they read, which for `where` is the mask.
+# Operators by the dtype of their first tensor, which for `where` is the mask.
 OURS = {
     torch.float32: FUNCTIONS
     | CHOICES
@@ -53,12 +52,13 @@ OURS = {
     torch.uint8: OF_INTEGERS | words("heaviside"),
     torch.bool: OF_INTEGERS | words("add all any heaviside rsqrt where"),
 }
-# Of few elements: torch's kernels take ten microseconds before they begin.
+# Also ours below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
 
-# What no fusion makes up for. float64: functions, of which a program calls the C library's one number at a time.
+# By dtype: operators so slow in a program that no fusion makes up for it. For functions of float64 a program calls the
+# C library for one number at a time.
 DIVISIONS = words("div.Scalar_mode div.Tensor_mode floor_divide fmod remainder")
 SLOW = dict.fromkeys((*LOW, torch.float32), DIVISIONS | words("prod")) | {
     torch.float64: DIVISIONS
@@ -73,14 +73,14 @@ SLOW = dict.fromkeys((*LOW, torch.float32), DIVISIONS | words("prod")) | {
 
 
 def names_of(node: Node) -> tuple[str, str]:
-    """Of its operator, without and with its overload, or with the formula where it has two."""
+    """The operator's name, and the name with its overload, or with its formula if it has two."""
     name = node.target._schema.name.partition("::")[2]
     formula = node.kwargs.get("approximate", "none") if name in ("gelu", "gelu_backward") else node.target._overloadname
     return name, f"{name}.{formula}"
 
 
 def slow(node: Node) -> str | None:
-    """Why torch computes an operator whatever else could be fused with it, or None."""
+    """Why torch computes an operator even if others could be fused with it, or None."""
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
     known = SLOW.get(value.dtype, ()) if isinstance(value, Tensor) else ()
@@ -90,8 +90,8 @@ def slow(node: Node) -> str | None:
 
 
 def reason(operators: Sequence[Node]) -> str | None:
-    """Why torch runs operators that would be a program: none of them reads another, and its kernels are as fast. None
-    where the program stays: with one that it computes faster."""
+    """Why torch runs a group's operators instead of a program: none of them reads another, and torch's kernels are as
+    fast. None if the program stays."""
     own = [node for node in operators if not computes_nothing(node)]
     if not own or any(is_ours(node) for node in own):
         return None
@@ -117,7 +117,7 @@ def value_of(node: Node) -> object:
 
 
 def reads(node: Node, others: set[Node]) -> bool:
-    """Whether it reads one of the others, directly or through views and results of several."""
+    """Whether it reads one of the others, directly or through views and getitem."""
     pending, seen = list(node.all_input_nodes), set()
     while pending:
         source = pending.pop()

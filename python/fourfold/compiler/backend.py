@@ -1,4 +1,4 @@
-"""From a captured graph to what runs it."""
+"""The entry point: compiles a captured graph to a function."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def backend(
     record: Record | None = None,
     **others: object,
 ) -> Function:
-    """What torch.compile calls with a graph that it has captured.
+    """torch.compile calls this with each graph that it captures.
 
     options: those of ``fourfold.compiler.options``. Raises ValueError or TypeError for others, and for torch.compile's
-    mode. record: takes what is made at each stage."""
+    mode. record: receives the result of each stage."""
     from torch._dynamo.utils import flatten_graph_inputs
 
     refuse_others(others)
     chosen = Options.of(options)
-    fallback.is_strict()  # an error before anything is compiled, where it is neither on nor off
+    fallback.is_strict()  # raises for an invalid value before anything is compiled
     module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
@@ -45,13 +45,13 @@ def backend(
             record.complete.append(compilation.complete)
         return compilation.run(flat)
 
-    if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd's, a list
+    if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd passes a list
         return flatten_graph_inputs(module, inputs, compile)
     return compile(module, inputs)
 
 
 def boxed(function: Function) -> Function:
-    """As torch calls graphs that take a list: with all in one, which the callee empties."""
+    """The function with torch's boxed calling convention: it takes a list of all inputs and empties it."""
 
     def call(given: list[object]) -> object:
         inputs = tuple(given)
@@ -62,15 +62,15 @@ def boxed(function: Function) -> Function:
 
 
 class Compilation:
-    """Of one captured graph."""
+    """The compilation of one captured graph."""
 
     def __init__(self, captured: Captured, options: Options, records: bool = False):
         self.captured = captured
         self.options = options
         self.records = records
-        self.metadata: object = None  # AOTAutograd's, of inputs and outputs
+        self.metadata: object = None  # AOTAutograd's, about inputs and outputs
         self.backward_graph: GraphModule | None = None
-        self.lock = threading.RLock()  # several threads may come to the first backward
+        self.lock = threading.RLock()  # several threads may reach the first backward
 
     def run(self, inputs: Sequence[object]) -> Function:
         from torch._dynamo.utils import GmWrapper, counters
@@ -100,7 +100,7 @@ class Compilation:
     def partition(
         self, joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object
     ) -> tuple[GraphModule, GraphModule]:
-        """A joint graph's forward and backward, as AOTAutograd's own partitioners give them."""
+        """Partitions a joint graph into forward and backward, like AOTAutograd's partitioners."""
         from torch._functorch.partitioners import default_partition
 
         joint.meta["forward outputs"] = num_fwd_outputs
@@ -129,18 +129,18 @@ class Compilation:
         return self.captured.backward.compiled
 
     def complete(self) -> None:
-        """The backward too, which otherwise waits for its first call."""
+        """Compiles the backward now instead of at its first call."""
         if self.backward_graph is not None:
             self.compile_backward(self.backward_graph)
 
     def half(self, graph: GraphModule, stage: str) -> Half:
-        """What torch gave is kept beside what runs where it is recorded."""
+        """Compiles a graph. If it is recorded, keeps a copy of torch's graph beside the compiled one."""
         given = GraphModule(graph, fallback.copied(graph.graph)) if self.records else graph
         with self.captured.timed(stage):
             return Half(given, Compiled.of(graph, self.options.trace))
 
     def thin(self, inputs: Sequence[object]) -> Function | None:
-        """Our own runtime where the graphs are simple."""
+        """The call through our own runtime, or None if the graphs are not simple."""
         forward, backward = self.captured.forward, self.backward_graph
         modules = [forward.compiled.module] if backward is None else [forward.compiled.module, backward]
         self.captured.runtime = runtime.obstacle(self.metadata, inputs, modules)
@@ -149,7 +149,7 @@ class Compilation:
         if backward is None:
             function = runtime.inference(forward.compiled, len(inputs))
         else:
-            # The first backward may come while torch traces: within another compiled function, or by compiled autograd.
+            # The first backward may run while torch traces: within another compiled function, or by compiled autograd.
             make_backward = torch._dynamo.disable(lambda: self.compile_backward(backward))
             function = runtime.training(forward.compiled, make_backward, self.metadata, backward)
         if function is None:

@@ -1,4 +1,4 @@
-"""How Python calls a program: by the module that was compiled for this torch, or else through torch's dispatcher."""
+"""Calls of programs from Python: by the module compiled for this torch, or else through torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _FLOATING = {number for name, _, _, number, _ in _C.dtypes() if getattr(torch, n
 
 class ProgramByDispatcher:
     """Program(text, name): called with a tensor or a number for each input, returns its outputs: a tensor, or a tuple
-    of several. Profilers show the name. Raises ValueError for a text that is no valid program and for tensors that
-    don't fit it."""
+    of several. Profilers show the name. Raises ValueError for an invalid program and for tensors that don't fit
+    it."""
 
     def __init__(self, text: str, name: str = "fourfold_program"):
         self._text = text
         self._name = name
-        self._numbers = _C.program_numbers(text, _CPU)  # of each input that is a number its dtype, else -1
+        self._numbers = _C.program_numbers(text, _CPU)  # for each input, the dtype of a number, or -1 for a tensor
 
     def __call__(self, *arguments: torch.Tensor | bool | int | float) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if len(arguments) != len(self._numbers):

@@ -46,7 +46,7 @@ def takes(layer: object) -> bool:
 
 @functools.cache
 def enable(backend: Callable[..., object]) -> None:
-    """For all functions that are compiled with this backend later. A Dynamo without these extension points leaves
+    """Extends Dynamo for all functions compiled with this backend later. A Dynamo without these extension points leaves
     recurrent layers out of graphs, as it does for other backends; a warning says so."""
     try:
         trace_calls(backend)  # first: without it, captured layers would be unrolled

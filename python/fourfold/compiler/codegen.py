@@ -17,11 +17,11 @@ from fourfold.compiler.support import constant_of, is_tensor, results_of
 from fourfold.compiler.views import VIEWS, memory_order
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
-LONGEST_NAME = 60  # that cpp/program/parse.cpp takes
+LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp takes
 
 
 def write_program(fused: Fused) -> str:
-    """The program's text, with which the group's iteration space is released. Raises NotFusable where there is none."""
+    """The program's text. Releases the group's iteration space. Raises NotFusable if the group has no program."""
     text = Codegen(fused).write().text()
     fused.space = IterationSpace()
     return text
@@ -33,7 +33,7 @@ class Codegen:
         self.program = Program()
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
         self.axis = {axis: k for k, axis in enumerate(self.axis_order())}
-        self.read_from: dict[int, str] = {}  # of axes, the first input's dimension that runs along that axis alone
+        self.read_from: dict[int, str] = {}  # by axis: the first input dimension that runs along this axis alone
 
     def write(self) -> Program:
         columns = self.fused.space.columns
@@ -47,8 +47,8 @@ class Codegen:
         return self.program
 
     def axis_order(self) -> list[int]:
-        """As the first whole result is laid out in memory, or as the first whole value has its dimensions; rows before
-        columns."""
+        """The memory order of the first whole output, or else the order of the first whole value's dimensions; rows
+        before columns."""
         space = self.fused.space
         if len(space.sizes) > len(LETTERS):
             raise NotFusable(f"more than {len(LETTERS)} dimensions")
@@ -67,7 +67,7 @@ class Codegen:
         if node.op == "placeholder":
             self.values[node] = self.input(node, fake)
         elif node.op == "output" or not is_tensor(fake) and not isinstance(fake, (tuple, list)):
-            return  # or a size, which only views read
+            return  # the second: a size, which only views read
         elif constant_of(node) is not None:
             self.values[node] = self.program.constant(TYPES[fake.dtype], constant_of(node))
         elif node.target in VIEWS:
@@ -79,7 +79,7 @@ class Codegen:
 
     def input(self, node: Node, fake: object) -> Value:
         if len(node.name) > LONGEST_NAME:
-            node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends what makes it unique
+            node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends a suffix to make it unique
         if not is_tensor(fake):
             return self.program.number(node.name, "int64" if isinstance(fake, (int, torch.SymInt)) else "float64")
         dims = self.fused.space.dims[node]

@@ -1,4 +1,4 @@
-"""A graph that went through the passes, and the Python function that it is where no plan runs it."""
+"""A compiled graph, and the Python function that runs it if it has no plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fourfold.compiler.support import REFUSAL
 
 
 class Boxed(CodeGen):
-    """A function of one list, which it empties, so that each input's memory goes when it is last read."""
+    """torch's boxed calling convention: a function of one list, which it empties so that inputs are freed after their
+    last use."""
 
     def gen_fn_def(self, names: list[str], annotation: str, **settings: object) -> str:
         inputs = [name.split(":")[0].split("=")[0].strip() for name in names if name != "self"]
@@ -26,8 +27,8 @@ class Boxed(CodeGen):
 
 @dataclass(eq=False)
 class Compiled:
-    module: GraphModule  # whose graph is what runs
-    native: object = None  # fourfold.Graph, once it is needed
+    module: GraphModule  # its graph is the one that runs
+    native: object = None  # the fourfold.Graph, created on demand
 
     @classmethod
     def of(cls, module: GraphModule, trace: bool = False) -> Compiled:
@@ -44,7 +45,7 @@ class Compiled:
 
     @property
     def refusals(self) -> dict[Node, str]:
-        """Why operators are left to torch, where a pass decided so."""
+        """Why passes left operators to torch."""
         return {node: node.meta[REFUSAL] for node in self.nodes if REFUSAL in node.meta}
 
     @property
@@ -61,7 +62,7 @@ class Compiled:
 
     @functools.cached_property
     def run(self) -> Callable[[list[object]], object]:
-        """The graph as a Python function, written when it is first called."""
+        """The graph as a Python function, generated at the first call."""
 
         @functools.cache
         def forward() -> Callable[[list[object]], object]:

@@ -9,10 +9,10 @@ from fourfold import _C
 BOOLEAN, INT32, INT64, FLOAT32, FLOAT64 = "boolean", "int32", "int64", "float32", "float64"
 FLOATING, INTEGERS = (FLOAT32, FLOAT64), (INT32, INT64)
 
-# Of each dtype, its name in a program and the type that its values are computed in.
+# By dtype: its name in a program, and the type in which its values are computed.
 DTYPES = {getattr(torch, name): (kind, type) for name, kind, type, *_ in _C.dtypes()}
 KINDS = {dtype: kind for dtype, (kind, _) in DTYPES.items()}
 TYPES = {dtype: type for dtype, (_, type) in DTYPES.items()}
-# Operations that bring a value of the computed type into the range, or the precision, of the dtype.
+# By dtype: the operation that wraps or rounds a value of the computed type to the dtype.
 NARROW = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == INT32 != kind}
 ROUNDED = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == FLOAT32 != kind}

@@ -1,4 +1,4 @@
-"""What happens when a program can't be made or run: torch's own operators do its work, and a warning says so once."""
+"""The fallback: if a program can't be compiled or run, torch's operators run instead, and a warning says so once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_strict() -> bool:
 
 
 def report(target: object, error: Exception) -> None:
-    """Warns once for each operator; raises the error where FOURFOLD_STRICT is 1."""
+    """Warns once for each operator; raises the error if FOURFOLD_STRICT is 1."""
     if is_strict():
         raise error
     if str(target) not in _reported:
@@ -34,8 +34,8 @@ def report(target: object, error: Exception) -> None:
 
 
 def is_traced(given: object) -> bool:
-    """Whether its own operators have to be called: a tensor of a subclass, as tracers call with, one that stands for a
-    batch, or one with a tangent."""
+    """Whether torch's operators have to be called for it: a tensor of a subclass, as tracers use, a batched one, or one
+    with a tangent."""
     if not isinstance(given, torch.Tensor):
         return False
     is_of_a_subclass = type(given) not in (torch.Tensor, torch.nn.Parameter)
@@ -43,7 +43,7 @@ def is_traced(given: object) -> bool:
 
 
 def is_batch(given: torch.Tensor) -> bool:
-    """Whether it stands for one: of torch.func.vmap, or of torch.autograd.grad(…, is_grads_batched=True)."""
+    """Whether it is batched, by torch.func.vmap or by torch.autograd.grad(…, is_grads_batched=True)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(given) or torch._C._dispatch_keys(given).has("Batched")
 
 
@@ -52,7 +52,7 @@ def has_tangent(given: torch.Tensor) -> bool:
 
 
 def visiting(module: GraphModule, nodes: Iterable[Node] | None = None) -> Iterator[Node]:
-    """These nodes, or the graph's as they are when this begins; a failure meanwhile is put down to the last one."""
+    """Yields these nodes, or those that the graph has now. A failure is attributed to the node yielded last."""
     for node in list(module.graph.nodes if nodes is None else nodes):
         module.meta["at"] = node
         yield node
@@ -67,9 +67,9 @@ def copied(graph: Graph) -> Graph:
 
 
 def recovering(run: Callable[[GraphModule], GraphModule], module: GraphModule) -> GraphModule:
-    """Runs passes. A failure is reported and leaves the node that a pass was at to torch, and the passes run again on
-    the graph as it was; a second failure leaves all nodes of that operator, and a third all nodes. What fails even
-    then is left out."""
+    """Runs passes. After a failure, which is reported, the passes run again on the original graph with the node that
+    failed left to torch; after a second failure all nodes of that operator, after a third all nodes. If the passes
+    fail even then, the graph runs without them."""
     before = copied(module.graph)
     failed: dict[str, str] = {}
     for attempt in range(MOST_FAILURES + 1):

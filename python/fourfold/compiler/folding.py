@@ -1,4 +1,4 @@
-"""Constant folding and algebraic simplification: the same bits, from less work. Rules read and give IR values."""
+"""Constant folding and algebraic simplification, exact to the bit. Rules take and return IR values."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDED
 
-Value = Any  # fourfold.compiler.ir's, which imports this module; its operators write operations
+Value = Any  # fourfold.compiler.ir.Value, whose module imports this one; Python operators on it write operations
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
 
-# Of constants, in Python's own arithmetic, which is float64's: rounding it to float32 gives float32's own result.
+# Folded in Python's float64 arithmetic: rounded to float32, each gives the same result as float32 arithmetic.
 EXACT = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "abs", *COMPARISONS)}
 
 
 def folded(program: Any, op: str, operands: tuple[Value, ...]) -> Value | None:
-    """What the operation is equal to, or None where it has to be computed."""
+    """An equal, cheaper value, or None if the operation has to be computed."""
     if op in REDUCTIONS:
         return None
     if all(value.is_constant for value in operands):
@@ -65,7 +65,7 @@ def subtract(a: Value, b: Value) -> Value | None:
 def divide(a: Value, b: Value) -> Value | None:
     if is_number(b, 1):
         return a
-    # By a power of two is the same as times its reciprocal, to the bit.
+    # Dividing by a power of two equals multiplying by its reciprocal, to the bit.
     if b.is_constant and b.attribute and math.isfinite(b.attribute) and abs(math.frexp(b.attribute)[0]) == 0.5:
         reciprocal = 1 / b.attribute
         if 1e-30 < abs(reciprocal) < 1e30:
@@ -95,7 +95,7 @@ def choose(mask: Value, yes: Value, no: Value) -> Value | None:
 
 
 def inverse(op: str):
-    """Of an operation that undoes itself."""
+    """The rule for an operation that is its own inverse."""
     return lambda a: a.operands[0] if a.op == op else None
 
 

@@ -1,4 +1,4 @@
-"""A fused group: one node of a graph, which calls a program."""
+"""A fusion group as one node of a graph, which calls a program."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ UNKNOWN = object()  # a symbolic size that the subgraph can't compute
 
 
 class NotExtracted(Exception):
-    """A group that can't stand by itself; ``str()`` says why."""
+    """The group can't become a subgraph; ``str()`` says why."""
 
 
 @dataclass(eq=False, repr=False)
 class Fused:
     """The target of a fused node. graph: the group's operators, as a graph of its inputs; running it is the fallback.
-    space: their iteration space, until they are lowered; each node's dimensions in it are in ``space.dims``."""
+    space: their iteration space, until lowering; ``space.dims`` has each node's dimensions in it."""
 
     space: IterationSpace | None
     graph: Graph = field(default_factory=Graph)
-    text: str = ""  # of its program, which the lower pass writes
-    call: Callable[..., object] | None = None  # the program as the library runs it
+    text: str = ""  # the program's, which the lower pass writes
+    call: Callable[..., object] | None = None  # the program, loaded by the library
     __name__: str = "fused"
 
     @property
@@ -52,12 +52,12 @@ class Fused:
 
     @property
     def operator(self) -> object:
-        """The first, by which a failure is reported."""
+        """The first operator, which reports of failures name."""
         return self.members[0].target
 
     @property
     def profiled_name(self) -> str:
-        """The operators in their order, as far as they fit."""
+        """The operators in order, as many as fit."""
         targets = [node.target for node in self.members if node.target is not operator.getitem]
         name = "fourfold"
         for word in dict.fromkeys(target._schema.name.split("::")[1] for target in targets):
@@ -73,7 +73,7 @@ class Fused:
             return self.run_operators(error, *given)
 
     def run_operators(self, error: Exception, *given: object) -> object:
-        """Does the program's work by torch's operators, one by one."""
+        """The fallback: runs torch's operators one by one."""
         if not any(map(fallback.is_traced, given)):
             fallback.report(self.operator, error)
         known: dict[Node, object] = dict(zip(self.inputs, given, strict=True))
@@ -87,8 +87,8 @@ class Fused:
 
 
 class Extraction:
-    """Writes a group's subgraph, or extends that of a fused node. known: of tensors that are computed outside, as they
-    are read with these dimensions, the nodes within."""
+    """Writes a group's subgraph, or extends that of a fused node. known: maps a node outside, and the dimensions with
+    which it is read, to its node within."""
 
     def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
         self.space = space
@@ -101,9 +101,9 @@ class Extraction:
         self.members: dict[Node, Node] = {}  # and views of them
 
     def extract(self, members: Sequence[Node], outputs: Sequence[Node]) -> tuple[Fused, list[Node]]:
-        """The target of the fused node, and the arguments. Raises NotExtracted."""
+        """Returns the fused node's target and arguments. Raises NotExtracted."""
         self.graph.output(())
-        for node in members:  # every input before what reads a size of it
+        for node in members:  # every input before the nodes that read its sizes
             for operand in (*node.args, *node.kwargs.values()):
                 if isinstance(operand, Node) and operand not in self.space.dims:
                     self.find_input(operand, self.space.whole(node))
@@ -119,7 +119,7 @@ class Extraction:
             self.read(node, broadcast(whole, shape_of(node)))
 
     def read(self, node: Node, dims: Dims) -> None:
-        """Makes a tensor an input; of a view, where that is index arithmetic, what it shows."""
+        """Makes a tensor an input; for a view that is index arithmetic, its base."""
         while node.op == "call_function" and node.target in VIEWS and (node, dims) not in self.known:
             below = self.space.unviewed(node, dims)
             if below is None:
@@ -140,7 +140,7 @@ class Extraction:
 
     @functools.cached_property
     def first(self) -> Node:
-        """Before which the next input comes."""
+        """The node before which the next input is inserted."""
         return next(own for own in self.graph.nodes if own.op != "placeholder")
 
     def add_member(self, node: Node) -> None:
@@ -151,7 +151,7 @@ class Extraction:
                 own[copy] = known[node]
 
     def within(self, node: Node) -> Node:
-        """The copy of a member, or of a view of one."""
+        """The copy of a member or of its view."""
         if node not in self.members:
             whole = self.space.whole(node)
             self.members[node] = self.copied(node, lambda operand: self.operand(operand, whole))
@@ -159,7 +159,7 @@ class Extraction:
         return self.members[node]
 
     def operand(self, node: Node, whole: Dims) -> object:
-        """A node that is read within, where its user has these dimensions."""
+        """The argument within for a node, read by a user with these dimensions."""
         if node in self.space.dims:
             return self.within(node)
         if not is_tensor(node.meta["val"]):
@@ -174,7 +174,7 @@ class Extraction:
         return self.write(node, torch.ops.aten.full.default, (sizes, constant_of(node)), {"dtype": fake.dtype})
 
     def outside(self, node: Node, dims: Dims) -> object:
-        """What is computed outside: an input, or a view of one."""
+        """The node within for a tensor computed outside: an input, or a view of one."""
         if not is_tensor(node.meta["val"]):
             return self.number(node)
         if (node, dims) not in self.known:
@@ -187,7 +187,7 @@ class Extraction:
         return self.write(node, node.target, *torch.fx.map_arg((node.args, node.kwargs), operand))
 
     def write(self, node: Node, target: object, args: tuple, kwargs: dict[str, object]) -> Node:
-        """A node within for one outside. One size that the subgraph doesn't know is left to a reshape."""
+        """Writes the copy of a node. A reshape may have one size that the subgraph doesn't know; torch infers it."""
         unknown = sum(each is UNKNOWN for each in flat((args, kwargs)))
         if unknown > (target in RESHAPES):
             raise NotExtracted("a size that no input of its group has")
@@ -198,11 +198,11 @@ class Extraction:
         return copy
 
     def number(self, node: Node) -> object:
-        """A number that comes with a call, or an input's size."""
+        """A number that is an input, or an input's size."""
         return self.known[node, ()] if (node, ()) in self.known else self.size(node.meta["val"])
 
     def size(self, wanted: object) -> object:
-        """UNKNOWN where no input has such a size."""
+        """A node that reads this size from an input; UNKNOWN if no input has it."""
         found = self.sizes.find(wanted) if isinstance(wanted, torch.SymInt) else None
         if found is None:
             return UNKNOWN
@@ -219,13 +219,13 @@ def flat(arguments: object) -> list[object]:
 
 
 def call(graph: Graph, fused: Fused, inputs: Sequence[Node]) -> list[Node]:
-    """Writes a fused node where the graph inserts nodes; gives the nodes of its results."""
+    """Writes a fused node at the graph's insertion point; returns the nodes of its results."""
     return items_of(graph.call_function(fused, tuple(inputs)), [None] * len(fused.outputs))
 
 
 def items_of(node: Node, known: Sequence[Node | None]) -> list[Node]:
-    """The nodes of a fused node's results. known: of each the node that it had, if any; what is none of its items is
-    given a new one."""
+    """The nodes of a fused node's results. known: for each result its present node or None; results whose node is not
+    an item of the fused node get a new one."""
     values = [output.meta["val"] for output in node.target.outputs]
     if len(values) == 1:
         node.meta["val"] = values[0]
@@ -248,7 +248,7 @@ def is_item(item: Node, node: Node) -> bool:
 
 
 def results_of(node: Node) -> list[Node | None]:
-    """Of each result of a fused node the node that stands for it, or None where nobody reads it."""
+    """For each result of a fused node its node, or None if it is unused."""
     count = len(node.target.outputs)
     found: list[Node | None] = [None] * count
     for item in node.users if count > 1 else ():
@@ -257,8 +257,8 @@ def results_of(node: Node) -> list[Node | None]:
 
 
 def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> list[Node]:
-    """Has a fused node give these results: each a node within, and the node outside that it now stands for. Leaves out
-    the operators and inputs that no result needs. Gives the nodes of the results."""
+    """Makes these the results of a fused node: each a node within, and the node outside that it replaces. Removes the
+    operators and inputs that no result needs. Returns the nodes of the results."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
     given = dict(zip(fused.inputs, inputs, strict=True))
@@ -282,7 +282,7 @@ def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, No
 
 
 def unread(fused: Fused) -> list[Node]:
-    """The inputs that nothing within reads, but for those from which alone a program has an axis' symbolic size."""
+    """The unused inputs, except those that alone provide the symbolic size of an axis."""
     space, inputs = fused.space, fused.inputs
     known = {dim for own in inputs if own.users for dim in space.dims[own]}
     known |= {(axis,) for axis, size in enumerate(space.sizes) if isinstance(size, int)}
@@ -290,7 +290,7 @@ def unread(fused: Fused) -> list[Node]:
 
 
 def remove_unread(node: Node) -> None:
-    """Leaves out results that nobody reads, and the operators and inputs that only they need."""
+    """Removes unused results, and the operators and inputs that only they need."""
     fused = node.target
     pairs = zip(fused.outputs, results_of(node), strict=True)
     results = [(own, outside) for own, outside in pairs if outside is not None and outside.users]
@@ -302,7 +302,7 @@ def remove_unread(node: Node) -> None:
 
 
 def inline(node: Node, reason: str) -> None:
-    """Puts a fused node's operators back into the graph, with the reason why."""
+    """Puts a fused node's operators back into the graph and records the reason."""
     fused, graph = node.target, node.graph
     known: dict[Node, object] = dict(zip(fused.inputs, node.args, strict=True))
     with graph.inserting_before(node):

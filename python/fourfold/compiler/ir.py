@@ -1,6 +1,6 @@
-"""The compiler's intermediate representation: a program's values, hash-consed and folded as they are written.
+"""The IR: a program's values, hash-consed and constant-folded as they are written.
 
-``x * (x + 3)`` on values writes the two operations. cpp/program/parse.cpp has the grammar of a program's text,
+``x * (x + 3)`` on values writes the two operations. cpp/program/parse.cpp defines the grammar of a program's text,
 cpp/program/operations.h the operations and the types that they take."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPERATORS = {
     "invert": "bitwise_not",
 }
 GIVEN = ("input", "number")  # what a call provides
-# What an operation is called that is another one of booleans, or of integers.
+# Operations that have another name for booleans, or for integers.
 OF_BOOLEANS = {
     **dict.fromkeys(("add", "maximum"), "bitwise_or"),
     **dict.fromkeys(("mul", "minimum"), "bitwise_and"),
@@ -34,13 +34,13 @@ OF_BOOLEANS = {
 }
 OF_INTEGERS = {name: f"integer_{name}" for name in ("floor_divide", "trunc_divide", "fmod", "remainder")}
 
-Dims = tuple[tuple[int, ...], ...]  # of each dimension, the axes that it runs along
+Dims = tuple[tuple[int, ...], ...]  # for each dimension, the axes along which it runs
 Number = bool | int | float
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Value:
-    """One line of a program. Two that compute the same are the same object."""
+    """One line of a program. Equal values are the same object."""
 
     program: Program
     op: str  # an operation's name, or input, number, constant, columns
@@ -63,7 +63,7 @@ def infix(name: str, swaps: bool = False) -> Callable[[Value, Value | Number], V
     return apply
 
 
-# Python's operators; not ==, by which Python finds a value in a list or a dictionary: that is x.eq(y).
+# Python's operators, except ==, with which Python looks values up in lists and dictionaries; use x.eq(y).
 for _name, _operation in OPERATORS.items():
     setattr(Value, f"__{_name}__", infix(_operation))
     if _operation in ("add", "sub", "mul", "div", "pow"):
@@ -72,7 +72,7 @@ Value.eq, Value.ne = infix("eq"), infix("ne")
 
 
 def operation(name: str) -> Callable[..., Value]:
-    """The operation as a function of values, of which one may be a number in others' place."""
+    """The operation as a function of values and numbers."""
 
     def apply(*operands: Value | Number) -> Value:
         program = next(value.program for value in operands if isinstance(value, Value))
@@ -101,13 +101,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """join: the dimension along which the values, of these dims each, are concatenated; -1 of one value. column_sum:
-    whether it is summed over the rows."""
+    """join: the dimension along which the values, each with these dims, are concatenated; -1 for one value. column_sum:
+    whether the value is summed over the rows."""
 
     values: Sequence[Value]
     kind: str
     dims: Dims
-    order: Sequence[int]  # of the dimensions in memory, the outermost first
+    order: Sequence[int]  # the dimensions in memory order, outermost first
     join: int = -1
     column_sum: bool = False
 
@@ -120,13 +120,12 @@ class Axis:
 
 @dataclass(eq=False, repr=False)
 class Program:
-    """Builds a program. Each value is written once: common subexpressions are shared, constants folded, and text()
-    leaves out dead code."""
+    """Builds a program: shares common subexpressions and folds constants; text() omits dead code."""
 
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     axes: list[Axis] = field(default_factory=list)
-    outer: int | None = None  # how many of the axes number the rows; None where there are no rows
+    outer: int | None = None  # how many leading axes are rows; None without columns
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:
@@ -141,7 +140,7 @@ class Program:
         return self._value("input", TYPES[dtype], (), len(self.inputs) - 1)
 
     def number(self, name: str, type: str) -> Value:
-        """A number that is given with each call."""
+        """A number that each call provides."""
         self.inputs.append(Input(name, "number", ()))
         return self._value("number", type, (), len(self.inputs) - 1)
 
@@ -156,24 +155,23 @@ class Program:
         return self._value("constant", type, (), value)
 
     def columns(self, type: str) -> Value:
-        """How many elements a reduction goes over."""
+        """The number of elements that a reduction covers."""
         return self._value("columns", type)
 
     def cast(self, value: Value | Number, type: str) -> Value:
-        """A number becomes a constant."""
+        """The value converted to a type; a number becomes a constant."""
         if not isinstance(value, Value):
             return self.constant(type, value)
         if value.type == type:
             return value
         number = value.attribute
         is_finite = not isinstance(number, float) or math.isfinite(number) and abs(number) < 2**31
-        if value.is_constant and (is_finite or type not in INTEGERS):  # else the processor's own answer
+        if value.is_constant and (is_finite or type not in INTEGERS):  # otherwise the result depends on the processor
             return self.constant(type, number)
         return self._value(f"to_{type}", type, (value,))
 
     def apply(self, op: str, *operands: Value | Number) -> Value:
-        """The value of an operation on values of one type, or one that is the same and cheaper. What is of another
-        type than the first value is cast."""
+        """The value of an operation, or an equal and cheaper one. Operands are cast to the type of the first value."""
         mask = operands[:1] if op == "where" else ()
         given = operands[len(mask) :]
         type = next(value.type for value in given if isinstance(value, Value))
@@ -187,7 +185,7 @@ class Program:
         return self._value(op, BOOLEAN if op in folding.COMPARISONS else type, given)
 
     def values(self) -> list[Value]:
-        """What the outputs need, each after its operands; inputs always."""
+        """All inputs, and the live values, each after its operands."""
         ordered: list[Value] = [v for v in self._known.values() if v.op in GIVEN]
         seen = set(map(id, ordered))
         for output in self.outputs:
@@ -203,7 +201,7 @@ class Program:
         return ordered
 
     def text(self) -> str:
-        """The program, as cpp/program/parse.cpp reads it."""
+        """The program in the grammar of cpp/program/parse.cpp."""
         names: dict[int, str] = {}
         lines = ["fourfold program 1", self._axes_text()]
         for value in self.values():

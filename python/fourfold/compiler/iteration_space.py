@@ -1,7 +1,7 @@
-"""The iteration space of a fused group: its axes, and along which of them the dimensions of each value run.
+"""The iteration space of a fusion group: its axes, and along which of them the dimensions of each value run.
 
-Broadcasts, permutations and reshapes within the space cost nothing: they only change a value's dimensions. A reduction
-makes the axes that it goes over the space's columns; a value that does not run along these has one element a row."""
+Broadcasts, permutations and reshapes within the space cost nothing: they only change a value's dimensions. The axes
+that a reduction covers become the space's columns; a value that does not run along these has one element per row."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch.fx import Node
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.views import Size, broadcast, is_one, same, shape_of, unviewed, viewed
 
-Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # of two spaces, dimensions that correspond
+Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # corresponding dimensions of two spaces
 
 
 @dataclass(eq=False)
 class IterationSpace:
-    """``dims``: of each node that is computed in it, and of each view of these, the axes of its dimensions, outermost
-    first; none for a dimension of one element, or of equal elements."""
+    """``dims``: for each node computed in the space, and each view of one, the axes of its dimensions, outermost first;
+    none for a dimension of one element or an expanded one."""
 
     sizes: list[Size] = field(default_factory=list)  # of each axis
     columns: frozenset[int] | None = None
     dims: dict[Node, Dims] = field(default_factory=dict)
-    results: dict[Node, tuple[Dims, ...]] = field(default_factory=dict)  # of nodes with several results
-    reduced: dict[Node, Dims] = field(default_factory=dict)  # of reductions, those of the operand
+    results: dict[Node, tuple[Dims, ...]] = field(default_factory=dict)  # for nodes with several results
+    reduced: dict[Node, Dims] = field(default_factory=dict)  # for reductions, the operand's dimensions
 
     @property
     def axes(self) -> frozenset[int]:
@@ -38,7 +38,7 @@ class IterationSpace:
         return dims is not None and along(dims) == self.axes
 
     def fit(self, values: Iterable[Dims], columns: frozenset[int] | None) -> bool:
-        """Whether each value, of these dimensions, is an element's, a row's or one number."""
+        """Whether each value has an element per point, an element per row, or is one number."""
         levels = (frozenset(), self.axes, self.axes - (columns or frozenset()))
         return all(along(dims) in levels for dims in values)
 
@@ -49,7 +49,7 @@ class IterationSpace:
         return (len(self.sizes) - 1,)
 
     def whole(self, node: Node) -> Dims:
-        """The dimensions with which a node reads operands: its result's, or of a reduction its operand's."""
+        """The dimensions with which a node reads operands: its result's, or for a reduction its operand's."""
         return self.reduced.get(node, self.dims[node])
 
     def operands_within(self, node: Node) -> list[Node]:
@@ -62,28 +62,27 @@ class IterationSpace:
         return is_result or all(agree(self.dims[operand], whole) for operand in self.operands_within(node))
 
     def read_dims(self, user: Node, operand: Node) -> Dims | None:
-        """With which dimensions a node of the space reads a tensor that is computed elsewhere."""
+        """The dimensions with which a node of the space reads a tensor computed elsewhere."""
         whole, shape = self.whole(user), shape_of(operand)
         return None if user.target is operator.getitem or len(shape) > len(whole) else broadcast(whole, shape)
 
     def viewed(self, node: Node, base: Dims) -> Dims | None:
-        """The dimensions of a view, from those of what it views; None where an axis would have to be split."""
+        """The dimensions of a view, from those of its base; None if an axis would have to be split."""
         return viewed(node, base, self.sizes)
 
     def unviewed(self, node: Node, dims: Dims) -> Dims | None:
-        """The dimensions of what a view shows, from the view's."""
+        """The dimensions of a view's base, from the view's."""
         return unviewed(node, dims, self.sizes)
 
     # A node's result in the space.
 
     def aligned(self, node: Node, d: int) -> set[tuple[int, ...]]:
-        """What the node's operands have where its result has the d-th dimension from the last."""
+        """The operands' axes at the result's d-th dimension from the last."""
         dims = [self.dims[operand] for operand in self.operands_within(node)]
         return {own[len(own) - 1 - d] for own in dims if d < len(own) and own[len(own) - 1 - d]}
 
     def join(self, node: Node) -> Dims | None:
-        """The dimensions of a pointwise node's result, or None where it is computed in another space. The space may
-        gain axes by it."""
+        """The dimensions of a pointwise node's result, or None if it needs another space. May add axes to the space."""
         shape = shape_of(node)
         dims: list[tuple[int, ...] | None] = []
         for d, size in enumerate(shape):
@@ -107,7 +106,7 @@ class IterationSpace:
         return result if self.fit([result], self.columns) else None
 
     def grow(self, dims: list[tuple[int, ...] | None], missing: list[int], shape: Sequence[Size]) -> Dims | None:
-        """With new axes, which become the columns: values that the space has so far are rows' from now on."""
+        """Adds axes, which become the columns: the values so far then have one element per row."""
         last = max((d for d, dim in enumerate(dims) if dim), default=-1)
         present = {axis for dim in dims if dim for axis in dim}
         if self.columns is not None or missing[0] < last or present != self.axes:
@@ -121,8 +120,8 @@ class IterationSpace:
         return result
 
     def reduce(self, node: Node, own: Dims, over: list[int], kinds: tuple[str, ...]) -> Dims | None:
-        """The dimensions of a reduction's first result; None where the space has other columns. own: its operand's
-        dimensions, of which it goes over those in `over`. kinds: what each result is, as lowering.Rows has it."""
+        """The dimensions of a reduction's first result; None if the space has other columns. own: the operand's
+        dimensions. over: the reduced ones. kinds: the kind of each result, as in lowering.Rows."""
         shape = shape_of(node.args[0])
         columns = frozenset(axis for d in over for axis in own[d])
         lacking = any(not dim and not is_one(size) for size, dim in zip(shape, own, strict=True))
@@ -142,7 +141,7 @@ class IterationSpace:
     # Two spaces as one.
 
     def merged(self, other: IterationSpace, pairs: Pairs, nodes: Iterable[Node]) -> IterationSpace | None:
-        """The space of both, or None. pairs: dimensions of this one and of the other that are the same. nodes: those
+        """The merged space, or None. pairs: dimensions of this space and of the other that correspond. nodes: those
         computed in either."""
         mapping = self.correspondence(other, self.refined_alike(other, pairs))
         if mapping is None:
@@ -163,7 +162,7 @@ class IterationSpace:
         return merged if fits and all(map(merged.is_consistent, nodes)) else None
 
     def refine(self, axis: int, sizes: Sequence[Size]) -> tuple[int, ...]:
-        """Splits an axis into several, of which the size is the product; gives them."""
+        """Splits an axis into several whose sizes multiply to its size; returns them."""
         parts = (axis, *range(len(self.sizes), len(self.sizes) + len(sizes) - 1))
         self.sizes[axis] = sizes[0]
         self.sizes += sizes[1:]
@@ -179,8 +178,8 @@ class IterationSpace:
         return parts
 
     def refined_alike(self, other: IterationSpace, pairs: Pairs) -> Pairs:
-        """The pairs, after an axis of one space is split like the other's dimension. A program reads sizes that it
-        doesn't know from its inputs, none of which need have a part's."""
+        """The pairs, after splitting axes of one space like the other's dimension. Splits static sizes only: a program
+        reads symbolic sizes from its inputs, of which perhaps none has the size of a part."""
 
         def is_product(size: Size, sizes: list[Size]) -> bool:
             return all(isinstance(each, int) for each in sizes) and same(size, math.prod(sizes))
@@ -196,7 +195,7 @@ class IterationSpace:
         return found
 
     def correspondence(self, other: IterationSpace, pairs: Pairs) -> dict[int, int] | None:
-        """Of each axis of the other space, the one here that it is the same as."""
+        """Maps each axis of the other space to the same axis of this one; None if they don't correspond."""
         mapping: dict[int, int] = {}
         for mine, own in pairs:
             if len(mine) != len(own):
@@ -210,12 +209,12 @@ class IterationSpace:
         return mapping if complete else None
 
     def in_order(self, other: IterationSpace) -> Pairs:
-        """Each axis with the other space's of the same number, where nothing but their sizes relates the two."""
+        """Pairs axes in order if all sizes agree, for spaces that nothing else relates."""
         alike = len(self.sizes) == len(other.sizes) and all(map(same, self.sizes, other.sizes))
         return [((axis,), (axis,)) for axis in range(len(self.sizes))] if alike else []
 
     def implied_columns(self) -> frozenset[int] | None:
-        """The columns by which every value is an element's or a row's; None where there are no such."""
+        """The columns by which every value has an element per point or per row; None if there are none."""
         rows = next((own for own in map(along, self.dims.values()) if own and own != self.axes), None)
         if rows is None:
             return None
@@ -235,7 +234,7 @@ def renumbered(dims: Dims, mapping: dict[int, int]) -> Dims:
 
 
 def agree(dims: Dims, whole: Dims) -> bool:
-    """Whether a value broadcasts along these dimensions: it runs along the same axes, or along none."""
+    """Whether a value broadcasts to these dimensions: each runs along the same axes, or along none."""
     kept = whole[len(whole) - len(dims) :]
     return len(dims) <= len(whole) and all(not dim or dim == other for dim, other in zip(dims, kept, strict=True))
 
@@ -248,7 +247,7 @@ def reduced_dims(dims: object, count: int) -> list[int]:
 
 
 def are_last(dims: list[int], shape: Sequence[Size]) -> bool:
-    """Whether nothing but dimensions of size 1 comes after the first of them."""
+    """Whether the reduced dimensions are the last ones, apart from dimensions of size 1."""
     if not dims or not shape:
         return False
     return all(d in dims or is_one(size) for d, size in enumerate(shape) if d >= dims[0])

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-# What to write in the place of each of Inductor's modes.
+# What to write instead of Inductor's modes.
 INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called from C++ already"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """trace: whether each program that is made is logged (``fourfold.compiler``, at level INFO)."""
+    """trace: log each program, by the logger ``fourfold.compiler`` at level INFO."""
 
     trace: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, object] | None) -> Options:
-        """Raises ValueError for a name that is none of these, TypeError for a value of another type."""
+        """Raises ValueError for an unknown name, TypeError for a value of another type."""
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(f"fourfold: expected options to be a dict, but got {given!r}")
         known = {field.name: field for field in fields(cls)}
@@ -30,7 +30,7 @@ class Options:
 
 
 def refuse_others(given: Mapping[str, object]) -> None:
-    """Raises TypeError for arguments of torch.compile that are other backends', and says what to write instead."""
+    """Raises TypeError for arguments of torch.compile that only other backends have, and says what to write instead."""
     known = ", ".join(field.name for field in fields(Options))
     if "mode" in given:
         mode = given["mode"]

@@ -1,6 +1,6 @@
-"""A topological order that holds while dependencies are added and units are merged, by Pearce and Kelly's algorithm
-("A dynamic topological sort algorithm for directed acyclic graphs", 2006): only units between the two that a new
-dependency connects are visited, so that the cost follows the change and not the graph."""
+"""Maintains a topological order while dependencies are added and units are merged, by Pearce and Kelly's algorithm ("A
+dynamic topological sort algorithm for directed acyclic graphs", 2006). It visits only units between the two that a new
+dependency connects, so the cost depends on the change and not on the graph."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch.fx import Node
 
 from fourfold.compiler.support import has_effect
 
-MOST_VISITED = 2000  # units, in search of a cycle; beyond it two units are left apart, so that time stays linear
+MOST_VISITED = 2000  # units, in search of a cycle; beyond it two units are not merged, so that time stays linear
 Change = Callable[[], None]
 
 
 class Order:
-    """``wait`` and ``merge`` find a change, or that there is none; the change is made by calling it, before any other
-    is looked for."""
+    """``wait`` and ``merge`` return a change, or None if it would create a cycle. Call the change to apply it, before
+    asking for another."""
 
     def __init__(self) -> None:
         self.position: list[int] = []
-        self.before: list[set[int]] = []  # of each unit, those that it waits for
+        self.before: list[set[int]] = []  # for each unit, the units that it depends on
         self.after: list[set[int]] = []
 
     def add(self, before: Iterable[int]) -> int:
-        """A new unit, behind all others."""
+        """Adds a unit behind all others."""
         unit = len(self.position)
         self.position.append(unit)
         self.before.append(set(before))
@@ -35,7 +35,7 @@ class Order:
         return unit
 
     def wait(self, unit: int, before: Iterable[int]) -> Change | None:
-        """The change that makes the unit wait for these; None where one of them waits for the unit."""
+        """The change that makes the unit depend on these; None if one of them depends on the unit."""
         new = set(before) - {unit}
         later = {other for other in new if self.position[other] > self.position[unit]}
         if not later:
@@ -52,7 +52,7 @@ class Order:
             self.after[other].add(unit)
 
     def merge(self, a: int, b: int) -> Change | None:
-        """The change that makes one unit, a, of the two; None where a third unit lies between them."""
+        """The change that merges b into a; None if a third unit lies between them."""
         first, last = sorted((a, b), key=self.position.__getitem__)
         low, high = self.position[first], self.position[last]
         behind = self.reached(self.after, self.after[first] - {last}, lambda p: p < high, self.before[last])
@@ -73,8 +73,8 @@ class Order:
     def reached(
         self, edges: list[set[int]], start: Iterable[int], within: Callable[[int], bool], stop: Iterable[int] = ()
     ) -> set[int] | None:
-        """All units that edges lead to, positions within a range; None where one of `stop` is among them, or where
-        there are too many to tell."""
+        """All units reachable by the edges at positions within a range; None if one of `stop` is among them, or if they
+        are too many."""
         stop = frozenset(stop)
         pending = [unit for unit in start if within(self.position[unit])]
         found = set(pending)
@@ -88,7 +88,7 @@ class Order:
         return found
 
     def reorder(self, parts: Sequence[set[int]]) -> None:
-        """Gives these units' positions out again: the parts one after the other, each in its own order."""
+        """Reassigns these units' positions: one part after the other, each in its present order."""
         ordered = [unit for part in parts for unit in sorted(part, key=self.position.__getitem__)]
         positions = sorted(self.position[unit] for unit in ordered)
         for unit, position in zip(ordered, positions, strict=True):
@@ -96,7 +96,7 @@ class Order:
 
 
 class Units(Order):
-    """Of a graph's nodes: each belongs to a unit, alone or with others. Those with effects wait for each other."""
+    """The order of a graph's nodes. Each is in a unit, alone or with others; nodes with effects keep their order."""
 
     def __init__(self) -> None:
         super().__init__()

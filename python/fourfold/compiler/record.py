@@ -1,4 +1,4 @@
-"""What a compilation made, for ``fourfold.explain``: the graphs of every stage, and the time that it took."""
+"""The record of a compilation for ``fourfold.explain``: the graphs and the time of every stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fourfold.compiler.compiled import Compiled
 
 @dataclass
 class Half:
-    """A forward, a backward, or a forward without gradient: torch's graph, and what became of it."""
+    """A forward, a backward, or a forward without gradient: torch's graph and the compiled one."""
 
     graph: GraphModule
     compiled: Compiled
@@ -27,9 +27,9 @@ class Captured:
     graph: GraphModule
     forward: Half | None = None
     backward: Half | None = None
-    copied: int = 0  # how many of the forward's results, the first, torch copies into inputs that are changed in place
-    runtime: str = ""  # why torch's own runtime runs the two; nothing where ours does
-    seconds: dict[str, float] = field(default_factory=dict)  # of differentiate, forward, backward
+    copied: int = 0  # how many of the forward's first results torch copies into inputs that are mutated
+    runtime: str = ""  # why torch's runtime runs the two graphs; empty if ours does
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage: differentiate, forward, backward
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -42,7 +42,7 @@ class Captured:
 
 @dataclass
 class Record:
-    """All that is compiled while it is the record of a call of ``backend``."""
+    """Everything that calls of ``backend`` with this record compile."""
 
     captured: list[Captured] = field(default_factory=list)
-    complete: list[Callable[[], None]] = field(default_factory=list)  # of each, compiles its backward without a call
+    complete: list[Callable[[], None]] = field(default_factory=list)  # for each, compiles the backward without a call

@@ -1,4 +1,4 @@
-"""Writes nodes into a graph by running ordinary torch code on the values that the graph was traced with."""
+"""Writes nodes into a graph by running ordinary torch code on the graph's fake values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import refuse
 
-OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node doesn't share with the nodes in its place
+OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node doesn't pass on to its replacements
 
 
 class NotRecorded(Exception):
@@ -22,8 +22,8 @@ class NotRecorded(Exception):
 
 
 class Recorder(TorchDispatchMode):
-    """Within ``with Recorder(before) as record:``, each operator of torch's that is called becomes a node in front of
-    ``before``. ``record.value(node)`` is a node's tensor or number, ``record.node(tensor)`` the node of a result."""
+    """In ``with Recorder(before, inputs) as record:`` each call of a torch operator becomes a node before ``before``.
+    ``record.value(node)`` is a node's tensor or number, ``record.node(tensor)`` the node of a result."""
 
     def __init__(
         self, before: Node, inputs: Sizes, decompositions: Mapping[object, Callable[..., object]] | None = None
@@ -35,7 +35,7 @@ class Recorder(TorchDispatchMode):
         self.nodes: dict[int, Node] = {}
         self.inputs = inputs
         self.numbers = Sizes()
-        self.held: list[Tensor] = []  # whose ids are keys
+        self.held: list[Tensor] = []  # keeps alive the tensors whose ids are keys
         self.written: list[Node] = []
         self.meta = {key: value for key, value in before.meta.items() if key not in OF_RESULT}
 
@@ -56,7 +56,7 @@ class Recorder(TorchDispatchMode):
             each.__exit__(*raised)
 
     def erase(self) -> None:
-        """Takes back what was written."""
+        """Erases the nodes that were written."""
         for node in reversed(self.written):
             self.graph.erase_node(node)
         self.written.clear()
@@ -64,7 +64,7 @@ class Recorder(TorchDispatchMode):
     def value(self, node: Node) -> object:
         value = node.meta["val"]
         if isinstance(value, Tensor):
-            if self.nodes.get(id(value), node) is not node:  # two nodes of one value
+            if self.nodes.get(id(value), node) is not node:  # two nodes have the same value
                 value = torch.ops.aten.alias.default(value)
             self.know(value, node)
         else:
@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):
         return value
 
     def node(self, result: object) -> Node | None:
-        """None for a result that is none."""
+        """The node of a result; None for None."""
         if result is not None and id(result) not in self.nodes:
             raise NotRecorded("a tensor that was made outside")
         return None if result is None else self.nodes[id(result)]
@@ -110,13 +110,13 @@ class Recorder(TorchDispatchMode):
         return result
 
     def spelled(self, value: object) -> object:
-        """As a node's argument."""
+        """A value as the argument of a node."""
         if isinstance(value, Tensor):
             return self.node(value)
         return self.size(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
     def size(self, wanted: torch.SymInt) -> Node | int:
-        """A node that has this size: an input of the graph, or one that reads it from an operand."""
+        """A node with this size: an input of the graph, or a node that reads it from an operand."""
         if wanted.node.expr.is_number:
             return int(wanted.node.expr)
         for sizes in (self.numbers, self.inputs, Sizes(self.before.all_input_nodes)):
@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
 
 
 def numbers_of(graph: Graph) -> Sizes:
-    """The numbers among a graph's inputs."""
+    """The symbolic sizes among a graph's inputs."""
     inputs = graph.find_nodes(op="placeholder")
     return Sizes(node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt))
 
@@ -140,8 +140,8 @@ def rewritten(
     decompositions: Mapping[object, Callable[..., object]] | None = None,
     reader: str = "it reads",
 ) -> list[Node] | None:
-    """Puts what ``rewrite`` computes in a node's place, and gives the nodes that were written. None where it gives
-    NotImplemented, or results unlike those that the graph was traced with. reader: how a refusal begins."""
+    """Replaces a node by what ``rewrite`` computes and returns the new nodes. None if ``rewrite`` returns
+    NotImplemented or results whose dtype or layout differs from the traced ones. reader: how a refusal begins."""
     recorder = Recorder(node, inputs, decompositions)
     try:
         with recorder:
@@ -155,7 +155,7 @@ def rewritten(
 
 
 def put_in(node: Node, results: object) -> bool:
-    """Whether the results are as those that the graph was traced with, and its users read them now."""
+    """Replaces a node by results of the same dtypes and layouts; False if they differ."""
     pairs = [(node, results)]
     if isinstance(results, (tuple, list)):
         if any(user.target is not operator.getitem for user in node.users):
@@ -177,6 +177,6 @@ def is_alike(result: Node | None, expected: object) -> bool:
 
 
 def layout(value: Tensor) -> tuple[torch.dtype, list[str], list[str]]:
-    """Of a dimension of one element a stride means nothing."""
+    """Without the strides of dimensions of size 1, which mean nothing."""
     sizes, strides = ([str(size) for size in sizes] for sizes in (value.shape, value.stride()))
     return value.dtype, sizes, [stride for size, stride in zip(sizes, strides, strict=True) if size != "1"]

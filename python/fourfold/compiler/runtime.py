@@ -1,5 +1,6 @@
-"""Who runs a compiled function's two graphs: one node of autograd in C++ where they are simple, else AOTAutograd's own
-wrappers, which see to mutation, aliasing, subclasses and random numbers, and take longer than small work does."""
+"""Selects the runtime of a compiled function's two graphs: one autograd node in C++ if they are simple, otherwise
+AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and take longer than small
+graphs do."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from fourfold.compiler.support import has_effect
 
 
 def obstacle(metadata: object, inputs: Sequence[object], graphs: Sequence[GraphModule]) -> str:
-    """Why torch has to run them; nothing where we may. metadata: AOTAutograd's, of the captured function."""
+    """Why torch's runtime has to run them; empty if ours can. metadata: AOTAutograd's, for the captured function."""
     if _native.module is None:
         return f"no calls compiled for this torch: {_native.road}"
     if metadata is None:
@@ -68,7 +69,7 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
 
 
 def graph_of(compiled: Compiled) -> object:
-    """The graph for C++: its plan, or the function."""
+    """The graph as C++ calls it: by its plan, or the Python function."""
     if compiled.native is None:
         plan = compiled.plan
         given = (None, None) if plan is None else (plan.steps, plan.outputs)
@@ -77,7 +78,7 @@ def graph_of(compiled: Compiled) -> object:
 
 
 def for_torch(compiled: Compiled) -> Callable[[list[object]], object]:
-    """What AOTAutograd's wrappers call: the graph's plan, or the function."""
+    """The callable for AOTAutograd's wrappers: the graph's plan, or the Python function."""
     if _native.module is None or compiled.plan is None:
         return torch._dynamo.disable(compiled.run)
     return graph_of(compiled)
@@ -90,7 +91,7 @@ def inference(forward: Compiled, inputs: int) -> Callable[..., object]:
 def training(
     forward: Compiled, make_backward: Callable[[], Compiled], metadata: object, backward: GraphModule
 ) -> Callable[..., object] | None:
-    """None where the backward takes what the metadata does not tell."""
+    """None if the backward takes values that the metadata does not describe."""
     differentiable = [info.requires_grad for info in metadata.output_info]
     wanted = [isinstance(node, Node) for node in backward.graph.output_node().args[0]]
     taken = len(backward.graph.find_nodes(op="placeholder"))

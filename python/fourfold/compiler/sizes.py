@@ -1,4 +1,4 @@
-"""Which node of a graph has a symbolic size: known by its expression, not searched for."""
+"""Finds the node of a graph that has a symbolic size, by the size's expression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx import Node
 
 
 class Sizes:
-    """Of numbers, and of the dimensions of tensors; of several nodes with one size, the first that was added."""
+    """The sizes of numbers and of tensors' dimensions. If several nodes have one size, the first one added counts."""
 
     def __init__(self, nodes: Iterable[Node] = ()):
         self.found: dict[object, tuple[Node, int | None]] = {}
@@ -24,5 +24,5 @@ class Sizes:
                 self.found.setdefault(size.node.expr, (node, d))
 
     def find(self, size: torch.SymInt) -> tuple[Node, int | None] | None:
-        """A node, and which of its dimensions; None in its place where the node is the number itself."""
+        """A node and the index of its dimension, or None as the index if the node is the number itself."""
         return self.found.get(size.node.expr)

@@ -15,7 +15,7 @@ from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import VIEWS, has_hints
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
-# What torch traces with another dtype than it gives: statistics of low precision.
+# Operators that torch traces with another dtype than they return: statistics of low precision.
 MISTRACED = frozenset(
     {
         torch.ops.aten._native_batch_norm_legit_functional.default,
@@ -23,7 +23,7 @@ MISTRACED = frozenset(
     }
 )
 
-EFFECTS: dict[object, bool] = {}  # of operators that were met: whether they have one, but for random numbers
+EFFECTS: dict[object, bool] = {}  # a cache: whether an operator has an effect other than drawing random numbers
 
 
 def is_tensor(value: object) -> bool:
@@ -40,7 +40,7 @@ def can_be_held(value: torch.Tensor) -> bool:
 
 
 def can_be_read(node: Node) -> bool:
-    """Whether a program can take it: a strided tensor of a known dtype in the CPU's memory, or a number."""
+    """Whether a program can take it as an input: a strided CPU tensor of a supported dtype, or a number."""
     value = node.meta.get("val")
     if node.target is operator.getitem and node.args[0].target in MISTRACED:
         return False
@@ -48,19 +48,19 @@ def can_be_read(node: Node) -> bool:
 
 
 def results_of(node: Node) -> list[object]:
-    """What torch traced it to give; None is a gradient that nobody asked for."""
+    """Its traced results without None, which stands for a gradient that is not needed."""
     values = node.meta.get("val")
     return [v for v in values if v is not None] if isinstance(values, (tuple, list)) else [values]
 
 
 def refuse(node: Node, reason: str) -> bool:
-    """Records why a node stays torch's; false."""
+    """Records why a node is left to torch; returns False."""
     node.meta.setdefault(REFUSAL, reason)
     return False
 
 
 def can_be_computed(node: Node) -> bool:
-    """Whether a lowered operator can be in a program when it is called like this; else the reason is recorded."""
+    """Whether this call of an operator with a lowering can be in a program; otherwise records the reason."""
     results = results_of(node)
     if not results or not all(is_tensor(value) and can_be_held(value) for value in results):
         return refuse(node, "a result that programs don't write, for its dtype, layout or device")
@@ -71,13 +71,13 @@ def can_be_computed(node: Node) -> bool:
 
 
 def is_computed(node: Node, *tables: Container[object]) -> bool:
-    """Whether one of the tables has the operator, and a program can compute it when it is called like this."""
+    """Whether one of the tables has the operator, and a program can compute this call."""
     known = node.op == "call_function" and any(node.target in table for table in tables)
     return known and can_be_computed(node)
 
 
 def constant_of(node: Node) -> bool | int | float | None:
-    """The one number that a tensor holds, where that is known, and one of its dtype's."""
+    """The one number that fills a tensor, if it is known and the dtype can hold it."""
     while node.op == "call_function" and node.target in VIEWS:
         node = node.args[0]
     if node.op != "call_function" or node.target not in CONSTANT:
@@ -88,7 +88,7 @@ def constant_of(node: Node) -> bool | int | float | None:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether it draws random numbers, writes to a tensor or has another effect: the order of two such matters."""
+    """Whether it draws random numbers, writes to a tensor or has another effect. Such nodes must keep their order."""
     if node.op in ("placeholder", "get_attr", "output"):
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -100,6 +100,6 @@ def has_effect(node: Node) -> bool:
 
 
 def drops_nothing(node: Node) -> bool:
-    """Whether it would draw random numbers only for a dropout, as attention does, and has none."""
+    """Whether it draws random numbers only for a dropout, as attention does, and its dropout is 0."""
     given = named(node.target, node.args, node.kwargs).get("dropout_p")
     return isinstance(given, (int, float)) and given == 0

@@ -1,4 +1,4 @@
-"""Operators that torch writes in terms of others before any backend is asked, kept whole while a graph is traced."""
+"""Prevents torch from decomposing some operators while a graph is traced, before a backend could."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-# Their Python kernels write them in many operators; torch's own kernels are 2 to 20 times as fast.
+# Their Python kernels decompose them into many operators; torch's own kernels are 2 to 20 times as fast.
 KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
 KEYS = ("Autograd", "CompositeImplicitAutograd")
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class Tracing(threading.local):
-    keeps = False  # whether this thread traces a graph that keeps them whole
+    keeps = False  # whether this thread traces a graph in which they stay whole
 
 
 _tracing = Tracing()
@@ -25,8 +25,8 @@ _tracing = Tracing()
 
 @contextmanager
 def kept_whole(inputs: Sequence[object]) -> Iterator[None]:
-    """Within, torch traces each of these operators and its gradient as one, in this thread alone. Does nothing where a
-    size is a symbol, which torch's kernels would fix."""
+    """While active, torch traces each of these operators, and its gradient, as one node, in this thread only. Does
+    nothing if a size is symbolic, because torch's kernels would specialize it."""
     before, keeps = _tracing.keeps, not any(map(is_symbolic, inputs))
     if keeps:
         with _lock:
@@ -46,9 +46,9 @@ def is_symbolic(given: object) -> bool:
 
 @functools.cache
 def wrap_kernels() -> None:
-    """Once for the process: each Python kernel leaves the call to torch's own where this thread keeps operators whole.
-    A torch that has its Python kernels elsewhere keeps none."""
-    import torch._decomp  # which registers them
+    """Once per process: makes each Python kernel call torch's own kernel if this thread keeps operators whole. Has no
+    effect in a torch that stores its Python kernels elsewhere."""
+    import torch._decomp  # registers them
 
     keys = [key for key in (getattr(torch._C.DispatchKey, name, None) for name in KEYS) if key is not None]
     for name in dir(torch.ops.aten):
@@ -66,7 +66,7 @@ def kept_or(overload: Callable[..., object], kernel: Callable[..., object]) -> C
     def call(*args: object, **kwargs: object) -> object:
         if not _tracing.keeps:
             return kernel(*args, **kwargs)
-        with torch._C._DisablePythonDispatcher():  # as torch traces where no size can be a symbol
+        with torch._C._DisablePythonDispatcher():  # as torch traces with static sizes
             return overload(*args, **kwargs)
 
     return call

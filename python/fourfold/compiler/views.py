@@ -1,7 +1,7 @@
-"""Views as index arithmetic: along which axes a view's dimensions run, from those of what it views, and back.
+"""Views as index arithmetic: the dimensions of a view from those of its base, and back.
 
-Of a tensor in a group each dimension has the axes that it runs along, outermost first; none where it has one element,
-or where all its elements are the same one."""
+Each dimension of a tensor in a group has the axes along which it runs, outermost first; none if it has one element or
+is expanded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def is_one(size: Size) -> bool:
-    """Whether it is known to be 1: of a size with a name, by a guard, as where half of a dimension of 3 broadcasts."""
+    """Whether it is known to be 1: for a symbolic size by a guard, as when half of a dimension of 3 broadcasts."""
     if isinstance(size, int) or size.node.hint != 1:
         return isinstance(size, int) and size == 1
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -48,12 +48,12 @@ def is_one(size: Size) -> bool:
 
 
 def has_hints(fake: torch.Tensor) -> bool:
-    """Whether its sizes are known where it is traced: not where they depend on data."""
+    """Whether its sizes are known while tracing; they are not if they depend on data."""
     return all(isinstance(s, int) or s.node.hint is not None for s in (*fake.shape, *fake.stride()))
 
 
 def hint(size: Size) -> int:
-    """The size that it was traced with."""
+    """The traced size."""
     return size if isinstance(size, int) else int(size.node.hint)
 
 
@@ -62,7 +62,7 @@ def shape_of(node: Node) -> Sequence[Size]:
 
 
 def viewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
-    """The dimensions of a view, from those of what it views; None where axes would have to be cut."""
+    """The dimensions of a view, from those of its base; None if an axis would have to be split."""
     if node.target in EXPANSIONS:
         return ((),) * (len(shape_of(node)) - len(dims)) + dims
     if node.target in PERMUTATIONS:
@@ -71,7 +71,7 @@ def viewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
 
 
 def unviewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
-    """The other way round: the dimensions of what is viewed, from those that the view has to have."""
+    """The reverse: the dimensions of the base, from those of the view."""
     base = shape_of(node.args[0])
     if node.target in EXPANSIONS:
         return broadcast(dims, base)
@@ -103,7 +103,7 @@ def permutation(node: Node) -> list[int]:
 
 
 def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Sequence[Size]) -> Dims | None:
-    """Dimensions of size 1 come and go; others are taken together, or apart where they run along several axes."""
+    """Adds and removes dimensions of size 1, merges others, and splits those that run along several axes."""
     given = [(size, dim) for size, dim in zip(old, dims, strict=True) if not is_one(size)]
     wanted = [size for size in new if not is_one(size)]
     if len(given) == len(wanted) and all(same(size, other) for (size, _), other in zip(given, wanted, strict=True)):
@@ -130,6 +130,6 @@ def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Sequen
 
 
 def memory_order(fake: torch.Tensor) -> list[int]:
-    """A tensor's dimensions, the one with the longest stride first; of equal strides one of size 1 is the inner."""
+    """A tensor's dimensions by decreasing stride; of equal strides a dimension of size 1 is the inner one."""
     strides = [hint(stride) for stride in fake.stride()]
     return sorted(range(fake.dim()), key=lambda d: (-strides[d], is_one(fake.shape[d])))

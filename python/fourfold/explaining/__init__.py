@@ -1,4 +1,4 @@
-"""What torch.compile(backend="fourfold") makes of a function, shown: ``fourfold.explain``."""
+"""``fourfold.explain``: shows what torch.compile(backend="fourfold") does with a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a function, as plain data: no graph or tensor is held."""
+"""The result of a compilation as plain data, without references to graphs or tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
-NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not an operation's
+NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not the name of an operation
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Program:
-    """A group of operators that is one pass. bytes: what it reads and writes; None if its sizes depend on data."""
+    """A fusion group. bytes: the bytes that it reads and writes; None if its sizes depend on data."""
 
     name: str
     operators: tuple[str, ...]
@@ -36,7 +36,7 @@ class Program:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for programs that are alike: the text, with names that don't depend on the tensors'."""
+        """Equal for programs that differ only in names: includes the text with normalized names."""
         names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", self.text, re.MULTILINE))}
         return self.operators, self.bytes, re.sub(NAME, lambda word: names.get(word[0], word[0]), self.text)
 
@@ -49,7 +49,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Programs:
-    """Programs of one half that differ only in their tensors. names: of all; with several graphs, with theirs."""
+    """Programs of one half that differ only in their tensors. names: of all, with the graph if there are several."""
 
     half: str
     first: Program
@@ -61,7 +61,7 @@ class Programs:
 
     @property
     def bytes(self) -> int | None:
-        """Of all together."""
+        """The sum over all of them."""
         return None if self.first.bytes is None else self.first.bytes * self.count
 
 
@@ -86,7 +86,7 @@ class Half:
     programs: tuple[Program, ...]
     outside: tuple[Outside, ...]
     operators: int
-    recomputed: int  # how many of these the forward has computed before
+    recomputed: int  # how many of these repeat an operator of the forward
     bytes_before: int | None
     bytes_after: int | None
 
@@ -118,7 +118,7 @@ class Graph:
     """One graph that torch captured."""
 
     code: str
-    runtime: str  # why torch's own runtime calls the two; empty if fourfold's does
+    runtime: str  # why torch's runtime calls the two halves; empty if fourfold's does
     forward: Half
     backward: Half | None
 
@@ -137,13 +137,13 @@ class Stage:
 
 
 def alike(programs: Iterable[tuple[str, str, Program]]) -> tuple[Programs, ...]:
-    """Programs that are alike together, from the half, the name and the program of each."""
+    """Groups programs of one kind, given the half, the name and the program of each."""
     groups = grouped(programs, lambda one: (one[0], *one[2].kind)).values()
     return tuple(Programs(group[0][0], group[0][2], tuple(name for _, name, _ in group)) for group in groups)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
-    """In the order of the first of each group."""
+    """Groups items by key, in the order of each group's first item."""
     found: dict[Hashable, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

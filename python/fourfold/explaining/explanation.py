@@ -10,7 +10,7 @@ from fourfold.explaining import picture, text
 from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, alike, cut, plural
 from fourfold.explaining.filling import render
 
-SMALL = 50  # operators, forward and backward; a larger function is summed up
+SMALL = 50  # operators, forward and backward; larger functions print a summary
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,25 +20,25 @@ class Explanation:
     name: str
     versions: str
     graphs: tuple[Graph, ...]
-    breaks: tuple[str, ...]  # torch's reasons for there being several graphs
+    breaks: tuple[str, ...]  # torch's reasons for the graph breaks
     stages: tuple[Stage, ...]  # none without timing
-    compilations: int  # "again" is the median of so many
+    compilations: int  # "again" is the median of this many
 
     @property
     def halves(self) -> list[tuple[int, Half]]:
-        """Each with the number of its graph."""
+        """Each half with the number of its graph."""
         return [(k, half) for k, graph in enumerate(self.graphs) for half in graph.halves]
 
     @property
     def programs(self) -> tuple[Programs, ...]:
-        """Those that are alike together, in the order of the first of each."""
+        """The kinds of programs, in the order of each kind's first program."""
         several = len(self.graphs) > 1
         named = ((half, one, f"{one.name} of graph {k}" * several) for k, half in self.halves for one in half.programs)
         return alike((half.name, name or one.name, one) for half, one, name in named)
 
     @property
     def outside(self) -> tuple[Outside, ...]:
-        """What torch runs in all graphs, forward and backward; most first."""
+        """The operators that torch runs in all graphs, forward and backward, the most frequent first."""
         found: Counter[tuple[str, str]] = Counter()
         for _, half in self.halves:
             found.update({(one.operator, one.reason): one.count for one in half.outside})
@@ -57,7 +57,7 @@ class Explanation:
         return "\n".join(cut(line, text.COLUMNS) for line in self.filled("text.txt", whole=False).splitlines()).strip()
 
     def detail(self) -> str:
-        """All stages, however long: graphs, programs, and what torch runs; programs that are alike once."""
+        """All stages, however long: graphs, programs (each kind once), and the operators that torch runs."""
         return self.filled("text.txt", whole=True).rstrip("\n")
 
     def __repr__(self) -> str:
@@ -65,23 +65,23 @@ class Explanation:
         return f"<fourfold.explain of {self.name}: {graphs}; print it, or .save('page.html')>"
 
     def _repr_html_(self) -> str:
-        """The page without what others on the same page could have too: rules for all of it, and names to link to."""
+        """The page without global style rules and link targets, which could clash with the notebook's."""
         return self.filled("page.html", links=False)
 
     def save(self, path: str | Path) -> None:
-        """One HTML page, which needs nothing else."""
+        """Write one self-contained HTML page."""
         Path(path).write_text(self.filled("page.html", links=True), encoding="utf-8")
 
     def filled(self, template: str, **settings: bool) -> str:
         return render(template, explanation=self, text=text, picture=picture, **settings)
 
     def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: all of a large graph,
-        not only its beginning. Raises ValueError if there is no such graph, ImportError without igraph."""
+        """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: draw all of a large
+        graph, not only its beginning. Raises ValueError if there is no such graph, ImportError without igraph."""
         return picture.svg(self.half(half, graph), whole)
 
     def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The same for Graphviz, which needs no package here."""
+        """The same for Graphviz; needs no package."""
         return picture.dot(self.half(half, graph), whole)
 
     def half(self, name: str, graph: int) -> Half:

@@ -1,4 +1,4 @@
-"""The files of ``templates``, which jinja2 fills in; torch requires it."""
+"""Renders the files of ``templates`` with jinja2, which torch requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph as a picture, or as DOT: igraph orders the layers by Sugiyama's method, boxes are spread by their sizes."""
+"""A graph as a picture or as DOT. igraph orders the layers by Sugiyama's method; boxes are spread by their sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import ModuleType
 from fourfold.explaining.data import Box, Half
 from fourfold.explaining.filling import render
 
-MOST = 160  # boxes, with operators in programs; in a larger graph a program is one box
-BEGINNING = 60  # operators and programs that are drawn of a graph with more than MOST of them
-MOST_INPUTS = 5  # of one box there, which no other reads
-MOST_ON_A_PAGE = 5000  # operators in its pictures
+MOST = 160  # boxes, including operators in programs; in a larger graph each program is one box
+BEGINNING = 60  # operators and programs drawn of a graph with more than MOST of them
+MOST_INPUTS = 5  # of one box there, if no other box reads them
+MOST_ON_A_PAGE = 5000  # operators in all pictures of a page
 CHARACTER, LINE, APART, GAP = 7.3, 15.0, 20.0, 40.0
-PASSING = 4.0  # the width of an edge that passes a layer
+PASSING = 4.0  # the width of an edge that crosses a layer
 GIVEN, RESULTS = ("input", "saved", "gradient", "kept", "given"), ("result", "kept")
 SWEEPS = 24
 INSTALL = "explain: expected the package igraph for pictures; pip install 'fourfold[explain]', or use dot()"
@@ -23,7 +23,7 @@ INSTALL = "explain: expected the package igraph for pictures; pip install 'fourf
 
 @dataclass(eq=False)
 class Place:
-    """Of a box, or of an edge where it passes a layer. x: of the middle; y, bottom: of the layer."""
+    """The place of a box, or of an edge where it crosses a layer. x: its middle; y, bottom: the layer's."""
 
     width: float
     height: float
@@ -39,8 +39,8 @@ class Place:
 class Picture:
     width: float
     height: float
-    places: list[Place]  # of boxes
-    routes: list[list[Place]]  # of edges, from box to box
+    places: list[Place]  # the boxes
+    routes: list[list[Place]]  # the edges, from box to box
 
 
 def igraph() -> ModuleType | None:
@@ -52,7 +52,7 @@ def igraph() -> ModuleType | None:
 
 
 def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
-    """The boxes that are drawn, and what a reader has to know of them."""
+    """The boxes to draw, and a note about them for the reader."""
     boxes, note = half.boxes, ""
     if sum(inner.kind != "given" for box in boxes for inner in (box, *box.inside)) > MOST and half.programs:
         boxes, note = tuple(replace(box, inside=()) for box in boxes), "Each program is one box."
@@ -63,7 +63,7 @@ def shown(half: Half, whole: bool = False) -> tuple[tuple[Box, ...], str]:
     first, others = inner[:BEGINNING], inner[BEGINNING:]
     drawn = {box.name for box in first}
     drawn |= {box.name for box in boxes if is_result(box) and drawn.intersection(box.reads)}
-    for box in reversed(boxes):  # what these read
+    for box in reversed(boxes):  # add their inputs
         alone = [name for name in box.reads if given.get(name) == 1]
         drawn |= set(box.reads).difference(alone[MOST_INPUTS:]) if box.name in drawn else set()
     kept = (replace(box, reads=tuple(drawn_of(box, drawn))) for box in boxes if box.name in drawn)
@@ -82,7 +82,7 @@ def is_result(box: Box) -> bool:
 
 
 def sources(boxes: Sequence[Box]) -> dict[str, int]:
-    """Inputs and views of them; and how many boxes read each."""
+    """Inputs and views of inputs, with the number of boxes that read each."""
     found: dict[str, int] = {}
     for box in boxes:
         for name in found.keys() & box.reads:
@@ -126,14 +126,14 @@ def place_of(box: Box) -> Place:
 
 
 def layered(boxes: Sequence[Box], places: dict[str, Place]) -> list[list[Place]]:
-    """Puts each box into a layer, and gives the edges, through places of their own where they pass layers."""
+    """Assigns each box to a layer, and returns the edges, with a place of their own in each layer that they cross."""
     readers: dict[str, list[Place]] = {}
     for box in boxes:
         places[box.name].layer = 1 + max((places[name].layer for name in box.reads), default=-1)
         for name in box.reads:
             readers.setdefault(name, []).append(places[box.name])
     given = sources(boxes)
-    for name, place in reversed(places.items()):  # right above those that read it
+    for name, place in reversed(places.items()):  # directly above its readers
         if name in given and name in readers:
             place.layer = max(place.layer, min(reader.layer for reader in readers[name]) - 1)
     passed: dict[tuple[str, int], Place] = {}
@@ -147,7 +147,7 @@ def layered(boxes: Sequence[Box], places: dict[str, Place]) -> list[list[Place]]
 
 
 def rows_of(places: Sequence[Place], routes: Sequence[Sequence[Place]]) -> list[list[Place]]:
-    """The layers from the left to the right, with each place's x: what igraph gives, moved apart by the widths."""
+    """The layers, each from left to right, with each place's x: igraph's layout, spread by the widths."""
     index = {place: k for k, place in enumerate(places)}
     links = list(dict.fromkeys(pair for route in routes for pair in itertools.pairwise(route)))
     graph = igraph().Graph(len(index), [(index[a], index[b]) for a, b in links], directed=True)
@@ -171,7 +171,7 @@ def rows_of(places: Sequence[Place], routes: Sequence[Sequence[Place]]) -> list[
 
 
 def spread(want: Sequence[float], width: Sequence[float]) -> list[float]:
-    """The nearest places that leave the boxes apart, by isotonic regression; edges that pass by count more."""
+    """The nearest positions without overlap, by isotonic regression; crossing edges weigh more."""
     blocks: list[list[float]] = []  # sum, weight, how many
     offset = [0.0]
     for a, b in itertools.pairwise(width):

@@ -1,4 +1,4 @@
-"""What the compiler's graphs say, as plain data: the only module here that reads them."""
+"""Converts the compiler's graphs to plain data; the only module here that reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
-clipped = functools.partial(cut, most=30)  # a line in a box
+clipped = functools.partial(cut, most=30)  # for a line in a box
 
 
 def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
@@ -52,13 +52,13 @@ def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
 
 
 def short_reason(reason: str) -> str:
-    """Of torch's page of text what it is and why."""
+    """The first lines of torch's long text: the kind of break and its explanation."""
     kept = [line.strip().removeprefix("Explanation: ") for line in reason.splitlines()[:2]]
     return ": ".join(line for line in kept if line and not line.startswith("Hint:"))
 
 
 def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> Graph:
-    """of: what tells it from other graphs, " of graph 1"."""
+    """of: a suffix that distinguishes several graphs, such as " of graph 1"."""
     primals = placeholders(captured.forward.graph)
     own = [input_name(node, parameters) for node in captured.graph.graph.find_nodes(op="placeholder")]
     names = dict(zip(primals, own if len(own) == len(primals) else primals, strict=True))
@@ -87,7 +87,7 @@ def results_of(count: int) -> list[str]:
 
 
 def input_name(node: Node, parameters: Sequence[str]) -> str:
-    """As people write it: x, self.linear.weight; from where torch took it."""
+    """An input's name as in the user's code, such as x or self.linear.weight, from Dynamo's source."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", None)
     name = name() if callable(name) else name
     if not isinstance(name, str):
@@ -100,7 +100,7 @@ def input_name(node: Node, parameters: Sequence[str]) -> str:
 def half_of(
     half: record.Half, name: str, of: str, inputs: Inputs, results: Sequence[str], kept: int = 0, copied: int = 0
 ) -> Half:
-    """inputs: of each placeholder its name and its kind of box. results: their names. kept: so many of the last."""
+    """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last are saved."""
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
     left = [node for node in graph.nodes if is_operator(node)]
@@ -130,7 +130,7 @@ def program_of(node: Node) -> Program:
 
 
 def operators_of(fused: Fused) -> list[Node]:
-    """What it computes; of one that only copies, the views that it copies."""
+    """The operators that it computes; if it only copies, the views that it copies."""
     return list(filter(is_operator, fused.members)) or [n for n in fused.members if n.target is not operator.getitem]
 
 
@@ -143,9 +143,9 @@ def reason(node: Node) -> str:
 def boxes_of(
     graph: torch.fx.Graph, inputs: Inputs, is_backward: bool, results: Sequence[str] | None = None, kept: int = 0
 ) -> tuple[Box, ...]:
-    """Each after those that it reads. results: None within a program, whose own have no boxes and no names."""
+    """The boxes in topological order. results: None within a program, whose results have neither boxes nor names."""
     boxes: list[Box] = []
-    box_of: dict[Node, str] = {}  # what an item of several results is part of
+    box_of: dict[Node, str] = {}  # the box of each node; an item of several results shares its operator's
     outputs = () if results is None else graph.output_node().args[0][: len(results)]
     saved = outputs[len(outputs) - kept :]
     for node in graph.nodes:
@@ -170,7 +170,7 @@ def boxes_of(
 
 
 def edge_box(name: str, kind: str, label: str, node: Node, reads: tuple[str, ...] = ()) -> Box:
-    """Of an input, or of a result, which reads."""
+    """The box of an input, or of a result, which has reads."""
     lines = (clipped(label), detail(node), *NOTES.get(kind, ()))
     return Box(name, kind, lines, label if reads else f"{kind}: {label}", reads)
 
@@ -191,7 +191,7 @@ def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool) -
 
 
 def title(node: Node) -> str:
-    """The operator with the numbers that it is given."""
+    """The operator with its numeric arguments."""
     words = [spelled(a) for a in node.args if a is not None and not any(isinstance(one, Node) for one in flat(a))]
     words += [f"{k}={spelled(v)}" for k, v in node.kwargs.items() if isinstance(v, (bool, int, float, torch.dtype))]
     return clipped(" ".join([operator_name(node), *(word for word in words if len(word) <= 16)]))
@@ -222,7 +222,7 @@ def operator_name(node: Node) -> str:
 
 
 def is_operator(node: Node) -> bool:
-    """Whether it computes: not a view, one of several results, a size or a program."""
+    """Whether it is an operator: not a view, one of several results, a size or a program."""
     if node.op != "call_function" or node.target is operator.getitem or isinstance(node.target, Fused):
         return False
     return not is_view(node) and (any(isinstance(v, torch.Tensor) for v in values_of(node)) or has_effect(node))
@@ -235,7 +235,7 @@ def is_view(node: Node) -> bool:
 
 
 def is_again(node: Node) -> bool:
-    """Of a backward's node: whether it is a copy of one of the forward's, which autograd's own are not."""
+    """Whether a node of the backward is recomputed: a copy of a forward node, not one that autograd wrote."""
     return "source_fn_stack" in node.meta
 
 
@@ -245,20 +245,20 @@ def values_of(node: Node) -> tuple[object, ...]:
 
 
 def moved(steps: Iterable[Iterable[Node]]) -> int | None:
-    """Bytes of the tensors in each; None where a size is known only at run time."""
+    """The bytes of the tensors in all steps; None if a size is known only at run time."""
     values = [value for nodes in steps for node in nodes for value in values_of(node)]
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
     return sum(map(bytes_of, tensors)) if all(map(has_hints, tensors)) else None
 
 
 def bytes_of(value: torch.Tensor) -> int:
-    """Of the elements that lie in memory; an expanded dimension has one."""
+    """The bytes in memory: an expanded dimension counts as one element."""
     sizes = [hint(size) for size, stride in zip(value.shape, value.stride(), strict=True) if hint(stride) != 0]
     return math.prod(sizes) * value.element_size() * (0 not in value.shape)
 
 
 def code_of(module: GraphModule) -> str:
-    """The graph as Python, without the ends of values and the paths of files."""
+    """The graph as Python, without statements that free values and without file paths."""
     text = module.graph.python_code("self", verbose=True).src.replace("fourfold_compiler_fused_", "")
     given = {node.target: node.name for node in module.graph.find_nodes(op="placeholder") if node.target != node.name}
     for target, name in given.items():

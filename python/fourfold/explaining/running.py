@@ -1,4 +1,4 @@
-"""A function compiled and run, with the record of what was made and how long each stage took."""
+"""Compiles and runs a function, and records the graphs and how long each stage took."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ Settings = Mapping[str, object] | None
 
 @dataclass
 class Observed:
-    captured: list[Captured]  # without the graphs that torch gave up, to capture them again
+    captured: list[Captured]  # without graphs that torch discarded to capture them again
     breaks: list[str]  # why a graph ended before the function did
     stages: list[Stage] = field(default_factory=list)
-    compilations: int = 0  # that the times of "again" are the medians of
+    compilations: int = 0  # "again" is the median of this many
 
 
 @dataclass
 class Compilation:
-    """A function that was compiled for one call."""
+    """A function compiled for one call."""
 
     call: Function
     record: Record
@@ -53,7 +53,7 @@ class Compilation:
 def observe(
     f: Function, args: Sequence[Any], kwargs: Mapping[str, Any], options: Settings, dynamic: bool | None, timing: bool
 ) -> Observed:
-    """timing: whether it is compiled and called several times, and differentiated; otherwise f is called once."""
+    """timing: compile, call and differentiate f several times; otherwise f is called once."""
     is_loaded, start = "torch._dynamo" in sys.modules, perf_counter()
     import torch._dynamo
     from torch._dynamo.utils import counters
@@ -61,11 +61,11 @@ def observe(
     from fourfold.compiler.options import Options
 
     load = {} if is_loaded else {"load torch's compiler": perf_counter() - start}
-    Options.of(options)  # an error before anything is compiled
+    Options.of(options)  # raises before anything is compiled
     call = functools.partial(called, args=args, kwargs=kwargs, differentiates=timing)
     compile = functools.partial(compiled, uncompiled(f), call, options, dynamic)
     breaks = dict(counters["graph_break"])
-    # What was captured with other sizes before doesn't make these symbols.
+    # An earlier capture with other sizes must not make these sizes symbolic.
     static = {} if dynamic is not None else {"automatic_dynamic_shapes": False}
     with torch._dynamo.config.patch(static), torch.random.fork_rng(devices=[]):
         first = compile()
@@ -88,7 +88,7 @@ def observe(
 
 
 def repeated(run: Callable[[], Any], fewest: int, most: int, seconds: float) -> list[Any]:
-    """The results of as many runs as there is time for."""
+    """The results of as many runs as fit into the time."""
     found, end = [], perf_counter() + seconds
     while len(found) < fewest or len(found) < most and perf_counter() < end:
         found.append(run())
@@ -101,7 +101,7 @@ def compiled(
     from fourfold.compiler import backend
     from fourfold.compiler.record import Record
 
-    record, whole, inside = Record(), [], []  # seconds of the backend, and of our passes there
+    record, whole, inside = Record(), [], []  # seconds of the backend calls, and of our passes in them
 
     def timed(graph: GraphModule, inputs: Sequence[object]) -> Function:
         start = perf_counter()
@@ -111,10 +111,10 @@ def compiled(
         return made
 
     timed.__name__ = "fourfold"  # in torch's messages
-    timed.__wrapped__ = backend  # by which Dynamo captures recurrent layers
+    timed.__wrapped__ = backend  # shows capture.is_for that this wraps our backend
     function = torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart())
     seconds = call(function)
-    stages = {CAPTURE: seconds[0] - sum(whole)}  # and the forward itself
+    stages = {CAPTURE: seconds[0] - sum(whole)}  # includes the forward's run
     if whole:
         stages["differentiate (torch)"] = sum(whole) - sum(inside)
         for half in HALVES[: len(seconds)]:
@@ -123,7 +123,7 @@ def compiled(
 
 
 def called(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any], differentiates: bool) -> list[float]:
-    """Seconds of a call: of the forward and, if it is wanted and there is one, of the backward."""
+    """The seconds of the forward and, if requested and there is one, of the backward."""
     since = torch.autograd._get_sequence_nr()
     start = perf_counter()
     results = call(*args, **kwargs)
@@ -138,8 +138,8 @@ def called(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any], diffe
 
 
 def differentiable(results: object, since: int) -> tuple[list[torch.Tensor], list[GradientEdge]]:
-    """What was computed since then and has a gradient; and where its graph ends, at what was there before: tensors that
-    require a gradient, which nothing is accumulated in, and graphs of others, which stay whole."""
+    """The results computed since then that have a gradient, and the edges at which their graph ends: leaves, whose
+    .grad stays unchanged, and autograd graphs that existed before, which stay usable."""
     tensors = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     roots = [tensor for tensor in tensors if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= since]
     pending = [root.grad_fn for root in roots]
@@ -164,16 +164,16 @@ def uncompiled(f: Function) -> Function:
 
 
 def apart() -> dict[str, bool]:
-    """From torch 2.13 on compiling here doesn't count against the limit of recompilations, even at graph breaks in
-    functions that f calls: torch compiles those under their own code."""
+    """From torch 2.13 on, an option by which compiling here doesn't count against the recompilation limit, even at
+    graph breaks in functions that f calls, which torch compiles under their own code."""
     return {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 
 
 def fresh(f: Function) -> Function:
-    """The same with code of its own: torch keeps what it compiles with the code, and bounds how much."""
+    """A copy of f with its own code object: torch caches compiled code by code object, up to a limit."""
     function = f.__func__ if isinstance(f, types.MethodType) else f
     if not isinstance(function, types.FunctionType) or function.__code__.co_filename.startswith(TORCHS):
-        self = f  # as which torch names its parameters
+        self = f  # torch names f's parameters after this variable
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self(*args, **kwargs)

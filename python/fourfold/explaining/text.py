@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, grouped, plural
 
 COLUMNS = 100
-MOST_GRAPHS = 3  # of which the first table has a row each
+MOST_GRAPHS = 3  # with rows of their own in the first table
 MOST_REASONS = 4  # in a summary
 NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
 BYTES = (
@@ -20,7 +20,7 @@ Row = tuple[str, ...]
 
 
 def overview_rows(graphs: Sequence[Graph]) -> list[Row]:
-    """A row for each forward and backward; of many graphs, for all of them together."""
+    """A row for each forward and backward; many graphs share rows."""
     count = len(graphs)
     words = [f" {k}" if count <= MOST_GRAPHS else f", {count} graphs" for k in range(count)] if count > 1 else [""]
     named = [(half.name + words[k], half) for k, graph in enumerate(graphs) for half in graph.halves]
@@ -38,7 +38,7 @@ def counts(halves: Sequence[Half]) -> Row:
 
 
 def program_rows(kinds: Iterable[Programs]) -> list[Row]:
-    """Those that move most first."""
+    """The kinds by decreasing bytes."""
     kinds = sorted(kinds, key=lambda kind: kind.bytes or 0, reverse=True)
     rows = ((f"{one.count:,} × {one.half} {one.names[0]}", in_bytes(one.bytes), one.first.counted) for one in kinds)
     return [("", "bytes", "operators"), *rows]
@@ -58,7 +58,7 @@ def about_time(compilations: int) -> str:
 
 
 def called(graphs: Sequence[Graph]) -> str:
-    """Of all graphs in one sentence, where they have it in common."""
+    """Which runtime calls the graphs, in one sentence."""
     if len(set(map(run_by, graphs))) == 1:
         return run_by(graphs[0])
     count = sum(bool(graph.runtime) for graph in graphs)
@@ -88,27 +88,27 @@ def outside_lines(outside: Iterable[Outside]) -> list[str]:
 
 
 def few(lines: Sequence[str], what: str, most: int) -> list[str]:
-    """The first of a list, and how many there are besides."""
+    """The first lines, and a line with the number of the others."""
     more = len(lines) - most
     return [*lines[:most], *([f"  and {plural(more, f'more {what}')}"] if more > 0 else [])]
 
 
 def columns(rows: Sequence[Row], words: Iterable[int] = (0,)) -> list[str]:
-    """words: the columns that stand to the left, the others to the right."""
+    """Aligns rows in columns. words: the left-aligned columns; the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     cells = ([f"{cell:{'<' if k in words else '>'}{widths[k]}}" for k, cell in enumerate(row)] for row in rows)
     return [f"  {'   '.join(row)}".rstrip() for row in cells]
 
 
 def code(text: str, indent: str = "  ") -> list[str]:
-    """Lines of code; what doesn't fit continues on lines that are indented further."""
+    """Lines of code; long lines continue with further indentation."""
     lines = [indent + line for line in text.splitlines()]
     deep = [len(line) - len(line.lstrip()) for line in lines]
     return [part for line, own in zip(lines, deep, strict=True) for part in flow(line, " " * min(own + 4, 50), "")]
 
 
 def flow(text: str, further: str = "  ", start: str = "  ") -> list[str]:
-    """A paragraph in lines. start, further: the indent of the first and of the others."""
+    """Wraps a paragraph. start, further: the indent of the first and of the other lines."""
     return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, initial_indent=start, subsequent_indent=further)
 
 

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _six(x: Value) -> Value:
-    """From -3 to 3, all the way from 0 to 6."""
+    """0 below -3, x + 3 between, 6 above 3."""
     return minimum(maximum(x + 3, 0), 6)
 
 
@@ -95,7 +95,7 @@ def mish_backward(grad: Value, x: Value) -> Value:
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_BY_PI = math.sqrt(2 / math.pi)
 CUBIC = 0.044715  # of gelu's approximation by tanh
-NEGLIGIBLE = 2.0**-80  # of exp(-x² / 2)
+NEGLIGIBLE = 2.0**-80  # values of exp(-x² / 2) up to this count as 0
 
 
 def _gelu_tanh(x: Value) -> Value:
@@ -115,7 +115,7 @@ def gelu_backward(grad: Value, x: Value, approximate: str) -> Value:
         return grad * ((t + 1) * 0.5 + x * 0.5 * ((1 - t * t) * inner))
     normal = (erf(x * SQRT_HALF) + 1) * 0.5
     density = exp(x * x * -0.5)
-    if x.type == FLOAT32:  # so little is nothing beside the sum's rounding, and its products would be subnormal
+    if x.type == FLOAT32:  # the sum would round such a density away, and its products would be subnormal
         density = density - NEGLIGIBLE
     density = density * (1 / math.sqrt(2 * math.pi))
     if x.type == FLOAT32:
@@ -147,7 +147,7 @@ def softplus(x: Value, beta: Number, threshold: Number) -> Value:
 
 @pointwise(aten.softplus_backward.default)
 def softplus_backward(grad: Value, x: Value, beta: Number, threshold: Number) -> Value:
-    z = exp(x * beta)  # the forward's; a sigmoid would be zero where this is not
+    z = exp(x * beta)  # as in the forward; a sigmoid would be zero for some x where this is not
     return where(x * beta > threshold, grad, grad * (z / (z + 1)))
 
 
@@ -160,6 +160,6 @@ def log_sigmoid_backward(grad: Value, x: Value, z: Value) -> Value:
 
 @pointwise(aten.native_dropout_backward.default)
 def native_dropout_backward(call: Call, grad: Operand, mask: Argument, scale: Number) -> Value:
-    """Integers are masked as such: a negative one gives no -0."""
+    """Integers are masked as integers: a negative one gives no -0."""
     g = call(grad) if grad.dtype == torch.bool else grad.value
     return call(g * call(mask, g.type)) * scale

@@ -26,7 +26,7 @@ aten = torch.ops.aten
 trunc, to_nearest = operation("trunc"), operation("round")
 floor_divide, trunc_divide = operation("floor_divide"), operation("trunc_divide")
 
-# By torch's name, where the operation does just what the operator does.
+# Operations with the name and the semantics of torch's operator.
 DIRECT = ("neg", "atan2", "copysign", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "mul")
 for _name in (*DIRECT, "minimum", "maximum"):
     pointwise(*overloads(getattr(aten, _name)))(operation(_name))
@@ -70,7 +70,7 @@ for _name in ("and", "or", "xor"):
 
 
 def _of_floating_point(test: Formula) -> Formula:
-    """False of integers."""
+    """The test, which is False for integers."""
 
     def lower(call: Call, x: Operand) -> Value:
         return test(call.rounded(x, x.dtype)) if x.dtype.is_floating_point else call(False)
@@ -92,7 +92,7 @@ def signbit(call: Call, x: Operand) -> Value:
 
 
 def beyond(dtype: torch.dtype, *arguments: object, **settings: object) -> str | None:
-    """torch raises an error where a number is none of the dtype's."""
+    """Refuses numbers that the dtype can't hold, for which torch raises an error."""
     is_held = all(fits(argument, dtype) for argument in (*arguments, *settings.values()))
     return None if is_held else "a number that the dtype has not"
 
@@ -131,7 +131,7 @@ pointwise(aten.rsub.Tensor, aten.rsub.Scalar, unless=_of_truth)(lambda x, y, alp
 
 
 def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str | None = None) -> str | None:
-    """torch raises an error where an integer is divided by zero: left to it, unless that can't be."""
+    """Leaves integer divisions to torch, which raises for a zero divisor, unless the divisor is a nonzero constant."""
     if dtype.is_floating_point or isinstance(y, (int, float)) and wrapped(y, dtype) != 0:
         return None
     return "a division of integers may meet a zero"
@@ -146,14 +146,14 @@ def div(call: Call, x: Argument, y: Argument, rounding_mode: str | None = None) 
     if not call.dtype.is_floating_point:
         return trunc_divide(call(x), call(y))
     if not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0:
-        return trunc(call.rounded(x) / call(y))  # torch rounds neither of a number's
+        return trunc(call.rounded(x) / call(y))  # with a number torch rounds neither the divisor nor the quotient
     return trunc(call.rounded(call.rounded(x) / call.rounded(y)))
 
 
 for _name in ("floor_divide", "fmod", "remainder"):
     pointwise(*overloads(getattr(aten, _name)), unless=_may_meet_zero, of="Rounded")(operation(_name))
 
-MOST_POWER = 64  # of an integer
+MOST_POWER = 64  # exponent of an integer
 
 
 def is_whole(dtype: torch.dtype) -> bool:
@@ -185,14 +185,14 @@ _shift(*overloads(aten.bitwise_left_shift), *overloads(aten.__lshift__))(operati
 _shift(*overloads(aten.bitwise_right_shift), *overloads(aten.__rshift__))(operation("shift_right"))
 
 
-# The lesser and the greater.
+# Minimum and maximum.
 
 
 def _without_nan(choose: Formula) -> Formula:
     def lower(call: Call, a: Value, b: Value) -> Value:
         if not call.dtype.is_floating_point:
             return choose(a, b)
-        # Of two zeros torch's gives the first, and of bfloat16 the second.
+        # Of two zeros torch returns the first, and for bfloat16 the second.
         chosen = choose(a, b) if call.dtype == torch.bfloat16 else choose(b, a)
         return where(is_nan(a), b, where(is_nan(b), a, chosen))
 
@@ -206,7 +206,7 @@ pointwise(aten.fmax.default)(_without_nan(maximum))
 @pointwise(*overloads(aten.clamp), *overloads(aten.clamp_min), *overloads(aten.clamp_max), unless=beyond)
 def clamp(call: Call, x: Value, min: Argument | None = None, max: Argument | None = None) -> Value:
     for bound, choose in ((min, maximum), (max, minimum)):
-        if bound is not None:  # of two that are equal, zeros that is, the latter: a number's sign gives way
+        if bound is not None:  # of equal zeros the second operand: a number's sign yields to x's
             x = choose(x, call(bound)) if isinstance(bound, Operand) else choose(call(bound), x)
     return x
 

@@ -1,4 +1,4 @@
-"""How a formula becomes the lowering of an operator, and how arguments become values."""
+"""Makes a formula the lowering of an operator, and converts arguments to values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotFusable(Exception):
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor among a call's arguments, or a number that comes with each call. fake: what torch traced it with."""
+    """A tensor among a call's arguments, or a number that each call provides. fake: the traced tensor or number."""
 
     value: Value
     fake: object
@@ -33,13 +33,13 @@ class Operand:
 
 
 Argument = Operand | Number
-# Values that a formula takes of arguments: rounded to the result's dtype, where a step of the function depends on that;
-# whether an argument is anything but zero.
+# Annotations of a formula's parameters. Rounded: rounded to the result's dtype, for discontinuous functions. Truth:
+# whether the argument differs from zero.
 Rounded = Truth = Value
 
 
 def wrapped(number: Argument | Value, dtype: torch.dtype) -> Argument | Value:
-    """An integer as a dtype of fewer bits holds it; torch compares 300 with uint8 as 44."""
+    """An integer wrapped to the range of a dtype: torch compares 300 with uint8 as 44."""
     if not isinstance(number, int) or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
         return number
     range_of = torch.iinfo(dtype)
@@ -52,23 +52,23 @@ def fits(number: Number, dtype: torch.dtype) -> bool:
 
 @dataclass
 class Call:
-    """One call of an operator that is lowered: its program, and the dtype of its result."""
+    """One call of an operator with a lowering: its program, and the dtype of its result."""
 
     program: Program
     dtype: torch.dtype
 
     def __call__(self, argument: Argument | Value, type: str | None = None) -> Value:
-        """The argument as the result's dtype holds it, or in a type that a program computes in."""
+        """The argument converted to the result's dtype, or to a type in which programs compute."""
         return self.held(argument, self.dtype) if type is None else self.of_type(argument, type)
 
     def held(self, argument: Argument | Value, dtype: torch.dtype) -> Value:
-        """As torch converts it: what has more bits than the dtype wraps around."""
+        """The argument converted to a dtype as in torch: wider integers wrap around."""
         value = self.of_type(wrapped(argument, dtype), TYPES[dtype])
         is_wide = isinstance(argument, Operand) and torch.promote_types(argument.dtype, dtype) != dtype
         return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
 
     def rounded(self, argument: Argument | Value, dtype: torch.dtype | None = None) -> Value:
-        """As torch has it in low precision; what a program computes is not rounded yet. dtype: if not the result's."""
+        """The argument rounded as in torch; programs compute low precision unrounded. dtype: if not the result's."""
         dtype = dtype or self.dtype
         if dtype not in ROUNDED:
             return self.held(argument, dtype)
@@ -85,7 +85,7 @@ class Call:
         return self.program.cast(argument.value if isinstance(argument, Operand) else argument, type)
 
     def common(self, *arguments: Argument) -> torch.dtype:
-        """The dtype that torch compares these in."""
+        """The dtype in which torch compares these."""
         fakes = [a.fake if isinstance(a, Operand) else a for a in arguments]
         _, dtype = elementwise_dtypes(*fakes, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         if dtype not in TYPES:
@@ -93,12 +93,12 @@ class Call:
         return dtype
 
     def finished(self, value: Value) -> Value:
-        """As the result's dtype holds it, where integers wrap around."""
+        """A result of the formula, with integers wrapped to the result's dtype."""
         narrow = NARROW.get(self.dtype)
         return self.program.apply(narrow, value) if narrow else value
 
     def converted(self, argument: object, annotation: str) -> object:
-        """As a formula's parameter takes it. A number that comes with each call is a value for any but raw ones."""
+        """An argument as a formula's parameter takes it. Numbers that each call provides become values unless raw."""
         if argument is None or annotation in RAW:
             return argument
         if annotation == "Rounded":
@@ -120,11 +120,11 @@ REFUSALS: dict[object, Refusal] = {}
 
 @dataclass(frozen=True)
 class Rows:
-    """A lowering that reduces its first argument: along which dimensions, and what its results are like."""
+    """A lowering that reduces its first argument, the reduced dimensions, and the kinds of its results."""
 
     lower: Lowering
-    dims: Callable[..., Iterable[int] | None]  # of its first argument, given the node's arguments; None for all
-    # Of each result: "row", one for each row; "keep", the same with the reduced dimensions, of size 1; "element".
+    dims: Callable[..., Iterable[int] | None]  # the reduced dimensions, from the node's arguments; None for all
+    # The kind of each result: "row", one per row; "keep", likewise, reduced dimensions kept with size 1; "element".
     results: tuple[str, ...] | Callable[..., tuple[str, ...]]
 
 
@@ -132,8 +132,8 @@ ROWS: dict[object, Rows] = {}
 
 
 def pointwise(*targets: object, unless: Refusal | None = None, of: str = "Value") -> Callable[[Formula], Formula]:
-    """Registers a formula of these operators. unless: given the result's dtype and the node's arguments,
-    says why torch has to compute it, or None. of: the annotation of parameters that have none."""
+    """Registers a formula for these operators. unless: takes the result's dtype and the node's arguments, and returns
+    why torch has to compute the call, or None. of: the annotation of parameters that have none."""
 
     def register(formula: Formula) -> Formula:
         POINTWISE.update({target: lowered(formula, target, of) for target in targets})
@@ -146,7 +146,7 @@ def pointwise(*targets: object, unless: Refusal | None = None, of: str = "Value"
 def rows(
     *targets: object, results: tuple[str, ...] | None = None, unless: Refusal | None = None, of: str = "Value"
 ) -> Callable[[Formula], Formula]:
-    """results: as Rows has them; by the operator's keepdim if not given."""
+    """Registers a reduction, like ``pointwise``. results: as in Rows; by default from the operator's keepdim."""
 
     def register(formula: Formula) -> Formula:
         for target in targets:
@@ -159,9 +159,9 @@ def rows(
 
 
 def lowered(formula: Formula, target: object, of: str) -> Lowering:
-    """The formula as a lowering: it gets the operator's arguments that it has parameters for, converted as these are
-    annotated: ``Value`` to the result's dtype, ``Rounded``, ``Truth``; ``Operand`` and ``Argument`` as they are, and so
-    numbers and settings. The Call too, if its first parameter is ``call``."""
+    """The formula as a lowering. It receives the operator's arguments for which it has parameters, converted by their
+    annotations: ``Value`` to the result's dtype, ``Rounded``, ``Truth``; ``Operand``, ``Argument``, numbers and
+    settings unchanged. A parameter ``call`` receives the Call."""
     parameters = parameters_of(formula, target, of)
     takes_call = "call" in inspect.signature(formula).parameters
 
@@ -175,8 +175,8 @@ def lowered(formula: Formula, target: object, of: str) -> Lowering:
 
 
 def parameters_of(formula: Formula, target: object, of: str) -> list[tuple[str | None, str]]:
-    """Of each of the formula's parameters, the name of the operator's argument (that of its own name, or else of its
-    position, or else none) and the annotation."""
+    """For each of the formula's parameters, the operator's argument (by name, else by position, else None) and the
+    annotation."""
     own = [p for p in inspect.signature(formula).parameters.values() if p.name != "call"]
     names = [argument.name for argument in target._schema.arguments]
     if own[0].kind is inspect.Parameter.VAR_POSITIONAL:
@@ -192,7 +192,7 @@ def parameters_of(formula: Formula, target: object, of: str) -> list[tuple[str |
 
 
 def named(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """A call's arguments by the names in the operator's schema, defaults too."""
+    """A call's arguments by their names in the operator's schema, including defaults."""
     known = target._schema.arguments
     return {a.name: a.default_value for a in known} | dict(zip((a.name for a in known), args, strict=False)) | kwargs
 
@@ -208,13 +208,13 @@ def kept(target: object, *args: object, **kwargs: object) -> tuple[str, ...]:
 
 
 def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
-    """Why this call of an operator that is lowered is left to torch, or None. Tensors may be given as anything but
-    numbers."""
+    """Why this call of an operator with a lowering is left to torch, or None. Any object but a number stands for a
+    tensor."""
     rule = REFUSALS.get(target)
     return rule(dtype, *args, **kwargs) if rule else None
 
 
 def overloads(packet: object) -> list[object]:
-    """Those that give a new tensor."""
+    """The overloads that return a new tensor."""
     found = [getattr(packet, name) for name in packet.overloads() if "out" not in name.split("_")]
     return [target for target in found if str(target._schema.returns[0].type) == "Tensor"]

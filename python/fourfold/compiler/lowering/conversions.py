@@ -13,7 +13,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 @pointwise(prims.convert_element_type.default, aten._to_copy.default)
 def convert(call: Call, x: Argument) -> Value:
-    """A user's conversion rounds, even within a program."""
+    """Conversions by the user round, even within a program."""
     given = x.dtype if isinstance(x, Operand) else None
     if call.dtype == torch.uint8 and given is not None and given.is_floating_point:
         return call(call.rounded(x, given), INT64)
@@ -32,7 +32,7 @@ pointwise(aten.clone.default, aten.alias.default, aten.detach.default, aten.lift
 
 ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 ONES = (aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-# A program writes them where they are needed.
+# Operators whose result is filled with one number; programs write it as a constant.
 CONSTANT |= {
     **dict.fromkeys(ZEROS, lambda *arguments, **settings: 0),
     **dict.fromkeys(ONES, lambda *arguments, **settings: 1),

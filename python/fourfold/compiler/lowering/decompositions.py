@@ -1,4 +1,4 @@
-"""Operators written in terms of others, chosen by hand: as they are traced, or later, where these are fused."""
+"""Decompositions, chosen by hand: early ones apply while a graph is traced, late ones only if the pieces are fused."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
 
 Function = Callable[..., object]
-# By operator. A late one stays one operator while a graph is traced, since torch's kernel is faster alone.
+# By operator. Late ones stay one operator while a graph is traced, because alone torch's kernel is faster.
 EARLY: dict[object, Function] = {}
 LATE: dict[object, Function] = {}
 
-# By torch's own decompositions. A forward of binary_cross_entropy is none of them: torch checks its input.
+# Decomposed as torch does. Not the forward of binary_cross_entropy: torch's kernel checks its input.
 TORCHS = (
     aten.binary_cross_entropy_backward.default,
     aten.binary_cross_entropy_with_logits.default,
@@ -39,19 +39,19 @@ TORCHS_LATE = (
 
 
 def decompositions() -> dict[object, Function]:
-    """Those to trace by; torch's table is looked at when this is first called."""
+    """The table for tracing, from torch's table and ours."""
     from torch._decomp import get_decompositions
 
     found = get_decompositions(TORCHS) | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
-    # Made when Dynamo first writes it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
+    # Exists once Dynamo has written it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
     return found | {torch.ops.prims.fma.default: multiply_add}
 
 
 @functools.cache
 def late() -> dict[object, Function]:
-    """For the pass that replaces operators where their pieces are fused."""
+    """The table for the pass ``decompose``."""
     from torch._decomp import get_decompositions
 
     return get_decompositions(TORCHS_LATE) | LATE
@@ -79,11 +79,10 @@ def multiply_add(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
 
 @decomposes(aten.native_dropout.default)
 def dropout(x: Tensor, p: float, train: bool | None) -> object:
-    """torch draws what is kept, in the order that it does for eager code, which for p = 1 draws nothing; the rest is
-    elementwise."""
+    """torch draws the mask, in the order of eager mode, which draws nothing for p = 1; the rest is elementwise."""
     if train is False or not is_real(x):
         return NotImplemented
-    if p == 1 or is_empty(x):  # of which torch's kernel gives a mask of another dtype than it traces
+    if p == 1 or is_empty(x):  # torch traces a mask of another dtype than its kernel returns
         return x * 0, torch.zeros_like(x, dtype=torch.bool)
     if not x.is_contiguous():
         return NotImplemented
@@ -93,7 +92,7 @@ def dropout(x: Tensor, p: float, train: bool | None) -> object:
 
 @decomposes(aten.cat.default)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
-    """Without the parts that have no elements, as the keys and values of a cache before its first token."""
+    """Drops parts without elements, such as the keys and values of a cache before its first token."""
     parts = [x for x in tensors if not is_empty(x)]
     if not parts or len(parts) == len(tensors) or any(suggest_memory_format(x) != CONTIGUOUS for x in parts):
         return NotImplemented
@@ -103,7 +102,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
 
 
 def laid_as_eager(operator: Callable[..., Tensor], x: Tensor, y: Tensor) -> object:
-    """torch traces it by a formula that begins with y, whose layout the result then has instead of x's."""
+    """torch traces a formula that begins with y, so the result has y's layout instead of x's."""
     if x.is_contiguous() and y.is_contiguous():
         return NotImplemented
     first, second = torch.broadcast_tensors(x, y)
@@ -122,13 +121,13 @@ EARLY |= {
 
 @decomposes(aten.pow.Scalar)
 def power_of_number(base: float, x: Tensor) -> object:
-    """Which torch's kernel gives contiguous."""
+    """torch's kernel returns a contiguous result."""
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
 @decomposes(aten.huber_loss.default, LATE)
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
-    """Of the input's dtype, whatever the target's."""
+    """The result has the input's dtype, whatever the target's."""
     common = torch.result_type(x, target)
     if not torch.can_cast(common, x.dtype):
         return NotImplemented
@@ -139,7 +138,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
 
 @decomposes(aten.huber_loss.default)
 def huber_loss_of_two_dtypes(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
-    """Which torch traces with another dtype than its kernel gives."""
+    """torch traces another dtype than its kernel returns."""
     return NotImplemented if x.dtype == target.dtype else huber_loss(x, target, reduction, delta)
 
 
@@ -149,7 +148,7 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
 
 @decomposes(aten.smooth_l1_loss_backward.default, LATE)
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
-    """NaN where the difference is, as torch's kernel has it and torch's own decomposition does not."""
+    """NaN where the difference is NaN, as in torch's kernel but not in torch's decomposition."""
     apart = x - target
     scaled = grad / apart.numel() if reduction == 1 else grad
     inside = scaled * apart / beta
@@ -166,9 +165,9 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
-    """So that a backward can compute it again from two numbers of each row."""
+    """In pieces from which a backward can recompute it with two saved numbers per row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's is faster
+    if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's kernel is faster
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)
@@ -180,13 +179,13 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
 def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total_weight: Tensor
 ) -> object:
-    """Elementwise: what stands at the target's place."""
+    """Elementwise, by comparing each position with the target."""
     if x.dim() != 2 or x.device.type != "cpu":
         return NotImplemented
     counted = target != ignored
     if weight is not None:
         grad = grad * weight.gather(0, torch.where(counted, target, 0))
-    if reduction == 1:  # the mean; total_weight is what it was divided by
+    if reduction == 1:  # the mean; total_weight is its divisor
         grad = grad / total_weight
     own = torch.where(counted, -grad, 0).unsqueeze(1)
     places = torch.arange(x.shape[1], device=x.device)
@@ -204,13 +203,13 @@ def layer_norm_backward(
     bias: Tensor | None,
     mask: list[bool],
 ) -> object:
-    """The input's gradient apart from the parameters', which are sums over the rows."""
+    """Separates the input's gradient from the parameters' gradients, which are sums over the rows."""
     rows = list(range(x.dim() - len(shape)))
     if not mask[0] or not any(mask[1:]) or not rows:
         return NotImplemented
     operator = aten.native_layer_norm_backward.default
     own = operator(grad, x, shape, mean, rstd, weight, bias, [True, False, False])[0]
-    dtype = mean.dtype  # what is computed in
+    dtype = mean.dtype  # in which the kernel computes
     g = grad.to(dtype)
     of_weight = (g * ((x.to(dtype) - mean) * rstd)).sum(rows).to(weight.dtype) if mask[1] else None
     return own, of_weight, g.sum(rows).to(bias.dtype) if mask[2] else None
@@ -220,7 +219,7 @@ def layer_norm_backward(
 def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> object:
-    """A group is a row."""
+    """Each group is a row."""
     if not x.is_contiguous() or is_empty(x):
         return NotImplemented
     shaped = x.reshape(batch, groups, channels // groups, size)
@@ -241,7 +240,7 @@ def group_norm(
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """By statistics that are known."""
+    """With known statistics."""
     shape = [1, -1, *[1] * (x.dim() - 2)]
     scale = (variance + eps).rsqrt()
     scale = scale if weight is None else scale * weight

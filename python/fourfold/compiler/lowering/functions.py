@@ -1,4 +1,4 @@
-"""Functions of numbers: exponentials, logarithms, trigonometry and what is made of them."""
+"""Functions of numbers: exponentials, logarithms, trigonometry and their combinations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fourfold.compiler.lowering.call import Call, Formula, NotFusable, Number, O
 
 aten = torch.ops.aten
 
-# By torch's name, where the operation does just what the operator does.
+# Operations with the name and the semantics of torch's operator.
 DIRECT = (
     *("sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "erf", "erfc"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
@@ -38,7 +38,7 @@ def _log_of_sum(a: Value, b: Value, exponential: Formula, scale: float) -> Value
 
 
 def _times_log(x: Value, y: Value, logarithm: Formula) -> Value:
-    """0 where x is, but for a y that is NaN."""
+    """x times the logarithm of y: 0 if x is 0, except for NaN y."""
     return where(is_nan(y), math.nan, where(x.eq(0), 0, x * logarithm(y)))
 
 

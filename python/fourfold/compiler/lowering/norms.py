@@ -1,4 +1,4 @@
-"""Softmax and layer norm, with their gradients: reductions whose results are elements again."""
+"""Softmax and layer norm, with their gradients: reductions whose results have an element per input element."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _of_parameters(dtype: object, *arguments: object) -> str | None:
 def layer_norm_backward(
     grad: Value, x: Value, shape: object, average: Value, rstd: Value, weight: Value | None
 ) -> tuple[Value, None, None]:
-    """rstd times what is left of the gradient without its mean and without its part along the normalized input."""
+    """rstd times the gradient minus its mean and minus its projection on the normalized input."""
     g = grad if weight is None else grad * weight
     normal = (x - average) * rstd
     return (g - mean(g) - normal * mean(g * normal)) * rstd, None, None

@@ -1,7 +1,7 @@
-"""The compiler's passes, in the order in which they run. Each takes a graph and gives it back changed.
+"""The compiler's passes, in the order in which they run. Each takes a graph and returns the transformed graph.
 
-Dynamo's graph goes through CAPTURED. AOTAutograd's trace of forward and backward goes through JOINT and is cut in two;
-each half goes through HALF. A forward alone, where nothing is differentiated, goes through INFERENCE and HALF."""
+Dynamo's graph goes through CAPTURED. AOTAutograd's joint graph of forward and backward goes through JOINT and is
+partitioned; each half goes through HALF. A forward without gradients goes through INFERENCE and HALF."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ HALF: Sequence[Pass] = (
 
 
 def run(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
-    """Seconds of each pass are left in ``module.meta["seconds"]``."""
-    for node in module.graph.nodes:  # refusals of earlier passes were about another graph
+    """Runs passes, and records the seconds of each in ``module.meta["seconds"]``."""
+    for node in module.graph.nodes:  # refusals of an earlier list were about another graph
         node.meta = {key: value for key, value in node.meta.items() if key != REFUSAL}
     return recovering(functools.partial(run_all, passes), module)
 

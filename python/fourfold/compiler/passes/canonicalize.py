@@ -1,4 +1,4 @@
-"""Gives a graph the forms that the other passes look for."""
+"""Normalizes a graph for the other passes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CONTIGUOUS_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.def
 
 
 def canonicalize(module: GraphModule) -> GraphModule:
-    """Names of a tensor that have no meaning in a graph without gradients are left out, and a tensor filled with one
-    number does not wait for the tensor whose shape it has. Views become reshapes, which copy where a tensor is not laid
-    out in memory as it was traced: programs read any layout, and torch traces some of its operators with other strides
-    than they give, such as batch_norm of a transposed input."""
+    """Removes aliases, which mean nothing in a graph without gradients, and the dependency of a constant tensor on the
+    tensor whose shape it has. Turns views into reshapes, which copy a tensor that is not laid out as traced: torch
+    traces some operators, such as batch_norm of a transposed input, with other strides than they return, and programs
+    read any layout."""
     for node in visiting(module):
         fake = node.meta.get("val")
         if node.target in CONTIGUOUS_VIEWS:
@@ -36,5 +36,5 @@ def canonicalize(module: GraphModule) -> GraphModule:
 
 
 def is_whole_slice(node: Node) -> bool:
-    """Whether it is a slice of everything, as the gradient of a concatenation's only part with elements."""
+    """Whether it slices the whole tensor, as in the gradient of a concatenation with one nonempty part."""
     return node.target == torch.ops.aten.slice.Tensor and all(map(same, shape_of(node), shape_of(node.args[0])))

@@ -1,4 +1,4 @@
-"""What passes that change groups leave behind: dead code, results that nobody reads, nodes out of order."""
+"""Cleans up after passes that change groups: dead code, unused results, nodes out of order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def eliminate_dead_code(graph: Graph) -> None:
 
 
 def sort(module: GraphModule) -> GraphModule:
-    """Each node after those that it reads; else as they are, and those with effects in the order that they have."""
+    """Sorts the nodes topologically and otherwise keeps their order, always that of nodes with effects."""
     nodes = list(module.graph.nodes)
     index = {node: k for k, node in enumerate(nodes)}
     waiting: dict[Node, int] = {}

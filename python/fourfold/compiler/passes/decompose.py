@@ -1,4 +1,4 @@
-"""Operators in terms of others, only where a neighbour is fused with the pieces: torch's own kernel is faster alone."""
+"""Decomposes operators, but only next to operators that fuse with the pieces: alone, torch's own kernel is faster."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BACKWARD = "is_backward"
 
 
 def decompose(module: GraphModule) -> GraphModule:
-    """Replaces each operator whose pieces would be fused with a neighbour by its pieces."""
+    """Decomposes each operator whose pieces would fuse with a neighbour."""
     table, inputs = late(), numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     found = left
-    while found:  # once more those beside new pieces
+    while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
             pieces = replaced(node, table, inputs) if has_fused_neighbour(node) else None
@@ -40,9 +40,9 @@ def decompose(module: GraphModule) -> GraphModule:
 
 
 def has_fused_neighbour(node: Node) -> bool:
-    """Whether something of its own direction reads or computes its elements, and a program could do both."""
+    """Whether a neighbour has as many elements and can be in a program, or indexes the result."""
     most = max(map(elements_of, (node, *node.all_input_nodes)))
-    # What indexes its result does so in what the pieces are computed from (sink_gather).
+    # An operator that indexes the result will index the input of the pieces instead (sink_gather).
     return any(
         other.target in RULES or elements_of(other) == most and is_computed(other, POINTWISE, ROWS)
         for other in neighbours(node)
@@ -50,7 +50,7 @@ def has_fused_neighbour(node: Node) -> bool:
 
 
 def neighbours(node: Node) -> Iterator[Node]:
-    """What it reads and what reads it, through views; of an operator of the backward, those of the backward."""
+    """Its operands and users, through views, in the same direction (forward or backward)."""
     side = node.meta.get("partitioner_tag") == BACKWARD
     for step in (lambda n: n.all_input_nodes, lambda n: list(n.users)):
         pending, seen = step(node), set()
@@ -66,7 +66,7 @@ def neighbours(node: Node) -> Iterator[Node]:
 
 
 def elements_of(node: Node) -> int:
-    """Of the largest of its results."""
+    """The number of elements of its largest result."""
     most = 0
     for value in results_of(node):
         count = 1
@@ -77,7 +77,7 @@ def elements_of(node: Node) -> int:
 
 
 def replaced(node: Node, table: dict[object, Callable[..., object]], inputs: Sizes) -> list[Node] | None:
-    """Its pieces, if they have taken its place."""
+    """Decomposes a node; returns the pieces, or None if it stays."""
 
     def pieces(record: Recorder) -> object:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), record.value)

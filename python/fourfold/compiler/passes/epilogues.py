@@ -1,5 +1,5 @@
-"""Attaches to fused groups what ends in them: concatenations of their results, written where they belong, and sums over
-their rows."""
+"""Attaches epilogues to fusion groups: concatenations of their results, which the program writes directly, and sums
+over their rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fourfold.compiler.views import VIEWS, hint, is_one, same, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
 CONCATENATION = torch.ops.aten.cat.default
-FEWEST_COLUMNS = 16  # for which a sum over rows is worth while
+FEWEST_COLUMNS = 16  # below which a sum over rows doesn't pay
 
 
 def epilogues(module: GraphModule) -> GraphModule:
@@ -39,7 +39,7 @@ def epilogues(module: GraphModule) -> GraphModule:
 class Epilogues:
     def __init__(self, module: GraphModule):
         self.units = Units()
-        self.unit = self.units.unit  # results of a group, and views of them, are of its unit
+        self.unit = self.units.unit  # a group's results, and views of them, belong to its unit
         groups: set[int] = set()
         for node in module.graph.nodes:
             source = self.unit[node.args[0]] if node.target is operator.getitem or node.target in VIEWS else None
@@ -51,11 +51,11 @@ class Epilogues:
                 self.units.add_alone(node)
 
     def concatenation(self, node: Node) -> None:
-        """Of results of one group, and of tensors that are like them."""
+        """Attaches a concatenation of results of one group and of other tensors of the same shape."""
         parts, dim = concatenated(node)
         dtype = node.meta["val"].dtype
         if not can_be_held(node.meta["val"]) or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
-            return  # a part of shape (0,) adds nothing
+            return  # a part of shape (0,)
         if not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
             return
         results = {part: found for part in parts if (found := result_of(part)) is not None}
@@ -74,7 +74,7 @@ class Epilogues:
             self.attach(owner, node, dict.fromkeys(parts, dims), dims)
 
     def column_sum(self, node: Node) -> None:
-        """Over the leading dimensions of what a group computes or reads, whose rows these are or become."""
+        """Attaches a sum over leading dimensions, which are or become the rows of a group that computes or reads x."""
         if len(node.args) < 2 or not can_be_computed(node):
             return
         x, dims, *_ = node.args
@@ -97,7 +97,7 @@ class Epilogues:
             space.columns = columns
 
     def attach(self, owner: Node, node: Node, operands: dict[Node, Dims], dims: Dims) -> bool:
-        """Whether the node becomes a result of the group. operands: with which dimensions it reads them."""
+        """Makes the node a result of the group, if possible. operands: the dimensions with which it reads each."""
         fused, unit = owner.target, self.unit[owner]
         change = None if node in owner.args else self.units.merge(unit, self.unit[node])
         if change is None:
@@ -132,8 +132,8 @@ def result_of(node: Node) -> tuple[Node, Node] | None:
 
 
 def where_whole(x: Node) -> tuple[Node | None, Dims]:
-    """A fused node that computes a tensor, or reads it, as elements; and the tensor's dimensions there, () where there
-    is none."""
+    """A fused node that computes or reads a tensor over its whole space, and the tensor's dimensions there; None and ()
+    if there is none."""
     views = []
     while x.op == "call_function" and x.target in VIEWS:
         views.append(x)
@@ -154,7 +154,7 @@ def where_whole(x: Node) -> tuple[Node | None, Dims]:
 
 
 def running(dims: Dims, axes: frozenset[int]) -> list[int]:
-    """Which dimensions run along these axes."""
+    """The dimensions that run along these axes."""
     return [d for d, dim in enumerate(dims) if axes & set(dim)]
 
 
@@ -164,6 +164,6 @@ def have_same_shape(a: Node, b: Node) -> bool:
 
 
 def concatenated(node: Node) -> tuple[Sequence[Node], int]:
-    """A concatenation's parts, and the dimension."""
+    """The parts and the dimension of a concatenation."""
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return list(node.args[0]), dim % len(shape_of(node))

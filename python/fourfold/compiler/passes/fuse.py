@@ -1,4 +1,4 @@
-"""Groups operators that one program computes, as large as groups can be: each becomes one node."""
+"""Forms fusion groups, as large as possible: one program computes each, and each becomes one node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
 from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, shape_of
 
-MOST_MEMBERS = 200  # of a group, whose values have to find room in a processor's first cache
+MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)
 
 
@@ -45,7 +45,7 @@ class Fusion:
 
     def __init__(self, module: GraphModule):
         self.units = Units()
-        self.within: dict[Node, Group] = {}  # of groups' members, and of views of them
+        self.within: dict[Node, Group] = {}  # the group of each member and of each view of one
         self.groups: dict[int, Group] = {}
         for node in visiting(module):
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
@@ -55,7 +55,7 @@ class Fusion:
                 self.merge_readers(node)
 
     def place_within(self, node: Node) -> bool:
-        """Whether it becomes part of a group."""
+        """Puts a node into a group, if possible."""
         if node.target is operator.getitem:
             return self.place_result(node)
         if is_computed(node, VIEWS):
@@ -71,7 +71,7 @@ class Fusion:
         return results is not None and self.enter(group, node, results[index])
 
     def place_view(self, node: Node) -> bool:
-        """A view is a unit of its own, for users outside; within its base's group it costs nothing."""
+        """A view stays a unit of its own, for users outside; within its base's group it costs nothing."""
         group = self.within.get(node.args[0])
         dims = group.space.viewed(node, group.space.dims[node.args[0]]) if group else None
         if dims is not None:
@@ -94,8 +94,8 @@ class Fusion:
         return is_placed or refuse(node, "a reduction of no elements, or of one")
 
     def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
-        """Whether it joins the group of an operand, or begins one. count: of the dimensions that the operands broadcast
-        to. dims_in: the node's dimensions in a group's space, or None; a space that is new has none of its operands."""
+        """Adds the node to the group of an operand or to a new one, if possible. count: how many dimensions the
+        operands broadcast to. dims_in: returns the node's dimensions in a space, or None; a new space is empty."""
         for group in self.merged_of_operands(node, count):
             has_room = len(group.members) < MOST_MEMBERS
             elsewhere = (operand for operand in node.all_input_nodes if operand not in group.space.dims)
@@ -118,8 +118,8 @@ class Fusion:
     # Two groups as one.
 
     def merged_of_operands(self, node: Node, dims: int) -> list[Group]:
-        """The groups in which an operand, or what it is a view of, is computed, the latest first; after those have
-        become one that can. dims: how many the operands broadcast to."""
+        """Merges the groups that compute the operands, or the bases of views, where possible; returns the rest, the
+        latest first. dims: the number of dimensions to which the operands broadcast."""
         found = {self.within[operand].unit for operand in node.all_input_nodes if operand in self.within}
         units = sorted(found, reverse=True)
         for unit in units:
@@ -129,14 +129,14 @@ class Fusion:
         return [self.groups[unit] for unit in units if unit in self.groups]
 
     def merge_operands(self, one: Group, other: Group, node: Node, dims: int) -> None:
-        """The groups of two operands, where the node shows how their axes correspond."""
+        """Merges the groups of two operands. The node shows how their axes correspond."""
         pairs = [(one.space.aligned(node, d), other.space.aligned(node, d)) for d in range(dims)]
         if all(len(mine) <= 1 and len(own) <= 1 for mine, own in pairs):
             known = [(mine.pop(), own.pop()) for mine, own in pairs if mine and own]
             self.merge(one, other, known or one.space.in_order(other.space))
 
     def merge_readers(self, node: Node) -> None:
-        """Groups that read the same tensor whole, which is then read once."""
+        """Merges groups that read all of the same tensor, so that it is read once."""
         if not is_tensor(node.meta.get("val")):
             return
         readers: dict[int, Dims] = {}
@@ -167,7 +167,7 @@ class Fusion:
 
 
 def extract(module: GraphModule, group: Group) -> None:
-    """A group as one node, in the place of its last member."""
+    """Replaces a group by one node, in the place of its last member."""
     inside = set(group.members)
     outputs = [n for n in group.members if n not in group.space.results and any(u not in inside for u in n.users)]
     if not outputs:  # dead code

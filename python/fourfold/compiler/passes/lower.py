@@ -1,4 +1,4 @@
-"""Writes each fused group's program, and has the library read it."""
+"""Writes the program of each fusion group and loads it into the library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lower(module: GraphModule) -> GraphModule:
         except NotFusable as reason:
             inline(node, str(reason))
             continue
-        except Exception as error:  # costs this group alone
+        except Exception as error:  # only this group falls back
             report(fused.operator, error)
             inline(node, f"{FAILED}{type(error).__name__}: {error}")
             continue

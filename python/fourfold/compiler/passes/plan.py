@@ -1,6 +1,6 @@
-"""The steps of a graph that runs without Python: programs and torch's operators, which C++ calls one by one.
+"""Plans a graph that runs without Python: its steps are programs and torch's operators, which C++ calls one by one.
 
-Each value has an index: the graph's inputs come first, then what the steps give, in their order."""
+Each value has an index: first the graph's inputs, then the steps' results in order."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes 
 
 
 class NeedsPython(Exception):
-    """A step that is none of these."""
+    """A step that C++ can't run."""
 
 
 @dataclass
 class Plan:
     steps: list[Step] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)  # their indices, -1 for None
-    read_by_torch: set[int] = field(default_factory=set)  # the values that its operators read
+    outputs: list[int] = field(default_factory=list)  # the values' indices, -1 for None
+    read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
 
 
 def plan(module: GraphModule) -> GraphModule:
-    """Leaves the plan in ``module.meta``, None where Python has to run the graph."""
+    """Stores the plan in ``module.meta``, or None if Python has to run the graph."""
     try:
         module.meta["plan"] = Writer(module.graph.find_nodes(op="placeholder")).write(module)
     except NeedsPython as reason:
@@ -39,8 +39,8 @@ def plan(module: GraphModule) -> GraphModule:
 
 
 def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int]]]:
-    """The indices of gradients that torch's operators read, which rely on the layout that was traced; and their
-    dimensions, the outermost first. Programs take any layout."""
+    """The indices and the memory order, outermost first, of the gradients that torch's operators read: these rely on
+    the traced layout. Programs take any layout."""
     found = []
     for index, node in enumerate(inputs):
         is_read = steps is None or index in steps.read_by_torch
@@ -54,7 +54,7 @@ class Writer:
         self.index = {node: k for k, node in enumerate(inputs)}
         self.count = len(inputs)
         self.plan = Plan()
-        self.last: dict[int, int] = {}  # of each value, the step that reads it last
+        self.last: dict[int, int] = {}  # for each value, the step that reads it last
 
     def write(self, module: GraphModule) -> Plan:
         for node in module.graph.nodes:
@@ -77,7 +77,7 @@ class Writer:
         self.plan.steps.append((what, first, second, []))
 
     def made(self, count: int) -> int:
-        """The index of the first of what a step gives; what nobody reads goes after the step itself."""
+        """The index of a step's first result; unused results are freed after the step itself."""
         first = self.count
         self.count += count
         self.last.update(dict.fromkeys(range(first, self.count), len(self.plan.steps) - 1))
@@ -89,7 +89,7 @@ class Writer:
         return self.index[node]
 
     def read(self, node: Node) -> int:
-        """For the step that is added next."""
+        """The index of a value that the next step reads."""
         index = self.index_of(node)
         self.last[index] = len(self.plan.steps)
         return index

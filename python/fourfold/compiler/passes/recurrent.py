@@ -59,7 +59,7 @@ class Call:
         )
 
     def parameters(self) -> list[tuple[Tensor | None, ...]]:
-        """Of each layer and direction, as the operators take them."""
+        """The parameters of each layer and direction, as the operators take them."""
         each = 4 if self.has_biases else 2
         layers = [tuple(self.weights[k : k + each]) for k in range(0, len(self.weights), each)]
         return layers if self.has_biases else [(*weights, None, None) for weights in layers]
@@ -111,8 +111,8 @@ FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"lstm": lstm, "gru": 
 
 
 def recurrent(module: GraphModule) -> GraphModule:
-    """Runs on Dynamo's graph and those nested in it, as of checkpoints. A node that is not replaced has the reason in
-    ``meta["refusal"]``."""
+    """Replaces the calls in Dynamo's graph and in graphs nested in it, such as checkpoints. A node that is not replaced
+    has the reason in ``meta["refusal"]``."""
     for part in module.modules():
         if isinstance(part, GraphModule) and any([replaced(node) for node in part.graph.nodes]):
             part.recompile()

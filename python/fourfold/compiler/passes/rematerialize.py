@@ -1,4 +1,4 @@
-"""Has the backward compute cheap values again that the forward would otherwise keep."""
+"""Rematerialization: the backward recomputes cheap values that the forward would otherwise save."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, hint
 
-MOST_STEPS = 64  # of what is computed again for one value
+MOST_STEPS = 64  # recomputed for one value
 
 
 def rematerialize(module: GraphModule) -> GraphModule:
-    """Gives the backward copies of its own of what it can compute from inputs, results and what is kept anyway.
+    """Copies into the backward the nodes that it can recompute from inputs, results and values that are saved anyway.
     ``module.meta["forward outputs"]``: how many of the results are the forward's."""
     graph = module.graph
     forward = forward_nodes(graph)
@@ -26,7 +26,7 @@ def rematerialize(module: GraphModule) -> GraphModule:
     free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
     free |= {node for node in results if isinstance(node, Node)}
     crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
-    known = free.union(crossing)  # what the backward has without computing it
+    known = free.union(crossing)  # available to the backward without computation
     chosen: list[Node] = []
     for node in reversed(crossing):
         if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in forward):
@@ -43,7 +43,7 @@ def rematerialize(module: GraphModule) -> GraphModule:
     insert_after = next(reversed(forward))
     for node in reversed(chosen):  # in their order
         steps = steps_of(node, known)
-        if steps is None:  # since what it was computed from is not kept either: what follows begins with this one
+        if steps is None:  # its sources are not saved either, so this value is, and later ones start from it
             known.add(node)
             continue
         for step in steps:
@@ -66,7 +66,7 @@ def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> 
 
 
 def forward_nodes(graph: Graph) -> dict[Node, None]:
-    """In order: all up to the last that was traced in the forward."""
+    """The forward's nodes in order: all up to the last one traced in the forward."""
     found: dict[Node, None] = {}
     pending: list[Node] = []
     for node in graph.nodes:
@@ -80,7 +80,7 @@ def forward_nodes(graph: Graph) -> dict[Node, None]:
 
 
 def changed_inputs(graph: Graph) -> set[Node]:
-    """Those that the function changes in place: a backward that read one would find what it has become."""
+    """The inputs that the function mutates: the backward would read their new values."""
     results = graph.output_node().meta.get("desc") or ()  # AOTAutograd's descriptions
     changed = {result.mutated_input for result in results if hasattr(result, "mutated_input")}
     return {node for node in graph.find_nodes(op="placeholder") if node.meta.get("desc") in changed}
@@ -91,15 +91,14 @@ def is_cheap(node: Node) -> bool:
 
 
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
-    """What has to be computed for the node from known values, each step after its operands; None where that is too
-    much."""
+    """The nodes to recompute for this node from known values, in topological order; None if they are too many."""
     if not is_cheap(node):
         return None
     steps: set[Node] = set()
     pending = [node]
     while pending:
         step = pending.pop()
-        if step in known or step in steps or not is_cheap(step):  # the last a source, which would be kept instead
+        if step in known or step in steps or not is_cheap(step):  # the last: a source, which would be saved instead
             continue
         steps.add(step)
         if len(steps) > MOST_STEPS:

@@ -1,5 +1,5 @@
-"""Computes one element of each row instead of the row, where only that is read, as by a loss or a policy's gradient:
-the operands' elements are gathered, and nothing else is written to memory."""
+"""Moves ``gather`` before elementwise operators: if only one element of each row is read, as by a loss or a policy
+gradient, the operands are gathered and one element is computed, and nothing else is written to memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ Rewrite = Callable[[Recorder], object]
 
 
 def sink_gather(module: GraphModule) -> GraphModule:
-    """Rewrites ``gather`` and ``nll_loss`` where what they read is computed from one tensor that has to be in memory
-    anyway."""
+    """Rewrites ``gather`` and ``nll_loss`` if their input is computed from one tensor that is in memory anyway."""
     inputs = numbers_of(module.graph)
     for node in visiting(module):
         rewrite = RULES[node.target](node) if node.target in RULES and REFUSAL not in node.meta else None
@@ -46,14 +45,14 @@ def of_gather(node: Node) -> Rewrite | None:
     base = base_of(source, dim) if one_of_each and node.kwargs == {} else None
 
     def rewrite(record: Recorder) -> Tensor:
-        picked = torch.gather(record.value(base), dim, record.value(index))  # which refuses an index out of bounds
+        picked = torch.gather(record.value(base), dim, record.value(index))  # raises for an index out of bounds
         return again(record, source, dim, {base: picked})
 
     return None if base is None else rewrite
 
 
 def of_nll_loss(node: Node) -> Rewrite | None:
-    """torch's operator chooses from the base, and checks the targets; what is left out counts nothing."""
+    """torch's operator picks from the base and checks the targets; ignored targets count nothing."""
     source, target, weight, reduction, ignored = node.args
     base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 and not node.kwargs else None
 
@@ -68,7 +67,7 @@ def of_nll_loss(node: Node) -> Rewrite | None:
             wide = torch.promote_types(own.dtype, torch.float32)
             count = counted.sum()
             loss = loss.sum(dtype=wide)
-            if reduction == MEAN:  # of more rows, too, than a float16 can count
+            if reduction == MEAN:  # also of more rows than a float16 can count
                 loss = loss / count.to(wide)
             loss, weights = loss.to(own.dtype), count.to(own.dtype)
         return loss, weights
@@ -80,8 +79,8 @@ RULES = {GATHER: of_gather, NLL_LOSS: of_nll_loss}
 
 
 def base_of(source: Node, dim: int) -> Node | None:
-    """The one tensor of floating numbers that what is computed elementwise varies with along the dimension, or None:
-    where it is none, or lies in memory itself."""
+    """The one floating-point tensor from which the source is computed elementwise and that varies along the dimension.
+    None if there is not exactly one, or if the source is written to memory itself."""
     if source.target not in POINTWISE or any(user.op == "output" for user in source.users):
         return None
     bases: set[Node] = set()
@@ -111,14 +110,14 @@ def lies_in_memory(node: Node) -> bool:
 
 
 def varies(operand: Node, source: Node, dim: int) -> bool:
-    """Whether a row of the operand is more than one value."""
+    """Whether the operand varies along the dimension."""
     own = shape_of(operand) if isinstance(operand.meta["val"], torch.Tensor) else []
     place = dim - len(shape_of(source)) + len(own)
     return place >= 0 and not is_one(own[place])
 
 
 def again(record: Recorder, source: Node, dim: int, known: dict[Node, Tensor]) -> Tensor:
-    """The source's value where its base, the one node that is known, has another value than the whole."""
+    """Recomputes the source from another value of its base, the one known node."""
     base = next(iter(known))
 
     def visit(node: Node) -> object:

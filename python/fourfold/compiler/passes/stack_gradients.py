@@ -1,4 +1,4 @@
-"""Gradients of parts of one tensor as one stack: torch traces each as zeros as large as the whole, and adds them up."""
+"""Stacks the gradients of parts of one tensor: torch traces each as zeros as large as the whole, and adds them up."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SLICE = aten.slice_backward.default
 
 @dataclass(frozen=True)
 class Part:
-    """A gradient, and from where to where it lies along a dimension of the whole."""
+    """A gradient, and its range along a dimension of the whole."""
 
     gradient: Node
     start: int
     stop: int
-    is_selected: bool  # without the dimension
+    is_selected: bool  # the gradient lacks the dimension
 
 
 @dataclass
@@ -42,12 +42,12 @@ class Segment:
 
 
 def stack_gradients(module: GraphModule) -> GraphModule:
-    """Replaces sums of gradients of ``select``, ``unbind`` and ``slice``; additions of numbers keep their order."""
+    """Replaces sums of gradients of ``select``, ``unbind`` and ``slice``. Each element's additions keep their order."""
     graph, inputs = module.graph, numbers_of(module.graph)
     if not any(graph.find_nodes(op="call_function", target=target, sort=False) for target in (SELECT, SLICE)):
         return module
     for root in visiting(module, reversed(graph.find_nodes(op="call_function", target=ADD))):
-        is_dead = not root.users  # as part of a sum that was replaced
+        is_dead = not root.users  # was part of a sum that has been replaced
         if not is_dead and REFUSAL not in root.meta and is_sum(root) and not is_within_sum(root):
             stack(root, inputs)
     eliminate_dead_code(graph)
@@ -55,7 +55,7 @@ def stack_gradients(module: GraphModule) -> GraphModule:
 
 
 def is_sum(node: object) -> bool:
-    """Whether it adds two tensors of its own shape and dtype."""
+    """Whether it adds two tensors of the result's shape and dtype."""
     if not isinstance(node, Node) or node.target is not ADD or node.kwargs or len(node.args) != 2:
         return False
     if not all(isinstance(each, Node) and isinstance(each.meta.get("val"), Tensor) for each in node.args):
@@ -65,18 +65,18 @@ def is_sum(node: object) -> bool:
 
 
 def is_within_sum(node: Node) -> bool:
-    """Whether its only user continues the chain that it is the result of so far."""
+    """Whether its only user continues the chain of additions."""
     user = next(iter(node.users)) if len(node.users) == 1 else None
     return is_sum(user) and continued(user) is node
 
 
 def continued(node: Node) -> Node | None:
-    """The operand that is a sum for this addition alone; the other is its summand."""
+    """The operand that is a sum used by this addition alone; the other operand is the summand."""
     return next((each for each in node.args if is_sum(each) and len(each.users) == 1), None)
 
 
 def summands(root: Node) -> list[Node]:
-    """In the order in which they are added."""
+    """The summands in the order of the additions."""
     found: list[Node] = []
     node: Node = root
     while True:
@@ -88,7 +88,7 @@ def summands(root: Node) -> list[Node]:
 
 
 def part_of(node: Node) -> tuple[int, Part] | None:
-    """The dimension, and the part; None if the node is not the gradient of a part, or if sizes are symbolic."""
+    """The dimension and the part; None if the node is not the gradient of a part, or if sizes are symbolic."""
     if node.target not in (SELECT, SLICE) or len(node.users) != 1 or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args
@@ -104,7 +104,7 @@ def part_of(node: Node) -> tuple[int, Part] | None:
 
 
 def segments(nodes: Sequence[Node]) -> list[Segment]:
-    """What can be put in one stack before the next addition, without another order of additions of any number."""
+    """Splits summands into segments that can be one stack without changing the order of any element's additions."""
     found: list[Segment] = []
     for node in nodes:
         dim, part = part_of(node) or (-1, None)
@@ -119,7 +119,7 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
 
 
 def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
-    """Parts of one place are added up by themselves only where nothing was there before."""
+    """Whether the part can join: parts must not overlap, except equal ranges in the first segment, which are added."""
     for other in parts:
         same = (other.start, other.stop, other.is_selected) == (part.start, part.stop, part.is_selected)
         if other.start < part.stop and part.start < other.stop and not (same and is_first):
@@ -140,7 +140,7 @@ def stack(root: Node, inputs: Sizes) -> None:
 
 
 def whole(segment: Segment, record: Recorder) -> Tensor:
-    """The parts as one tensor, zeros where there is none."""
+    """The parts as one tensor, with zeros elsewhere."""
     places: dict[tuple[int, int, bool], Tensor] = {}
     for part in segment.parts:
         place = part.start, part.stop, part.is_selected
