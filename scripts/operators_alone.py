@@ -152,7 +152,7 @@ function's, so that 1.1 is 10 % faster than eager. One thread, medians of calls 
 {torch.__version__.partition("+")[0]}, {processor()}. Written by `scripts/operators_alone.py`, which says how to run it.
 
 {len(large)} rows have at least {SIZES[1]:,} elements; {len(low)} of them are below {FLOOR}. At {SIZES[0]:,} elements
-calls take longer than the work does. An operator alone is left to torch unless a program of it was faster on every
+calls take longer than the work does. An operator alone is left to torch unless a program of it was as fast on every
 processor measured ([`alone.py`](../python/fourfold/compiler/alone.py)).
 
 ## The slowest rows

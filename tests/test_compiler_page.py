@@ -27,7 +27,7 @@ def test_the_first_example_and_its_program() -> None:
     record = Record()
     compiled(names["f"], record)(x)
     (built,) = record.captured[0].forward.compiled.programs
-    assert f"```\n{built.program.text()}```" in PAGE
+    assert f"```\n{built.text}```" in PAGE
 
 
 def test_readmes_example() -> None:
