@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dispatch.python import enable_python_dispatcher
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Graph, GraphModule
 from torch.nn import functional as F
 
 from compiled import compiled, draw
@@ -116,20 +114,12 @@ def test_losses_alone_and_fused(loss: Callable[..., Tensor]) -> None:
     assert found.forward.compiled.programs and found.backward.compiled.programs
 
 
-def interpolated(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2)
-
-
-def traced_as_torch_does() -> list[object]:
-    with enable_python_dispatcher():
-        return targets(make_fx(interpolated, tracing_mode="fake")(draw(1, 2, 5, 6)))
-
-
 @pytest.mark.parametrize("mode", ["bicubic", "bilinear", "nearest", "nearest-exact"])
 def test_an_interpolation_is_one_operator(mode: str) -> None:
+    kernels = aten.upsample_nearest2d.vec.py_kernels.copy()
     found = captured(lambda x: F.interpolate(x, scale_factor=2, mode=mode), draw(1, 2, 5, 6))
     assert len(targets(found.forward.graph)) == 1 and len(targets(found.backward.graph)) == 1
-    assert len(traced_as_torch_does()) > 1
+    assert kernels and aten.upsample_nearest2d.vec.py_kernels == kernels
 
 
 def test_an_interpolation_of_any_size() -> None:
@@ -141,23 +131,48 @@ def test_an_interpolation_of_any_size() -> None:
     assert len(record.captured) == 1
 
 
-def test_operators_stay_whole_in_the_thread_that_traces_for_fourfold() -> None:
-    symbolic = make_fx(interpolated, tracing_mode="symbolic")
-    with kept_whole([]), ThreadPoolExecutor(1) as other:
-        assert traced_as_torch_does() == [aten.upsample_nearest2d.default]
-        assert len(other.submit(traced_as_torch_does).result()) > 1
-        found = other.submit(symbolic, draw(1, 2, 5, 6)).result()
-        with kept_whole([next(iter(found.graph.nodes)).meta["val"]]):
-            assert len(traced_as_torch_does()) > 1
-        assert traced_as_torch_does() == [aten.upsample_nearest2d.default]
-    x = draw(1, 2, 8, 3)
-    torch.testing.assert_close(found(x), interpolated(x))  # of another size
-
-
-def test_torch_traces_as_before_after_an_error() -> None:
-    with pytest.raises(ValueError, match="stop"), kept_whole([]), kept_whole([]):
+def test_kernels_come_back_after_an_error() -> None:
+    overload, module = aten.upsample_bicubic2d.vec, GraphModule(nn.Module(), Graph())
+    kernels = overload.py_kernels.copy()
+    with pytest.raises(ValueError, match="stop"), kept_whole(module, []), kept_whole(module, []):
+        assert len(overload.py_kernels) < len(kernels)
         raise ValueError("stop")
-    assert len(traced_as_torch_does()) > 1
+    assert overload.py_kernels == kernels
+
+
+TRANSFORMS = {
+    "grad": lambda x: torch.func.grad(lambda t: F.softshrink(t).sum())(x),
+    "vjp": lambda x: torch.func.vjp(lambda t: F.interpolate(t, scale_factor=2), x)[1](torch.ones(1, 2, 8, 8))[0],
+    "jvp": lambda x: torch.func.jvp(F.hardshrink, (x,), (x,))[1],
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda t: F.interpolate(t, scale_factor=2).sin(), upsampled, (x,)),
+}
+
+
+def upsampled(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2).cos()
+
+
+@pytest.mark.parametrize("function", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_operators_that_stay_whole_under_transforms_and_in_branches(function: Callable[[Tensor], Tensor]) -> None:
+    x = draw(1, 2, 4, 4, gradient=False)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+SIZED_BY_DATA = {
+    "interpolate": lambda x, chosen: F.interpolate(x[chosen], scale_factor=2).sin(),
+    "softshrink": lambda x, chosen: F.softshrink(x[chosen]) * 2,
+    "smooth_l1": lambda x, chosen: F.smooth_l1_loss(x[chosen] * 2, x[chosen].exp()),
+    "layer_norm": lambda x, chosen: F.layer_norm(x[chosen].sin(), (8,)).cos(),
+}
+
+
+@pytest.mark.parametrize("function", SIZED_BY_DATA.values(), ids=SIZED_BY_DATA)
+def test_sizes_that_depend_on_data(function: Callable[..., Tensor]) -> None:
+    x, chosen = draw(4, 3, 8, 8), torch.tensor([True, False, True, True])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        results = [call(x, chosen) for call in (compiled(function, fullgraph=True), function)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(result.sum(), x) for result in results))
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,10 @@ OURS = {
     torch.uint8: OF_INTEGERS | words("heaviside"),
     torch.bool: OF_INTEGERS | words("add all any heaviside rsqrt where"),
 }
+OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
 # Also ours below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
-OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
 
 # By dtype: operators so slow in a program that no fusion makes up for it. For functions of float64 a program calls the
 # C library for one number at a time.

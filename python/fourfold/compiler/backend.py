@@ -78,7 +78,7 @@ class Compilation:
 
         counters["aot_autograd"]["total"] += 1
         try:
-            with self.captured.timed("differentiate"), kept_whole(inputs):
+            with self.captured.timed("differentiate"), kept_whole(self.captured.graph, inputs):
                 torchs = aot_module_simplified(
                     self.captured.graph,
                     inputs,

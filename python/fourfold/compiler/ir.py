@@ -203,9 +203,13 @@ class Program:
     def text(self) -> str:
         """The program in the grammar of cpp/program/parse.cpp."""
         names: dict[int, str] = {}
+        taken = {given.name for given in self.inputs}
         lines = ["fourfold program 1", self._axes_text()]
         for value in self.values():
-            names[id(value)] = self.inputs[value.attribute].name if value.op in GIVEN else f"v{len(names)}"
+            name = self.inputs[value.attribute].name if value.op in GIVEN else f"v{len(names)}"
+            while value.op not in GIVEN and name in taken:
+                name += "_"
+            names[id(value)] = name
             lines.append(f"{names[id(value)]}: {value.type} = {self._right_side(value, names)}")
         lines += [self._output_text(output, names) for output in self.outputs]
         return "\n".join(lines) + "\n"

@@ -1,41 +1,40 @@
-"""Prevents torch from decomposing some operators while a graph is traced, before a backend could."""
+"""Operators that torch writes in terms of others before any backend is asked, kept whole while a graph is traced."""
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
-# Their Python kernels decompose them into many operators; torch's own kernels are 2 to 20 times as fast.
+# Their Python kernels write them in many operators; torch's own kernels are 2 to 20 times as fast.
 KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
 KEYS = ("Autograd", "CompositeImplicitAutograd")
 
 _lock = threading.Lock()
-
-
-class Tracing(threading.local):
-    keeps = False  # whether this thread traces a graph in which they stay whole
-
-
-_tracing = Tracing()
+_tracing = 0  # how many traces keep them whole now
+_aside: list[tuple[object, dict[object, object]]] = []  # operators, with the kernels that were taken from them
 
 
 @contextmanager
-def kept_whole(inputs: Sequence[object]) -> Iterator[None]:
-    """While active, torch traces each of these operators, and its gradient, as one node, in this thread only. Does
-    nothing if a size is symbolic, because torch's kernels would specialize it."""
-    before, keeps = _tracing.keeps, not any(map(is_symbolic, inputs))
-    if keeps:
-        with _lock:
-            wrap_kernels()
-    _tracing.keeps = keeps
+def kept_whole(module: nn.Module, inputs: Sequence[object]) -> Iterator[None]:
+    """In this context torch traces each of these operators and its gradient as one. Does nothing if a size of the
+    captured module is symbolic, since torch's kernels would specialize it. Dynamo compiles one function at a time;
+    a thread that traces without Dynamo meanwhile, as make_fx does, also keeps the operators whole."""
+    graphs = (part.graph for part in module.modules() if isinstance(part, GraphModule))
+    traced = [node.meta.get("example_value") for graph in graphs for node in graph.nodes]
+    if any(map(is_symbolic, tree_leaves([traced, list(inputs)]))):
+        yield
+        return
+    enter()
     try:
         yield
     finally:
-        _tracing.keeps = before
+        leave()
 
 
 def is_symbolic(given: object) -> bool:
@@ -44,29 +43,39 @@ def is_symbolic(given: object) -> bool:
     return isinstance(given, (torch.SymInt, torch.SymFloat))
 
 
-@functools.cache
-def wrap_kernels() -> None:
-    """Once per process: makes each Python kernel call torch's own kernel if this thread keeps operators whole. Has no
-    effect in a torch that stores its Python kernels elsewhere."""
-    import torch._decomp  # registers them
+def enter() -> None:
+    global _tracing
+    with _lock:
+        _tracing += 1
+        if _tracing > 1:
+            return
+        for overload in kept_overloads():
+            taken = {}
+            for key in filter(None, (getattr(torch._C.DispatchKey, name, None) for name in KEYS)):
+                if key in overload.py_kernels:
+                    taken[key] = overload.py_kernels.pop(key)
+            if taken:
+                overload._dispatch_cache.clear()
+                _aside.append((overload, taken))
 
-    keys = [key for key in (getattr(torch._C.DispatchKey, name, None) for name in KEYS) if key is not None]
+
+def leave() -> None:
+    global _tracing
+    with _lock:
+        _tracing -= 1
+        while not _tracing and _aside:
+            overload, taken = _aside.pop()
+            overload.py_kernels.update(taken)
+            overload._dispatch_cache.clear()
+
+
+def kept_overloads() -> list[object]:
+    """The overloads that torch has Python kernels for; none under a torch that keeps these elsewhere."""
+    import torch._decomp  # which registers them
+
+    found = []
     for name in dir(torch.ops.aten):
         if name.startswith(KEPT) and "backward" not in name:
             packet = getattr(torch.ops.aten, name)
-            for overload in [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]:
-                kernels = getattr(overload, "py_kernels", None)
-                if isinstance(kernels, dict) and hasattr(overload, "_dispatch_cache"):
-                    kernels |= {key: kept_or(overload, kernels[key]) for key in keys if key in kernels}
-                    overload._dispatch_cache.clear()
-
-
-def kept_or(overload: Callable[..., object], kernel: Callable[..., object]) -> Callable[..., object]:
-    @functools.wraps(kernel)
-    def call(*args: object, **kwargs: object) -> object:
-        if not _tracing.keeps:
-            return kernel(*args, **kwargs)
-        with torch._C._DisablePythonDispatcher():  # as torch traces with static sizes
-            return overload(*args, **kwargs)
-
-    return call
+            found += [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]
+    return [o for o in found if isinstance(getattr(o, "py_kernels", None), dict) and hasattr(o, "_dispatch_cache")]

@@ -16,7 +16,7 @@ from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import REFUSAL, is_computed, results_of
-from fourfold.compiler.views import VIEWS, hint
+from fourfold.compiler.views import VIEWS, has_hints, hint
 
 aten = torch.ops.aten
 SEEN_THROUGH = VIEWS | {operator.getitem, aten.clone.default, aten.detach.default, aten.alias.default}
@@ -41,10 +41,13 @@ def decompose(module: GraphModule) -> GraphModule:
 
 def has_fused_neighbour(node: Node) -> bool:
     """Whether a neighbour has as many elements and can be in a program, or indexes the result."""
-    most = max(map(elements_of, (node, *node.all_input_nodes)))
+    around = [node, *node.all_input_nodes]
+    if not all(has_hints(value) for each in around for value in results_of(each) if isinstance(value, Tensor)):
+        return False  # sizes depend on data
+    most = max(map(elements_of, around))
     # An operator that indexes the result will index the input of the pieces instead (sink_gather).
     return any(
-        other.target in RULES or elements_of(other) == most and is_computed(other, POINTWISE, ROWS)
+        other.target in RULES or is_computed(other, POINTWISE, ROWS) and elements_of(other) == most
         for other in neighbours(node)
     )
 

@@ -28,7 +28,6 @@ def lower(module: GraphModule) -> GraphModule:
         try:
             fused.text = write_program(fused)
             fused.call = Program(fused.text, fused.profiled_name)
-            fused.space = None
         except NotFusable as reason:
             inline(node, str(reason))
             continue

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import memory_order
+from fourfold.compiler.views import has_hints, memory_order
 
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
 
@@ -44,8 +44,9 @@ def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int]
     found = []
     for index, node in enumerate(inputs):
         is_read = steps is None or index in steps.read_by_torch
-        if "tangents" in str(node.target) and is_tensor(node.meta.get("val")) and is_read:
-            found.append((index, memory_order(node.meta["val"])))
+        fake = node.meta.get("val")
+        if "tangents" in str(node.target) and is_tensor(fake) and has_hints(fake) and is_read:
+            found.append((index, memory_order(fake)))
     return found
 
 

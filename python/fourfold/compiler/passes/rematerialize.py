@@ -9,7 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.support import is_computed
-from fourfold.compiler.views import VIEWS, hint
+from fourfold.compiler.views import VIEWS, has_hints, hint
 
 MOST_STEPS = 64  # recomputed for one value
 
@@ -111,4 +111,6 @@ def bytes_of(node: Node) -> int:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 8 if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) else 1 << 62
+    if not has_hints(value):
+        return 1 << 62
     return math.prod(hint(size) for size in value.shape) * value.element_size()
