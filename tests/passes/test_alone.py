@@ -76,6 +76,7 @@ def test_of_two_that_read_one_tensor_a_program_stays_for_the_one_that_it_compute
 def test_gelu_of_few_elements_is_ours() -> None:
     assert programs(torch.nn.functional.gelu, X) == 1
     assert programs(torch.nn.functional.gelu, draw(1, alone.FEW, gradient=False)) == 0
+    assert programs(torch.nn.functional.gelu, X.bfloat16()) == 0
 
 
 def test_names_in_the_tables_are_operators_that_programs_compute() -> None:
