@@ -86,7 +86,7 @@ def pip(*words: str) -> str:
     # One retry: without an index, a build should soon go on.
     command = [sys.executable, "-m", "pip", *words, "--retries", "1"]
     # The torch that a build is pinned to is not the only one whose headers are wanted.
-    surroundings = {name: value for name, value in os.environ.items() if not name.endswith("_CONSTRAINT")}
+    surroundings = os.environ | dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), os.devnull)
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
