@@ -9,10 +9,10 @@ RUN := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # What make build compiles or configures from; a change in the Python sources needs no build, the install is editable.
-BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
+BUILD_INPUTS := CMakeLists.txt pyproject.toml scripts/bitcode.py $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
-SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS \
+SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS \
   TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))

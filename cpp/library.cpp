@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "cpu/kernels/vector_functions.h"
 #include "cpu/level.h"
 #include "cpu/recurrent.h"
 #include "ops/prepacked.h"
@@ -25,4 +26,16 @@ int64_t fourfold_prepacked_bytes(const char* op, const char* dtype, int64_t inpu
     }
   }
   return -1;
+}
+
+uintptr_t fourfold_vector_function(const char* operation, const char* type) {
+  using namespace fourfold::program;
+  for (const Type one : {Type::float32, Type::float64}) {
+    for (int k = 0; std::string_view(name_of(one)) == type && k < operations; ++k) {
+      if (std::string_view(descriptions[k].name) == operation) {
+        return fourfold::cpu::vector_function(static_cast<Operation>(k), one);
+      }
+    }
+  }
+  return 0;
 }

@@ -76,6 +76,17 @@ std::vector<std::tuple<std::string, int, std::string, int>> operations() {
   return result;
 }
 
+std::map<std::string, uintptr_t> vector_functions() {
+  std::map<std::string, uintptr_t> addresses;
+  for (const auto& operation : fourfold::program::descriptions) {
+    for (const char* type : {"float32", "float64"}) {
+      const uintptr_t address = fourfold_vector_function(operation.name, type);
+      if (address != 0) addresses["fourfold_" + std::string(operation.name) + "_" + type] = address;
+    }
+  }
+  return addresses;
+}
+
 std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type) {
   const std::unique_ptr<fourfold_program, decltype(&fourfold_program_delete)> program(
       fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type), fourfold_program_delete);
@@ -145,6 +156,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
   m.def("dtypes", &dtypes, "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
+  m.def("vector_functions", &vector_functions,
+        "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
   m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout) of the next nest to compile, or None.");

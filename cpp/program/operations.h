@@ -57,21 +57,26 @@ inline constexpr const char* rule_names[] = {
 
 // _(name, operands, rule, cost): the cost, in additions, decides how work is split. The mathematics of the pointwise ones is in
 // formulas/pointwise.h.
-#define FOURFOLD_POINTWISE(_)                                                                     \
-  _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
-  _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
-  _(minimum, 2, numbers, 1) _(maximum, 2, numbers, 1)                                             \
-  _(div, 2, floating, 4) _(pow, 2, floating, 40) _(atan2, 2, floating, 30)                        \
-  _(copysign, 2, floating, 1) _(fmod, 2, floating, 60) _(remainder, 2, floating, 60)              \
-  _(floor_divide, 2, floating, 60)                                                                \
-  _(sqrt, 1, floating, 5) _(rsqrt, 1, floating, 8) _(reciprocal, 1, floating, 4)                  \
+// Floating, and more than an instruction or two on every processor: what compiled programs call, or inline
+// (cpu/kernels/vector_functions.h).
+#define FOURFOLD_ELEMENTARY(_)                                                                    \
+  _(pow, 2, floating, 40) _(atan2, 2, floating, 30) _(fmod, 2, floating, 60)                      \
+  _(remainder, 2, floating, 60) _(floor_divide, 2, floating, 60)                                  \
   _(exp, 1, floating, 10) _(exp2, 1, floating, 10) _(expm1, 1, floating, 12)                      \
   _(log, 1, floating, 12) _(log2, 1, floating, 12) _(log10, 1, floating, 12)                      \
   _(log1p, 1, floating, 14) _(sin, 1, floating, 14) _(cos, 1, floating, 14) _(tan, 1, floating, 20) \
   _(asin, 1, floating, 14) _(acos, 1, floating, 14) _(atan, 1, floating, 14)                      \
   _(sinh, 1, floating, 16) _(cosh, 1, floating, 16) _(tanh, 1, floating, 14)                      \
   _(asinh, 1, floating, 20) _(acosh, 1, floating, 20) _(atanh, 1, floating, 20)                   \
-  _(sigmoid, 1, floating, 14) _(erf, 1, floating, 20) _(erfc, 1, floating, 24)                    \
+  _(sigmoid, 1, floating, 14) _(erf, 1, floating, 20) _(erfc, 1, floating, 24)
+
+#define FOURFOLD_POINTWISE(_)                                                                     \
+  _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
+  _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
+  _(minimum, 2, numbers, 1) _(maximum, 2, numbers, 1)                                             \
+  _(div, 2, floating, 4) _(copysign, 2, floating, 1)                                              \
+  _(sqrt, 1, floating, 5) _(rsqrt, 1, floating, 8) _(reciprocal, 1, floating, 4)                  \
+  FOURFOLD_ELEMENTARY(_)                                                                          \
   _(floor, 1, floating, 1) _(ceil, 1, floating, 1) _(trunc, 1, floating, 1) _(round, 1, floating, 1) \
   _(integer_floor_divide, 2, integers, 25) _(integer_trunc_divide, 2, integers, 25)               \
   _(integer_remainder, 2, integers, 25) _(integer_fmod, 2, integers, 25)                          \

@@ -39,4 +39,8 @@ FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();
 // CPU; -1 for an operator that packs nothing, or another dtype.
 FOURFOLD_EXPORT int64_t fourfold_prepacked_bytes(
     const char* op, const char* dtype, int64_t input_size, int64_t hidden_size);
+
+// The address of an elementary function of programs ("exp", "pow", …) in "float32" or "float64": its operands and its result
+// are the native vectors of the CPU level in use (__m256, __m256d, …), by value. 0 where this level has no such function.
+FOURFOLD_EXPORT uintptr_t fourfold_vector_function(const char* operation, const char* type);
 }

@@ -1,0 +1,54 @@
+"""The elementary functions of the CPU's kernels as LLVM bitcode, which a compiled program links and inlines."""
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from fourfold import _C
+
+# The CPU levels whose kernels compute in vectors, and the archive of each. Levels that add bfloat16 are the same here;
+# without others, the plain level's vectors are those of NEON, which only a build for Arm has an archive for.
+_ARCHIVES = {"default": "neon", "avx2": "avx2", "avx512": "avx512", "avx512_bf16": "avx512", "amx": "avx512"}
+_SUFFIX = ".bc"
+
+
+class Archive(Mapping[str, bytes]):
+    """Each function's bitcode by its name, such as fourfold_exp_float32: a module that defines that function, which takes
+    and returns native vectors by value. Reads one when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._zip = zipfile.ZipFile(path)
+        self._names = [name.removesuffix(_SUFFIX) for name in self._zip.namelist() if name.endswith(_SUFFIX)]
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._zip.read(name + _SUFFIX)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def llvm_major(self) -> int:
+        """The major version of the LLVM that wrote it: that one and later ones read it."""
+        return int(self._zip.read("llvm").decode().partition(".")[0])
+
+
+def _path(level: str) -> Path:
+    return Path(_C.__file__).parent / "bitcode" / f"{_ARCHIVES[level]}.zip"
+
+
+@cache
+def functions(level: str) -> Mapping[str, bytes]:
+    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); none where this build has no bitcode
+    for it."""
+    return Archive(_path(level)) if _path(level).exists() else {}
+
+
+@cache
+def llvm_major(level: str) -> int | None:
+    """The oldest LLVM that reads ``functions(level)``, None where there are none."""
+    found = functions(level)
+    return found.llvm_major if isinstance(found, Archive) else None
