@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/nests.h"
 #include "program/operations.h"
 
 namespace {
@@ -96,6 +98,25 @@ std::vector<int32_t> program_numbers(const std::string& text, int32_t device_typ
   return numbers;
 }
 
+// A text and a layout, or nothing where no request comes in that time.
+std::optional<std::pair<std::string, std::string>> next_nest(int64_t milliseconds) {
+  std::pair<std::string, std::string> request;
+  const auto take = [](void* context, const char* text, const char* layout) {
+    *static_cast<std::pair<std::string, std::string>*>(context) = {text, layout};
+  };
+  const pybind11::gil_scoped_release released;
+  if (fourfold_nests_next(milliseconds, &request, take) == 0) return std::nullopt;
+  return request;
+}
+
+void attach_nest(const std::string& text, const std::string& layout, const std::vector<uintptr_t>& functions,
+                 int64_t bytes_of_column, int64_t bytes_of_block, int32_t sums) {
+  std::vector<void*> addresses;
+  for (const uintptr_t function : functions) addresses.push_back(reinterpret_cast<void*>(function));
+  fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()), bytes_of_column,
+                        bytes_of_block, sums);
+}
+
 std::string cpu_capability() {
   if (const char* name = fourfold_cpu_capability()) return name;
   throw std::runtime_error(fourfold_cpu_capability_error());
@@ -138,4 +159,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
+  m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout) of the next nest to compile, or None.");
+  m.def("attach_nest", &attach_nest,
+        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, sums): without addresses, it can't be compiled.");
 }

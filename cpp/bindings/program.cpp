@@ -17,7 +17,7 @@
 namespace fourfold::bindings {
 namespace {
 
-// Program(text, name): called with a tensor or a number for each of the program's inputs, gives its outputs: a tensor, or a
+// Program(text, name, generator): called with a tensor or a number for each of the program's inputs, gives its outputs: a tensor, or a
 // tuple of them where there are several. Profilers show the name.
 struct Program {
   PyObject_HEAD
@@ -124,7 +124,8 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   const char* text = nullptr;
   const char* name = "fourfold_program";
   Py_ssize_t length = 0;
-  if (!PyArg_ParseTuple(given, "s#|s", &text, &length, &name)) return -1;
+  int generator = 1;
+  if (!PyArg_ParseTuple(given, "s#|si", &text, &length, &name, &generator)) return -1;
   if (self.program != nullptr) {
     PyErr_SetString(PyExc_TypeError, "program: expected to be made once");
     return -1;
@@ -134,6 +135,7 @@ int init(PyObject* made, PyObject* given, PyObject*) {
     PyErr_SetString(PyExc_ValueError, fourfold_program_error());
     return -1;
   }
+  fourfold_program_generate(self.program, generator);
   self.vectorcall = call;
   self.name = new std::string(name);
   return 0;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "program/layout.h"
+#include "program/nests.h"
 
 namespace fourfold::program {
 
@@ -16,11 +18,13 @@ class Executable {
 
   // Writes the outputs, whose memory is allocated. `sizes` are the axes'. Any number of threads may call it at once.
   virtual void run(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
+  // From now on.
+  virtual void use(Generator) {}
 };
 
 struct Backend {
-  // Throws std::invalid_argument for a program that it can't run. The program outlives the result.
-  std::unique_ptr<const Executable> (*compile)(const Program& program);
+  // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
+  std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
 };
 
 // Each backend registers itself when the library is loaded, for the device's number in torch.

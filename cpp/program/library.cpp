@@ -13,7 +13,7 @@
 
 struct fourfold_program {
   fourfold::program::Program program;
-  std::unique_ptr<const fourfold::program::Executable> executable;
+  std::unique_ptr<fourfold::program::Executable> executable;
 };
 
 namespace fourfold::program {
@@ -80,7 +80,7 @@ using namespace fourfold::program;
 fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type) try {
   auto made = std::make_unique<fourfold_program>();
   made->program = parse({text, static_cast<size_t>(length)});
-  made->executable = backend_of(device_type).compile(made->program);
+  made->executable = backend_of(device_type).compile(made->program, {text, static_cast<size_t>(length)});
   return made.release();
 } catch (const std::exception& error) {
   reason = error.what();
@@ -88,6 +88,10 @@ fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t
 }
 
 void fourfold_program_delete(fourfold_program* program) { delete program; }
+
+void fourfold_program_generate(fourfold_program* program, int32_t generator) {
+  program->executable->use(static_cast<Generator>(generator));
+}
 
 int32_t fourfold_program_inputs(const fourfold_program* program) {
   return static_cast<int32_t>(program->program.inputs.size());

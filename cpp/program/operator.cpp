@@ -135,10 +135,11 @@ struct Outputs {
 
 std::vector<Tensor> run_program(
     StringHandle text, const std::vector<Tensor>& tensors, const std::vector<double>& floats,
-    const std::vector<int64_t>& integers) {
+    const std::vector<int64_t>& integers, int64_t generator) {
   std::string program_text = text_of(text);
   Outputs outputs{place_of_call(tensors), {}};
   const Program program = program_of(std::move(program_text), outputs.place.type);
+  fourfold_program_generate(program.get(), static_cast<int32_t>(generator));
   const Inputs inputs(program.get(), tensors, floats, integers);
   const int32_t failed =
       fourfold_program_run(program.get(), inputs.data(), inputs.size(), &Outputs::allocate, &outputs);
@@ -150,7 +151,7 @@ std::vector<Tensor> run_program(
 }  // namespace fourfold
 
 FOURFOLD_OPERATORS(m) {
-  m.def("_run_program(str text, Tensor[] tensors, float[] floats, int[] integers) -> Tensor[]");
+  m.def("_run_program(str text, Tensor[] tensors, float[] floats, int[] integers, int generator=1) -> Tensor[]");
 }
 
 // A program without tensors has no device to dispatch on.

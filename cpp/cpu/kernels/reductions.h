@@ -2,6 +2,7 @@
 // has so far. In which order elements are taken depends on the level and on how many there are, and on nothing else.
 #pragma once
 
+#include <iterator>
 #include <limits>
 
 #include "cpu/kernels/operations.h"
@@ -70,27 +71,58 @@ FOURFOLD_FN void fold(A* lanes) {
   }
 }
 
-// What a row comes to in each lane.
+// A chain of partial results, in as many lanes as a vector of float has.
+template <typename T>
+struct Chain {
+  static constexpr int64_t lanes = Vectorized<float>::size();
+  static constexpr int64_t size = Vectorized<T>::size();
+  Vectorized<T> part[lanes / size];
+};
+
 template <typename R, typename T>
-FOURFOLD_FN Vectorized<T> reduced_lanes(const T* from, int64_t n) {
-  using V = Vectorized<T>;
-  constexpr int64_t size = V::size();
-  const V identity(R::template identity<T>());
-  if (n == size) return V::loadu(from);
-  V a = identity, b = identity, c = identity, d = identity;
-  int64_t k = 0;
-  for (; k + 4 * size <= n; k += 4 * size) {
-    a = R::of(a, V::loadu(from + k));
-    b = R::of(b, V::loadu(from + k + size));
-    c = R::of(c, V::loadu(from + k + 2 * size));
-    d = R::of(d, V::loadu(from + k + 3 * size));
-  }
-  for (; k + size <= n; k += size) a = R::of(a, V::loadu(from + k));
-  if (k < n) b = R::of(b, V::set(identity, V::loadu(from + k, n - k), n - k));
-  return R::of(R::of(a, b), R::of(c, d));
+FOURFOLD_FN void add(Chain<T>& to, const T* from) {
+  for (auto& part : to.part) part = R::of(part, Vectorized<T>::loadu(from + (&part - to.part) * Chain<T>::size));
 }
 
-// In the same halves, of one row.
+template <typename R, typename T>
+FOURFOLD_FN void add(Chain<T>& to, const T* from, int64_t count) {
+  const Vectorized<T> identity(R::template identity<T>());
+  for (auto& part : to.part) {
+    const int64_t left = count - (&part - to.part) * Chain<T>::size;
+    if (left >= Chain<T>::size) {
+      part = R::of(part, Vectorized<T>::loadu(from + count - left));
+    } else if (left > 0) {
+      part = R::of(part, Vectorized<T>::set(identity, Vectorized<T>::loadu(from + count - left, left), left));
+    }
+  }
+}
+
+// What a row comes to in each lane. Whole chains' elements go to four chains in turn, what is left behind the last whole one to
+// the fourth. Loop nests (compiler/nest) add up in the same order.
+template <typename R, typename T>
+FOURFOLD_FN Chain<T> reduced_lanes(const T* from, int64_t n) {
+  constexpr int64_t lanes = Chain<T>::lanes;
+  Chain<T> a;
+  for (auto& part : a.part) part = Vectorized<T>(R::template identity<T>());
+  Chain<T> b = a, c = a, d = a;
+  int64_t k = 0;
+  for (; k + 4 * lanes <= n; k += 4 * lanes) {
+    add<R>(a, from + k);
+    add<R>(b, from + k + lanes);
+    add<R>(c, from + k + 2 * lanes);
+    add<R>(d, from + k + 3 * lanes);
+  }
+  if (k + lanes <= n) add<R>(a, from + k), k += lanes;
+  if (k + lanes <= n) add<R>(b, from + k), k += lanes;
+  if (k + lanes <= n) add<R>(c, from + k), k += lanes;
+  if (k < n) add<R>(d, from + k, n - k);
+  for (size_t p = 0; p < std::size(a.part); ++p) {
+    a.part[p] = R::of(R::of(a.part[p], b.part[p]), R::of(c.part[p], d.part[p]));
+  }
+  return a;
+}
+
+// The lanes of one row in halves.
 template <typename R, typename A, typename T>
 FOURFOLD_FN A folded(const Vectorized<T>& v) {
   constexpr int size = Vectorized<T>::size();
@@ -140,13 +172,13 @@ FOURFOLD_FN float folded_in_place(const Floats& v) { return folded<R, float>(v);
 
 template <typename R, typename T>
 inline auto reduce_vectors(const T* from, int64_t n) {
-  const Vectorized<T> lanes = reduced_lanes<R>(from, n);
+  const Chain<T> lanes = reduced_lanes<R>(from, n);
   if constexpr (std::is_same_v<T, double>) {
-    return folded<R, double>(lanes);
-  } else if constexpr (std::is_same_v<R, Sum>) {
-    return folded_exactly<R>(lanes);
+    return folded<R, double>(Vectorized<double>(R::of(lanes.part[0], lanes.part[1])));
+  } else if constexpr (std::is_same_v<Accumulator<T, R>, double>) {
+    return folded_exactly<R>(lanes.part[0]);
   } else {
-    return folded_in_place<R>(lanes);
+    return folded_in_place<R>(lanes.part[0]);
   }
 }
 
@@ -179,7 +211,7 @@ inline void reduce_side_by_side(const float* from, int64_t columns, bool first, 
   using A = Accumulator<float, R>;
   alignas(64) float rows[size * size];
   alignas(64) float lanes[size * size];
-  for (int r = 0; r < size; ++r) reduced_lanes<R>(from + r * columns, columns).store(rows + r * size);
+  for (int r = 0; r < size; ++r) reduced_lanes<R>(from + r * columns, columns).part[0].store(rows + r * size);
   transpose_lanes(rows, lanes);
   using V = Vectorized<A>;
   V exact[size];
@@ -204,7 +236,7 @@ inline auto reduce_numbers(const T* from, int64_t n) {
 template <typename R, typename T>
 inline auto reduce(const T* from, int64_t n) {
   constexpr bool adds_up = std::is_same_v<R, Sum> || std::is_same_v<R, Prod>;
-  if constexpr (std::is_floating_point_v<T> && !std::is_same_v<R, Prod>) {
+  if constexpr (std::is_floating_point_v<T>) {
     return reduce_vectors<R>(from, n);
   } else if constexpr (adds_up && std::is_integral_v<T>) {
     using Unsigned = std::make_unsigned_t<T>;
@@ -234,15 +266,14 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
   using A = Accumulator<T, R>;
   A* to = static_cast<A*>(out);
   const T* from = static_cast<const T*>(in.data);
-  constexpr int64_t most = 256;
-  T laid_out[most];
+  T laid_out[most_elements];
   if (in.stride == 0 && n > 0) {
     for (T& value : laid_out) value = *from;
   }
   const int64_t columns = n / frame.rows;
   int64_t r = 0;
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  if constexpr (std::is_same_v<T, float> && !std::is_same_v<R, Prod>) {
+  if constexpr (std::is_same_v<T, float>) {
     for (; in.stride != 0 && r + Floats::size() <= frame.rows; r += Floats::size()) {
       reduce_side_by_side<R>(from + r * columns, columns, frame.first, to + r);
     }
@@ -253,9 +284,7 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
     if (in.stride != 0) {
       result = combined<R, A>(result, reduce<R>(from + r * columns, columns));
     } else {
-      for (int64_t k = 0; k < columns; k += most) {
-        result = combined<R, A>(result, reduce<R>(laid_out, columns - k < most ? columns - k : most));
-      }
+      result = combined<R, A>(result, reduce<R>(laid_out, columns));
     }
     to[r] = result;
   }

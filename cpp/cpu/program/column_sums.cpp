@@ -17,7 +17,13 @@ constexpr int64_t fewest_rows = 16;  // of a chunk, so that its sums are little 
 constexpr int64_t most_chunks = 32;
 constexpr int64_t share = 1 << 17;  // of a thread, at least, in additions
 
+int64_t rows_of_each(int64_t rows) { return std::max(fewest_rows, (rows + most_chunks - 1) / most_chunks); }
+
 }  // namespace
+
+int64_t ColumnSums::chunks_of(int64_t rows) {
+  return std::max<int64_t>(1, (rows + rows_of_each(rows) - 1) / rows_of_each(rows));
+}
 
 ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
                const program::Tensor* outputs)
@@ -26,8 +32,8 @@ ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule
   int64_t rows = 1;
   for (int a = 0; a < program.outer; ++a) rows *= sizes[a];
   for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
-  rows_of_chunk_ = std::max(fewest_rows, (rows + most_chunks - 1) / most_chunks);
-  chunks_ = std::max<int64_t>(1, (rows + rows_of_chunk_ - 1) / rows_of_chunk_);
+  rows_of_chunk_ = rows_of_each(rows);
+  chunks_ = chunks_of(rows);
   each_ = columns_ * static_cast<int64_t>(schedule.column_sums.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
   if (rows == 0) begin(0);

@@ -16,6 +16,9 @@ class ColumnSums {
   ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
          const program::Tensor* outputs);
 
+  // Of so many rows.
+  static int64_t chunks_of(int64_t rows);
+
   bool empty() const { return schedule_.column_sums.empty(); }
   int64_t chunks() const { return chunks_; }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }

@@ -22,6 +22,9 @@ constexpr int64_t long_row = 64;
 constexpr int64_t long_columns = 16384;
 // Columns of a panel, where a row may be split.
 constexpr int64_t panel_columns = 2048;
+// A thread's least share, in the time of so many additions; a tensor's element takes some of it to come from memory.
+constexpr int64_t share = 200'000;
+constexpr int64_t per_tensor = 4;
 
 // All stages of some rows: their columns from `first` to `last`.
 void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64_t first, int64_t last) {
@@ -46,8 +49,8 @@ void run_by_rows(const Call& call, ColumnSums& sums) {
   const int64_t panel = call.rows_of_panel();
   const int64_t step = call.panel_columns == 0 ? call.columns : call.panel_columns;
   const int64_t together = sums.empty() ? panel : sums.rows_of_chunk();
-  const int64_t grain = std::max<int64_t>(1, call.grain() / std::max<int64_t>(1, call.columns) / together);
-  parallel((call.row_count + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
+  const int64_t least = std::max<int64_t>(1, grain(call.program, call.schedule) / std::max<int64_t>(1, call.columns) / together);
+  parallel((call.row_count + together - 1) / together, least, [&](int64_t begin, int64_t end) {
     Worker worker(call, nullptr);
     const int64_t last = std::min(call.row_count, end * together);
     for (int64_t row = begin * together, rows = 0; row < last; row += rows) {
@@ -101,7 +104,7 @@ class Partials {
 void run_by_columns(const Call& call, ColumnSums& sums) {
   Worker whole(call, nullptr);
   const int64_t blocks = std::max<int64_t>(1, (call.columns + call.lanes - 1) / call.lanes);
-  const int64_t grain = std::max<int64_t>(1, call.grain() / call.lanes);
+  const int64_t least = std::max<int64_t>(1, grain(call.program, call.schedule) / call.lanes);
   const int64_t row_length = call.elements.row();
   for (int64_t row = 0; row < call.row_count; ++row) {
     if (!sums.empty() && row % sums.rows_of_chunk() == 0) whole.add_to(sums.begin(row / sums.rows_of_chunk()));
@@ -109,7 +112,7 @@ void run_by_columns(const Call& call, ColumnSums& sums) {
     for (const Stage& stage : call.schedule.stages) {
       whole.run_rows(stage);
       Partials partials(stage, blocks);
-      parallel(blocks, grain, [&](int64_t begin, int64_t end) {
+      parallel(blocks, least, [&](int64_t begin, int64_t end) {
         Worker worker(call, &whole);
         for (int64_t block = begin; block < end; ++block) {
           const int64_t last = std::min(call.columns, (block + 1) * call.lanes);
@@ -117,7 +120,8 @@ void run_by_columns(const Call& call, ColumnSums& sums) {
           int64_t column = block * call.lanes;
           do {
             const int64_t at = row * call.columns + column;
-            const int64_t left = row_length >= long_row ? call.elements.left_of_row(at) : last - column;
+            const bool in_place = row_length >= long_row && stage.sums.empty();  // a sum's order knows nothing of the layout
+            const int64_t left = in_place ? call.elements.left_of_row(at) : last - column;
             const int64_t columns = std::min(left, last - column);
             worker.run_elements(stage, at, columns, column);
             worker.frame().first = false;
@@ -166,6 +170,23 @@ std::vector<std::vector<int64_t>> strides_of(const Program& program, const std::
 
 }  // namespace
 
+int64_t lanes(const Program& program, const Schedule& schedule) {
+  const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
+  return std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
+}
+
+int64_t grain(const Program& program, const Schedule& schedule) {
+  const int64_t tensors = static_cast<int64_t>(program.inputs.size() + program.outputs.size());
+  return std::max<int64_t>(1, share / (schedule.cost + per_tensor * tensors));
+}
+
+bool threads_share_rows(const Program& program, int64_t rows, int64_t columns) {
+  const bool has_column_sums = std::any_of(program.outputs.begin(), program.outputs.end(),
+                                           [](const auto& output) { return output.level == Level::column; });
+  const int64_t shares = has_column_sums ? ColumnSums::chunks_of(rows) : rows;
+  return shares < torch_threads() && columns >= long_columns;
+}
+
 void run(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
          const program::Tensor* inputs, const program::Tensor* outputs) {
   const std::vector<int64_t> outer(sizes.begin(), sizes.begin() + program.outer);
@@ -180,15 +201,12 @@ void run(const Program& program, const Schedule& schedule, const std::vector<int
             0};
   if (program.has_rows) call.row_count = call.rows.numel();
   for (size_t a = program.outer; a < sizes.size(); ++a) call.columns *= sizes[a];
-  const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
-  call.lanes = std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
+  call.lanes = lanes(program, schedule);
   if (!schedule.once.empty()) Worker(call, nullptr).run_once();
   ColumnSums sums(program, schedule, sizes, outputs);
   if (call.row_count == 0) return sums.finish();
   if (call.columns == 0 && !program.has_rows) return;
-  const int64_t shares = sums.empty() ? call.row_count : sums.chunks();
-  const bool few_rows = shares < torch_threads() && call.columns >= long_columns;
-  const bool by_rows = program.has_rows && !few_rows;
+  const bool by_rows = program.has_rows && !threads_share_rows(program, call.row_count, call.columns);
   if (lies_across(call)) use_panels(call, by_rows);
   by_rows || call.panel_columns > 0 ? run_by_rows(call, sums) : run_by_columns(call, sums);
   sums.finish();

@@ -10,19 +10,6 @@ namespace fourfold::cpu {
 using program::Level;
 using program::Type;
 
-namespace {
-
-// A thread's least share, in the time of so many additions; a tensor's element takes some of it to come from memory.
-constexpr int64_t share = 200'000;
-constexpr int64_t per_tensor = 4;
-
-}  // namespace
-
-int64_t Call::grain() const {
-  const int64_t tensors = static_cast<int64_t>(program.inputs.size() + program.outputs.size());
-  return std::max<int64_t>(1, share / (schedule.cost + per_tensor * tensors));
-}
-
 void Worker::Free::operator()(char* memory) const { std::free(memory); }
 
 Worker::Worker(const Call& call, const Worker* shared)

@@ -31,7 +31,6 @@ struct Call {
   }
   int64_t rows_of_panel() const { return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), Panels::most_rows); }
   int64_t rows_of_block() const { return columns > lanes / 2 ? 1 : std::max<int64_t>(1, lanes / std::max<int64_t>(1, columns)); }
-  int64_t grain() const;  // elements of a thread, at least
 };
 
 // One thread's slots. Slots of rows and materialized values may belong to another worker on the same row.

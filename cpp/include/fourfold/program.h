@@ -28,6 +28,10 @@ typedef void* (*fourfold_allocate)(
 FOURFOLD_EXPORT fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type);
 FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
+// How it runs from now on: 0 by the interpreter; 1 by loop nests for the layouts that come again, as soon as they are compiled; 2
+// by loop nests, waiting for them. They need fourfold's Python package, which compiles them; without it 0, 1 and 2 are the same.
+FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
+
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);
 // Of an input that is a number, its dtype; of a tensor -1.
 FOURFOLD_EXPORT int32_t fourfold_program_number(const fourfold_program* program, int32_t input);

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from fourfold.compiler import fallback, passes, runtime
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.lowering import decompositions
-from fourfold.compiler.options import Options, refuse_others
+from fourfold.compiler.options import Options, generator_of_environment, refuse_others
 from fourfold.compiler.record import Captured, Half, Record
 from fourfold.compiler.tracing import kept_whole
 
@@ -34,7 +34,8 @@ def backend(
 
     refuse_others(others)
     chosen = Options.of(options)
-    fallback.is_strict()  # raises for an invalid value before anything is compiled
+    fallback.is_strict()  # both raise for an invalid value before anything is compiled
+    generator_of_environment()
     module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
@@ -137,7 +138,7 @@ class Compilation:
         """Compiles a graph. If it is recorded, keeps a copy of torch's graph beside the compiled one."""
         given = GraphModule(graph, fallback.copied(graph.graph)) if self.records else graph
         with self.captured.timed(stage):
-            return Half(given, Compiled.of(graph, self.options.trace))
+            return Half(given, Compiled.of(graph, self.options))
 
     def thin(self, inputs: Sequence[object]) -> Function | None:
         """The call through our own runtime, or None if the graphs are not simple."""

@@ -12,12 +12,12 @@ _FLOATING = {number for name, _, _, number, _ in _C.dtypes() if getattr(torch, n
 
 
 class ProgramByDispatcher:
-    """Program(text, name): called with a tensor or a number for each input, returns its outputs: a tensor, or a tuple
-    of several. Profilers show the name. Raises ValueError for an invalid program and for tensors that don't fit
-    it."""
+    """Program(text, name, generator): called with a tensor or a number for each input, returns its outputs: a tensor,
+    or a tuple of several. Profilers show the name. generator: the index of one of ``options.GENERATORS``. Raises
+    ValueError for an invalid program and for tensors that don't fit it."""
 
-    def __init__(self, text: str, name: str = "fourfold_program"):
-        self._text = text
+    def __init__(self, text: str, name: str = "fourfold_program", generator: int = 1):
+        self._text, self._generator = text, generator
         self._name = name
         self._numbers = _C.program_numbers(text, _CPU)  # for each input, the dtype of a number, or -1 for a tensor
 
@@ -42,7 +42,7 @@ class ProgramByDispatcher:
                 raise OverflowError(f"program: expected an integer of 64 bits, but got {argument}")
         with torch._C._profiler._RecordFunctionFast(self._name), torch._C._AutoDispatchBelowAutograd():
             try:
-                outputs = torch.ops.fourfold._run_program(self._text, tensors, floats, integers)
+                outputs = torch.ops.fourfold._run_program(self._text, tensors, floats, integers, self._generator)
             except RuntimeError as error:
                 if str(error).startswith("program: "):
                     raise ValueError(str(error)) from None

@@ -11,6 +11,7 @@ from torch.fx.graph import CodeGen
 
 from fourfold.compiler import passes
 from fourfold.compiler.fused import Fused, fused_nodes
+from fourfold.compiler.options import Options
 from fourfold.compiler.passes.plan import Plan, layouts
 from fourfold.compiler.support import REFUSAL
 
@@ -31,8 +32,8 @@ class Compiled:
     native: object = None  # the fourfold.Graph, created on demand
 
     @classmethod
-    def of(cls, module: GraphModule, trace: bool = False) -> Compiled:
-        module.meta["trace"] = trace
+    def of(cls, module: GraphModule, options: Options = Options()) -> Compiled:  # noqa: B008
+        module.meta["options"] = options
         return cls(passes.run(passes.HALF, module))
 
     @property

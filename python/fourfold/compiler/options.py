@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+
+# What runs programs, in the order of cpp/program/nests.h.
+GENERATORS = ("interpreter", "auto", "llvm")
+VARIABLE = "FOURFOLD_GENERATOR"
 
 # What to write instead of Inductor's modes.
 INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called from C++ already"}
@@ -11,9 +16,14 @@ INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called 
 
 @dataclass(frozen=True)
 class Options:
-    """trace: log each program, by the logger ``fourfold.compiler`` at level INFO."""
+    """trace: log each program, by the logger ``fourfold.compiler`` at level INFO.
+
+    generator: what runs programs: "interpreter"; "auto", the interpreter until a layout comes again and its loop nest
+    is compiled; "llvm", loop nests, each compiled when it is first called. As the environment variable
+    FOURFOLD_GENERATOR, which is the default."""
 
     trace: bool = False
+    generator: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, object] | None) -> Options:
@@ -24,9 +34,22 @@ class Options:
         for name, value in (given or {}).items():
             if name not in known:
                 raise ValueError(f"fourfold: expected an option of {', '.join(known)}, but got {name!r}")
-            if type(value) is not bool:
+            if name == "generator":
+                if value not in GENERATORS:
+                    raise ValueError(
+                        f"fourfold: expected option generator to be one of {', '.join(GENERATORS)}, but got {value!r}"
+                    )
+            elif type(value) is not bool:
                 raise TypeError(f"fourfold: expected option {name} to be True or False, but got {value!r}")
         return cls(**(given or {}))
+
+
+def generator_of_environment() -> str:
+    """What FOURFOLD_GENERATOR says. Raises ValueError for anything but a generator."""
+    name = os.environ.get(VARIABLE) or "auto"
+    if name not in GENERATORS:
+        raise ValueError(f"fourfold: expected {VARIABLE} to be one of {', '.join(GENERATORS)}, but got {name!r}")
+    return name
 
 
 def refuse_others(given: Mapping[str, object]) -> None:

@@ -12,11 +12,14 @@ from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fallback import FAILED, report, visiting
 from fourfold.compiler.fused import Fused, fused_nodes, inline
 from fourfold.compiler.lowering import NotFusable
+from fourfold.compiler.nest import service
+from fourfold.compiler.options import Options
 
 log = logging.getLogger("fourfold.compiler")
 
 
 def lower(module: GraphModule) -> GraphModule:
+    options = module.meta.get("options", Options())
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue
@@ -27,7 +30,7 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         try:
             fused.text = write_program(fused)
-            fused.call = Program(fused.text, fused.profiled_name)
+            fused.call = Program(fused.text, fused.profiled_name, service.number(options.generator))
         except NotFusable as reason:
             inline(node, str(reason))
             continue
@@ -35,7 +38,7 @@ def lower(module: GraphModule) -> GraphModule:
             report(fused.operator, error)
             inline(node, f"{FAILED}{type(error).__name__}: {error}")
             continue
-        if module.meta.get("trace"):
+        if options.trace:
             log.info("%s", fused.text)
     for k, node in enumerate(fused_nodes(module.graph)):
         node.target.__name__ = f"program_{k}"

@@ -1,0 +1,120 @@
+#include "program/nests.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+namespace fourfold::program {
+namespace {
+
+constexpr size_t most_layouts = 16;  // of a program: others are not compiled
+constexpr int calls_before = 2;      // of a layout, until it is worth compiling
+
+struct Request {
+  std::string text;
+  std::string layout;
+};
+
+// Never destroyed: the compiler's thread may wait on it while the process ends.
+struct Requests {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::condition_variable answered;
+  std::deque<Request> waiting;
+  std::map<std::string, std::weak_ptr<Nests>, std::less<>> nests;
+  bool served = false;
+};
+
+Requests& requests() {
+  static auto* const all = new Requests;
+  return *all;
+}
+
+}  // namespace
+
+const Nest* Nests::find(const std::string& layout, Generator generator) {
+  Requests& all = requests();
+  std::unique_lock lock(all.mutex);
+  const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
+  Known* known = found == known_.end() ? nullptr : found->get();
+  if (known == nullptr) {
+    if (!all.served || known_.size() >= most_layouts) return nullptr;
+    known = known_.emplace_back(new Known{layout, 0, false, nullptr}).get();
+  }
+  if (known->is_answered) return known->nest.get();
+  const int wanted = generator == Generator::llvm ? 1 : calls_before;
+  if (known->calls < wanted && ++known->calls >= wanted && all.served) {
+    all.waiting.push_back({text_, layout});
+    all.came.notify_one();
+  }
+  if (generator == Generator::llvm) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
+  return known->nest.get();
+}
+
+void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest) {
+  for (const auto& known : known_) {
+    if (known->layout != layout) continue;
+    known->nest = std::move(nest);
+    known->is_answered = true;
+  }
+}
+
+std::shared_ptr<Nests> nests_of(std::string_view text) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  const auto found = all.nests.find(text);
+  if (found != all.nests.end()) {
+    if (auto nests = found->second.lock()) return nests;
+  }
+  auto made = std::make_shared<Nests>(std::string(text));
+  all.nests[std::string(text)] = made;
+  return made;
+}
+
+}  // namespace fourfold::program
+
+using namespace fourfold::program;
+
+void fourfold_nests_serve(int32_t served) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  all.served = served != 0;
+  all.came.notify_all();
+  all.answered.notify_all();
+}
+
+int32_t fourfold_nests_next(
+    int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout)) {
+  Requests& all = requests();
+  std::unique_lock lock(all.mutex);
+  const auto is_over = [&] { return !all.waiting.empty() || !all.served; };
+  if (!all.came.wait_for(lock, std::chrono::milliseconds(milliseconds), is_over) || all.waiting.empty()) return 0;
+  const Request next = std::move(all.waiting.front());
+  all.waiting.pop_front();
+  lock.unlock();
+  take(context, next.text.c_str(), next.layout.c_str());
+  return 1;
+}
+
+void fourfold_nests_attach(
+    const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
+    int64_t bytes_of_block, int32_t sums) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  const auto found = all.nests.find(std::string_view(text));
+  const auto nests = found == all.nests.end() ? nullptr : found->second.lock();
+  if (nests == nullptr) return;
+  std::unique_ptr<Nest> nest;
+  if (count > 0) {
+    nest = std::make_unique<Nest>();
+    for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
+    nest->bytes_of_column = bytes_of_column;
+    nest->bytes_of_block = bytes_of_block;
+    nest->sums = sums;
+  }
+  nests->attach(layout, std::move(nest));
+  all.answered.notify_all();
+}

@@ -1,0 +1,589 @@
+"""Writes the nest of a program for a layout.
+
+Threads share elements, whole rows, or the columns of each row. Reductions add up as the interpreter does
+(cpp/cpu/kernels/reductions.h): a block's elements go to the lanes of four chains in turn, the chains are folded, and
+the blocks' results added in order, sums and products of float32 in float64. So a nest gives the interpreter's bits,
+from any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
+from fourfold.compiler.ir import Program, Value
+from fourfold.compiler.nest.layout import BROADCAST, ELEMENTS, ROWS, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.loops import (
+    BEGIN,
+    END,
+    POINTER,
+    SCRATCH,
+    Constant,
+    Function,
+    Nest,
+    Operand,
+    Ref,
+    Store,
+    Writer,
+)
+from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot, cost, identity, total_type
+
+# The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
+COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS, FIRST_TENSOR = range(9)
+COMBINED = {
+    "sum": "add",
+    "prod": "mul",
+    "amax": "maximum",
+    "amin": "minimum",
+    "all": "bitwise_and",
+    "any": "bitwise_or",
+}
+SLACK = 64  # elements behind scratch memory that whole vectors may touch
+CHAINS = 4
+EXPENSIVE = 10  # an operation from which on two vectors at a time keep a processor busy
+LONG = 24  # operations from which on likewise
+
+
+Body = Callable[[Operand, int, "Ref | None", "Ref | None"], None]
+
+
+class NotCompiled(Exception):
+    """No nest is built for a program and layout; the interpreter runs it. The message says why."""
+
+
+def build(program: Program, layout: Layout, lanes: int) -> Nest:
+    """lanes: of a float32 vector of the target. Raises NotCompiled."""
+    plan = Plan(program)
+    check(plan, layout)
+    functions = [once(plan, layout, lanes)]
+    if layout.split == ELEMENTS:
+        functions.append(Builder("elements", plan, layout, lanes).elements())
+    elif layout.split == ROWS:
+        functions.append(Builder("rows", plan, layout, lanes).rows())
+    else:
+        for stage in range(plan.stages):
+            functions.append(Builder(f"columns_{stage}", plan, layout, lanes).columns(stage))
+            functions.append(Builder(f"combine_{stage}", plan, layout, lanes).combine(stage))
+    sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
+    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout), sums)
+
+
+def bytes_of_block(plan: Plan, layout: Layout) -> int:
+    """Of the memory that gathers what a block's reductions read, where columns run along several axes."""
+    is_gathered = layout.axes - layout.rows > 1
+    return SIZES[FLOAT64] * max(len(plan.sums(stage)) for stage in range(plan.stages)) * is_gathered
+
+
+def check(plan: Plan, layout: Layout) -> None:
+    for slot in (*plan.inputs, *plan.outputs):
+        strides = layout.strides[slot.index]
+        if slot.level == ELEMENT and strides[-1:] == STRIDED and UNIT in strides[:-1]:
+            raise NotCompiled("a tensor whose neighbours in memory are not those along the innermost axis")
+
+
+def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
+    """What is stored once a call: outputs of one number."""
+    outputs = [slot for slot in plan.outputs if slot.level == NUMBER]
+    if not outputs:
+        return None
+    builder = Builder("once", plan, layout, lanes)
+    for slot in outputs:
+        builder.store_scalar(slot, builder.base[slot.index])
+    return builder.function
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a loop over columns stands: each tensor's address there, the index among the row's columns, and how many of
+    these follow along the innermost axis."""
+
+    pointers: dict[int, Ref]
+    column: Operand
+    count: Operand
+
+
+@dataclass(slots=True)
+class Sum:
+    """A reduction in one block: its chains, or the memory that holds its operand."""
+
+    value: Value
+    chains: list[Ref] = field(default_factory=list)
+    buffer: Ref | None = None
+
+
+class Builder:
+    def __init__(self, name: str, plan: Plan, layout: Layout, lanes: int):
+        self.plan, self.layout, self.lanes = plan, layout, lanes
+        self.writer = Writer(lanes)
+        self.function = Function(name, self.writer.body)
+        self.slots: list[Slot] = [*plan.inputs, *plan.outputs]
+        self.axes = range(layout.axes)
+        self.column_axes = self.axes[layout.rows :]
+        self.known: dict[Value, Operand] = {}  # numbers, and the present row's values
+        self.base = {slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind) for slot in self.slots}
+        first = FIRST_TENSOR + len(self.slots)
+        self.size = {axis: self.argument(INT64, first + axis) for axis in self.axes}
+        self.first_stride = first + layout.axes
+        self.strides: dict[tuple[int, int], Operand] = {}
+        self.column_count = self.argument(INT64, COLUMN_COUNT)
+        self.block = self.argument(INT64, BLOCK)
+        self.kept_base: Ref | None = None
+        for slot in self.slots:
+            for axis in self.axes:
+                self.strides[slot.index, axis] = self.stride(slot, axis)
+        for value in plan.scalars(NUMBER):
+            self.compute(value, self.base)
+
+    # What comes with a call.
+
+    def argument(self, type: str, index: int, kind: str | None = None) -> Ref:
+        return self.writer.let("argument", type, attribute=(index, kind), name="p" if type == POINTER else "n")
+
+    def stride(self, slot: Slot, axis: int) -> Operand:
+        known = {BROADCAST: 0, UNIT: 1}.get(self.layout.strides[slot.index][axis])
+        if known is not None:
+            return Constant(known, INT64)
+        return self.argument(INT64, self.first_stride + axis * len(self.slots) + slot.index)
+
+    def advance(self, pointer: Ref, kind: str, offset: Operand) -> Ref:
+        if offset == Constant(0, INT64):
+            return pointer
+        return self.writer.let("advance", POINTER, pointer, offset, attribute=kind, name="p")
+
+    def advanced(self, pointers: dict[int, Ref], axis: int, index: Operand) -> dict[int, Ref]:
+        """The addresses moved along an axis."""
+        offset = {slot.index: self.writer.index("*", index, self.strides[slot.index, axis]) for slot in self.slots}
+        return {slot.index: self.advance(pointers[slot.index], slot.kind, offset[slot.index]) for slot in self.slots}
+
+    # Numbers, and values of rows.
+
+    def scalar(self, value: Value) -> Operand:
+        return Constant(value.attribute, value.type) if value.is_constant else self.known[value]
+
+    def compute(self, value: Value, pointers: dict[int, Ref]) -> None:
+        writer = self.writer
+        if value.op in ("input", "number"):
+            kind = self.plan.inputs[value.attribute].kind
+            zero = Constant(0, INT64)
+            self.known[value] = writer.let(
+                "load", value.type, pointers[value.attribute], zero, attribute=kind, name="v"
+            )
+        elif value.op == "columns":
+            count = self.column_count
+            self.known[value] = (
+                count if value.type == INT64 else writer.let(f"to_{value.type}", value.type, count, name="v")
+            )
+        else:
+            operands = [self.scalar(operand) for operand in value.operands]
+            self.known[value] = writer.let(value.op, value.type, *operands, name="v")
+
+    def compute_rows(self, stage: int, pointers: dict[int, Ref]) -> None:
+        for value in self.plan.scalars(ROW, stage):
+            if value not in self.known:
+                self.compute(value, pointers)
+
+    def store_scalar(self, slot: Slot, pointer: Ref) -> None:
+        self.writer.body.append(Store(self.scalar(slot.value), pointer, Constant(0, INT64), slot.kind))
+
+    def store_rows(self, pointers: dict[int, Ref]) -> None:
+        for slot in self.plan.outputs:
+            if slot.level == ROW:
+                self.store_scalar(slot, pointers[slot.index])
+
+    # The loops that threads share.
+
+    def elements(self) -> Function:
+        """begin and end: elements of the only axis, or chunks of the innermost axis of all others."""
+        if len(self.column_axes) == 1:
+            count = self.writer.index("-", END, BEGIN)
+            pointers = self.advanced(self.base, self.axes[-1], BEGIN)
+            self.run(0, Place(pointers, BEGIN, count), {})
+            return self.function
+        writer, inner = self.writer, self.axes[-1]
+        chunk, chunks = self.argument(INT64, CHUNK), self.argument(INT64, CHUNKS)
+        outer = Odometer(self, self.column_axes[:-1], writer.index("/", BEGIN, chunks), self.base)
+        present = writer.variable(INT64, writer.index("%", BEGIN, chunks), name="chunk")
+        with writer.loop(BEGIN, END, 1):
+            at = writer.get(present)
+            start = writer.index("*", at, chunk)
+            count = writer.index("min", chunk, writer.index("-", self.size[inner], start))
+            self.run(0, Place(self.advanced(outer.pointers(), inner, start), start, count), {})
+            following = writer.index("+", at, 1)
+            writer.assign(present, following)
+            with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
+                writer.assign(present, Constant(0, INT64))
+                outer.step()
+        return self.function
+
+    def rows(self) -> Function:
+        writer = self.writer
+        behind = writer.index("*", writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout))
+        self.kept_base = self.advance(SCRATCH, "uint8", behind)
+        outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
+        with writer.loop(BEGIN, END, 1, name="row"):
+            pointers, numbers = outer.pointers(), dict(self.known)
+            for stage in range(self.plan.stages):
+                self.compute_rows(stage, pointers)
+                totals = self.run_stage(stage, pointers)
+                for value, total in totals.items():
+                    self.known[value] = self.in_type(value, writer.get(total))
+            self.store_rows(pointers)
+            self.known = numbers
+            outer.step()
+        return self.function
+
+    def columns(self, stage: int) -> Function | None:
+        """begin and end: blocks of the columns of one row."""
+        plan, writer = self.plan, self.writer
+        if not (plan.sums(stage) or plan.stores(stage) or plan.keeps(stage)):
+            return None
+        self.kept_base = self.argument(POINTER, KEPT)
+        pointers = self.enter_row(stage)
+        with writer.loop(BEGIN, END, 1, name="block") as block:
+            start = writer.index("*", block, self.block)
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start))
+            folded = self.run_block(stage, pointers, start, count)
+            for value, part in folded.items():
+                first = Constant(identity(value.op, part.type), part.type)
+                whole = self.combined(value.op, first, part)
+                writer.body.append(Store(whole, self.partials(value, part.type), block, part.type))
+        return self.function
+
+    def combine(self, stage: int) -> Function | None:
+        """What the blocks come to; the row's outputs behind the last stage."""
+        plan, writer = self.plan, self.writer
+        is_last = stage == plan.stages - 1
+        if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
+            return None
+        pointers = self.enter_row(stage)
+        blocks = self.argument(INT64, BLOCKS)
+        for value in plan.sums(stage):
+            type = total_type(value.op, value.type)
+            partials = self.partials(value, type)
+            first = writer.let("load", type, partials, Constant(0, INT64), attribute=type)
+            total = writer.variable(type, first)
+            with writer.loop(1, blocks, 1, name="block") as block:
+                part = writer.let("load", type, partials, block, attribute=type)
+                writer.assign(total, self.combined(value.op, writer.get(total), part))
+            writer.body.append(Store(writer.get(total), partials, blocks, type))
+        if is_last:
+            self.store_rows(pointers)
+        return self.function
+
+    def enter_row(self, stage: int) -> dict[int, Ref]:
+        """The addresses of the present row, whose values of all stages up to this one are known then."""
+        pointers = Odometer(self, range(self.layout.rows), self.argument(INT64, ROW_INDEX), self.base).pointers()
+        blocks = self.argument(INT64, BLOCKS)
+        for s in range(stage + 1):
+            for value in self.plan.sums(s - 1) if s else ():
+                type = total_type(value.op, value.type)
+                whole = self.writer.let("load", type, self.partials(value, type), blocks, attribute=type)
+                self.known[value] = self.in_type(value, whole)
+            self.compute_rows(s, pointers)
+        return pointers
+
+    def partials(self, value: Value, type: str) -> Ref:
+        """The parts of a reduction by block, and behind them the whole."""
+        every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
+        each = self.writer.index("+", self.argument(INT64, BLOCKS), 1)
+        offset = self.writer.index("*", each, every.index(value))
+        return self.advance(self.argument(POINTER, PARTIALS), INT64, offset)
+
+    def in_type(self, value: Value, total: Ref) -> Ref:
+        return total if total.type == value.type else self.writer.let(f"to_{value.type}", value.type, total, name="v")
+
+    # A stage of one row.
+
+    def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
+        """Its reductions' totals."""
+        writer, plan = self.writer, self.plan
+        sums = plan.sums(stage)
+        if not sums:
+            if plan.stores(stage) or plan.keeps(stage):
+                self.run_block(stage, pointers, Constant(0, INT64), self.column_count)
+            return {}
+        totals = {}
+        for value in sums:
+            type = total_type(value.op, value.type)
+            totals[value] = writer.variable(type, Constant(identity(value.op, type), type), name="total")
+        with writer.loop(0, self.column_count, self.block, name="start") as start:
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start))
+            for value, part in self.run_block(stage, pointers, start, count).items():
+                writer.assign(totals[value], self.combined(value.op, writer.get(totals[value]), part))
+        return totals
+
+    def combined(self, op: str, a: Operand, b: Operand) -> Ref:
+        return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
+
+    def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
+        """So many columns of a row; gives what its reductions come to there."""
+        sums = {value: Sum(value) for value in self.plan.sums(stage)}
+        if len(self.column_axes) == 1:
+            for each in sums.values():
+                each.chains = self.new_chains(each.value)
+            inner = self.axes[-1]
+            self.run(stage, Place(self.advanced(pointers, inner, start), start, count), sums)
+        else:
+            self.run_segments(stage, pointers, start, count, sums)
+        return {value: self.folded(each) for value, each in sums.items()}
+
+    def new_chains(self, value: Value) -> list[Ref]:
+        first = Constant(identity(value.op, value.type), value.type, self.lanes)
+        return [self.writer.variable(value.type, first, self.lanes) for _ in range(CHAINS)]
+
+    def folded(self, each: Sum) -> Ref:
+        a, b, c, d = (self.writer.get(chain) for chain in each.chains)
+        op = each.value.op
+        lanes = self.combined(op, self.combined(op, a, b), self.combined(op, c, d))
+        return self.writer.let("fold", total_type(op, each.value.type), lanes, attribute=op)
+
+    def run_segments(
+        self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand, sums: dict[Value, Sum]
+    ) -> None:
+        """A block of columns that run along several axes: the innermost axis piece by piece. What is reduced is
+        gathered first, so that the order of a sum does not depend on the layout."""
+        writer, inner = self.writer, self.axes[-1]
+        for k, each in enumerate(sums.values()):
+            offset = writer.index("*", writer.index("+", self.block, SLACK), k * SIZES[FLOAT64])
+            each.buffer = self.advance(SCRATCH, "uint8", offset)
+        within = writer.variable(INT64, writer.index("%", start, self.size[inner]), name="at")
+        outer = Odometer(self, self.column_axes[:-1], writer.index("/", start, self.size[inner]), pointers)
+        body = writer.loop(0, count, 1, name="column")
+        with body as column:
+            at = writer.get(within)
+            left = writer.index("-", self.size[inner], at)
+            piece = writer.index("min", left, writer.index("-", count, column))
+            place = Place(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
+            self.run(stage, place, sums, column)
+            writer.assign(within, writer.index("+", at, piece))
+            with writer.when(writer.let("<", BOOLEAN, writer.index("-", left, 1), piece)):
+                writer.assign(within, Constant(0, INT64))
+                outer.step()
+            body.step(piece)
+        for each in sums.values():
+            each.chains = self.new_chains(each.value)
+            self.run_chains(each, count)
+
+    def run_chains(self, each: Sum, count: Operand) -> None:
+        """Adds up what a buffer holds."""
+        kind = each.value.type
+
+        def load(k: Operand, mask: Ref | None) -> Ref:
+            masks = () if mask is None else (mask,)
+            return self.writer.let("load", kind, each.buffer, k, *masks, lanes=self.lanes, attribute=kind)
+
+        self.vectors(
+            count, CHAINS, lambda k, copy, mask, chain: self.accumulate(each, load(k, mask), mask, copy, chain)
+        )
+
+    # Vectors.
+
+    def vectors(self, count: Operand, copies: int, body: Body) -> None:
+        """body(index, copy, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left,
+        one by one under a mask: chain is then the index of the chain that they go to."""
+        writer, lanes = self.writer, self.lanes
+        step = lanes * copies
+        main = writer.index("*", writer.index("/", count, step), step)
+        with writer.loop(0, main, step) as k:
+            for copy in range(copies):
+                body(writer.index("+", k, copy * lanes), copy, None, None)
+        with writer.loop(main, count, lanes) as k:
+            left = writer.index("-", count, k)
+            mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
+            is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
+            number = writer.index("/", writer.index("-", k, main), lanes)
+            chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number)
+            body(k, 0, mask, chain)
+
+    def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
+        """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
+        body = VectorBody(self, stage, place, sums, buffered)
+        has_chains = sums and buffered is None
+        self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+
+    def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
+        writer, op = self.writer, each.value.op
+        if mask is None:
+            variable = each.chains[copy]
+            writer.assign(variable, self.combined(op, writer.get(variable), vector))
+            return
+        first = Constant(identity(op, vector.type), vector.type, self.lanes)
+        vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
+        for k, variable in enumerate(each.chains):
+            old = writer.get(variable)
+            is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
+            new = self.combined(op, old, vector)
+            writer.assign(variable, writer.let("select", vector.type, is_this, new, old, lanes=self.lanes))
+
+
+class Odometer:
+    """Counts through axes: each tensor's offset moves along."""
+
+    def __init__(self, builder: Builder, axes: Sequence[int], start: Operand, pointers: dict[int, Ref]):
+        self.builder, self.axes, self.base = builder, list(axes), pointers
+        writer = builder.writer
+        self.digits: dict[int, Ref] = {}
+        offsets: dict[int, Operand] = {slot.index: Constant(0, INT64) for slot in builder.slots}
+        for axis in reversed(self.axes):
+            is_first = axis == self.axes[0]
+            digit = start if is_first else writer.index("%", start, builder.size[axis])
+            start = start if is_first else writer.index("/", start, builder.size[axis])
+            if not is_first:
+                self.digits[axis] = writer.variable(INT64, digit, name="digit")
+            for slot in self.moving(axis):
+                moved = writer.index("*", digit, builder.strides[slot.index, axis])
+                offsets[slot.index] = writer.index("+", offsets[slot.index], moved)
+        moving = {slot.index for axis in self.axes for slot in self.moving(axis)}
+        self.offsets = {k: writer.variable(INT64, offsets[k], name="offset") for k in sorted(moving)}
+
+    def moving(self, axis: int) -> list[Slot]:
+        builder = self.builder
+        return [slot for slot in builder.slots if builder.layout.strides[slot.index][axis] != BROADCAST]
+
+    def pointers(self) -> dict[int, Ref]:
+        builder = self.builder
+        kinds = {slot.index: slot.kind for slot in builder.slots}
+        moved = {k: builder.advance(self.base[k], kinds[k], builder.writer.get(v)) for k, v in self.offsets.items()}
+        return {**self.base, **moved}
+
+    def step(self) -> None:
+        if self.axes:
+            self.step_axis(len(self.axes) - 1)
+
+    def step_axis(self, position: int) -> None:
+        builder, axis = self.builder, self.axes[position]
+        writer = builder.writer
+        for slot in self.moving(axis):
+            self.move(slot.index, "+", builder.strides[slot.index, axis])
+        if position == 0:
+            return
+        following = writer.index("+", writer.get(self.digits[axis]), 1)
+        writer.assign(self.digits[axis], following)
+        with writer.when(writer.let("equal", BOOLEAN, following, builder.size[axis])):
+            writer.assign(self.digits[axis], Constant(0, INT64))
+            for slot in self.moving(axis):
+                self.move(slot.index, "-", writer.index("*", builder.size[axis], builder.strides[slot.index, axis]))
+            self.step_axis(position - 1)
+
+    def move(self, slot: int, op: str, by: Operand) -> None:
+        writer = self.builder.writer
+        writer.assign(self.offsets[slot], writer.index(op, writer.get(self.offsets[slot]), by))
+
+
+class VectorBody:
+    """The operations of one stage on vectors along the innermost axis."""
+
+    def __init__(self, builder: Builder, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None):
+        self.builder, self.stage, self.place, self.sums, self.buffered = builder, stage, place, sums, buffered
+        self.plan, self.writer, self.lanes = builder.plan, builder.writer, builder.lanes
+        self.values = self.plan.elements(stage)
+        self.stores = self.plan.stores(stage)
+        self.keeps = self.plan.keeps(stage)
+        self.splats: dict[Value, Operand] = {}
+        self.inner = builder.axes[-1]
+        self.hoist()
+
+    @property
+    def copies(self) -> int:
+        computed = [value for value in self.values if not self.plan.is_loaded(value, self.stage)]
+        return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
+
+    def hoist(self) -> None:
+        """What is the same for all of them."""
+        for value in self.values:
+            if value.op == "input" and self.stride(value.attribute) == BROADCAST:
+                self.splats[value] = self.splat(self.load(value, None, None))
+            elif not self.plan.is_loaded(value, self.stage):
+                for operand in value.operands:
+                    self.hoist_scalar(operand)
+        for value in (*(slot.value for slot in self.stores), *(value.operands[0] for value in self.sums)):
+            self.hoist_scalar(value)
+
+    def hoist_scalar(self, value: Value) -> None:
+        if self.plan.level[value] < ELEMENT and value not in self.splats:
+            self.splats[value] = self.splat(self.builder.scalar(value))
+
+    def splat(self, scalar: Operand) -> Operand:
+        if isinstance(scalar, Constant):
+            return Constant(scalar.value, scalar.type, self.lanes)
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name="v")
+
+    def stride(self, slot: int) -> str:
+        return self.builder.layout.strides[slot][self.inner]
+
+    def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
+        """An input's vector at an index, or its number where it has one for all."""
+        slot = self.plan.inputs[value.attribute]
+        pointer = self.place.pointers[slot.index]
+        if k is None:
+            return self.writer.let("load", value.type, pointer, Constant(0, INT64), attribute=slot.kind, name="v")
+        operands: list[Operand] = [pointer, k]
+        if mask is not None:
+            operands.append(mask)
+        stride = None
+        if self.stride(slot.index) == STRIDED:
+            stride = self.builder.strides[slot.index, self.inner]
+        return self.writer.let(
+            "load" if stride is None else "load_strided",
+            value.type,
+            *operands,
+            *(() if stride is None else (stride,)),
+            lanes=self.lanes,
+            attribute=slot.kind,
+            name="v",
+        )
+
+    def write(self, k: Operand, copy: int, mask: Ref | None, chain: Ref | None) -> None:
+        known: dict[Value, Operand] = dict(self.splats)
+        for value in self.values:
+            if value not in known:
+                known[value] = self.vector(value, known, k, mask)
+        for each in self.sums.values():
+            vector = known[each.value.operands[0]]
+            if each.buffer is None:
+                self.builder.accumulate(each, vector, mask, copy, chain)
+            else:
+                self.put(vector, each.buffer, self.writer.index("+", self.buffered, k), vector.type, mask)
+        for value in self.keeps:
+            self.put(known[value], self.kept(value), self.column(k), value.type, mask)
+        for slot in self.stores:
+            self.store(slot, known[slot.value], k, mask)
+
+    def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
+        if value.op == "input":
+            return self.load(value, k, mask)
+        if self.plan.is_loaded(value, self.stage):
+            masks = () if mask is None else (mask,)
+            place = (self.kept(value), self.column(k), *masks)
+            return self.writer.let("load", value.type, *place, lanes=self.lanes, attribute=value.type, name="v")
+        operands = [known[operand] for operand in value.operands]
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name="v")
+
+    def column(self, k: Operand) -> Operand:
+        return self.writer.index("+", self.place.column, k)
+
+    def kept(self, value: Value) -> Ref:
+        builder = self.builder
+        each = self.writer.index("+", builder.column_count, SLACK)
+        return builder.advance(builder.kept_base, "uint8", self.writer.index("*", each, self.plan.kept[value]))
+
+    def put(self, vector: Operand, pointer: Ref, k: Operand, kind: str, mask: Ref | None) -> None:
+        self.writer.body.append(Store(vector, pointer, k, kind, mask))
+
+    def store(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
+        if slot.is_column_sum:
+            return self.add_to_columns(slot, vector, k, mask)
+        stride = None
+        if self.stride(slot.index) == STRIDED:
+            stride = self.builder.strides[slot.index, self.inner]
+        self.writer.body.append(Store(vector, self.place.pointers[slot.index], k, slot.kind, mask, stride))
+        return None
+
+    def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
+        masks = () if mask is None else (mask,)
+        place = (self.builder.base[slot.index], self.column(k))
+        old = self.writer.let("load", FLOAT64, *place, *masks, lanes=self.lanes, attribute=FLOAT64)
+        wide = vector
+        if vector.type == FLOAT32:
+            wide = self.writer.let("to_float64", FLOAT64, vector, lanes=self.lanes)
+        self.put(self.writer.let("add", FLOAT64, old, wide, lanes=self.lanes), *place, FLOAT64, mask)

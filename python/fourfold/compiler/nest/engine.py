@@ -1,0 +1,96 @@
+"""Compiles LLVM IR in this process, by llvmlite."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+
+import llvmlite.binding as llvm
+
+from fourfold import _C
+from fourfold.compiler.nest import bitcode
+from fourfold.compiler.nest.llvm import Target
+
+# By the CPU level whose kernels the library uses: what its nests may use, and what they are.
+FEATURES = {
+    "avx2": "+avx2,+fma,+f16c,+bmi,+bmi2",
+    "avx512": "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+fma,+f16c,+bmi,+bmi2,-prefer-256-bit",
+}
+PROCESSORS = {"avx2": "haswell", "avx512": "skylake-avx512"}
+TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}
+
+
+def level() -> str:
+    """The CPU level in use, without what it has for products of bfloat16."""
+    name = _C.cpu_capability()
+    return "avx512" if name in ("avx512_bf16", "amx") else name
+
+
+class Engine:
+    """One for the process. Code stays as long as it."""
+
+    def __init__(self, level: str):
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.target = TARGETS[level]
+        triple = llvm.Target.from_triple(llvm.get_process_triple())
+        self.machine = triple.create_target_machine(
+            cpu=PROCESSORS[level], features=FEATURES[level], opt=1, reloc="pic", codemodel="jitdefault"
+        )
+        self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=False)
+        self.functions = bitcode.functions(level) or {}
+        self.addresses: Mapping[str, int] = _C.vector_functions() if hasattr(_C, "vector_functions") else {}
+        self.count = itertools.count()
+        self.lock = threading.Lock()
+        self.libraries: list[object] = []
+
+    def compile(self, ir: str, names: Sequence[str]) -> list[int]:
+        """The addresses of these functions."""
+        with self.lock:
+            module = self.optimized(ir)
+            library = llvm.JITLibraryBuilder().add_object_img(self.machine.emit_object(module)).add_current_process()
+            for function in module.functions:
+                if function.is_declaration and function.name in self.addresses:
+                    library.import_symbol(function.name, self.addresses[function.name])
+            for name in names:
+                library.export_symbol(name)
+            tracker = library.link(self.jit, f"nest{next(self.count)}")
+            self.libraries.append(tracker)
+            return [tracker[name] for name in names]
+
+    def assembly(self, ir: str) -> str:
+        with self.lock:
+            return self.machine.emit_assembly(self.optimized(ir))
+
+    def optimized(self, ir: str) -> llvm.ModuleRef:
+        module = self.parsed(llvm.parse_assembly(ir))
+        self.link(module)
+        options = llvm.create_pipeline_tuning_options(speed_level=1)
+        options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+        builder = llvm.create_pass_builder(self.machine, options)
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+        manager.add_sroa_pass()
+        manager.add_loop_rotate_pass()
+        manager.add_instruction_combine_pass()
+        manager.add_new_gvn_pass()
+        manager.add_global_dead_code_eliminate_pass()
+        manager.run(module, builder)
+        return module
+
+    def parsed(self, module: llvm.ModuleRef) -> llvm.ModuleRef:
+        module.triple, module.data_layout = self.machine.triple, str(self.machine.target_data)
+        return module
+
+    def link(self, module: llvm.ModuleRef) -> None:
+        """Inlines the vector functions that there is bitcode of."""
+        own = {function.name for function in module.functions if not function.is_declaration}
+        wanted = [function.name for function in module.functions if function.is_declaration]
+        for name in filter(self.functions.__contains__, wanted):
+            module.link_in(self.parsed(llvm.parse_bitcode(self.functions[name])))
+        for function in module.functions:
+            if not function.is_declaration and function.name not in own:
+                function.linkage = "internal"
+                if function.name in wanted:
+                    function.add_function_attribute("alwaysinline")

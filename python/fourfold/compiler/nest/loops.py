@@ -1,0 +1,199 @@
+"""A loop nest as data: functions of statements over numbers, vectors and addresses. No statement names a target.
+
+Every value is assigned once, except variables. Vectors have as many lanes as a float32 vector of the target, whatever
+their type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fourfold.compiler.dtypes import INT64
+
+POINTER = "pointer"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value by its name. lanes: 0 for a number or an address."""
+
+    name: str
+    type: str
+    lanes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: bool | int | float
+    type: str
+    lanes: int = 0
+
+
+Operand = Ref | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """One operation, a program's (cpp/program/operations.h) or one of these:
+
+    argument: the call's argument of that index (attribute), an integer or an address
+    + - * / % min <: of indices, int64
+    advance: an address moved by so many elements of a kind (attribute)
+    load: a number or a vector of a kind (attribute) at an address and an offset; with a third operand, a mask, only the
+        lanes that it has; strided, of each lane so many elements apart, with a fourth
+    splat: a vector of one number
+    mask: the first lanes, so many of them
+    select: the second operand or the third, whole, by a number of type boolean
+    fold: a reduction (attribute) of a vector's lanes, by halves, in the result's type
+    get: what a variable holds"""
+
+    result: Ref
+    op: str
+    operands: tuple[Operand, ...] = ()
+    attribute: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A number or a vector to an address and an offset, converted to a kind; where there is a mask, its lanes alone."""
+
+    value: Operand
+    pointer: Ref
+    offset: Operand
+    kind: str
+    mask: Ref | None = None
+    stride: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable, and what it holds at first."""
+
+    result: Ref
+    initial: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    variable: Ref
+    value: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """index from begin up to end. The step may be a value of the body."""
+
+    index: Ref
+    begin: Operand
+    end: Operand
+    step: Operand
+    body: list
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    condition: Ref
+    body: list
+
+
+Statement = Let | Store | Variable | Assign | Loop | When
+
+
+@dataclass(slots=True)
+class Function:
+    """Called with begin and end, a range of what the nest's threads share, the call's arguments, and scratch memory of
+    its thread."""
+
+    name: str
+    body: list[Statement] = field(default_factory=list)
+
+
+BEGIN, END = Ref("begin", INT64), Ref("end", INT64)
+SCRATCH = Ref("scratch", POINTER)
+
+
+@dataclass(slots=True)
+class Nest:
+    """functions: None where there is nothing to do. bytes_of_column and bytes_of_block: of scratch memory; sums: how
+    many reductions have partial results, where threads share rows. cpp/cpu/program/loops.cpp calls them."""
+
+    functions: list[Function | None]
+    lanes: int
+    bytes_of_column: int = 0
+    bytes_of_block: int = 0
+    sums: int = 0
+
+
+class Writer:
+    """Appends statements to the body that is being written."""
+
+    def __init__(self, lanes: int):
+        self.lanes = lanes
+        self.body: list[Statement] = []
+        self.count = 0
+
+    def name(self, base: str) -> str:
+        self.count += 1
+        return f"{base}{self.count}"
+
+    def let(
+        self, op: str, type: str, *operands: Operand, lanes: int = 0, attribute: object = None, name: str = "t"
+    ) -> Ref:
+        result = Ref(self.name(name), type, lanes)
+        self.body.append(Let(result, op, operands, attribute))
+        return result
+
+    def index(self, op: str, a: Operand | int, b: Operand | int) -> Operand:
+        """An operation on indices; those with constants are made here."""
+        a, b = (Constant(x, INT64) if isinstance(x, int) else x for x in (a, b))
+        if isinstance(a, Constant) and isinstance(b, Constant) and op in "+-*":
+            return Constant({"+": a.value + b.value, "-": a.value - b.value, "*": a.value * b.value}[op], INT64)
+        zero, one = Constant(0, INT64), Constant(1, INT64)
+        if op == "+" and zero in (a, b):
+            return b if a == zero else a
+        if op == "-" and b == zero:
+            return a
+        if op == "*" and zero in (a, b):
+            return zero
+        if op == "*" and one in (a, b):
+            return b if a == one else a
+        return self.let(op, INT64, a, b, name="i")
+
+    def variable(self, type: str, initial: Operand, lanes: int = 0, name: str = "sum") -> Ref:
+        result = Ref(self.name(name), type, lanes)
+        self.body.append(Variable(result, initial))
+        return result
+
+    def get(self, variable: Ref) -> Ref:
+        return self.let("get", variable.type, variable, lanes=variable.lanes)
+
+    def assign(self, variable: Ref, value: Operand) -> None:
+        self.body.append(Assign(variable, value))
+
+    def loop(self, begin: Operand | int, end: Operand, step: Operand | int, name: str = "k") -> Body:
+        begin, step = (Constant(x, INT64) if isinstance(x, int) else x for x in (begin, step))
+        return Body(self, Loop(Ref(self.name(name), INT64), begin, end, step, []))
+
+    def when(self, condition: Ref) -> Body:
+        return Body(self, When(condition, []))
+
+
+class Body:
+    """The body of a statement, written within a with block."""
+
+    def __init__(self, writer: Writer, statement: Loop | When):
+        self.writer, self.statement = writer, statement
+
+    def __enter__(self) -> Ref:
+        self.outer = self.writer.body
+        self.outer.append(self.statement)
+        self.writer.body = self.statement.body
+        return self.statement.index if isinstance(self.statement, Loop) else self.statement.condition
+
+    def __exit__(self, *error: object) -> None:
+        self.writer.body = self.outer
+
+    def step(self, step: Operand) -> None:
+        """Sets a step that the body computes."""
+        index = next(k for k, statement in enumerate(self.outer) if statement is self.statement)
+        old = self.statement
+        self.outer[index] = self.statement = Loop(old.index, old.begin, old.end, step, old.body)

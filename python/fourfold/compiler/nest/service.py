@@ -1,0 +1,128 @@
+"""Compiles the nests that running programs ask for, on a thread of its own.
+
+The library asks for a nest when a program's layout comes again (cpp/program/nests.h), and runs the interpreter until
+it is there."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from fourfold import _C
+from fourfold.compiler.nest import memory
+from fourfold.compiler.options import GENERATORS, generator_of_environment
+
+if TYPE_CHECKING:
+    from fourfold.compiler.nest.engine import Engine
+
+log = logging.getLogger("fourfold.compiler")
+LEVELS = ("avx2", "avx512", "avx512_bf16", "amx")
+WAIT = 60_000  # milliseconds
+
+
+@functools.cache
+def obstacle() -> str:
+    """Why this process compiles no nests; empty if it does."""
+    if _C.cpu_capability() not in LEVELS:
+        return f"no loop nests for the CPU level {_C.cpu_capability()}"
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed"
+    return "" if memory.can_be_executed() else "memory that was written can't be made executable here"
+
+
+def number(generator: str | None = None) -> int:
+    """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says."""
+    generator = generator or generator_of_environment()
+    if generator != "interpreter" and not obstacle():
+        start()
+    return GENERATORS.index(generator)
+
+
+class Service:
+    """refusals: why a text's nest for a layout is not compiled. failures: likewise, for errors."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.is_wanted = True
+        self.compiled = 0
+        self.refusals: dict[tuple[str, str], str] = {}
+        self.failures: dict[tuple[str, str], str] = {}
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        from fourfold.compiler.nest.engine import Engine, level
+
+        return Engine(level())
+
+    def start(self) -> None:
+        with self.lock:
+            if self.is_wanted and (self.thread is None or not self.thread.is_alive()):
+                self.thread = threading.Thread(target=self.run, name="fourfold-nests", daemon=True)
+                _C.serve_nests(True)
+                self.thread.start()
+
+    def stop(self) -> None:
+        """Before Python ends: a thread that waits in C++ can't be ended then."""
+        with self.lock:
+            self.is_wanted = False
+            _C.serve_nests(False)
+            if self.thread is not None:
+                self.thread.join()
+
+    def run(self) -> None:
+        while self.is_wanted:
+            request = _C.next_nest(WAIT)
+            if request is not None:
+                self.answer(*request)
+
+    def answer(self, text: str, layout: str) -> None:
+        from fourfold.compiler.nest.build import NotCompiled
+
+        try:
+            self.compile(text, layout)
+        except NotCompiled as refusal:
+            self.refusals[text, layout] = str(refusal)
+        except Exception as error:  # the interpreter goes on
+            self.failures[text, layout] = f"{type(error).__name__}: {error}"
+            log.warning("a loop nest was not compiled; the interpreter runs its program", exc_info=True)
+        else:
+            self.compiled += 1
+            return
+        _C.attach_nest(text, layout, [], 0, 0, 0)
+
+    def compile(self, text: str, layout: str) -> None:
+        from fourfold.compiler.nest.build import build
+        from fourfold.compiler.nest.layout import Layout
+        from fourfold.compiler.nest.llvm import print_nest
+        from fourfold.compiler.nest.reading import read
+
+        target = self.engine.target
+        nest = build(read(text), Layout.of(layout), target.lanes)
+        names = [function.name for function in nest.functions if function is not None]
+        addresses = dict(zip(names, self.engine.compile(print_nest(nest, target), names), strict=True))
+        functions = [0 if function is None else addresses[function.name] for function in nest.functions]
+        _C.attach_nest(text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.sums)
+
+
+service = Service()
+
+
+def start() -> None:
+    service.start()
+
+
+def forget() -> None:
+    """In a child process, whose copy of the thread does not run."""
+    service.thread = None
+    service.lock = threading.Lock()
+    _C.serve_nests(False)
+
+
+os.register_at_fork(after_in_child=forget)
+atexit.register(service.stop)
