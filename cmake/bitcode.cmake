@@ -1,6 +1,6 @@
 # Finds a Clang for the vector functions' bitcode (scripts/bitcode.py). Sets FOURFOLD_BITCODE_LEVELS, the CPU levels that get an
 # archive, empty where none does; FOURFOLD_BITCODE_COMPILER and _ASSEMBLER, commands; FOURFOLD_BITCODE_LLVM, the version; and
-# FOURFOLD_BITCODE_REASON.
+# FOURFOLD_BITCODE_REASON, which stands in the library and names no folder.
 
 # LLVM reads what an older LLVM wrote: this is the newest that llvmlite, which compiles programs, has.
 set(FOURFOLD_BITCODE_NEWEST_LLVM 22)
@@ -11,8 +11,7 @@ function(_fourfold_clang_version command version missing)
   set(${missing} "" PARENT_SCOPE)
   execute_process(COMMAND ${command} --version OUTPUT_VARIABLE said ERROR_QUIET RESULT_VARIABLE failed)
   if(failed OR NOT said MATCHES "clang version ([0-9]+)([.0-9]*)")
-    list(JOIN command " " command)
-    set(${missing} "${command} does not run" PARENT_SCOPE)
+    set(${missing} "the Clang that was found does not run" PARENT_SCOPE)
     return()
   endif()
   if(CMAKE_MATCH_1 GREATER FOURFOLD_BITCODE_NEWEST_LLVM)
@@ -101,5 +100,6 @@ function(fourfold_find_bitcode_compiler built_levels)
   set(FOURFOLD_BITCODE_COMPILER "${compiler}" PARENT_SCOPE)
   set(FOURFOLD_BITCODE_ASSEMBLER "${assembler}" PARENT_SCOPE)
   set(FOURFOLD_BITCODE_LLVM "${version}" PARENT_SCOPE)
-  set(FOURFOLD_BITCODE_REASON "LLVM ${version}, ${compiler}" PARENT_SCOPE)
+  list(JOIN levels " and " levels)
+  set(FOURFOLD_BITCODE_REASON "LLVM ${version} for ${levels}" PARENT_SCOPE)
 endfunction()
