@@ -35,23 +35,23 @@ Requests& requests() {
 
 }  // namespace
 
-const Nest* Nests::find(const std::string& layout, Generator generator) {
+Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   Requests& all = requests();
   std::unique_lock lock(all.mutex);
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served || known_.size() >= most_layouts) return nullptr;
+    if (!all.served || known_.size() >= most_layouts) return {};
     known = known_.emplace_back(new Known{layout, 0, false, nullptr}).get();
   }
-  if (known->is_answered) return known->nest.get();
+  if (known->is_answered) return {true, known->nest.get()};
   const int wanted = generator == Generator::llvm ? 1 : calls_before;
   if (known->calls < wanted && ++known->calls >= wanted && all.served) {
     all.waiting.push_back({text_, layout});
     all.came.notify_one();
   }
   if (generator == Generator::llvm) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
-  return known->nest.get();
+  return {known->is_answered, known->nest.get()};
 }
 
 void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest) {

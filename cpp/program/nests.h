@@ -29,8 +29,12 @@ class Nests {
  public:
   explicit Nests(std::string text) : text_(std::move(text)) {}
 
-  // The nest of a layout, or null. It stays as long as the process.
-  const Nest* find(const std::string& layout, Generator generator);
+  // What is known of a layout's nest. It stays as long as the nests do.
+  struct Answer {
+    bool is_final = false;
+    const Nest* nest = nullptr;
+  };
+  Answer find(const std::string& layout, Generator generator);
   // Null: it can't be compiled.
   void attach(std::string_view layout, std::unique_ptr<const Nest> nest);
 

@@ -40,7 +40,7 @@ class Engine:
         )
         self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=False)
         self.functions = bitcode.functions(level) or {}
-        self.addresses: Mapping[str, int] = _C.vector_functions() if hasattr(_C, "vector_functions") else {}
+        self.addresses: Mapping[str, int] = _C.vector_functions()
         self.count = itertools.count()
         self.lock = threading.Lock()
         self.libraries: list[object] = []
