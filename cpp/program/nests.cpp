@@ -101,7 +101,7 @@ int32_t fourfold_nests_next(
 
 void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
-    int64_t bytes_of_block, int32_t sums) {
+    int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
   const auto found = all.nests.find(std::string_view(text));
@@ -113,6 +113,7 @@ void fourfold_nests_attach(
     for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
     nest->bytes_of_column = bytes_of_column;
     nest->bytes_of_block = bytes_of_block;
+    nest->bytes_of_panel = bytes_of_panel;
     nest->sums = sums;
   }
   nests->attach(layout, std::move(nest));

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "cpu/kernels/transpose_tile.h"
 #include "cpu/memory.h"
 #include "cpu/parallel.h"
 #include "cpu/program/column_sums.h"
@@ -18,11 +19,15 @@ using program::Program;
 
 // A nest's arguments: these, then each tensor's address, each axis' size, and each axis' stride by tensor. nest/build.py has
 // the same order.
-enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, first_tensor };
+enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, panel_rows, panel_columns, first_tensor };
 
 constexpr int64_t slack = 64;             // elements behind scratch memory that whole vectors may touch
 constexpr int64_t parts_of_thread = 4;
 constexpr int64_t fewest_of_chunk = 1024;
+// Of the rows of a tensor that lies across, which are transposed into memory of a thread's own.
+constexpr int64_t most_panel_rows = 32;
+constexpr int64_t most_panel_columns = 256;     // where a row may be split
+constexpr int64_t most_panel_elements = 1 << 17;
 
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
@@ -41,7 +46,8 @@ class NestCall {
   void run(size_t function, int64_t begin, int64_t end) const {
     if (nest_.functions[function] == nullptr) return;
     const auto memory = scratch(nest_.bytes_of_block * (arguments_[block] + slack) +
-                                nest_.bytes_of_column * (arguments_[column_count] + slack));
+                                nest_.bytes_of_column * (arguments_[column_count] + slack) +
+                                nest_.bytes_of_panel * (arguments_[panel_rows] * arguments_[panel_columns] + slack));
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
 
@@ -118,7 +124,20 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   arguments_[block] = lanes_;
   arguments_.insert(arguments_.end(), sizes_.begin(), sizes_.end());
   for (const auto& stride : strides_) arguments_.insert(arguments_.end(), stride.begin(), stride.end());
+  find_turned(strides_);
   if (split_ == Split::elements) share_elements();
+  arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
+  const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
+  arguments_[panel_rows] = std::min(most, most_panel_rows);
+}
+
+// nest/layout.py has the same rule.
+void Loops::find_turned(const Strides& strides) {
+  for (size_t a = 0; a + 1 < strides.size(); ++a) {
+    for (size_t t = 0; t < strides[a].size(); ++t) {
+      if (strides[a][t] == 1 && strides.back()[t] > 1) turned_ = a;
+    }
+  }
 }
 
 // Axes of one element are left out, and two that every tensor steps through as through one are one.
@@ -142,17 +161,20 @@ void Loops::add_axes(size_t first, size_t last, const Strides& strides) {
 // The elements of the only axis, or else chunks of the innermost one.
 void Loops::share_elements() {
   if (columns_ == 0) return;
-  const int64_t inner = sizes_.back(), outer = columns_ / inner;
+  const int64_t turned = turned_ == no_axis ? 1 : sizes_[turned_];  // one thread's in every part
+  const int64_t inner = sizes_.back(), outer = columns_ / inner / turned;
   if (sizes_.size() == 1) {
     units_ = inner;
     return;
   }
   const int64_t parts = parts_of_thread * torch_threads();
-  const int64_t length = outer >= parts ? inner : std::min(inner, std::max(fewest_of_chunk, (inner + parts - 1) / parts));
+  const int64_t least = turned == 1 ? fewest_of_chunk : std::max<int64_t>(1, fewest_of_chunk / turned);
+  int64_t length = outer >= parts ? inner : std::min(inner, std::max(least, (inner + parts - 1) / parts));
+  if (turned_ != no_axis) length = std::min(length, most_panel_columns);
   arguments_[chunk] = length;
   arguments_[chunks] = (inner + length - 1) / length;
   units_ = outer * arguments_[chunks];
-  unit_ = length;
+  unit_ = length * turned;
 }
 
 void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
@@ -189,3 +211,8 @@ void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const
 }
 
 }  // namespace fourfold::cpu
+
+void fourfold_transpose_tile(
+    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns) {
+  fourfold::cpu::transpose_tile(size, from, from_step, to, to_step, rows, columns);
+}

@@ -30,9 +30,11 @@ class Loops {
 
  private:
   using Strides = std::vector<std::vector<int64_t>>;
+  static constexpr size_t no_axis = SIZE_MAX;
 
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
+  void find_turned(const Strides& strides);
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
   const program::Program& program_;
@@ -43,6 +45,7 @@ class Loops {
   int64_t columns_ = 1;
   int64_t units_ = 0;  // where threads share elements: how many parts there are, and the elements of each
   int64_t unit_ = 1;
+  size_t turned_ = no_axis;  // along which tensors lie side by side whose neighbours are not those along the innermost axis
   int64_t grain_;
   int64_t lanes_;
   std::vector<int64_t> sizes_;      // of each merged axis, those of the rows first

@@ -94,7 +94,7 @@ class Service:
         else:
             self.compiled += 1
             return
-        _C.attach_nest(text, layout, [], 0, 0, 0)
+        _C.attach_nest(text, layout, [], 0, 0, 0, 0)
 
     def compile(self, text: str, layout: str) -> None:
         from fourfold.compiler.nest.build import build
@@ -107,7 +107,9 @@ class Service:
         names = [function.name for function in nest.functions if function is not None]
         addresses = dict(zip(names, self.engine.compile(print_nest(nest, target), names), strict=True))
         functions = [0 if function is None else addresses[function.name] for function in nest.functions]
-        _C.attach_nest(text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.sums)
+        _C.attach_nest(
+            text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
+        )
 
 
 service = Service()
