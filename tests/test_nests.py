@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
-from fourfold import _C
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, reading, service
 from fourfold.compiler.nest.layout import Layout
@@ -43,7 +43,7 @@ POINTWISE = (
 @pytest.mark.parametrize("name", CASES)
 def test_programs_of_all_operations(name: str, size: int) -> None:
     text, draw = CASES[name]
-    expect_the_interpreters_bits(text, draw(size), compiles=name != "apart")
+    expect_the_interpreters_bits(text, draw(size))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -72,7 +72,10 @@ def test_broadcast_operands(shape: tuple[int, ...]) -> None:
 
 
 def test_sums_do_not_depend_on_the_layout_or_on_threads() -> None:
-    text = f"{HEAD}axes a=x.0 | b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ns: float32 = sum x\noutput s float32 [a]\n"
+    text = (
+        f"{HEAD}axes a=x.0 | b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ns: float32 = sum x\n"
+        "output s float32 [a]\n"
+    )
     x = torch.randn(1, 331, 301)
     padded = torch.randn(1, 331, 400)
     padded[..., :301] = x
@@ -89,7 +92,7 @@ def test_sums_do_not_depend_on_the_layout_or_on_threads() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_special_values(name: str, special: bool) -> None:
     text, _ = CASES[name]
-    expect_the_interpreters_bits(text, inputs_of(text, 37, special), compiles=name != "apart")
+    expect_the_interpreters_bits(text, inputs_of(text, 37, special))
 
 
 def test_no_elements_are_the_interpreters() -> None:
@@ -98,11 +101,44 @@ def test_no_elements_are_the_interpreters() -> None:
         expect_the_interpreters_bits(text, (torch.randn(shape),), compiles=False)
 
 
+TURNED = (
+    f"{HEAD}axes a=x.0 b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a c b]\n"
+    "z: float64 = input float64 [c b]\nk: boolean = input boolean [c a]\nu: float32 = add x y\n"
+    "u64: float64 = to_float64 u\nv: float64 = mul u64 z\nw: float64 = where k v u64\noutput u float16 [a c b]\n"
+    "output v float64 [a b c]\noutput w float64 [c b a]\n"
+)
+TURNED_ROWS = (
+    f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = input float32 [b a]\n"
+    "u: float32 = add x y\ns: float32 = sum u\nv: float32 = exp u\nt: float32 = amax v\nw: float32 = div v t\n"
+    "output s float32 [a]\noutput w float32 [b a]\ncolumn_sum w float32 [b]\n"
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 70, 33), (2, 9, 300), (40, 3, 17), (2, 1000, 7), (2, 7, 1000)])
+def test_operands_that_lie_across(shape: tuple[int, ...], threads: int) -> None:
+    torch.set_num_threads(threads)
+    a, b, c = shape
+    inputs = (torch.randn(shape), torch.randn(a, c, b).bfloat16(), torch.randn(c, b).double(), torch.rand(c, a) < 0.5)
+    expect_the_interpreters_bits(TURNED, inputs)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (70, 33), (9, 3000), (200, 700), (33, 20000)])
+def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
+    a, b = shape
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(a, b), torch.randn(b, a)))
+        expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(b, a).t(), torch.randn(a, b).t()))
+
+
 def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
-    text = f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\ny: float32 = input float32 [b a]\nz: float32 = add x x\noutput z float32 [a b]\n"
-    plan = reading.read(text)
-    with pytest.raises(build.NotCompiled, match="innermost axis"):
-        build.build(plan, Layout.of("e0:n1,1n,n1"), 8)
+    """One row that threads share, of which a tensor lies across."""
+    torch.set_num_threads(2)
+    inputs = (torch.randn(1, 40000), torch.randn(40000, 2)[:, :1])
+    expect_the_interpreters_bits(TURNED_ROWS, inputs)
+    with pytest.raises(build.NotCompiled, match="rows that lie across"):
+        build.build(reading.read(TURNED_ROWS), Layout.of("c1:n1,1n,10,1n,01"), 8)
 
 
 def norm_and_gate(x: Tensor, w: Tensor) -> Tensor:
@@ -130,7 +166,7 @@ def test_generators_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_automatic_nests_come_with_the_second_call() -> None:
-    text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ny: float32 = add x x\nz: float32 = sin y\noutput z float32 [a]\n"
+    text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nz: float32 = sin x\noutput z float32 [a]\n"
     program = Program(text, "automatic", service.number("auto"))
     x = torch.randn(100)
     expected = program(x)
@@ -144,7 +180,7 @@ def test_automatic_nests_come_with_the_second_call() -> None:
 
 @pytest.mark.parametrize("generator", ["c", 1, ""])
 def test_other_generators_are_refused(generator: object) -> None:
-    with pytest.raises(ValueError, match="expected option generator to be one of interpreter, auto, llvm"):
+    with pytest.raises(BackendCompilerFailed, match="expected option generator to be one of interpreter, auto, llvm"):
         torch.compile(norm_and_gate, backend="fourfold", options={"generator": generator})(
             torch.ones(2, 2), torch.ones(2)
         )
@@ -152,7 +188,9 @@ def test_other_generators_are_refused(generator: object) -> None:
 
 def test_another_generator_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_GENERATOR", "gcc")
-    with pytest.raises(ValueError, match="FOURFOLD_GENERATOR to be one of interpreter, auto, llvm, but got 'gcc'"):
+    with pytest.raises(
+        BackendCompilerFailed, match="FOURFOLD_GENERATOR to be one of interpreter, auto, llvm, but got 'gcc'"
+    ):
         torch.compile(norm_and_gate, backend="fourfold")(torch.ones(2, 2), torch.ones(2))
 
 
@@ -174,7 +212,8 @@ NO_EXECUTABLE_MEMORY = "import ctypes; assert ctypes.CDLL(None).prctl(65, 1, 0, 
 FORK = """
 child = os.fork()
 torch._dynamo.reset()
-assert torch.allclose(torch.compile(lambda x: x.cos() + x, backend="fourfold", options=dict(generator="llvm"))(x), x.cos() + x, atol=1e-6)
+g = torch.compile(lambda x: x.cos() + x, backend="fourfold", options=dict(generator="llvm"))
+assert torch.allclose(g(x), x.cos() + x, atol=1e-6)
 if child == 0:
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
@@ -195,7 +234,7 @@ def test_a_process(before: str, after: str, expected: str) -> None:
     if before == NO_EXECUTABLE_MEMORY and not has_policy():
         pytest.skip("this kernel has no PR_SET_MDWE")
     script = SCRIPT.format(before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
 
@@ -209,17 +248,5 @@ def has_policy() -> bool:
 def test_a_level_without_vectors_has_no_nests() -> None:
     environment = {**os.environ, "FOURFOLD_CPU_CAPABILITY": "default"}
     script = SCRIPT.format(before="", after="")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert "no loop nests for the CPU level default compiled: 0" in done.stdout, done.stderr
-
-
-def test_the_librarys_layouts_are_read() -> None:
-    """The layout of a transposed operand is refused, and the interpreter computes it."""
-    assert _C.cpu_capability() in service.LEVELS
-    x, y = torch.randn(40, 30), torch.randn(30, 40)
-    text = (
-        f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\ny: float32 = input float32 [b a]\n"
-        "z: float32 = add x y\noutput z float32 [a b]\n"
-    )
-    expect_the_interpreters_bits(text, (x, y), compiles=False)
-    assert (text, "e0:n1,1n,n1") in service.service.refusals

@@ -1,5 +1,7 @@
 #include "program/nests.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -28,9 +30,25 @@ struct Requests {
   bool served = false;
 };
 
+Requests* all_requests = nullptr;
+
+// A child process begins with a copy whose mutex is free and on whose conditions nobody waits.
+void renew() {
+  auto* const copy = new Requests;
+  copy->waiting.swap(all_requests->waiting);
+  copy->nests.swap(all_requests->nests);
+  all_requests->mutex.unlock();
+  all_requests = copy;
+}
+
 Requests& requests() {
-  static auto* const all = new Requests;
-  return *all;
+  static const bool is_made = [] {
+    all_requests = new Requests;
+    pthread_atfork([] { all_requests->mutex.lock(); }, [] { all_requests->mutex.unlock(); }, renew);
+    return true;
+  }();
+  static_cast<void>(is_made);
+  return *all_requests;
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ class Service:
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
         self.is_wanted = True
+        self.busy = threading.Lock()  # held while a nest is compiled
         self.compiled = 0
         self.refusals: dict[tuple[str, str], str] = {}
         self.failures: dict[tuple[str, str], str] = {}
@@ -82,6 +83,10 @@ class Service:
                 self.answer(*request)
 
     def answer(self, text: str, layout: str) -> None:
+        with self.busy:
+            self.answer_alone(text, layout)
+
+    def answer_alone(self, text: str, layout: str) -> None:
         from fourfold.compiler.nest.build import NotCompiled
 
         try:
@@ -123,8 +128,9 @@ def forget() -> None:
     """In a child process, whose copy of the thread does not run."""
     service.thread = None
     service.lock = threading.Lock()
-    _C.serve_nests(False)
+    service.busy.release()
 
 
-os.register_at_fork(after_in_child=forget)
+# A process forks between two nests: LLVM's locks are free then.
+os.register_at_fork(before=service.busy.acquire, after_in_parent=service.busy.release, after_in_child=forget)
 atexit.register(service.stop)
