@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ELEMENTS, ROWS, COLUMNS = "erc"  # what threads share: elements, whole rows, or the columns of each row
-BROADCAST, UNIT, STRIDED = "01n"
+# What threads share: elements, whole rows, the columns of each row, or rows of few columns.
+ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
+BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """split: what threads share. rows: how many of the axes number the rows. strides: for each tensor, inputs first,
-    the class of its stride along each axis."""
+    the class of its stride along each axis. columns: how many short rows have."""
 
     split: str
     rows: int
     strides: tuple[str, ...]
+    columns: int = 0
 
     @classmethod
     def of(cls, text: str) -> Layout:
         head, tensors = text.split(":")
-        return cls(head[0], int(head[1:]), tuple(tensors.split(",")))
+        rows, _, columns = head[1:].partition("x")
+        return cls(head[0], int(rows), tuple(tensors.split(",")), int(columns or 0))
 
     @property
     def turned(self) -> int | None:
