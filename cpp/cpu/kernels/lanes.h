@@ -1,8 +1,8 @@
 // What the elementary functions need beyond at::vec: comparisons whose masks may stay in mask registers, rounding,
 // scaling by powers of two, and the C library's functions lane by lane.
 //
-// The functions of float are made of fused products. avx2 and avx512 take the same steps in the same order, so their
-// results have the same bits. Without fused products, and for double, the functions are the C library's.
+// The functions are made of fused products. avx2 and avx512 take the same steps in the same order, so their results have
+// the same bits. Without fused products the functions are the C library's.
 #pragma once
 
 #include <cmath>
@@ -15,10 +15,13 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 using Floats = Vectorized<float>;
 using Doubles = Vectorized<double>;
 using Ints = Vectorized<int32_t>;
+using Longs = Vectorized<int64_t>;
 
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float smallest_normal = std::numeric_limits<float>::min();
+template <typename S>
+inline constexpr S least_normal = std::numeric_limits<S>::min();
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(__ARM_FEATURE_FMA)
 inline constexpr bool fused = true;
@@ -28,7 +31,7 @@ inline constexpr bool fused = false;
 
 // Whether functions of S are the C library's.
 template <typename S>
-inline constexpr bool by_library = std::is_same_v<S, double> || !fused;
+inline constexpr bool by_library = !fused;
 
 // Comparisons are false for NaN. Masks combine by & and |.
 #if defined(CPU_CAPABILITY_AVX512)
@@ -44,6 +47,28 @@ FOURFOLD_FN Floats choose(Mask mask, const Floats& yes, const Floats& no) {
 FOURFOLD_FN Floats where_true(Mask mask, float value) { return _mm512_maskz_mov_ps(mask, _mm512_set1_ps(value)); }
 FOURFOLD_FN bool any(Mask mask) { return mask != 0; }
 FOURFOLD_FN bool all(Mask mask) { return mask == 0xffff; }
+
+// A type of its own: & of two __mmask8 gives an int, as & of two __mmask16 does.
+struct DoubleMask {
+  __mmask8 bits;
+};
+FOURFOLD_FN DoubleMask operator&(DoubleMask a, DoubleMask b) { return {static_cast<__mmask8>(a.bits & b.bits)}; }
+FOURFOLD_FN DoubleMask operator|(DoubleMask a, DoubleMask b) { return {static_cast<__mmask8>(a.bits | b.bits)}; }
+FOURFOLD_FN DoubleMask less(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)}; }
+FOURFOLD_FN DoubleMask at_most(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LE_OQ)}; }
+FOURFOLD_FN DoubleMask equal(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ)}; }
+FOURFOLD_FN DoubleMask either_nan(const Doubles& a, const Doubles& b) {
+  return {_mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)};
+}
+FOURFOLD_FN DoubleMask has_bit(const Longs& a, int64_t bit) {
+  return {_mm512_test_epi64_mask(a, _mm512_set1_epi64(bit))};
+}
+FOURFOLD_FN Doubles choose(DoubleMask mask, const Doubles& yes, const Doubles& no) {
+  return _mm512_mask_blend_pd(mask.bits, no, yes);
+}
+FOURFOLD_FN Doubles where_true(DoubleMask mask, const Doubles& value) { return _mm512_maskz_mov_pd(mask.bits, value); }
+FOURFOLD_FN bool any(DoubleMask mask) { return mask.bits != 0; }
+FOURFOLD_FN bool all(DoubleMask mask) { return mask.bits == 0xff; }
 #else
 using Mask = Floats;
 FOURFOLD_FN Mask less(const Floats& a, const Floats& b) { return a < b; }
@@ -55,19 +80,39 @@ FOURFOLD_FN Floats choose(const Mask& mask, const Floats& yes, const Floats& no)
   return Floats::blendv(no, yes, mask);
 }
 FOURFOLD_FN Floats where_true(const Mask& mask, float value) { return mask & Floats(value); }
+
+using DoubleMask = Doubles;
+FOURFOLD_FN DoubleMask less(const Doubles& a, const Doubles& b) { return a < b; }
+FOURFOLD_FN DoubleMask at_most(const Doubles& a, const Doubles& b) { return a <= b; }
+FOURFOLD_FN DoubleMask equal(const Doubles& a, const Doubles& b) { return a == b; }
+FOURFOLD_FN DoubleMask either_nan(const Doubles& a, const Doubles& b) { return (a != a) | (b != b); }
+FOURFOLD_FN DoubleMask has_bit(const Longs& a, int64_t bit) {
+  return at::vec::cast<double>((a & Longs(bit)) == Longs(bit));
+}
+FOURFOLD_FN Doubles choose(const DoubleMask& mask, const Doubles& yes, const Doubles& no) {
+  return Doubles::blendv(no, yes, mask);
+}
+FOURFOLD_FN Doubles where_true(const DoubleMask& mask, const Doubles& value) { return mask & value; }
 #if defined(CPU_CAPABILITY_AVX2)
+FOURFOLD_FN bool any(const DoubleMask& mask) { return _mm256_movemask_pd(mask) != 0; }
+FOURFOLD_FN bool all(const DoubleMask& mask) { return _mm256_movemask_pd(mask) == 0xf; }
 FOURFOLD_FN bool any(const Mask& mask) { return _mm256_movemask_ps(mask) != 0; }
 FOURFOLD_FN bool all(const Mask& mask) { return _mm256_movemask_ps(mask) == 0xff; }
 #else
 FOURFOLD_FN bool any(const Mask& mask) { return mask.zero_mask() != (1 << Floats::size()) - 1; }  // all ones is NaN
 FOURFOLD_FN bool all(const Mask& mask) { return mask.zero_mask() == 0; }
+FOURFOLD_FN bool any(const DoubleMask& mask) { return mask.zero_mask() != (1 << Doubles::size()) - 1; }
+FOURFOLD_FN bool all(const DoubleMask& mask) { return mask.zero_mask() == 0; }
 #endif
 #endif
 
 FOURFOLD_FN Ints bits_of(const Floats& x) { return at::vec::cast<int32_t>(x); }
+FOURFOLD_FN Longs bits_of(const Doubles& x) { return at::vec::cast<int64_t>(x); }
 FOURFOLD_FN Floats float_of(const Ints& bits) { return at::vec::cast<float>(bits); }
+FOURFOLD_FN Doubles float_of(const Longs& bits) { return at::vec::cast<double>(bits); }
 
-FOURFOLD_FN Floats sign_of(const Floats& x) { return x & Floats(-0.0f); }
+template <typename S>
+FOURFOLD_FN Vectorized<S> sign_of(const Vectorized<S>& x) { return x & Vectorized<S>(S(-0.0)); }
 
 // Zero for a subnormal number.
 FOURFOLD_FN Floats without_subnormal(const Floats& x) {
@@ -90,12 +135,17 @@ FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
 // exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
 FOURFOLD_FN Floats expm1_near(const Floats& r) { return at::vec::fmadd(horner(r, ExpConstants<float>::q) * r, r, r); }
 
-// Rounds a b, if it is less than 2^22 in magnitude: the low 22 bits of what is returned hold the nearest whole number.
-FOURFOLD_FN Floats shifted_product(const Floats& a, float b) {
-  return at::vec::fmadd(a, Floats(b), Floats(ExpConstants<float>::round_magic));
+// Rounds a b, if it is less than 2^22 in magnitude, in double 2^51: the low 22 bits of what is returned, or 51, hold the
+// nearest whole number.
+template <typename S>
+FOURFOLD_FN Vectorized<S> shifted_product(const Vectorized<S>& a, S b) {
+  return at::vec::fmadd(a, Vectorized<S>(b), Vectorized<S>(ExpConstants<S>::round_magic));
 }
 
-FOURFOLD_FN Floats whole(const Floats& shifted) { return shifted - Floats(ExpConstants<float>::round_magic); }
+template <typename S>
+FOURFOLD_FN Vectorized<S> whole(const Vectorized<S>& shifted) {
+  return shifted - Vectorized<S>(ExpConstants<S>::round_magic);
+}
 
 #if defined(CPU_CAPABILITY_AVX512)
 using Exponents = Floats;  // rounded down

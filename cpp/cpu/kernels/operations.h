@@ -69,7 +69,8 @@ template <typename T>
 FOURFOLD_FN Vectorized<T> expm1(const Vectorized<T>& x) { return expm1_exact(x); }
 template <typename T>
 FOURFOLD_FN Vectorized<T> sigmoid(const Vectorized<T>& x) { return sigmoid_exact(x); }
-using FOURFOLD_CPU_LEVEL::tanh;
+template <typename T>
+FOURFOLD_FN Vectorized<T> tanh(const Vectorized<T>& x) { return tanh_exact(x); }
 using FOURFOLD_CPU_LEVEL::acos;
 using FOURFOLD_CPU_LEVEL::acosh;
 using FOURFOLD_CPU_LEVEL::asin;
