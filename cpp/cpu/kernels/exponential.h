@@ -11,7 +11,7 @@
 // double: x = n ln2 + r, |r| <= ln2 / 2, and minimax polynomials for exp(r) and 2^r (Remez' algorithm, coefficients rounded
 // one by one, relative errors 2.2e-17 of expm1(r) and 3.5e-17). 2^n is a sum of exponents' bits. Arguments within ±708 need
 // no more; vectors with others are computed once more. Bounds in ulp, tested over random numbers: exp_exact 1, exp2 1,
-// expm1_exact 1.5, sigmoid_exact 2.5, tanh_exact 2.5.
+// expm1_exact 1.5, sigmoid_exact 2.5, tanh_exact 2.
 #pragma once
 
 #include "cpu/kernels/lanes.h"
@@ -173,26 +173,34 @@ FOURFOLD_FN Doubles exp2_of_double(const Doubles& x) {
   return up_to(1023.9999999999999, x, scale_gradually(power(held, far), far, less(held, Doubles(-1022.0))));
 }
 
-// (exp(x) - 1) / 2, as 2^n itself overflows for the largest arguments.
-FOURFOLD_FN Doubles half_expm1(const Doubles& x) {
+// (exp(x) - 1) / 2, as 2^n itself overflows for the largest arguments, and what its rounding lost.
+struct HalfExpm1 {
+  Doubles value, lost;
+};
+
+FOURFOLD_FN HalfExpm1 half_expm1(const Doubles& x) {
   const auto [shifted, r, low] = exp_reduced(x);
-  const Doubles half = scale(Doubles(0.5), shifted);
-  return at::vec::fmadd(half, expm1_tail(r, low), at::vec::fmadd(half, r, half - Doubles(0.5)));
+  const Doubles half = scale(Doubles(0.5), shifted), tail = expm1_tail(r, low);
+  const Doubles first = at::vec::fmadd(half, r, half - Doubles(0.5)), value = at::vec::fmadd(half, tail, first);
+  return {value, at::vec::fmadd(half, tail, first - value)};
 }
 
 FOURFOLD_FN Doubles expm1_of_double(const Doubles& x) {
   const DoubleMask tiny = less(x.abs(), Doubles(0x1p-54));  // of which halving may lose a bit
-  const Doubles result = choose(tiny, x, half_expm1(x) * Doubles(2.0));
+  const Doubles result = choose(tiny, x, half_expm1(x).value * Doubles(2.0));
   if (all_ordinary(x)) [[likely]] return result;
-  return up_to(largest_exponent, x, choose(tiny, x, half_expm1(hold(x, -60.0, largest_exponent)) * Doubles(2.0)));
+  return up_to(largest_exponent, x, choose(tiny, x, half_expm1(hold(x, -60.0, largest_exponent)).value * Doubles(2.0)));
 }
 
 // m / (m + 2) with m = expm1(2|x|), which keeps its relative error near zero, or 1 - 2 / (m + 2).
 FOURFOLD_FN Doubles tanh_of_double(const Doubles& x) {
-  const Doubles a = x.abs(), one(1.0), half_m = half_expm1(hold(a + a, 0.0, 40.0));
+  const Doubles a = x.abs(), one(1.0);
+  const auto [half_m, lost] = half_expm1(hold(a + a, 0.0, 40.0));
   const DoubleMask near = less(a, Doubles(0.55));
-  const Doubles quotient = choose(near, half_m, Doubles(-1.0)) / (half_m + one);
-  return choose(near, quotient, one + quotient) | sign_of(x);
+  const Doubles divisor = half_m + one;
+  const Doubles quotient = choose(near, half_m, Doubles(-1.0)) / divisor;
+  const Doubles rest = lost - quotient * (half_m - (divisor - one) + lost);
+  return choose(near, at::vec::fmadd(rest, one - quotient, quotient), one + quotient) | sign_of(x);
 }
 
 FOURFOLD_FN Doubles sigmoid_of_double(const Doubles& x) {
