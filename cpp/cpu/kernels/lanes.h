@@ -126,6 +126,19 @@ FOURFOLD_FN Longs right_by(const Longs& x) {
 template <typename S>
 FOURFOLD_FN Vectorized<S> sign_of(const Vectorized<S>& x) { return x & Vectorized<S>(S(-0.0)); }
 
+// All bits of a lane that has a sign.
+FOURFOLD_FN Floats sign_as_mask(const Floats& x) { return float_of(bits_of(x) >> Ints(31)); }
+FOURFOLD_FN Doubles sign_as_mask(const Doubles& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_castsi512_pd(_mm512_srai_epi64(_mm512_castpd_si512(x), 63));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i words = _mm256_srai_epi32(_mm256_castpd_si256(x), 31);
+  return _mm256_castsi256_pd(_mm256_shuffle_epi32(words, 0xf5));
+#else
+  return float_of(bits_of(x) >> Longs(63));
+#endif
+}
+
 // Zero for a subnormal number.
 FOURFOLD_FN Floats without_subnormal(const Floats& x) {
 #if defined(CPU_CAPABILITY_AVX512)
