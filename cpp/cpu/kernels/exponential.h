@@ -116,12 +116,16 @@ FOURFOLD_FN Doubles expm1_tail(const Doubles& r, const Doubles& low) {
   static constexpr double q[] = {0.5000000000000007,    0.16666666666666696,   0.04166666666656055,   0.008333333333285009,
                                  0.001388888893674166,  0.00019841270019832133, 2.4801499080008086e-05, 2.7557075927640772e-06,
                                  2.7628500233835967e-07, 2.517748197806794e-08};
-  return at::vec::fmadd(horner(r, q) * r, r, low);
+  return at::vec::fmadd(in_two_chains(r, q) * r, r, low);
 }
 
-// exp(r + low) to within little more than half an ulp of 1.
-FOURFOLD_FN Doubles exp_near(const Doubles& r, const Doubles& low) {
-  return Doubles(1.0) + (r + expm1_tail(r, low));
+FOURFOLD_FN Doubles expm1_near(const LongReduced& of) { return of.r + expm1_tail(of.r, of.low); }
+FOURFOLD_FN Doubles exp_near(const LongReduced& of) { return Doubles(1.0) + expm1_near(of); }
+
+// With another number added, far smaller than r: exp's of r + low, to first order in low, is right only of the smallest.
+FOURFOLD_FN LongReduced plus(const LongReduced& to, const Doubles& small) {
+  const Doubles rest = to.low + small, r = to.r + rest;
+  return {to.shifted, r, rest - (r - to.r)};
 }
 
 // x 2^n, where n = whole(shifted), x is about 1, and the result is a normal number.
@@ -129,33 +133,38 @@ FOURFOLD_FN Doubles scale(const Doubles& x, const Doubles& shifted) {
   return float_of(bits_of(x) + (bits_of(shifted) << Longs(52)));
 }
 
-// The same of any result; `below` says where it is less than least_normal.
+// The same of any result, n within ±1100; `below` says where it is less than least_normal. The product with 2^-64 is rounded
+// in a sum, as in lowered().
 FOURFOLD_FN Doubles scale_gradually(const Doubles& x, const Doubles& shifted, const DoubleMask& below) {
-  const Doubles raised = scale(x, shifted + where_true(below, 64.0));
-  const Doubles least = where_true(below, 0x1p-958);  // 2^64 least_normal, without whose bits the sum's are the result's
-  return float_of(bits_of(raised + least) - bits_of(least));
+  const Doubles zero(0.0), one(1.0);
+  const DoubleMask above = less(Doubles(ExpConstants<double>::round_magic + 1000), shifted);
+  const Doubles step = choose(below, Doubles(64.0), choose(above, Doubles(-64.0), zero));
+  const Doubles back = choose(below, Doubles(0x1p-64), choose(above, Doubles(0x1p64), one));
+  const Doubles least = where_true(below, least_normal<double>);
+  return at::vec::fmadd(scale(x, shifted + step), back, least) - least;
 }
 
 // Where exp of x or of -x may be no normal number; NaN too.
 FOURFOLD_FN bool all_ordinary(const Doubles& x) { return all(at_most(x.abs(), Doubles(708.0))); }
 
-// Infinite beyond `most`, and NaN of NaN.
-FOURFOLD_FN Doubles up_to(double most, const Doubles& x, const Doubles& result) {
-  return choose(at_most(x, Doubles(most)), result, x + Doubles(infinity));
-}
+// The result, or x where it is NaN, of which 2^n may be anything.
+FOURFOLD_FN Doubles unless_nan(const Doubles& x, const Doubles& result) { return choose(either_nan(x, x), x, result); }
 
-inline constexpr double largest_exponent = 709.782712893384;  // the largest number whose exp is finite
 inline constexpr double smallest_ordinary = -708.3964185322641;  // the least whose exp is no less than least_normal
 
+// exp(x + low)
+FOURFOLD_FN Doubles exp_gradually(const Doubles& x, const Doubles& low) {
+  const Doubles held = hold(x, -746.0, 710.0);
+  const LongReduced reduced = plus(exp_reduced(held), low);
+  const Doubles power = exp_near(reduced);
+  return unless_nan(x, scale_gradually(power, reduced.shifted, less(held, Doubles(smallest_ordinary))));
+}
+
 FOURFOLD_FN Doubles exp_of_double(const Doubles& x) {
-  const Doubles none(0.0);
-  const LongReduced near = exp_reduced(x);
-  const Doubles result = scale(exp_near(near.r, none), near.shifted);
+  const LongReduced reduced = exp_reduced(x);
+  const Doubles result = scale(exp_near(reduced), reduced.shifted);
   if (all_ordinary(x)) [[likely]] return result;
-  const Doubles held = hold(x, -746.0, largest_exponent);
-  const LongReduced far = exp_reduced(held);
-  const Doubles power = exp_near(far.r, none);
-  return up_to(largest_exponent, x, scale_gradually(power, far.shifted, less(held, Doubles(smallest_ordinary))));
+  return exp_gradually(x, Doubles(0.0));
 }
 
 FOURFOLD_FN Doubles exp2_of_double(const Doubles& x) {
@@ -164,13 +173,13 @@ FOURFOLD_FN Doubles exp2_of_double(const Doubles& x) {
                                  1.0180566740599798e-07, 7.072259592128298e-09,  4.095773851725984e-10};
   const auto power = [](const Doubles& of, const Doubles& shifted) {
     const Doubles r = of - whole(shifted);
-    return at::vec::fmadd(horner(r, c), r, Doubles(1.0));
+    return at::vec::fmadd(in_two_chains(r, c), r, Doubles(1.0));
   };
   const Doubles shifted = shifted_product(x, 1.0);
   const Doubles result = scale(power(x, shifted), shifted);
   if (all(at_most(x.abs(), Doubles(1022.0)))) [[likely]] return result;
-  const Doubles held = hold(x, -1076.0, 1023.9999999999999), far = shifted_product(held, 1.0);
-  return up_to(1023.9999999999999, x, scale_gradually(power(held, far), far, less(held, Doubles(-1022.0))));
+  const Doubles held = hold(x, -1076.0, 1025.0), far = shifted_product(held, 1.0);
+  return unless_nan(x, scale_gradually(power(held, far), far, less(held, Doubles(-1022.0))));
 }
 
 // (exp(x) - 1) / 2, as 2^n itself overflows for the largest arguments, and what its rounding lost.
@@ -189,7 +198,7 @@ FOURFOLD_FN Doubles expm1_of_double(const Doubles& x) {
   const DoubleMask tiny = less(x.abs(), Doubles(0x1p-54));  // of which halving may lose a bit
   const Doubles result = choose(tiny, x, half_expm1(x).value * Doubles(2.0));
   if (all_ordinary(x)) [[likely]] return result;
-  return up_to(largest_exponent, x, choose(tiny, x, half_expm1(hold(x, -60.0, largest_exponent)).value * Doubles(2.0)));
+  return choose(tiny, x, half_expm1(hold(x, -60.0, 709.79)).value * Doubles(2.0));
 }
 
 // m / (m + 2) with m = expm1(2|x|), which keeps its relative error near zero, or 1 - 2 / (m + 2).

@@ -18,12 +18,10 @@ FOURFOLD_FN Floats half_exp(const Floats& x) {
   return scale(at::vec::fmadd(expm1_near(r), half, half), exponent_of(shifted));
 }
 
-// The same of a number up to 711, beyond which sinh and cosh are infinite.
 FOURFOLD_FN Doubles half_exp(const Doubles& x) {
-  constexpr double largest = 710.4758600739439;  // whose sinh is finite
-  const LongReduced reduced = exp_reduced(hold(x.abs(), 0.0, largest));
-  const Doubles power = exp_near(reduced.r, Doubles(0.0));
-  return up_to(largest, x.abs(), scale(power, reduced.shifted - Doubles(1.0)));
+  const LongReduced reduced = exp_reduced(hold(x.abs(), 0.0, 711.0));
+  const Doubles quarter = scale(exp_near(reduced), reduced.shifted - Doubles(2.0));
+  return unless_nan(x, quarter + quarter);  // which is infinite from where it has to be
 }
 
 // 1 / (4 h), held at what is nothing beside h: of the largest it would be subnormal.

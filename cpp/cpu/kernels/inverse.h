@@ -36,7 +36,7 @@ FOURFOLD_FN Doubles asin_polynomial(const Doubles& square) {
                                  0.022372017047245684, 0.01735545958063432,  0.013930106326598418, 0.011865178504795813,
                                  0.007754167178204198, 0.017525725176076448, -0.02177176781072881, 0.0687727955447247,
                                  -0.07691158437217079, 0.059890665216424215};
-  return horner(square, c);
+  return in_two_chains(square, c);
 }
 
 template <typename S>

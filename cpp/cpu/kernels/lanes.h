@@ -153,8 +153,22 @@ FOURFOLD_FN Floats without_subnormal(const Floats& x) {
 template <typename S, int n>
 FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
   Vectorized<S> sum(c[n - 1]);
+#pragma GCC unroll 32
   for (int k = n - 2; k >= 0; --k) sum = at::vec::fmadd(sum, x, Vectorized<S>(c[k]));
   return sum;
+}
+
+// The same in two chains, of the even powers and of the odd ones: a long chain's latency leaves processors idle.
+template <int n>
+FOURFOLD_FN Doubles in_two_chains(const Doubles& x, const double (&c)[n]) {
+  const Doubles square = x * x;
+  Doubles sum[2] = {Doubles(c[n - 1]), Doubles(c[n - 2])};
+#pragma GCC unroll 32
+  for (int k = n - 3; k >= 0; --k) {
+    Doubles& part = sum[(n - 1 - k) % 2];
+    part = at::vec::fmadd(part, square, Doubles(c[k]));
+  }
+  return n % 2 == 1 ? at::vec::fmadd(sum[1], x, sum[0]) : at::vec::fmadd(sum[0], x, sum[1]);
 }
 
 // exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
