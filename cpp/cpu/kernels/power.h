@@ -90,24 +90,24 @@ FOURFOLD_FN Floats pow_ordinary(const Floats& x, const Floats& exponent, const F
 #endif
 
 // A sum whose second number is far smaller.
-struct Sum {
+struct DoublePair {
   Doubles high, low;
 };
 
 // a + b for |a| no less than |b| or a = 0, with what is lost added to `low`.
-FOURFOLD_FN Sum sum_of(const Doubles& a, const Doubles& b, const Doubles& low) {
+FOURFOLD_FN DoublePair sum_of(const Doubles& a, const Doubles& b, const Doubles& low) {
   const Doubles high = a + b;
   return {high, (a - high) + b + low};
 }
 
 // a b, with what is lost added to `low`.
-FOURFOLD_FN Sum product_of(const Doubles& a, const Doubles& b, const Doubles& low) {
+FOURFOLD_FN DoublePair product_of(const Doubles& a, const Doubles& b, const Doubles& low) {
   const Doubles high = a * b;
   return {high, at::vec::fmadd(a, b, high.neg()) + low};
 }
 
 // log(2^exponent x) for normal positive x.
-FOURFOLD_FN Sum exact_log(const Doubles& x, const Doubles& exponent) {
+FOURFOLD_FN DoublePair exact_log(const Doubles& x, const Doubles& exponent) {
   using C = LogConstants<double>;
   static constexpr double c[] = {0.3999999999999998,  0.28571428571443863, 0.22222222217780552, 0.18181818845466433,
                                  0.15384558309759055, 0.13336269626503175, 0.11675667432509265, 0.11982760210434502};
@@ -118,19 +118,19 @@ FOURFOLD_FN Sum exact_log(const Doubles& x, const Doubles& exponent) {
   const Doubles by = one / divisor, s = f * by;
   const Doubles left = at::vec::fmadd(s.neg(), divisor_low, at::vec::fmadd(s.neg(), divisor, f));
   const Doubles s_low = left * by;
-  const Sum square = product_of(s, s, (s + s) * s_low);
-  const Sum cube = product_of(square.high, s, at::vec::fmadd(square.high, s_low, square.low * s));
-  const Sum factor = sum_of(third, square.high * in_two_chains(square.high, c), third_low);
+  const DoublePair square = product_of(s, s, (s + s) * s_low);
+  const DoublePair cube = product_of(square.high, s, at::vec::fmadd(square.high, s_low, square.low * s));
+  const DoublePair factor = sum_of(third, square.high * in_two_chains(square.high, c), third_low);
   const Doubles tail_low = at::vec::fmadd(cube.high, factor.low, cube.low * factor.high);
-  const Sum tail = product_of(cube.high, factor.high, tail_low);
-  const Sum of_m = sum_of(s + s, tail.high, tail.low + (s_low + s_low));
+  const DoublePair tail = product_of(cube.high, factor.high, tail_low);
+  const DoublePair of_m = sum_of(s + s, tail.high, tail.low + (s_low + s_low));
   return sum_of(e * Doubles(C::ln2_high), of_m.high, at::vec::fmadd(e, Doubles(C::ln2_low), of_m.low));
 }
 
 // (2^exponent x)^y for normal positive x.
 FOURFOLD_FN Doubles pow_ordinary(const Doubles& x, const Doubles& exponent, const Doubles& y) {
-  const Sum log = exact_log(x, exponent);
-  const Sum product = product_of(y, log.high, y * log.low);
+  const DoublePair log = exact_log(x, exponent);
+  const DoublePair product = product_of(y, log.high, y * log.low);
   const DoubleMask within = at_most(product.high.abs(), Doubles(800.0));
   return exp_gradually(product.high, where_true(within, product.low));
 }
@@ -161,8 +161,8 @@ __attribute__((noinline)) inline Vectorized<S> pow_unusual(const Vectorized<S>& 
 }
 
 FOURFOLD_FN Doubles pow_of_doubles(const Doubles& x, const Doubles& y) {
-  const Sum log = exact_log(x, Doubles(0.0));
-  const Sum product = product_of(y, log.high, y * log.low);
+  const DoublePair log = exact_log(x, Doubles(0.0));
+  const DoublePair product = product_of(y, log.high, y * log.low);
   const DoubleMask positive = at_most(Doubles(least_normal<double>), x) & less(x, Doubles(infinity));
   if (!all(positive & at_most(product.high.abs(), Doubles(708.0)))) [[unlikely]] return pow_unusual(x, y);
   const LongReduced reduced = plus(exp_reduced(product.high), product.low);
