@@ -64,8 +64,9 @@ FOURFOLD_FN SinCos<double> sincos_of_double(const Doubles& x) {
   const Doubles shifted = shifted_product(x, 0.6366197723675814);
   const Doubles n = whole(shifted);
   const Doubles first = at::vec::fmadd(n, Doubles(-0x1.921fb54442d18p+0), x);
-  const Doubles second = at::vec::fmadd(n, Doubles(-0x1.1a62633145c07p-54), first);
-  const Doubles lost = at::vec::fmadd(n, Doubles(-0x1.1a62633145c07p-54), first - second);
+  // The sum with the second part, and what that loses, where either may be the larger (Knuth's sum of two numbers)
+  const Doubles middle(-0x1.1a62633145c07p-54), product = n * middle, second = first + product, part = second - first;
+  const Doubles lost = (first - (second - part)) + (product - part) + at::vec::fmadd(n, middle, product.neg());
   const Doubles rest = at::vec::fmadd(n, Doubles(0x1.f1976b7ed8fbcp-110), lost);
   const Doubles r = second + rest, low = rest - (r - second);
   const Doubles square = r * r, one(1.0), half = square * Doubles(0.5);
