@@ -1,6 +1,6 @@
-// exp, expm1, exp2, tanh and the logistic function for a vector, right for every argument: subnormal results are rounded, not
-// flushed, and signed zeros, infinities and NaN are C's. math.h has others for the cells of recurrent layers. In float no
-// argument makes a product, a quotient or a conversion whose operand or result is subnormal.
+// exp, expm1, exp2, tanh and the logistic function for a vector, right for every argument: subnormal results are rounded,
+// not flushed, and signed zeros, infinities and NaN are C's. math.h has others for the cells of recurrent layers. In float
+// no argument makes a product, a quotient or a conversion whose operand or result is subnormal.
 //
 // float: expm1 by math.h's reduction and polynomial. The others by x = n ln2 + r, n a multiple of 1/8 and |r| <= ln2 / 16:
 // 2^n from a table of eight numbers, exp(r) by a minimax polynomial (coefficients rounded one by one, relative error
@@ -113,9 +113,10 @@ FOURFOLD_FN LongReduced exp_reduced(const Doubles& x) {
 
 // expm1(r + low) - r
 FOURFOLD_FN Doubles expm1_tail(const Doubles& r, const Doubles& low) {
-  static constexpr double q[] = {0.5000000000000007,    0.16666666666666696,   0.04166666666656055,   0.008333333333285009,
-                                 0.001388888893674166,  0.00019841270019832133, 2.4801499080008086e-05, 2.7557075927640772e-06,
-                                 2.7628500233835967e-07, 2.517748197806794e-08};
+  static constexpr double q[] = {0.5000000000000007,     0.16666666666666696,    0.04166666666656055,
+                                 0.008333333333285009,   0.001388888893674166,   0.00019841270019832133,
+                                 2.4801499080008086e-05, 2.7557075927640772e-06, 2.7628500233835967e-07,
+                                 2.517748197806794e-08};
   return at::vec::fmadd(in_two_chains(r, q) * r, r, low);
 }
 
@@ -153,7 +154,7 @@ FOURFOLD_FN Doubles unless_nan(const Doubles& x, const Doubles& result) { return
 inline constexpr double smallest_ordinary = -708.3964185322641;  // the least whose exp is no less than least_normal
 
 // exp(x + low)
-FOURFOLD_FN Doubles exp_gradually(const Doubles& x, const Doubles& low) {
+__attribute__((noinline)) inline Doubles exp_gradually(const Doubles& x, const Doubles& low) {
   const Doubles held = hold(x, -746.0, 710.0);
   const LongReduced reduced = plus(exp_reduced(held), low);
   const Doubles power = exp_near(reduced);
@@ -167,19 +168,25 @@ FOURFOLD_FN Doubles exp_of_double(const Doubles& x) {
   return exp_gradually(x, Doubles(0.0));
 }
 
+// 2^x of x = n + r, n = whole(shifted), but for the factor 2^n.
+FOURFOLD_FN Doubles exp2_near(const Doubles& x, const Doubles& shifted) {
+  static constexpr double c[] = {0.6931471805599457,     0.240226506959101,      0.055504108664788956,
+                                 0.009618129107606838,   0.0013333558153522838,  0.00015403530439959108,
+                                 1.5252727464893052e-05, 1.3215444147536697e-06, 1.0180566740599798e-07,
+                                 7.072259592128298e-09,  4.095773851725984e-10};
+  const Doubles r = x - whole(shifted);
+  return at::vec::fmadd(in_two_chains(r, c), r, Doubles(1.0));
+}
+
+__attribute__((noinline)) inline Doubles exp2_gradually(const Doubles& x) {
+  const Doubles held = hold(x, -1076.0, 1025.0), shifted = shifted_product(held, 1.0);
+  return unless_nan(x, scale_gradually(exp2_near(held, shifted), shifted, less(held, Doubles(-1022.0))));
+}
+
 FOURFOLD_FN Doubles exp2_of_double(const Doubles& x) {
-  static constexpr double c[] = {0.6931471805599457,     0.240226506959101,      0.055504108664788956,  0.009618129107606838,
-                                 0.0013333558153522838,  0.00015403530439959108, 1.5252727464893052e-05, 1.3215444147536697e-06,
-                                 1.0180566740599798e-07, 7.072259592128298e-09,  4.095773851725984e-10};
-  const auto power = [](const Doubles& of, const Doubles& shifted) {
-    const Doubles r = of - whole(shifted);
-    return at::vec::fmadd(in_two_chains(r, c), r, Doubles(1.0));
-  };
-  const Doubles shifted = shifted_product(x, 1.0);
-  const Doubles result = scale(power(x, shifted), shifted);
+  const Doubles shifted = shifted_product(x, 1.0), result = scale(exp2_near(x, shifted), shifted);
   if (all(at_most(x.abs(), Doubles(1022.0)))) [[likely]] return result;
-  const Doubles held = hold(x, -1076.0, 1025.0), far = shifted_product(held, 1.0);
-  return unless_nan(x, scale_gradually(power(held, far), far, less(held, Doubles(-1022.0))));
+  return exp2_gradually(x);
 }
 
 // (exp(x) - 1) / 2, as 2^n itself overflows for the largest arguments, and what its rounding lost.
@@ -212,12 +219,17 @@ FOURFOLD_FN Doubles tanh_of_double(const Doubles& x) {
   return choose(near, at::vec::fmadd(rest, one - quotient, quotient), one + quotient) | sign_of(x);
 }
 
-FOURFOLD_FN Doubles sigmoid_of_double(const Doubles& x) {
-  const Doubles one(1.0), divisor = exp_of_double(x.neg()) + one;
-  if (all_ordinary(x)) [[likely]] return one / divisor;
-  const Doubles raised = Doubles(0x1p64) / divisor;
+__attribute__((noinline)) inline Doubles sigmoid_gradually(const Doubles& x) {
+  const Doubles divisor = exp_gradually(x.neg(), Doubles(0.0)) + Doubles(1.0);
   const Doubles least = where_true(less(Doubles(0x1p1022), divisor), least_normal<double>);
-  return at::vec::fmadd(raised, Doubles(0x1p-64), least) - least;
+  return at::vec::fmadd(Doubles(0x1p64) / divisor, Doubles(0x1p-64), least) - least;
+}
+
+FOURFOLD_FN Doubles sigmoid_of_double(const Doubles& x) {
+  if (!all_ordinary(x)) [[unlikely]] return sigmoid_gradually(x);
+  const LongReduced reduced = exp_reduced(x.neg());
+  const Doubles one(1.0);
+  return one / (scale(exp_near(reduced), reduced.shifted) + one);
 }
 
 template <typename S>
