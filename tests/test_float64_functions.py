@@ -74,8 +74,8 @@ FUNCTIONS = {
     "asinh": (2.1, 100, numpy.arcsinh),
     "acosh": (2.1, 100, numpy.arccosh),
     "atanh": (2.1, 1, numpy.arctanh),
-    "erf": (1.6, 6, of_mpmath("erf")),
-    "erfc": (2.5, 28, of_mpmath("erfc")),
+    "erf": (1.7, 6, of_mpmath("erf")),
+    "erfc": (2.8, 28, of_mpmath("erfc")),
 }
 SLOW = ("erf", "erfc")  # by the reference
 

@@ -2,7 +2,7 @@
 //
 // double: x + x W(x²) within ±1, beyond 1 - erfc(|x|); erfc(a) = t P(1 - 2 t) exp(-a²) with t = 3.5 / (a + 3.5). Minimax
 // polynomials (Remez' algorithm, coefficients rounded one by one, relative errors of erf and erfc 1.9e-17 and 2.1e-17).
-// Bound in ulp, tested over random numbers: 1.5.
+// Bound in ulp, tested over random numbers: 1.7.
 #pragma once
 
 #include "cpu/kernels/exponential.h"

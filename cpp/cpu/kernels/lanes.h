@@ -171,6 +171,18 @@ FOURFOLD_FN Doubles in_two_chains(const Doubles& x, const double (&c)[n]) {
   return n % 2 == 1 ? at::vec::fmadd(sum[1], x, sum[0]) : at::vec::fmadd(sum[0], x, sum[1]);
 }
 
+// The same in pairs, which take longer to compute but round like horner(): for coefficients of both signs.
+template <int n>
+FOURFOLD_FN Doubles in_pairs(const Doubles& x, const double (&c)[n]) {
+  const Doubles square = x * x;
+  const auto pair = [&](int k) { return at::vec::fmadd(Doubles(c[k + 1]), x, Doubles(c[k])); };
+  constexpr int last = n % 2 == 1 ? n - 1 : n - 2;
+  Doubles sum = n % 2 == 1 ? Doubles(c[last]) : pair(last);
+#pragma GCC unroll 32
+  for (int k = last - 2; k >= 0; k -= 2) sum = at::vec::fmadd(sum, square, pair(k));
+  return sum;
+}
+
 // exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
 FOURFOLD_FN Floats expm1_near(const Floats& r) { return at::vec::fmadd(horner(r, ExpConstants<float>::q) * r, r, r); }
 
