@@ -70,6 +70,7 @@ def test_other_exponents_are_general_powers(exponent: float) -> None:
         lambda x: torch.pow(x, torch.full_like(x, 6)),
         lambda x: torch.pow(x, torch.full((8,), 7, dtype=x.dtype)),
         lambda x: x * x**4 + x**-1.5,
+        lambda x: torch.pow(x, torch.full((8,), 2, dtype=x.dtype) * 3),
     ],
 )
 def test_gradients(power: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:

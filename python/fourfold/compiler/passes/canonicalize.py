@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
@@ -54,7 +55,8 @@ def number_of(node: Node) -> bool | int | float | None:
         fake = operand.meta["val"]
         return torch.full([1] * fake.dim(), constant_of(operand), dtype=fake.dtype)
 
-    return node.target(*torch.fx.map_arg(node.args, one), **torch.fx.map_arg(node.kwargs, one)).item()
+    with unset_fake_temporarily():
+        return node.target(*torch.fx.map_arg(node.args, one), **torch.fx.map_arg(node.kwargs, one)).item()
 
 
 def has_constant_exponent(node: Node) -> bool:
