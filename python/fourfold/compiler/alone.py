@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from fourfold.compiler import powers
 from fourfold.compiler.views import VIEWS, hint
 
 LOW = (torch.bfloat16, torch.float16)
@@ -30,8 +31,8 @@ OF_NUMBERS = words("""
     special_entr special_xlog1py tan tanh xlogy
 """)
 FUNCTIONS = OF_NUMBERS | words("""
-    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logsumexp mish mish_backward pow.Scalar
-    pow.Tensor_Tensor _safe_softmax softplus
+    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logsumexp mish mish_backward pow.products
+    pow.Scalar pow.Tensor_Tensor _safe_softmax softplus
 """)
 CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
@@ -45,7 +46,9 @@ OURS = {
     | LOGICAL
     | OF_ROWS
     | words("copysign elu_backward erf logaddexp logaddexp2 _log_softmax signbit silu silu_backward sqrt trunc"),
-    torch.float64: CHOICES | OF_ROWS | words("copysign gelu.tanh gelu_backward.tanh signbit sinc sqrt tanh trunc"),
+    torch.float64: CHOICES
+    | OF_ROWS
+    | words("copysign gelu.tanh gelu_backward.tanh pow.products signbit sinc sqrt tanh trunc"),
     torch.bfloat16: OF_LOW,
     torch.float16: OF_LOW | words("pow.Tensor_Scalar"),
     torch.int64: OF_INTEGERS | words("all any eq ge gt isnan le lt ne"),
@@ -75,7 +78,11 @@ SLOW = dict.fromkeys((*LOW, torch.float32), DIVISIONS | words("prod")) | {
 def names_of(node: Node) -> tuple[str, str]:
     """The operator's name, and the name with its overload, or with its formula if it has two."""
     name = node.target._schema.name.partition("::")[2]
-    formula = node.kwargs.get("approximate", "none") if name in ("gelu", "gelu_backward") else node.target._overloadname
+    formula = node.target._overloadname
+    if name in ("gelu", "gelu_backward"):
+        formula = node.kwargs.get("approximate", "none")
+    elif formula == "Tensor_Scalar" and name == "pow" and powers.is_product(node.args[1]):
+        formula = "products"
     return name, f"{name}.{formula}"
 
 
