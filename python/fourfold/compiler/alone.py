@@ -60,18 +60,9 @@ OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] 
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 
-# By dtype: operators so slow in a program that no fusion makes up for it. For functions of float64 a program calls the
-# C library for one number at a time.
-DIVISIONS = words("div.Scalar_mode div.Tensor_mode floor_divide fmod remainder")
-SLOW = dict.fromkeys((*LOW, torch.float32), DIVISIONS | words("prod")) | {
-    torch.float64: DIVISIONS
-    | words("""
-        acos asin atan atan2 atanh celu cos cosh elu elu_backward erf erfc exp exp2 expm1 gelu.none gelu_backward.none
-        log log10 log1p log2 _log_softmax _log_softmax_backward_data log_sigmoid_backward logaddexp logaddexp2 logit
-        logit_backward logsumexp mish mish_backward pow.Tensor_Tensor prod _safe_softmax sigmoid silu silu_backward sin
-        sinh _softmax softplus softplus_backward tan
-    """),
-    torch.float16: DIVISIONS | words("prod _log_softmax _log_softmax_backward_data"),
+# By dtype: operators so slow in a program that no fusion makes up for it.
+SLOW = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16), words("prod")) | {
+    torch.float16: words("div.Scalar_mode div.Tensor_mode prod _log_softmax _log_softmax_backward_data"),
 }
 
 

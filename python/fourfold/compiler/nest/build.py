@@ -58,7 +58,7 @@ EXPENSIVE = 10  # an operation from which on two vectors at a time keep a proces
 LONG = 24  # operations from which on likewise
 
 
-Body = Callable[[Operand, int, "Ref | None", "Ref | None"], None]
+Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 
 
 Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
@@ -471,32 +471,32 @@ class Builder:
         """Adds up what a buffer holds."""
         kind = each.value.type
 
-        def load(k: Operand, mask: Ref | None) -> Ref:
+        def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
             masks = () if mask is None else (mask,)
-            return self.writer.let("load", kind, each.buffer, k, *masks, lanes=self.lanes, attribute=kind)
+            for copy, k in enumerate(places):
+                place = (each.buffer, k, *masks)
+                vector = self.writer.let("load", kind, *place, lanes=self.lanes, attribute=kind)
+                self.accumulate(each, vector, mask, copy, chain)
 
-        self.vectors(
-            count, CHAINS, lambda k, copy, mask, chain: self.accumulate(each, load(k, mask), mask, copy, chain)
-        )
+        self.vectors(count, CHAINS, add)
 
     # Vectors.
 
     def vectors(self, count: Operand, copies: int, body: Body) -> None:
-        """body(index, copy, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left,
-        one by one under a mask: chain is then the index of the chain that they go to."""
+        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left, one by
+        one under a mask: chain is then the index of the chain that they go to."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
         main = writer.index("*", writer.index("/", count, step), step)
         with writer.loop(0, main, step) as k:
-            for copy in range(copies):
-                body(writer.index("+", k, copy * lanes), copy, None, None)
+            body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
         with writer.loop(main, count, lanes) as k:
             left = writer.index("-", count, k)
             mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
             is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
             number = writer.index("/", writer.index("-", k, main), lanes)
             chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number)
-            body(k, 0, mask, chain)
+            body([k], mask, chain)
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
         """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
@@ -643,11 +643,20 @@ class VectorBody:
             name="v",
         )
 
-    def write(self, k: Operand, copy: int, mask: Ref | None, chain: Ref | None) -> None:
-        known: dict[Value, Operand] = dict(self.splats)
+    def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+        """Several vectors, operation by operation: a processor computes the same function of several at once, but not
+        several of a vector's, each of which waits for the one before."""
+        known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
         for value in self.values:
-            if value not in known:
-                known[value] = self.vector(value, known, k, mask)
+            for copy, k in enumerate(places):
+                if value not in known[copy]:
+                    known[copy][value] = self.vector(value, known[copy], k, mask)
+        for copy, k in enumerate(places):
+            self.write_results(known[copy], k, copy, mask, chain)
+
+    def write_results(
+        self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
+    ) -> None:
         for each in self.sums.values():
             vector = known[each.value.operands[0]]
             if each.buffer is None:
