@@ -9,7 +9,7 @@ RUN := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # What make build compiles or configures from; a change in the Python sources needs no build, the install is editable.
-BUILD_INPUTS := CMakeLists.txt pyproject.toml scripts/bitcode.py $(shell find cmake cpp cuda hip metal -type f 2>/dev/null)
+BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal scripts/bitcode.py -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
 SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS \
@@ -37,6 +37,7 @@ help:
 	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
 	@echo "FOURFOLD_CUDA=ON       the CUDA kernels, without a GPU here too; OFF leaves them out; likewise FOURFOLD_HIP"
 	@echo "FOURFOLD_CPU_LEVELS=ON    all the kernels for CPUs, also those that this one can't run"
+	@echo "FOURFOLD_BITCODE=ON    the CPU's elementary functions for compiled programs to inline; needs clang++ or ziglang"
 	@echo "TORCH_CUDA_ARCH_LIST=9.0   the GPUs to compile for, instead of this machine's"
 	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
 	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"

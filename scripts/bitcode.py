@@ -1,11 +1,11 @@
-"""Compiles cpp/cpu/kernels/vector_functions.cpp to LLVM bitcode: one archive for a CPU level, with a file for each function.
+"""Compiles cpp/cpu/kernels/vector_functions.cpp to LLVM bitcode: an archive for a CPU level, with a file a function.
 
     python scripts/bitcode.py --compiler 'clang++' --assembler 'clang++' --llvm 22.1.8 --out avx2.zip -- FLAGS SOURCE
 
-A program that is compiled at run time links the functions that it calls, and no more. So the source is compiled once, as
-text, which is taken apart: each function with the helpers and constants that it refers to. What would tie a function to
-this compilation is left out: its target's CPU and features, which are those of the code that it is inlined into, and the
-module's flags. The archive's entry `llvm` is the version of LLVM that wrote it; only that version or a later one reads it.
+A program that is compiled at run time links the functions that it calls, and no more. So the source is compiled once,
+to text, which is split: each function with the helpers and constants that it refers to. What would tie a function to
+this compilation is left out: the target's CPU and features, which are to be those of the code that inlines it, and the
+module's flags. The archive's entry `llvm` is the version of the LLVM that wrote it; no older one reads it.
 """
 
 import argparse
@@ -19,18 +19,18 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-# Functions of the C library that the sources may call; float's have the suffix f. Compiled as calls of functions that
-# LLVM knows nothing of: it would compute pow(x, 3) of a constant 3 in another way than libfourfold does.
-LIBM = """acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp exp2 expm1 fmod hypot log log10 log1p log2 pow sin
-sinh tan tanh""".split()
-LIBM_NAMES = frozenset(LIBM) | {f"{name}f" for name in LIBM}
+# Functions of the C library that the sources may call; float's have the suffix f. They become calls of functions that
+# LLVM knows nothing of: pow(2, x) of a constant 2 it would compute in another way than libfourfold does.
+CIRCULAR = {kind + name for kind in ("", "a") for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")}
+OTHERS = {"atan2", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow"}
+LIBM_NAMES = {name + suffix for name in CIRCULAR | OTHERS for suffix in ("", "f")}
 
 OPTIONS = [
     *("-g0", "-fomit-frame-pointer", "-fno-stack-protector", "-fno-strict-aliasing", "-fno-sanitize=undefined"),
     *("-fno-exceptions", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-Wno-unused-command-line-argument"),
     *(f"-fno-builtin-{name}" for name in sorted(LIBM_NAMES)),
 ]
-PURE = "nofree nosync nounwind willreturn memory(none)"
+PURE = "nobuiltin nofree nosync nounwind willreturn memory(none)"
 
 SYMBOL = re.compile(r'@([-$.\w]+|"[^"]*")')
 DEFINITION = re.compile(r"^define [^@]*@([-$.\w]+)\(.*?^\}$", re.MULTILINE | re.DOTALL)
@@ -38,6 +38,7 @@ DECLARATION = re.compile(r"^declare (.*?) ?@([-$.\w]+)\((.*)\)[^()\n]*$", re.MUL
 CONSTANT = re.compile(r'^@([-$.\w]+|"[^"]*") = .*$', re.MULTILINE)
 SHARED = re.compile(r"^(?:target datalayout|%\S+ = type|attributes #|!\d+ = ).*$", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^(attributes #\d+ = ){(.*)}$", re.MULTILINE)
+INTRINSIC = re.compile(r"@llvm\.(\w+)\.f(32|64)\(")
 COMDAT = re.compile(r"^\$(\S+) = comdat any$", re.MULTILINE)
 
 
@@ -54,15 +55,21 @@ def declared(line: str, result: str, name: str, parameters: str) -> str:
     return f"declare {result.split()[-1]} @{name}({types}) {PURE}"
 
 
+def called(intrinsic: re.Match[str]) -> str:
+    """llvm.cos.f32 is cosf: the C++ library's functions of float are compiled to these, with or without builtins."""
+    name = intrinsic[1] + {"32": "f", "64": ""}[intrinsic[2]]
+    return f"@{name}(" if name in LIBM_NAMES else intrinsic[0]
+
+
 def without_target(group: re.Match[str]) -> str:
-    """An attribute group's words, such as willreturn. Its strings name the CPU, its features, how frames are laid out."""
+    """An attribute group's words, such as willreturn. Its strings name the CPU, its features, the frames' layout."""
     words = re.sub(r' "[^"]*"(="[^"]*")?', "", group[2])
     return f"{group[1]}{{{words}{'' if 'nounwind' in words else 'nounwind '}}}"
 
 
 def split(text: str) -> dict[str, str]:
     """The text of a module for each function whose name begins with fourfold_."""
-    text = ATTRIBUTES.sub(without_target, text)
+    text = INTRINSIC.sub(called, ATTRIBUTES.sub(without_target, text))
     entities = {found[1]: found[0] for found in DEFINITION.finditer(text)}
     functions = [name for name in entities if name.startswith("fourfold_")]
     entities |= {found[1]: found[0] for found in CONSTANT.finditer(text)}

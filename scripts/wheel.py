@@ -5,6 +5,7 @@
 The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
 kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others. It has gradients in C++ for
 every minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF for the installed torch alone.
+It has bitcode, which takes the Clang of ziglang or another; FOURFOLD_BITCODE=OFF does without.
 """
 
 import argparse
@@ -33,6 +34,7 @@ def build() -> Path:
     os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # the build's, and its repair's
     settings = {
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "ON",
+        "FOURFOLD_BITCODE": os.environ.get("FOURFOLD_BITCODE") or "ON",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",
     }
     pip = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")

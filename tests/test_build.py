@@ -136,6 +136,27 @@ def test_levels_can_be_those_of_this_machine(configure):
     assert f"CPU on x86_64: {here} -- CUDA" in said
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has levels without vectors")
+def test_bitcode_that_is_required_needs_vectors_and_a_compiler(configure, tmp_path):
+    levels = "-DFOURFOLD_CPU_LEVELS=ON"
+    code, said = configure("-DFOURFOLD_BITCODE=ON", "-DFOURFOLD_CPU_LEVELS=OFF")
+    assert code == 1
+    reason = "the plain kernels, which are the only ones built, have no vectors"
+    assert f"FOURFOLD_BITCODE=ON asks for LLVM bitcode, but {reason}. Or set FOURFOLD_BITCODE to AUTO or OFF." in said
+    code, said = configure("-DFOURFOLD_BITCODE=OFF", levels)
+    assert code == 0, said
+    assert "bitcode off switched off by FOURFOLD_BITCODE=OFF" in said
+    clang = script(tmp_path / "clang++", "echo Debian clang version 14.0.6")
+    code, said = configure("-DFOURFOLD_BITCODE=ON", levels, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert code == 0, said
+    assert f"bitcode on LLVM 14.0.6 for avx2 and avx512 -- {clang} " in said
+    script(clang, "echo clang version 99.0.0")
+    code, said = configure("-DFOURFOLD_BITCODE=AUTO", levels, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert code == 0, said
+    newer = "Clang 99 is newer than LLVM 22, which has to read it, and no Python package ziglang, which has one"
+    assert f"bitcode off {newer} (`pip install ziglang`)" in said or " -m ziglang c++ " in said
+
+
 def test_a_sanitizer_that_is_none_is_refused(configure):
     code, said = configure("-DFOURFOLD_SANITIZE=memory")
     assert code == 1

@@ -20,7 +20,7 @@ def test_make_runs_a_sanitizer(kind):
     assert f"/python scripts/sanitize.py {kind}\n" in output_of(*make, "--dry-run", f"sanitize-{kind}")
 
 
-OPTIONS = ("FOURFOLD_CUDA", "FOURFOLD_HIP", "FOURFOLD_METAL", "FOURFOLD_CPU_LEVELS", "FOURFOLD_SANITIZE")
+OPTIONS = tuple(f"FOURFOLD_{name}" for name in ("CUDA", "HIP", "METAL", "CPU_LEVELS", "BITCODE", "SANITIZE"))
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ pytestmark = [
 ]
 INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
 UNITS = 4
-TRANSPOSED = ("apart", "norm")  # what nests leave to the interpreter
 SIZES = (37, 1000)  # of one text
 
 SOFTMAX = (
@@ -148,7 +147,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 
 def refuse(text: str, layout: str) -> None:
-    _C.attach_nest(text, layout, [], 0, 0, 0)
+    _C.attach_nest(text, layout, [], 0, 0, 0, 0)
 
 
 def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
@@ -160,7 +159,8 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
         own = next(one for one, part in zip(libraries, parts, strict=True) if names[key] in part)
         table = (ctypes.c_void_p * len(nest.functions)).in_dll(own, names[key])
         addresses = [address or 0 for address in table]
-        _C.attach_nest(*key, addresses, nest.bytes_of_column, nest.bytes_of_block, nest.sums)
+        sizes = nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
+        _C.attach_nest(*key, addresses, *sizes)
 
 
 def library(nests: dict[str, Nest], path: Path) -> ctypes.CDLL:
@@ -195,7 +195,7 @@ def library(nests: dict[str, Nest], path: Path) -> ctypes.CDLL:
 @pytest.mark.parametrize("name", CASES)
 def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Case], name: str) -> None:
     case = compiled[name]
-    assert case.layouts or name in TRANSPOSED
+    assert case.layouts
     by_llvm = None if service.obstacle() else Program(case.text, "llvm", service.number("llvm"))
     for inputs, threads in case.calls:
         torch.set_num_threads(threads)
@@ -208,8 +208,8 @@ def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Ca
 EXPECTED = """\
 // Elements from begin to end, or pieces of the innermost axis.
 void elements(int64 begin, int64 end, const int64* arguments, uint8* scratch) {
-  float32* x_data = (float32*)arguments[8];
-  float32* y_out = (float32*)arguments[9];
+  float32* x_data = (float32*)arguments[10];
+  float32* y_out = (float32*)arguments[11];
   int64 count = end - begin;
   float32* x_data_2 = x_data + begin;
   float32* y_out_2 = y_out + begin;

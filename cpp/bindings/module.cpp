@@ -110,11 +110,11 @@ std::optional<std::pair<std::string, std::string>> next_nest(int64_t millisecond
 }
 
 void attach_nest(const std::string& text, const std::string& layout, const std::vector<uintptr_t>& functions,
-                 int64_t bytes_of_column, int64_t bytes_of_block, int32_t sums) {
+                 int64_t bytes_of_column, int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
   std::vector<void*> addresses;
   for (const uintptr_t function : functions) addresses.push_back(reinterpret_cast<void*>(function));
   fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()), bytes_of_column,
-                        bytes_of_block, sums);
+                        bytes_of_block, bytes_of_panel, sums);
 }
 
 std::string cpu_capability() {
@@ -159,8 +159,10 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
+        "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
   m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout) of the next nest to compile, or None.");
   m.def("attach_nest", &attach_nest,
-        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, sums): without addresses, it can't be compiled.");
+        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): without addresses, it can't be compiled.");
 }

@@ -11,13 +11,23 @@
 
 namespace fourfold::program {
 
+// A program as a backend runs it on tensors of certain sizes and strides.
+class Call {
+ public:
+  virtual ~Call() = default;
+
+  // Writes the outputs, whose memory is allocated. Any number of threads may call it at once.
+  virtual void run(const Tensor* inputs, const Tensor* outputs) const = 0;
+};
+
 // A program as a backend runs it.
 class Executable {
  public:
   virtual ~Executable() = default;
 
-  // Writes the outputs, whose memory is allocated. `sizes` are the axes'. Any number of threads may call it at once.
-  virtual void run(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
+  // `sizes` are the axes'; of the tensors, what they point to is not read. The executable outlives the result.
+  virtual std::unique_ptr<const Call> prepare(
+      const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
   // From now on.
   virtual void use(Generator) {}
 };

@@ -2,6 +2,8 @@
 #include <fourfold/program.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -11,9 +13,52 @@
 #include "program/layout.h"
 #include "program/program.h"
 
+namespace fourfold::program {
+namespace {
+
+// What inputs of certain dtypes, sizes and strides come to.
+struct Layout {
+  std::vector<int64_t> key;
+  std::vector<Shape> shapes;  // of the outputs, each whole
+  std::unique_ptr<const Call> call;
+
+  void add(const fourfold_tensor& given) {
+    key.push_back(given.dtype);
+    key.push_back(given.dim);
+    key.insert(key.end(), given.sizes, given.sizes + given.dim);
+    key.insert(key.end(), given.strides, given.strides + given.dim);
+  }
+
+  bool fits(const fourfold_tensor* given, int32_t count) const {
+    auto at = key.begin();
+    const auto left = [&] { return key.end() - at; };
+    for (int32_t k = 0; k < count; ++k) {
+      const fourfold_tensor& tensor = given[k];
+      if (left() < 2 + 2 * tensor.dim || at[0] != tensor.dtype || at[1] != tensor.dim) return false;
+      at += 2;
+      if (!std::equal(tensor.sizes, tensor.sizes + tensor.dim, at)) return false;
+      at += tensor.dim;
+      if (!std::equal(tensor.strides, tensor.strides + tensor.dim, at)) return false;
+      at += tensor.dim;
+    }
+    return at == key.end();
+  }
+};
+
+}  // namespace
+}  // namespace fourfold::program
+
 struct fourfold_program {
+  using Layout = fourfold::program::Layout;
+
   fourfold::program::Program program;
   std::unique_ptr<fourfold::program::Executable> executable;
+  // Those of the first calls, filled from the front; calls with others are laid out each time.
+  mutable std::array<std::atomic<const Layout*>, 8> layouts{};
+
+  ~fourfold_program() {
+    for (const auto& layout : layouts) delete layout.load();
+  }
 };
 
 namespace fourfold::program {
@@ -41,32 +86,73 @@ Kind kind_of(int32_t dtype) {
   throw std::invalid_argument("program: expected a dtype that programs support, but got torch's number " + std::to_string(dtype));
 }
 
-// False where `allocate` gives up.
-bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t count, fourfold_allocate allocate, void* context) {
+// An output, in the memory of the whole tensor.
+Tensor tensor_of(const Output& output, const Shape& shape, void* data) {
+  const auto bytes = shape.offset(output) * element_size(output.kind);
+  void* const part = data == nullptr || bytes == 0 ? data : static_cast<char*>(data) + bytes;
+  return {part, output.kind, static_cast<int>(output.dims.size()), shape.sizes.data(), shape.strides.data()};
+}
+
+std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const fourfold_tensor* given, int32_t count) {
+  auto layout = std::make_unique<Layout>();
   std::vector<Tensor> inputs, outputs;
   for (int32_t k = 0; k < count; ++k) {
-    inputs.push_back({given[k].data, kind_of(given[k].dtype), given[k].dim, given[k].sizes, given[k].strides});
+    layout->add(given[k]);
+    inputs.push_back({nullptr, kind_of(given[k].dtype), given[k].dim, given[k].sizes, given[k].strides});
   }
   const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
-  std::vector<Shape> shapes;
-  shapes.reserve(made.program.outputs.size());
+  for (const auto& output : made.program.outputs) {
+    if (output.part == 0) layout->shapes.push_back(shape_of(output, sizes));
+  }
+  size_t shape = 0;
+  for (const auto& output : made.program.outputs) {
+    outputs.push_back(tensor_of(output, layout->shapes[shape], nullptr));
+    shape += output.part + 1 == output.parts;
+  }
+  layout->call = made.executable->prepare(sizes, inputs.data(), outputs.data());
+  return layout;
+}
+
+// False where `allocate` gives up.
+bool run(const fourfold_program& made, const Layout& layout, const fourfold_tensor* given, int32_t count,
+         fourfold_allocate allocate, void* context) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(static_cast<size_t>(count) + made.program.outputs.size());
+  for (int32_t k = 0; k < count; ++k) {
+    tensors.push_back({given[k].data, made.program.inputs[k].kind, given[k].dim, given[k].sizes, given[k].strides});
+  }
+  size_t index = 0;
   void* data = nullptr;
   for (const auto& output : made.program.outputs) {
-    const auto dim = static_cast<int32_t>(output.dims.size());
+    const Shape& shape = layout.shapes[index];
     if (output.part == 0) {
-      const Shape& shape = shapes.emplace_back(shape_of(output, sizes));
-      const auto index = static_cast<int32_t>(shapes.size() - 1);
-      data = allocate(context, index, dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
+      const auto dim = static_cast<int32_t>(output.dims.size());
+      data = allocate(context, static_cast<int32_t>(index), dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
       const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
       if (data == nullptr && !empty) return false;
     }
-    const Shape& shape = shapes.back();
-    const auto bytes = shape.offset(output) * element_size(output.kind);
-    void* part = bytes == 0 ? data : static_cast<char*>(data) + bytes;
-    outputs.push_back({part, output.kind, dim, shape.sizes.data(), shape.strides.data()});
+    tensors.push_back(tensor_of(output, shape, data));
+    index += output.part + 1 == output.parts;
   }
-  made.executable->run(sizes, inputs.data(), outputs.data());
+  layout.call->run(tensors.data(), tensors.data() + count);
   return true;
+}
+
+bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t count, fourfold_allocate allocate, void* context) {
+  for (const auto& known : made.layouts) {
+    const Layout* const layout = known.load(std::memory_order_acquire);
+    if (layout == nullptr) break;
+    if (layout->fits(given, count)) return run(made, *layout, given, count, allocate, context);
+  }
+  std::unique_ptr<const Layout> layout = layout_of(made, given, count);
+  const Layout& present = *layout;
+  for (auto& known : made.layouts) {
+    const Layout* none = nullptr;
+    if (!known.compare_exchange_strong(none, layout.get(), std::memory_order_release)) continue;
+    layout.release();
+    break;
+  }
+  return run(made, present, given, count, allocate, context);
 }
 
 }  // namespace

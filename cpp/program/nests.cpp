@@ -1,5 +1,7 @@
 #include "program/nests.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -28,30 +30,46 @@ struct Requests {
   bool served = false;
 };
 
+Requests* all_requests = nullptr;
+
+// A child process begins with a copy whose mutex is free and on whose conditions nobody waits.
+void renew() {
+  auto* const copy = new Requests;
+  copy->waiting.swap(all_requests->waiting);
+  copy->nests.swap(all_requests->nests);
+  all_requests->mutex.unlock();
+  all_requests = copy;
+}
+
 Requests& requests() {
-  static auto* const all = new Requests;
-  return *all;
+  static const bool is_made = [] {
+    all_requests = new Requests;
+    pthread_atfork([] { all_requests->mutex.lock(); }, [] { all_requests->mutex.unlock(); }, renew);
+    return true;
+  }();
+  static_cast<void>(is_made);
+  return *all_requests;
 }
 
 }  // namespace
 
-const Nest* Nests::find(const std::string& layout, Generator generator) {
+Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   Requests& all = requests();
   std::unique_lock lock(all.mutex);
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served || known_.size() >= most_layouts) return nullptr;
+    if (!all.served || known_.size() >= most_layouts) return {};
     known = known_.emplace_back(new Known{layout, 0, false, nullptr}).get();
   }
-  if (known->is_answered) return known->nest.get();
+  if (known->is_answered) return {true, known->nest.get()};
   const int wanted = generator == Generator::llvm ? 1 : calls_before;
   if (known->calls < wanted && ++known->calls >= wanted && all.served) {
     all.waiting.push_back({text_, layout});
     all.came.notify_one();
   }
   if (generator == Generator::llvm) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
-  return known->nest.get();
+  return {known->is_answered, known->nest.get()};
 }
 
 void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest) {
@@ -101,7 +119,7 @@ int32_t fourfold_nests_next(
 
 void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
-    int64_t bytes_of_block, int32_t sums) {
+    int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
   const auto found = all.nests.find(std::string_view(text));
@@ -113,6 +131,7 @@ void fourfold_nests_attach(
     for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
     nest->bytes_of_column = bytes_of_column;
     nest->bytes_of_block = bytes_of_block;
+    nest->bytes_of_panel = bytes_of_panel;
     nest->sums = sums;
   }
   nests->attach(layout, std::move(nest));

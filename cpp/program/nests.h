@@ -22,6 +22,7 @@ struct Nest {
   std::vector<NestFunction*> functions;  // null where there is nothing to do
   int64_t bytes_of_column = 0;           // of scratch memory
   int64_t bytes_of_block = 0;
+  int64_t bytes_of_panel = 0;            // for each of its elements
   int32_t sums = 0;                      // how many reductions have partial results
 };
 
@@ -29,8 +30,12 @@ class Nests {
  public:
   explicit Nests(std::string text) : text_(std::move(text)) {}
 
-  // The nest of a layout, or null. It stays as long as the process.
-  const Nest* find(const std::string& layout, Generator generator);
+  // What is known of a layout's nest. It stays as long as the nests do.
+  struct Answer {
+    bool is_final = false;
+    const Nest* nest = nullptr;
+  };
+  Answer find(const std::string& layout, Generator generator);
   // Null: it can't be compiled.
   void attach(std::string_view layout, std::unique_ptr<const Nest> nest);
 
@@ -54,6 +59,10 @@ std::shared_ptr<Nests> nests_of(std::string_view text);
 // For the compiler.
 extern "C" {
 
+// What nests call: to[r * to_step + c] = from[c * from_step + r], of elements that have `size` bytes.
+FOURFOLD_EXPORT void fourfold_transpose_tile(
+    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
+
 // From now on `served` says whether somebody takes requests. Without, nothing is requested.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);
 // Takes the next request, waiting for at most so many milliseconds. Returns 0 if there is none.
@@ -62,5 +71,5 @@ FOURFOLD_EXPORT int32_t fourfold_nests_next(
 // What has become of it. count 0: it can't be compiled. The functions' code has to stay as long as the process.
 FOURFOLD_EXPORT void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
-    int64_t bytes_of_block, int32_t sums);
+    int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums);
 }

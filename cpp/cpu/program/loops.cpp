@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "cpu/kernels/transpose_tile.h"
 #include "cpu/memory.h"
 #include "cpu/parallel.h"
 #include "cpu/program/column_sums.h"
@@ -18,11 +19,15 @@ using program::Program;
 
 // A nest's arguments: these, then each tensor's address, each axis' size, and each axis' stride by tensor. nest/build.py has
 // the same order.
-enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, first_tensor };
+enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, panel_rows, panel_columns, first_tensor };
 
 constexpr int64_t slack = 64;             // elements behind scratch memory that whole vectors may touch
 constexpr int64_t parts_of_thread = 4;
 constexpr int64_t fewest_of_chunk = 1024;
+// Of the rows of a tensor that lies across, which are transposed into memory of a thread's own.
+constexpr int64_t most_panel_rows = 32;
+constexpr int64_t most_panel_columns = 256;     // where a row may be split
+constexpr int64_t most_panel_elements = 1 << 17;
 
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
@@ -32,65 +37,65 @@ std::unique_ptr<char, Free> scratch(int64_t bytes) {
   return std::unique_ptr<char, Free>(bytes == 0 ? nullptr : static_cast<char*>(allocate(bytes, 1)));
 }
 
-// One call of a nest.
+// Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  NestCall(const Nest& nest, const Loops& loops, std::vector<int64_t> arguments, int64_t grain, int64_t lanes)
-      : nest_(nest), arguments_(std::move(arguments)), grain_(grain), lanes_(lanes), columns_(loops.columns()) {
-    arguments_[column_count] = columns_;
-    arguments_[block] = lanes;
-  }
-
-  int64_t& at(size_t argument) { return arguments_[argument]; }
+  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain)
+      : nest_(nest), arguments_(arguments), grain_(grain) {}
 
   void run(size_t function, int64_t begin, int64_t end) const {
     if (nest_.functions[function] == nullptr) return;
-    const auto memory = scratch(nest_.bytes_of_block * (lanes_ + slack) + nest_.bytes_of_column * (columns_ + slack));
+    const auto memory = scratch(nest_.bytes_of_block * (arguments_[block] + slack) +
+                                nest_.bytes_of_column * (arguments_[column_count] + slack) +
+                                nest_.bytes_of_panel * (arguments_[panel_rows] * arguments_[panel_columns] + slack));
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
 
+  // Threads share so many parts, each of `unit` elements.
   void share(size_t function, int64_t count, int64_t unit) const {
     if (nest_.functions[function] == nullptr) return;
-    parallel(count, std::max<int64_t>(1, grain_ / std::max<int64_t>(1, unit)),
-             [&](int64_t begin, int64_t end) { run(function, begin, end); });
-  }
-
-  void add_to(const Program& program, const Schedule& schedule, double* sums) {
-    for (const ColumnSum& sum : schedule.column_sums) {
-      at(first_tensor + program.inputs.size() + sum.output) = reinterpret_cast<int64_t>(sums);
-      sums += columns_;
-    }
-  }
-
-  void run_by_rows(int64_t rows) const { share(1, rows, columns_); }
-
-  void run_by_columns(int64_t this_row) {
-    const int64_t count = (columns_ + lanes_ - 1) / lanes_;
-    const auto shared = scratch(nest_.bytes_of_column * (columns_ + slack));
-    std::vector<int64_t> results(static_cast<size_t>(nest_.sums * (count + 1)));
-    at(row) = this_row;
-    at(blocks) = count;
-    at(partials) = reinterpret_cast<int64_t>(results.data());
-    at(kept) = reinterpret_cast<int64_t>(shared.get());
-    for (size_t k = 1; k < nest_.functions.size(); k += 2) {
-      share(k, count, lanes_);
-      run(k + 1, 0, 1);
-    }
+    const int64_t least = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, unit));
+    if (count <= least) return run(function, 0, count);
+    parallel(count, least, [&](int64_t begin, int64_t end) { run(function, begin, end); });
   }
 
  private:
   const Nest& nest_;
-  std::vector<int64_t> arguments_;
+  const std::vector<int64_t>& arguments_;
   int64_t grain_;
-  int64_t lanes_;
-  int64_t columns_;
 };
+
+// Column sums are added to these from now on.
+void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Schedule& schedule) {
+  for (const ColumnSum& sum : schedule.column_sums) {
+    arguments[first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
+    sums += arguments[column_count];
+  }
+}
+
+void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, int64_t this_row) {
+  const int64_t columns = arguments[column_count], lanes = arguments[block];
+  const int64_t count = (columns + lanes - 1) / lanes;
+  const auto shared = scratch(nest.bytes_of_column * (columns + slack));
+  std::vector<int64_t> results(static_cast<size_t>(nest.sums * (count + 1)));
+  arguments[row] = this_row;
+  arguments[blocks] = count;
+  arguments[partials] = reinterpret_cast<int64_t>(results.data());
+  arguments[kept] = reinterpret_cast<int64_t>(shared.get());
+  const NestCall call(nest, arguments, grain);
+  for (size_t k = 1; k < nest.functions.size(); k += 2) {
+    call.share(k, count, lanes);
+    call.run(k + 1, 0, 1);
+  }
+}
 
 }  // namespace
 
-Loops::Loops(const Program& program, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
-             const program::Tensor* outputs) {
-  std::vector<std::vector<int64_t>> strides;
+Loops::Loops(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+             const program::Tensor* inputs, const program::Tensor* outputs)
+    : program_(program), schedule_(schedule), axis_sizes_(sizes), grain_(grain(program, schedule)),
+      lanes_(lanes(program, schedule)) {
+  Strides strides;
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     strides.push_back(program::axis_strides(program.inputs[k].dims, inputs[k].strides, sizes));
   }
@@ -100,78 +105,105 @@ Loops::Loops(const Program& program, const std::vector<int64_t>& sizes, const pr
                                                     : program::axis_strides(output.dims, outputs[k].strides, sizes));
   }
   const auto outer = static_cast<size_t>(program.outer);
-  add_axes(sizes, 0, outer, strides);
-  row_axes_ = sizes_.size();
-  add_axes(sizes, outer, sizes.size(), strides);
-  if (sizes_.size() == row_axes_) {
+  add_axes(0, outer, strides);
+  const size_t row_axes = sizes_.size();
+  add_axes(outer, sizes.size(), strides);
+  if (sizes_.size() == row_axes) {
     sizes_.push_back(1);
     strides_.emplace_back(strides.size());
   }
-  for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes_ ? rows_ : columns_) *= sizes_[a];
+  for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes ? rows_ : columns_) *= sizes_[a];
   if (program.has_rows) split_ = threads_share_rows(program, rows_, columns_) ? Split::columns : Split::rows;
-  layout_ += static_cast<char>(split_);
-  layout_ += std::to_string(row_axes_);
+  layout_ = static_cast<char>(split_) + std::to_string(row_axes);
   for (size_t t = 0; t < strides.size(); ++t) {
     layout_ += t == 0 ? ':' : ',';
     for (const auto& stride : strides_) layout_ += stride[t] == 0 ? '0' : stride[t] == 1 ? '1' : 'n';
   }
+  arguments_.resize(first_tensor + strides.size());
+  arguments_[column_count] = columns_;
+  arguments_[block] = lanes_;
+  arguments_.insert(arguments_.end(), sizes_.begin(), sizes_.end());
+  for (const auto& stride : strides_) arguments_.insert(arguments_.end(), stride.begin(), stride.end());
+  find_turned(strides_);
+  if (split_ == Split::elements) share_elements();
+  arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
+  const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
+  arguments_[panel_rows] = std::min(most, most_panel_rows);
+}
+
+// nest/layout.py has the same rule.
+void Loops::find_turned(const Strides& strides) {
+  for (size_t a = 0; a + 1 < strides.size(); ++a) {
+    for (size_t t = 0; t < strides[a].size(); ++t) {
+      if (strides[a][t] == 1 && strides.back()[t] > 1) turned_ = a;
+    }
+  }
 }
 
 // Axes of one element are left out, and two that every tensor steps through as through one are one.
-void Loops::add_axes(const std::vector<int64_t>& sizes, size_t first, size_t last,
-                     const std::vector<std::vector<int64_t>>& strides) {
+void Loops::add_axes(size_t first, size_t last, const Strides& strides) {
   const size_t begin = sizes_.size();
   for (size_t a = first; a < last; ++a) {
-    if (sizes[a] == 1) continue;
-    const bool merges = sizes_.size() > begin && [&] {
-      for (size_t t = 0; t < strides.size(); ++t) {
-        if (strides_.back()[t] != strides[t][a] * sizes[a]) return false;
-      }
-      return true;
-    }();
+    const int64_t size = axis_sizes_[a];
+    if (size == 1) continue;
+    bool merges = sizes_.size() > begin;
+    for (size_t t = 0; t < strides.size() && merges; ++t) merges = strides_.back()[t] == strides[t][a] * size;
     if (merges) {
-      sizes_.back() *= sizes[a];
+      sizes_.back() *= size;
     } else {
-      sizes_.push_back(sizes[a]);
+      sizes_.push_back(size);
       strides_.emplace_back(strides.size());
     }
     for (size_t t = 0; t < strides.size(); ++t) strides_.back()[t] = strides[t][a];
   }
 }
 
-void Loops::run(const Nest& nest, const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-                const program::Tensor* inputs, const program::Tensor* outputs) const {
-  std::vector<int64_t> arguments(first_tensor);
-  const auto add = [&](const void* data) { arguments.push_back(reinterpret_cast<int64_t>(data)); };
-  for (size_t k = 0; k < program.inputs.size(); ++k) add(inputs[k].data);
-  for (size_t k = 0; k < program.outputs.size(); ++k) add(outputs[k].data);
-  arguments.insert(arguments.end(), sizes_.begin(), sizes_.end());
-  for (const auto& stride : strides_) arguments.insert(arguments.end(), stride.begin(), stride.end());
-  NestCall call(nest, *this, std::move(arguments), grain(program, schedule), lanes(program, schedule));
-  call.run(0, 0, 1);
-  if (split_ == Split::elements) {
-    const int64_t inner = sizes_.back(), outer = columns_ / inner;
-    const int64_t parts = outer >= parts_of_thread * torch_threads() ? 1 : parts_of_thread * torch_threads();
-    const int64_t length = outer == 1 ? 1 : std::max(fewest_of_chunk, (inner + parts - 1) / parts);
-    call.at(chunk) = outer == 1 ? inner : length;
-    call.at(chunks) = outer == 1 ? 1 : (inner + length - 1) / length;
-    return call.share(1, outer == 1 ? inner : outer * call.at(chunks), outer == 1 ? 1 : std::min(length, inner));
+// The elements of the only axis, or else chunks of the innermost one.
+void Loops::share_elements() {
+  if (columns_ == 0) return;
+  const int64_t turned = turned_ == no_axis ? 1 : sizes_[turned_];  // one thread's in every part
+  const int64_t inner = sizes_.back(), outer = columns_ / inner / turned;
+  if (sizes_.size() == 1) {
+    units_ = inner;
+    return;
   }
-  ColumnSums sums(program, schedule, sizes, outputs);
+  const int64_t parts = parts_of_thread * torch_threads();
+  const int64_t least = turned == 1 ? fewest_of_chunk : std::max<int64_t>(1, fewest_of_chunk / turned);
+  int64_t length = outer >= parts ? inner : std::min(inner, std::max(least, (inner + parts - 1) / parts));
+  if (turned_ != no_axis) length = std::min(length, most_panel_columns);
+  arguments_[chunk] = length;
+  arguments_[chunks] = (inner + length - 1) / length;
+  units_ = outer * arguments_[chunks];
+  unit_ = length * turned;
+}
+
+void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
+  std::vector<int64_t> arguments = arguments_;
+  int64_t* address = &arguments[first_tensor];
+  for (size_t k = 0; k < program_.inputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(inputs[k].data);
+  for (size_t k = 0; k < program_.outputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(outputs[k].data);
+  const NestCall call(nest, arguments, grain_);
+  call.run(0, 0, 1);
+  if (split_ == Split::elements) return call.share(1, units_, unit_);
+  if (split_ == Split::rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);
+  run_by_rows(nest, arguments, outputs);
+}
+
+void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const {
+  ColumnSums sums(program_, schedule_, axis_sizes_, outputs);
+  const int64_t each = sums.empty() ? rows_ : sums.rows_of_chunk();
   if (split_ == Split::columns) {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (!sums.empty() && r % sums.rows_of_chunk() == 0) call.add_to(program, schedule, sums.begin(r / sums.rows_of_chunk()));
-      call.run_by_columns(r);
+      if (!sums.empty() && r % each == 0) add_to(sums.begin(r / each), arguments, program_, schedule_);
+      run_row(nest, arguments, grain_, r);
     }
-  } else if (sums.empty()) {
-    call.run_by_rows(rows_);
   } else {
-    const int64_t each = sums.rows_of_chunk();
-    parallel(sums.chunks(), std::max<int64_t>(1, grain(program, schedule) / columns_ / each), [&](int64_t begin, int64_t end) {
+    const int64_t least = std::max<int64_t>(1, grain_ / columns_ / each);
+    parallel(sums.chunks(), least, [&](int64_t begin, int64_t end) {
+      std::vector<int64_t> own = arguments;
       for (int64_t k = begin; k < end; ++k) {
-        NestCall part = call;
-        part.add_to(program, schedule, sums.begin(k));
-        part.run(1, k * each, std::min(rows_, (k + 1) * each));
+        add_to(sums.begin(k), own, program_, schedule_);
+        NestCall(nest, own, grain_).run(1, k * each, std::min(rows_, (k + 1) * each));
       }
     });
   }
@@ -179,3 +211,8 @@ void Loops::run(const Nest& nest, const Program& program, const Schedule& schedu
 }
 
 }  // namespace fourfold::cpu
+
+void fourfold_transpose_tile(
+    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns) {
+  fourfold::cpu::transpose_tile(size, from, from_step, to, to_step, rows, columns);
+}

@@ -16,8 +16,9 @@ enum class Split : char { elements = 'e', rows = 'r', columns = 'c' };
 
 class Loops {
  public:
-  Loops(const program::Program& program, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
-        const program::Tensor* outputs);
+  // The program and its schedule outlive it.
+  Loops(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+        const program::Tensor* inputs, const program::Tensor* outputs);
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
   // along each axis is: 0, 1, or another.
@@ -25,18 +26,31 @@ class Loops {
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
 
-  void run(const program::Nest& nest, const program::Program& program, const Schedule& schedule,
-           const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const;
+  void run(const program::Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const;
 
  private:
-  void add_axes(const std::vector<int64_t>& sizes, size_t first, size_t last, const std::vector<std::vector<int64_t>>& strides);
+  using Strides = std::vector<std::vector<int64_t>>;
+  static constexpr size_t no_axis = SIZE_MAX;
 
+  void add_axes(size_t first, size_t last, const Strides& strides);
+  void share_elements();
+  void find_turned(const Strides& strides);
+  void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
+
+  const program::Program& program_;
+  const Schedule& schedule_;
+  const std::vector<int64_t> axis_sizes_;  // the program's
   Split split_ = Split::elements;
-  size_t row_axes_ = 0;
   int64_t rows_ = 1;
   int64_t columns_ = 1;
-  std::vector<int64_t> sizes_;                 // of each axis, those of the rows first
-  std::vector<std::vector<int64_t>> strides_;  // of each axis, by tensor
+  int64_t units_ = 0;  // where threads share elements: how many parts there are, and the elements of each
+  int64_t unit_ = 1;
+  size_t turned_ = no_axis;  // along which tensors lie side by side whose neighbours are not those along the innermost axis
+  int64_t grain_;
+  int64_t lanes_;
+  std::vector<int64_t> sizes_;      // of each merged axis, those of the rows first
+  Strides strides_;                 // of each, by tensor
+  std::vector<int64_t> arguments_;  // of a nest, without addresses
   std::string layout_;
 };
 

@@ -14,8 +14,8 @@ _SUFFIX = ".bc"
 
 
 class Archive(Mapping[str, bytes]):
-    """Each function's bitcode by its name, such as fourfold_exp_float32: a module that defines that function, which takes
-    and returns native vectors by value. Reads one when it is asked for."""
+    """Each function's bitcode by its name, such as fourfold_exp_float32: a module with that function, which takes and
+    returns native vectors by value. Read from the file when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self._zip = zipfile.ZipFile(path)
@@ -42,8 +42,8 @@ def _path(level: str) -> Path:
 
 @cache
 def functions(level: str) -> Mapping[str, bytes]:
-    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); none where this build has no bitcode
-    for it."""
+    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); none where this build has no
+    bitcode for it."""
     return Archive(_path(level)) if _path(level).exists() else {}
 
 

@@ -7,12 +7,13 @@ from any number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Program, Value
-from fourfold.compiler.nest.layout import BROADCAST, ELEMENTS, ROWS, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.layout import BROADCAST, COLUMNS, ELEMENTS, ROWS, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.loops import (
     BEGIN,
     END,
@@ -24,12 +25,14 @@ from fourfold.compiler.nest.loops import (
     Operand,
     Ref,
     Store,
+    Transpose,
     Writer,
 )
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot, cost, identity, total_type
 
 # The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
-COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS, FIRST_TENSOR = range(9)
+COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
+PANEL_ROWS, PANEL_COLUMNS, FIRST_TENSOR = range(8, 11)
 COMBINED = {
     "sum": "add",
     "prod": "mul",
@@ -47,6 +50,9 @@ LONG = 24  # operations from which on likewise
 Body = Callable[[Operand, int, "Ref | None", "Ref | None"], None]
 
 
+Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
+
+
 class NotCompiled(Exception):
     """No nest is built for a program and layout; the interpreter runs it. The message says why."""
 
@@ -54,7 +60,7 @@ class NotCompiled(Exception):
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
     """lanes: of a float32 vector of the target. Raises NotCompiled."""
     plan = Plan(program)
-    check(plan, layout)
+    check(layout)
     functions = [once(plan, layout, lanes)]
     if layout.split == ELEMENTS:
         functions.append(Builder("elements", plan, layout, lanes).elements())
@@ -65,7 +71,8 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
             functions.append(Builder(f"columns_{stage}", plan, layout, lanes).columns(stage))
             functions.append(Builder(f"combine_{stage}", plan, layout, lanes).combine(stage))
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
-    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout), sums)
+    panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
+    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout), panel, sums)
 
 
 def bytes_of_block(plan: Plan, layout: Layout) -> int:
@@ -74,11 +81,20 @@ def bytes_of_block(plan: Plan, layout: Layout) -> int:
     return SIZES[FLOAT64] * max(len(plan.sums(stage)) for stage in range(plan.stages)) * is_gathered
 
 
-def check(plan: Plan, layout: Layout) -> None:
-    for slot in (*plan.inputs, *plan.outputs):
-        strides = layout.strides[slot.index]
-        if slot.level == ELEMENT and strides[-1:] == STRIDED and UNIT in strides[:-1]:
-            raise NotCompiled("a tensor whose neighbours in memory are not those along the innermost axis")
+def check(layout: Layout) -> None:
+    if layout.turned is None or layout.split == ELEMENTS:
+        return
+    if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
+        raise NotCompiled("rows that lie across the memory of a tensor, and threads or axes that share them")
+
+
+def across(plan: Plan, layout: Layout) -> list[Slot]:
+    """The tensors whose neighbours in memory are not those along the innermost axis."""
+    if layout.turned is None:
+        return []
+    of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
+    strides = layout.strides
+    return [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.turned] == UNIT]
 
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
@@ -131,6 +147,7 @@ class Builder:
         self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
         self.block = self.argument(INT64, BLOCK, name="block_size")
         self.kept_base: Ref | None = None
+        self.across = across(plan, layout)
         for slot in self.slots:
             for axis in self.axes:
                 self.strides[slot.index, axis] = self.stride(slot, axis)
@@ -209,14 +226,15 @@ class Builder:
             self.run(0, Place(pointers, BEGIN, count), {})
             return self.function
         writer, inner = self.writer, self.axes[-1]
+        shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.turned]
         chunk, chunks = self.argument(INT64, CHUNK, name="chunk_size"), self.argument(INT64, CHUNKS, name="chunks")
-        outer = Odometer(self, self.column_axes[:-1], writer.index("/", BEGIN, chunks), self.base)
+        outer = Odometer(self, shared, writer.index("/", BEGIN, chunks), self.base)
         present = writer.variable(INT64, writer.index("%", BEGIN, chunks), name="chunk")
         with writer.loop(BEGIN, END, 1):
             at = writer.get(present)
             start = writer.index("*", at, chunk)
             count = writer.index("min", chunk, writer.index("-", self.size[inner], start), "count")
-            self.run(0, Place(self.advanced(outer.pointers(), inner, start), start, count), {})
+            self.run_turned(Place(self.advanced(outer.pointers(), inner, start), start, count))
             following = writer.index("+", at, 1)
             writer.assign(present, following)
             with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
@@ -224,22 +242,99 @@ class Builder:
                 outer.step()
         return self.function
 
+    def run_turned(self, place: Place) -> None:
+        """A piece of the innermost axis, in all rows of the axis along which tensors lie across."""
+        writer, axis = self.writer, self.layout.turned
+        if axis is None:
+            return self.run(0, place, {})
+        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
+        body = writer.loop(0, self.size[axis], most, name="row")
+        with body as first:
+            count = writer.index("min", most, writer.index("-", self.size[axis], first), "rows")
+            pointers = self.advanced(place.pointers, axis, first)
+            with self.panels(pointers, count, place.count) as turned, writer.loop(0, count, 1, name="row") as row:
+                own = turned(self.advanced(pointers, axis, row), row)
+                self.run(0, Place(own, place.column, place.count), {})
+        return None
+
+    @contextmanager
+    def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[Turned]:
+        """Transposes so many rows of the tensors that lie across into memory of the thread's own, and back behind the
+        block. Gives a function of addresses and a row, which replaces those of these tensors."""
+        writer, inner = self.writer, self.axes[-1]
+        memory, start = {}, self.behind_kept()
+        most = writer.index(
+            "*",
+            self.argument(INT64, PANEL_ROWS, name="panel_rows"),
+            self.argument(INT64, PANEL_COLUMNS, name="panel_columns"),
+        )
+        size = 0
+        for slot in self.across:
+            offset = writer.index("*", most, size)
+            memory[slot.index] = self.advance(start, "uint8", offset, f"{slot.name}_panel")
+            size += SIZES[slot.kind]
+            step = self.strides[slot.index, inner]
+            if slot.value is None:
+                source = pointers[slot.index]
+                writer.body.append(Transpose(memory[slot.index], columns, source, step, rows, columns, slot.kind))
+
+        def turned(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
+            offset = writer.index("*", row, columns)
+            return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.across}
+
+        strides = dict(self.strides)
+        self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.across}
+        yield turned
+        self.strides = strides
+        for slot in self.across:
+            if slot.value is not None:
+                step, to = self.strides[slot.index, inner], pointers[slot.index]
+                writer.body.append(Transpose(to, step, memory[slot.index], columns, columns, rows, slot.kind))
+
+    def behind_kept(self) -> Ref:
+        """The memory of a thread behind that of blocks and of kept values."""
+        columns = self.writer.index("+", self.column_count, SLACK)
+        kept = self.writer.index("*", columns, self.plan.bytes_of_column)
+        return self.advance(self.behind_blocks(), "uint8", kept, "panels")
+
+    def behind_blocks(self) -> Ref:
+        blocks = self.writer.index(
+            "*", self.writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout)
+        )
+        return self.advance(SCRATCH, "uint8", blocks, "kept")
+
     def rows(self) -> Function:
         writer = self.writer
-        behind = writer.index("*", writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout))
-        self.kept_base = self.advance(SCRATCH, "uint8", behind, "kept")
+        self.kept_base = self.behind_blocks()
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
-        with writer.loop(BEGIN, END, 1, name="row"):
-            pointers, numbers = outer.pointers(), dict(self.known)
-            for stage in range(self.plan.stages):
-                self.compute_rows(stage, pointers)
-                totals = self.run_stage(stage, pointers)
-                for value, total in totals.items():
-                    self.known[value] = self.in_type(value, writer.get(total))
-            self.store_rows(pointers)
-            self.known = numbers
-            outer.step()
+        if not self.across:
+            with writer.loop(BEGIN, END, 1, name="row"):
+                self.run_row(outer.pointers())
+                outer.step()
+            return self.function
+        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
+        body = writer.loop(BEGIN, END, most, name="row")
+        with body as first:
+            left = writer.index("min", writer.index("-", END, first), outer.left())
+            count = writer.index("min", most, left, "rows")
+            with (
+                self.panels(outer.pointers(), count, self.column_count) as turned,
+                writer.loop(0, count, 1, name="row") as row,
+            ):
+                self.run_row(turned(outer.pointers(), row))
+                outer.step()
+            body.step(count)
         return self.function
+
+    def run_row(self, pointers: dict[int, Ref]) -> None:
+        numbers = dict(self.known)
+        for stage in range(self.plan.stages):
+            self.compute_rows(stage, pointers)
+            totals = self.run_stage(stage, pointers)
+            for value, total in totals.items():
+                self.known[value] = self.in_type(value, self.writer.get(total))
+        self.store_rows(pointers)
+        self.known = numbers
 
     def columns(self, stage: int) -> Function | None:
         """begin and end: blocks of the columns of one row."""
@@ -466,6 +561,12 @@ class Odometer:
         }
         return {**self.base, **moved}
 
+    def left(self) -> Operand:
+        """How many steps the last axis has left."""
+        last = self.axes[-1]
+        done = self.builder.writer.get(self.digits[last]) if last in self.digits else Constant(0, INT64)
+        return self.builder.writer.index("-", self.builder.size[last], done)
+
     def step(self) -> None:
         if self.axes:
             self.step_axis(len(self.axes) - 1)
@@ -529,7 +630,8 @@ class VectorBody:
         return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
 
     def stride(self, slot: int) -> str:
-        return self.builder.layout.strides[slot][self.inner]
+        is_turned = any(slot == turned.index for turned in self.builder.across)
+        return UNIT if is_turned else self.builder.layout.strides[slot][self.inner]
 
     def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
         """An input's vector at an index, or its number where it has one for all."""

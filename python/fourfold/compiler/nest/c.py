@@ -29,6 +29,7 @@ from fourfold.compiler.nest.loops import (
     Ref,
     Statement,
     Store,
+    Transpose,
     Variable,
     When,
 )
@@ -141,6 +142,9 @@ class Dialect:
         if stride is not None:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
+
+    def transpose(self, *given: str) -> str:
+        return f"{call('transpose', *given)};"
 
     def called(self, op: str, type: str) -> str:
         """An elementary function of the library."""
@@ -379,6 +383,13 @@ class Printer:
         place = self.place(store.pointer, store.offset, store.kind, stride)
         self.emit(self.dialect.store(place, value, lanes, mask, None if stride is None else stride.code))
 
+    def print_transpose(self, statement: Transpose, body: list[Statement]) -> None:
+        zero, kind = Constant(0, INT64), statement.kind
+        to, source = (self.place(at, zero, kind).base.code for at in (statement.to, statement.source))
+        steps = (statement.to_step, statement.source_step, statement.rows, statement.columns)
+        to_step, source_step, rows, columns = (self.index(operand).code for operand in steps)
+        self.emit(self.dialect.transpose(to, to_step, source, source_step, rows, columns))
+
     def print_let(self, let: Let, body: list[Statement]) -> None:
         ref, op = let.result, let.op
         if op == "argument" and self.is_known(let):
@@ -502,6 +513,9 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
         return statement.operands
     if isinstance(statement, Store):
         return statement.value, statement.pointer, statement.offset, statement.mask, statement.stride
+    if isinstance(statement, Transpose):
+        to, source = (statement.to, statement.to_step), (statement.source, statement.source_step)
+        return *to, *source, statement.rows, statement.columns
     if isinstance(statement, Variable):
         return (statement.initial,)
     if isinstance(statement, Assign):

@@ -10,6 +10,7 @@ import llvmlite.binding as llvm
 
 from fourfold import _C
 from fourfold.compiler.nest import bitcode
+from fourfold.compiler.nest.llvm import TRANSPOSE
 
 # By the CPU level whose kernels the library uses: what its nests may use, and what they are.
 FEATURES = {
@@ -31,7 +32,7 @@ class Engine:
         )
         self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=False)
         self.functions = bitcode.functions(level) or {}
-        self.addresses: Mapping[str, int] = _C.vector_functions()
+        self.addresses: Mapping[str, int] = _C.vector_functions() | {TRANSPOSE: _C.transpose_tile()}
         self.count = itertools.count()
         self.lock = threading.Lock()
         self.libraries: list[object] = []

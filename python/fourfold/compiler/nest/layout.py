@@ -23,5 +23,12 @@ class Layout:
         return cls(head[0], int(head[1:]), tuple(tensors.split(",")))
 
     @property
+    def turned(self) -> int | None:
+        """The axis along which tensors lie side by side whose neighbours are not those along the innermost axis."""
+        across = [strides for strides in self.strides if strides[-1] == STRIDED]
+        found = [axis for axis in range(self.axes - 1) if any(strides[axis] == UNIT for strides in across)]
+        return found[-1] if found else None
+
+    @property
     def axes(self) -> int:
         return len(self.strides[0])

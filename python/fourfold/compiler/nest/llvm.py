@@ -20,6 +20,7 @@ from fourfold.compiler.nest.loops import (
     Ref,
     Statement,
     Store,
+    Transpose,
     Variable,
     When,
 )
@@ -42,6 +43,8 @@ INTRINSICS = {
 }  # fmt: skip
 INDEX = {"+": "add nsw", "-": "sub nsw", "*": "mul nsw", "/": "sdiv", "%": "srem"}
 FOLDED = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum", "all": "bitwise_and", "any": "bitwise_or"}
+
+TRANSPOSE = "fourfold_transpose_tile"
 
 METADATA = """
 !1 = distinct !{!1}
@@ -365,6 +368,12 @@ class Printer:
             name = f"llvm.masked.store.v{lanes}{mangled(MEMORY[kind])}.p0"
             self.call(name, "void", (type, value), (f"ptr align {size}", place), mask)
         return None
+
+    def print_transpose(self, statement: Transpose) -> None:
+        operands = (Constant(SIZES[statement.kind], INT64), statement.source, statement.source_step)
+        operands += (statement.to, statement.to_step, statement.rows, statement.columns)
+        typed = ((TYPES[operand.type], self.value(operand)) for operand in operands)
+        self.call(TRANSPOSE, "void", *typed, attributes=" nounwind")
 
     def scatter(self, store: Store, value: str) -> None:
         lanes, kind = store.value.lanes, store.kind

@@ -65,6 +65,19 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Transpose:
+    """A matrix of a kind into its transpose: to[r * to_step + c] = source[c * source_step + r]."""
+
+    to: Ref
+    to_step: Operand
+    source: Ref
+    source_step: Operand
+    rows: Operand
+    columns: Operand
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A variable, and what it holds at first."""
 
@@ -95,7 +108,7 @@ class When:
     body: list
 
 
-Statement = Let | Store | Variable | Assign | Loop | When
+Statement = Let | Store | Transpose | Variable | Assign | Loop | When
 
 
 @dataclass(slots=True)
@@ -113,13 +126,14 @@ SCRATCH = Ref("scratch", POINTER)
 
 @dataclass(slots=True)
 class Nest:
-    """functions: None where there is nothing to do. bytes_of_column and bytes_of_block: of scratch memory; sums: how
+    """functions: None where there is nothing to do. bytes_of_column, _block, _panel: of scratch memory; sums: how
     many reductions have partial results, where threads share rows. cpp/cpu/program/loops.cpp calls them."""
 
     functions: list[Function | None]
     lanes: int
     bytes_of_column: int = 0
     bytes_of_block: int = 0
+    bytes_of_panel: int = 0
     sums: int = 0
 
 

@@ -166,6 +166,14 @@ void store(Kind* to, V value) {
   memcpy(to, &value, sizeof value);
 }
 
+// A matrix into its transpose.
+template <typename Kind>
+void transpose(Kind* to, int64 to_step, const Kind* source, int64 source_step, int64 rows, int64 columns) {
+  for (int64 r = 0; r < rows; ++r) {
+    for (int64 c = 0; c < columns; ++c) to[r * to_step + c] = source[c * source_step + r];
+  }
+}
+
 // Conversions: to a type, or to the values that a narrower kind can hold.
 
 inline int32xN number(boolxN x) { return -x.bits; }

@@ -50,6 +50,7 @@ class Service:
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
         self.is_wanted = True
+        self.busy = threading.Lock()  # held while a nest is compiled
         self.compiled = 0
         self.refusals: dict[tuple[str, str], str] = {}
         self.failures: dict[tuple[str, str], str] = {}
@@ -83,6 +84,10 @@ class Service:
                 self.answer(*request)
 
     def answer(self, text: str, layout: str) -> None:
+        with self.busy:
+            self.answer_alone(text, layout)
+
+    def answer_alone(self, text: str, layout: str) -> None:
         from fourfold.compiler.nest.build import NotCompiled
 
         try:
@@ -95,7 +100,7 @@ class Service:
         else:
             self.compiled += 1
             return
-        _C.attach_nest(text, layout, [], 0, 0, 0)
+        _C.attach_nest(text, layout, [], 0, 0, 0, 0)
 
     def compile(self, text: str, layout: str) -> None:
         from fourfold.compiler.nest.build import build
@@ -108,7 +113,9 @@ class Service:
         names = [function.name for function in nest.functions if function is not None]
         addresses = dict(zip(names, self.engine.compile(print_nest(nest, target), names), strict=True))
         functions = [0 if function is None else addresses[function.name] for function in nest.functions]
-        _C.attach_nest(text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.sums)
+        _C.attach_nest(
+            text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
+        )
 
 
 service = Service()
@@ -122,8 +129,9 @@ def forget() -> None:
     """In a child process, whose copy of the thread does not run."""
     service.thread = None
     service.lock = threading.Lock()
-    _C.serve_nests(False)
+    service.busy.release()
 
 
-os.register_at_fork(after_in_child=forget)
+# A process forks between two nests: LLVM's locks are free then.
+os.register_at_fork(before=service.busy.acquire, after_in_parent=service.busy.release, after_in_child=forget)
 atexit.register(service.stop)

@@ -1,0 +1,252 @@
+"""Loop nests give the interpreter's bits, on every program and layout, from any number of threads, or leave it to the
+interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
+from torch.nn import functional as F
+
+from fourfold.compiler.calling import Program
+from fourfold.compiler.nest import build, reading, service
+from fourfold.compiler.nest.layout import Layout
+from nests import INTERPRETER, expect_the_interpreters_bits, inputs_of
+from program_cases import assert_same_bits, programs
+from programs import HEAD
+
+pytestmark = pytest.mark.skipif(
+    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
+)
+
+CASES = {name: (text, draw) for name, text, draw in programs()}
+ROWS = (
+    f"{HEAD}axes a=x.0 b=x.1 | c=x.2 d=x.3\nx: float32 = input float32 [a b c d]\nw: float32 = input float32 [c]\n"
+    "s: float32 = sum x\nm: float32 = amax x\ne: float32 = sub x s\nf: float32 = mul e w\ng: float32 = exp f\n"
+    "h: float32 = sum g\ni: float32 = div g h\noutput i float32 [a b c d]\noutput m float32 [a b]\n"
+    "output h float32 [a b]\ncolumn_sum f float32 [c d]\n"
+)
+POINTWISE = (
+    f"{HEAD}axes a=x.0 b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
+    "z: float32 = input float32 [b c]\nu: float32 = add x y\nv: float32 = mul u z\noutput v float32 [a b c]\n"
+    "output [u v] float32 [a b c] join 1\n"
+)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 33, 70, 1000])
+@pytest.mark.parametrize("name", CASES)
+def test_programs_of_all_operations(name: str, size: int) -> None:
+    text, draw = CASES[name]
+    expect_the_interpreters_bits(text, draw(size))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 2, 5, 7), (1, 1, 5, 7), (40, 3, 1, 9), (1, 1, 40, 1000), (1, 2, 3, 9000), (17, 1, 64, 4), (2, 1, 1, 1)],
+)
+def test_rows_whose_columns_run_along_several_axes(shape: tuple[int, ...], threads: int) -> None:
+    """Few rows of many columns are shared by columns; the order of a sum stays."""
+    torch.set_num_threads(threads)
+    x, w = torch.randn(shape), torch.randn(shape[2])
+    expect_the_interpreters_bits(ROWS, (x, w))
+    apart = torch.randn(*shape[:3], 2 * shape[3])[..., ::2]
+    expect_the_interpreters_bits(ROWS, (apart, w))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 1, 1), (200, 3, 33), (2, 1, 70000), (5, 7, 64), (4, 1, 8)])
+def test_broadcast_operands(shape: tuple[int, ...]) -> None:
+    a, b, c = shape
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        inputs = (torch.randn(shape), torch.randn(a, 1, c), torch.randn(b, c))
+        expect_the_interpreters_bits(POINTWISE, inputs)
+        expect_the_interpreters_bits(POINTWISE, (*inputs[:2], torch.randn(b, 1).expand(b, c)))
+        expect_the_interpreters_bits(POINTWISE, (torch.randn(a, b, 2 * c)[..., ::2], *inputs[1:]))
+
+
+def test_sums_do_not_depend_on_the_layout_or_on_threads() -> None:
+    text = (
+        f"{HEAD}axes a=x.0 | b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ns: float32 = sum x\n"
+        "output s float32 [a]\n"
+    )
+    x = torch.randn(1, 331, 301)
+    padded = torch.randn(1, 331, 400)
+    padded[..., :301] = x
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for given in (x, padded[..., :301]):
+            results += [Program(text, "", generator)(given) for generator in (INTERPRETER, service.number("llvm"))]
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_special_values(name: str, special: bool) -> None:
+    text, _ = CASES[name]
+    expect_the_interpreters_bits(text, inputs_of(text, 37, special))
+
+
+def test_no_elements_are_the_interpreters() -> None:
+    for shape in ((0, 3), (3, 0)):
+        text = f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = sum x\noutput s float32 [a]\n"
+        expect_the_interpreters_bits(text, (torch.randn(shape),), compiles=False)
+
+
+TURNED = (
+    f"{HEAD}axes a=x.0 b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a c b]\n"
+    "z: float64 = input float64 [c b]\nk: boolean = input boolean [c a]\nu: float32 = add x y\n"
+    "u64: float64 = to_float64 u\nv: float64 = mul u64 z\nw: float64 = where k v u64\noutput u float16 [a c b]\n"
+    "output v float64 [a b c]\noutput w float64 [c b a]\n"
+)
+TURNED_ROWS = (
+    f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = input float32 [b a]\n"
+    "u: float32 = add x y\ns: float32 = sum u\nv: float32 = exp u\nt: float32 = amax v\nw: float32 = div v t\n"
+    "output s float32 [a]\noutput w float32 [b a]\ncolumn_sum w float32 [b]\n"
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 70, 33), (2, 9, 300), (40, 3, 17), (2, 1000, 7), (2, 7, 1000)])
+def test_operands_that_lie_across(shape: tuple[int, ...], threads: int) -> None:
+    torch.set_num_threads(threads)
+    a, b, c = shape
+    inputs = (torch.randn(shape), torch.randn(a, c, b).bfloat16(), torch.randn(c, b).double(), torch.rand(c, a) < 0.5)
+    expect_the_interpreters_bits(TURNED, inputs)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (70, 33), (9, 3000), (200, 700), (33, 20000)])
+def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
+    a, b = shape
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(a, b), torch.randn(b, a)))
+        expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(b, a).t(), torch.randn(a, b).t()))
+
+
+def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
+    """One row that threads share, of which a tensor lies across."""
+    torch.set_num_threads(2)
+    inputs = (torch.randn(1, 40000), torch.randn(40000, 2)[:, :1])
+    expect_the_interpreters_bits(TURNED_ROWS, inputs)
+    with pytest.raises(build.NotCompiled, match="rows that lie across"):
+        build.build(reading.read(TURNED_ROWS), Layout.of("c1:n1,1n,10,1n,01"), 8)
+
+
+def norm_and_gate(x: Tensor, w: Tensor) -> Tensor:
+    return F.layer_norm(x, w.shape, w) * torch.sigmoid(x)
+
+
+def compiled(generator: str | None) -> Callable[..., Tensor]:
+    options = {} if generator is None else {"generator": generator}
+    return torch.compile(norm_and_gate, backend="fourfold", options=options)
+
+
+def test_generators_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = torch.randn(33, 100), torch.randn(100)
+    counts, results = [], []
+    for generator in ("interpreter", "llvm", None):
+        torch._dynamo.reset()
+        monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm" if generator is None else "interpreter")
+        x = torch.randn(33, 100 + len(counts), generator=torch.Generator().manual_seed(1))
+        w = torch.randn(x.shape[1])
+        before = service.service.compiled
+        results.append(compiled(generator)(x, w))
+        counts.append(service.service.compiled - before)
+        torch.testing.assert_close(results[-1], norm_and_gate(x, w))
+    assert counts[0] == 0 and counts[1] > 0 and counts[2] > 0
+
+
+def test_automatic_nests_come_with_the_second_call() -> None:
+    text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nz: float32 = sin x\noutput z float32 [a]\n"
+    program = Program(text, "automatic", service.number("auto"))
+    x = torch.randn(100)
+    expected = program(x)
+    before = service.service.compiled
+    program(x)
+    # Another layout that waits comes behind it in the queue.
+    expect_the_interpreters_bits(text.replace("sin", "cos"), (x,))
+    assert service.service.compiled == before + 2
+    assert_same_bits(program(x), expected)
+
+
+@pytest.mark.parametrize("generator", ["c", 1, ""])
+def test_other_generators_are_refused(generator: object) -> None:
+    with pytest.raises(BackendCompilerFailed, match="expected option generator to be one of interpreter, auto, llvm"):
+        torch.compile(norm_and_gate, backend="fourfold", options={"generator": generator})(
+            torch.ones(2, 2), torch.ones(2)
+        )
+
+
+def test_another_generator_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "gcc")
+    with pytest.raises(
+        BackendCompilerFailed, match="FOURFOLD_GENERATOR to be one of interpreter, auto, llvm, but got 'gcc'"
+    ):
+        torch.compile(norm_and_gate, backend="fourfold")(torch.ones(2, 2), torch.ones(2))
+
+
+SCRIPT = """
+import os, sys, torch, fourfold
+from fourfold.compiler.nest import service
+{before}
+def f(x):
+    return torch.sin(x) * 2 + x
+x = torch.randn(1000)
+for _ in range(3):
+    y = torch.compile(f, backend="fourfold", options=dict(generator="llvm"))(x)
+assert torch.allclose(y, f(x), atol=1e-6)
+{after}
+print("obstacle:", service.obstacle(), "compiled:", service.service.compiled)
+"""
+NO_LLVMLITE = "sys.modules['llvmlite'] = None; import importlib.util; importlib.util.find_spec = lambda name: None"
+NO_EXECUTABLE_MEMORY = "import ctypes; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0"  # PR_SET_MDWE
+FORK = """
+child = os.fork()
+torch._dynamo.reset()
+g = torch.compile(lambda x: x.cos() + x, backend="fourfold", options=dict(generator="llvm"))
+assert torch.allclose(g(x), x.cos() + x, atol=1e-6)
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "", "obstacle:  compiled: 1"),
+        (NO_LLVMLITE, "", "obstacle: llvmlite is not installed compiled: 0"),
+        (NO_EXECUTABLE_MEMORY, "", "obstacle: memory that was written can't be made executable here compiled: 0"),
+        ("torch.set_num_threads(1)", FORK, "obstacle:  compiled: 2"),
+    ],
+    ids=["plain", "without llvmlite", "without executable memory", "in a forked process"],
+)
+def test_a_process(before: str, after: str, expected: str) -> None:
+    if before == NO_EXECUTABLE_MEMORY and not has_policy():
+        pytest.skip("this kernel has no PR_SET_MDWE")
+    script = SCRIPT.format(before=before, after=after)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+
+
+def has_policy() -> bool:
+    """Whether this kernel can forbid memory to be written and executed (Linux 6.3)."""
+    probe = "import ctypes, sys; sys.exit(ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0)"
+    return subprocess.run([sys.executable, "-c", probe]).returncode == 0
+
+
+def test_a_level_without_vectors_has_no_nests() -> None:
+    environment = {**os.environ, "FOURFOLD_CPU_CAPABILITY": "default"}
+    script = SCRIPT.format(before="", after="")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert "no loop nests for the CPU level default compiled: 0" in done.stdout, done.stderr
