@@ -19,7 +19,7 @@ from fourfold import _C
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import c, service
 from fourfold.compiler.nest.build import NotCompiled, build
-from fourfold.compiler.nest.layout import Layout
+from fourfold.compiler.nest.layout import Layout, layout_of
 from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
@@ -79,6 +79,7 @@ class Case:
     calls: list[tuple[Sequence[object], int]]
     own: str = ""
     program: Program | None = None
+    asked: list[str] = field(default_factory=list)  # layouts, and those of them that there are nests of
     layouts: list[str] = field(default_factory=list)
 
 
@@ -134,6 +135,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             for inputs, threads in case.calls:
                 torch.set_num_threads(threads)
                 case.program(*inputs)
+            case.asked = [layout for text, layout in asked if text == case.own]
     nests = {}
     for text, layout in asked:
         try:
@@ -203,6 +205,17 @@ def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Ca
         assert_same_bits(case.program(*inputs), expected)
         if by_llvm is not None:
             assert_same_bits(by_llvm(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layouts_are_what_the_library_says(compiled: dict[str, Case], name: str) -> None:
+    """Python computes those that explain shows."""
+    case = compiled[name]
+    found = set()
+    for inputs, threads in case.calls:
+        given = [(x.shape, x.stride()) if isinstance(x, torch.Tensor) else ((), ()) for x in inputs]
+        found.add(layout_of(read(case.text), given, threads))
+    assert found == set(case.asked)
 
 
 EXPECTED = """\
