@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ import fourfold
 from fourfold import _C
 from fourfold.cli import main
 from fourfold.compiler.nest import service
+from machine import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +93,13 @@ def test_the_command(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "program_0 of the forward" in said
     assert ("void elements(" if form == "c" else "define void @elements(") in said
+
+
+def test_the_nest_is_as_the_page_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    code, shown = next((code, blocks[k + 1][1]) for k, (_, code) in enumerate(blocks) if "explanation.nest(" in code)
+    exec(compile(blocks[0][1].replace("print(explanation)", ""), "explain.md", "exec"), namespace := {})
+    exec(compile(code, "explain.md", "exec"), namespace)
+    if _C.cpu_capability() == "avx2":
+        assert capsys.readouterr().out.rstrip() == shown.rstrip()
