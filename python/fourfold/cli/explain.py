@@ -16,6 +16,7 @@ import torch
 
 import fourfold
 from fourfold.cli.usage import MOST, Parser, UsageError, output_file
+from fourfold.explaining import Explanation
 
 TEXT = """\
 Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print what became of
@@ -46,6 +47,8 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--grad", action=argparse.BooleanOptionalAction, help=grad)
     detail = "print every stage of a large function too, not a summary"
     parser.add_argument("--detail", action="store_true", help=detail)
+    nest = "also print each program's loop nest: as C++, as LLVM IR or as assembly"
+    parser.add_argument("--nest", choices=("c", "llvm", "assembly"), metavar="FORM", help=nest)
     time = "also compile it several times and call it up to a hundred times, to say how long each stage takes"
     parser.add_argument("--time", action="store_true", help=time)
     parser.add_argument("--save", type=output_file, metavar="FILE", help="also write an HTML page to FILE")
@@ -73,10 +76,23 @@ def run(options: argparse.Namespace) -> int:
         expect_arguments(options.function, f, inputs)
         explanation = fourfold.explain(f, *inputs, timing=options.time)
     print(explanation.detail() if options.detail else explanation)
+    if options.nest is not None:
+        print_nests(explanation, options.nest)
     if options.save is not None:
         explanation.save(options.save)
         print(f"\nPage: {options.save}")
     return 0
+
+
+def print_nests(explanation: Explanation, form: str) -> None:
+    show = {"c": explanation.nest, "llvm": explanation.llvm, "assembly": explanation.assembly}[form]
+    for graph, half in explanation.halves:
+        for number, program in enumerate(half.programs):
+            print(f"\n{program.name} of the {half.name}" + f" of graph {graph}" * (len(explanation.graphs) > 1))
+            try:
+                print(show(half.name, number, graph))
+            except (ValueError, ImportError) as error:
+                print(str(error).removeprefix("explain: "))
 
 
 def random(sizes: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -126,6 +126,7 @@ class Program:
     outputs: list[Output] = field(default_factory=list)
     axes: list[Axis] = field(default_factory=list)
     outer: int | None = None  # how many leading axes are rows; None without columns
+    names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:

@@ -27,18 +27,25 @@ class Box:
 
 @dataclass(frozen=True)
 class Program:
-    """A fusion group. bytes: the bytes that it reads and writes; None if its sizes depend on data."""
+    """A fusion group. bytes: the bytes that it reads and writes; None if its sizes depend on data. layout: the layout
+    of its tensors in the example call (compiler/nest/layout.py); empty if its sizes depend on data."""
 
     name: str
     operators: tuple[str, ...]
     text: str
     bytes: int | None
+    layout: str = ""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Equal for programs that differ only in names: includes the text with normalized names."""
         names = {name: f"v{k}" for k, name in enumerate(re.findall(r"^(\w+): ", self.text, re.MULTILINE))}
-        return self.operators, self.bytes, re.sub(NAME, lambda word: names.get(word[0], word[0]), self.text)
+        return (
+            self.operators,
+            self.bytes,
+            self.layout,
+            re.sub(NAME, lambda word: names.get(word[0], word[0]), self.text),
+        )
 
     @property
     def counted(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fourfold.explaining import picture, text
-from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, alike, cut, plural
+from fourfold.explaining.data import Graph, Half, Outside, Program, Programs, Stage, alike, cut, plural
 from fourfold.explaining.filling import render
 
 SMALL = 50  # operators, forward and backward; larger functions print a summary
@@ -23,6 +23,7 @@ class Explanation:
     breaks: tuple[str, ...]  # torch's reasons for the graph breaks
     stages: tuple[Stage, ...]  # none without timing
     compilations: int  # "again" is the median of this many
+    generator: str = "auto"  # what runs programs: the option of torch.compile
 
     @property
     def halves(self) -> list[tuple[int, Half]]:
@@ -43,6 +44,14 @@ class Explanation:
         for _, half in self.halves:
             found.update({(one.operator, one.reason): one.count for one in half.outside})
         return tuple(Outside(operator, count, reason) for (operator, reason), count in found.most_common())
+
+    @property
+    def runner(self) -> str:
+        """What runs the programs; empty if there are none."""
+        from fourfold.explaining import nests
+
+        programs = [one for _, half in self.halves for one in half.programs]
+        return nests.about(programs, self.generator) if programs else ""
 
     @property
     def is_small(self) -> bool:
@@ -73,7 +82,9 @@ class Explanation:
         Path(path).write_text(self.filled("page.html", links=True), encoding="utf-8")
 
     def filled(self, template: str, **settings: bool) -> str:
-        return render(template, explanation=self, text=text, picture=picture, **settings)
+        from fourfold.explaining import nests
+
+        return render(template, explanation=self, text=text, picture=picture, nests=nests, **settings)
 
     def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
         """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: draw all of a large
@@ -83,6 +94,36 @@ class Explanation:
     def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
         """The same for Graphviz; needs no package."""
         return picture.dot(self.half(half, graph), whole)
+
+    def nest(self, half: str = "forward", program: int = 0, graph: int = 0, prelude: bool = False) -> str:
+        """The loop nest of a program as C++, for the layout of the example call. prelude: with what it calls, which
+        makes it a file to compile. Raises ValueError if there is no such program, or no nest of it."""
+        return self.printed("c", self.program(half, program, graph), prelude)
+
+    def llvm(self, half: str = "forward", program: int = 0, graph: int = 0) -> str:
+        """The same as LLVM IR, from which it is compiled."""
+        return self.printed("llvm", self.program(half, program, graph))
+
+    def assembly(self, half: str = "forward", program: int = 0, graph: int = 0) -> str:
+        """The same as this processor's assembly. Raises ImportError without llvmlite."""
+        return self.printed("assembly", self.program(half, program, graph))
+
+    def printed(self, what: str, program: Program, prelude: bool = False) -> str:
+        from fourfold.compiler.nest.build import NotCompiled
+        from fourfold.explaining import nests
+
+        try:
+            return nests.printed(program, what, prelude)
+        except NotCompiled as reason:
+            raise ValueError(
+                f"explain: expected a program with a loop nest, but {program.name} has none: {reason}"
+            ) from None
+
+    def program(self, half: str, number: int, graph: int) -> Program:
+        programs = self.half(half, graph).programs
+        if not 0 <= number < len(programs):
+            raise ValueError(f"explain: expected one of {plural(len(programs), 'program')}, but got {number}")
+        return programs[number]
 
     def half(self, name: str, graph: int) -> Half:
         if not 0 <= graph < len(self.graphs):

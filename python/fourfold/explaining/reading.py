@@ -15,7 +15,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import dtype_abbrs
 
 import fourfold
+from fourfold import _C
 from fourfold.compiler import record
+from fourfold.compiler.calling import CPU
+from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.support import REFUSAL, has_effect
@@ -36,7 +39,8 @@ CLEARS = re.compile(r";  [\w, =]+ = None$")
 clipped = functools.partial(cut, most=30)  # for a line in a box
 
 
-def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
+def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Explanation:
+    """generator: what runs programs, one of options.GENERATORS."""
     name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
     parameters = parameter_names(uncompiled(f))
     several = len(observed.captured) > 1
@@ -48,6 +52,7 @@ def explained(f: Callable[..., Any], observed: Observed) -> Explanation:
         tuple(map(short_reason, observed.breaks)),
         tuple(observed.stages),
         observed.compilations,
+        generator,
     )
 
 
@@ -126,7 +131,23 @@ def half_of(
 
 def program_of(node: Node) -> Program:
     names = tuple(map(operator_name, operators_of(node.target)))
-    return Program(node.target.__name__, names, node.target.text, moved([[*node.all_input_nodes, node]]))
+    bytes = moved([[*node.all_input_nodes, node]])
+    return Program(node.target.__name__, names, node.target.text, bytes, layout(node))
+
+
+def layout(node: Node) -> str:
+    """The layout of a program's tensors; empty if their sizes depend on data."""
+    given = [values_of(one)[0] if isinstance(one, Node) else one for one in node.args]
+    if not all(has_hints(value) for value in given if isinstance(value, torch.Tensor)):
+        return ""
+    numbers = _C.program_numbers(node.target.text, CPU)
+    inputs = [
+        (NUMBERS[value.dtype], list(map(hint, value.shape)), list(map(hint, value.stride())))
+        if isinstance(value, torch.Tensor)
+        else (number, [], [])
+        for value, number in zip(given, numbers, strict=True)
+    ]
+    return _C.program_layout(node.target.text, CPU, inputs)
 
 
 def operators_of(fused: Fused) -> list[Node]:

@@ -149,13 +149,16 @@ class Builder:
         self.axes = range(layout.axes)
         self.column_axes = self.axes[layout.rows :]
         self.known: dict[Value, Operand] = {}  # numbers, and the present row's values
-        self.base = {slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind) for slot in self.slots}
+        self.base = {
+            slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind, name=slot.name)
+            for slot in self.slots
+        }
         first = FIRST_TENSOR + len(self.slots)
-        self.size = {axis: self.argument(INT64, first + axis) for axis in self.axes}
+        self.size = {axis: self.argument(INT64, first + axis, name="size") for axis in self.axes}
         self.first_stride = first + layout.axes
         self.strides: dict[tuple[int, int], Operand] = {}
-        self.column_count = self.argument(INT64, COLUMN_COUNT)
-        self.block = self.argument(INT64, BLOCK)
+        self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
+        self.block = self.argument(INT64, BLOCK, name="block_size")
         self.kept_base: Ref | None = None
         self.across = across(plan, layout)
         for slot in self.slots:
@@ -166,24 +169,28 @@ class Builder:
 
     # What comes with a call.
 
-    def argument(self, type: str, index: int, kind: str | None = None) -> Ref:
-        return self.writer.let("argument", type, attribute=(index, kind), name="p" if type == POINTER else "n")
+    def argument(self, type: str, index: int, kind: str | None = None, name: str = "n") -> Ref:
+        return self.writer.let("argument", type, attribute=(index, kind), name=name)
 
     def stride(self, slot: Slot, axis: int) -> Operand:
         known = {BROADCAST: 0, UNIT: 1}.get(self.layout.strides[slot.index][axis])
         if known is not None:
             return Constant(known, INT64)
-        return self.argument(INT64, self.first_stride + axis * len(self.slots) + slot.index)
+        index = self.first_stride + axis * len(self.slots) + slot.index
+        return self.argument(INT64, index, name=f"{slot.name}_stride")
 
-    def advance(self, pointer: Ref, kind: str, offset: Operand) -> Ref:
+    def advance(self, pointer: Ref, kind: str, offset: Operand, name: str = "p") -> Ref:
         if offset == Constant(0, INT64):
             return pointer
-        return self.writer.let("advance", POINTER, pointer, offset, attribute=kind, name="p")
+        return self.writer.let("advance", POINTER, pointer, offset, attribute=kind, name=name)
 
     def advanced(self, pointers: dict[int, Ref], axis: int, index: Operand) -> dict[int, Ref]:
         """The addresses moved along an axis."""
         offset = {slot.index: self.writer.index("*", index, self.strides[slot.index, axis]) for slot in self.slots}
-        return {slot.index: self.advance(pointers[slot.index], slot.kind, offset[slot.index]) for slot in self.slots}
+        return {
+            slot.index: self.advance(pointers[slot.index], slot.kind, offset[slot.index], slot.name)
+            for slot in self.slots
+        }
 
     # Numbers, and values of rows.
 
@@ -196,16 +203,18 @@ class Builder:
             kind = self.plan.inputs[value.attribute].kind
             zero = Constant(0, INT64)
             self.known[value] = writer.let(
-                "load", value.type, pointers[value.attribute], zero, attribute=kind, name="v"
+                "load", value.type, pointers[value.attribute], zero, attribute=kind, name=self.plan.name(value)
             )
         elif value.op == "columns":
             count = self.column_count
             self.known[value] = (
-                count if value.type == INT64 else writer.let(f"to_{value.type}", value.type, count, name="v")
+                count
+                if value.type == INT64
+                else writer.let(f"to_{value.type}", value.type, count, name=self.plan.name(value))
             )
         else:
             operands = [self.scalar(operand) for operand in value.operands]
-            self.known[value] = writer.let(value.op, value.type, *operands, name="v")
+            self.known[value] = writer.let(value.op, value.type, *operands, name=self.plan.name(value))
 
     def compute_rows(self, stage: int, pointers: dict[int, Ref]) -> None:
         for value in self.plan.scalars(ROW, stage):
@@ -225,19 +234,19 @@ class Builder:
     def elements(self) -> Function:
         """begin and end: elements of the only axis, or chunks of the innermost axis of all others."""
         if len(self.column_axes) == 1:
-            count = self.writer.index("-", END, BEGIN)
+            count = self.writer.index("-", END, BEGIN, "count")
             pointers = self.advanced(self.base, self.axes[-1], BEGIN)
             self.run(0, Place(pointers, BEGIN, count), {})
             return self.function
         writer, inner = self.writer, self.axes[-1]
         shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.turned]
-        chunk, chunks = self.argument(INT64, CHUNK), self.argument(INT64, CHUNKS)
+        chunk, chunks = self.argument(INT64, CHUNK, name="chunk_size"), self.argument(INT64, CHUNKS, name="chunks")
         outer = Odometer(self, shared, writer.index("/", BEGIN, chunks), self.base)
         present = writer.variable(INT64, writer.index("%", BEGIN, chunks), name="chunk")
         with writer.loop(BEGIN, END, 1):
             at = writer.get(present)
             start = writer.index("*", at, chunk)
-            count = writer.index("min", chunk, writer.index("-", self.size[inner], start))
+            count = writer.index("min", chunk, writer.index("-", self.size[inner], start), "count")
             self.run_turned(Place(self.advanced(outer.pointers(), inner, start), start, count))
             following = writer.index("+", at, 1)
             writer.assign(present, following)
@@ -251,10 +260,10 @@ class Builder:
         writer, axis = self.writer, self.layout.turned
         if axis is None:
             return self.run(0, place, {})
-        most = self.argument(INT64, PANEL_ROWS)
+        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
         body = writer.loop(0, self.size[axis], most, name="row")
         with body as first:
-            count = writer.index("min", most, writer.index("-", self.size[axis], first))
+            count = writer.index("min", most, writer.index("-", self.size[axis], first), "rows")
             pointers = self.advanced(place.pointers, axis, first)
             with self.panels(pointers, count, place.count) as turned, writer.loop(0, count, 1, name="row") as row:
                 own = turned(self.advanced(pointers, axis, row), row)
@@ -267,10 +276,15 @@ class Builder:
         block. Gives a function of addresses and a row, which replaces those of these tensors."""
         writer, inner = self.writer, self.axes[-1]
         memory, start = {}, self.behind_kept()
-        most = writer.index("*", self.argument(INT64, PANEL_ROWS), self.argument(INT64, PANEL_COLUMNS))
+        most = writer.index(
+            "*",
+            self.argument(INT64, PANEL_ROWS, name="panel_rows"),
+            self.argument(INT64, PANEL_COLUMNS, name="panel_columns"),
+        )
         size = 0
         for slot in self.across:
-            memory[slot.index] = self.advance(start, "uint8", writer.index("*", most, size))
+            offset = writer.index("*", most, size)
+            memory[slot.index] = self.advance(start, "uint8", offset, f"{slot.name}_panel")
             size += SIZES[slot.kind]
             step = self.strides[slot.index, inner]
             if slot.value is None:
@@ -279,7 +293,7 @@ class Builder:
 
         def turned(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
             offset = writer.index("*", row, columns)
-            return own | {s.index: self.advance(memory[s.index], s.kind, offset) for s in self.across}
+            return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.across}
 
         strides = dict(self.strides)
         self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.across}
@@ -294,13 +308,13 @@ class Builder:
         """The memory of a thread behind that of blocks and of kept values."""
         columns = self.writer.index("+", self.column_count, SLACK)
         kept = self.writer.index("*", columns, self.plan.bytes_of_column)
-        return self.advance(self.behind_blocks(), "uint8", kept)
+        return self.advance(self.behind_blocks(), "uint8", kept, "panels")
 
     def behind_blocks(self) -> Ref:
         blocks = self.writer.index(
             "*", self.writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout)
         )
-        return self.advance(SCRATCH, "uint8", blocks)
+        return self.advance(SCRATCH, "uint8", blocks, "kept")
 
     def rows(self) -> Function:
         writer = self.writer
@@ -311,11 +325,11 @@ class Builder:
                 self.run_row(outer.pointers())
                 outer.step()
             return self.function
-        most = self.argument(INT64, PANEL_ROWS)
+        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
         body = writer.loop(BEGIN, END, most, name="row")
         with body as first:
             left = writer.index("min", writer.index("-", END, first), outer.left())
-            count = writer.index("min", most, left)
+            count = writer.index("min", most, left, "rows")
             with (
                 self.panels(outer.pointers(), count, self.column_count) as turned,
                 writer.loop(0, count, 1, name="row") as row,
@@ -340,11 +354,11 @@ class Builder:
         plan, writer = self.plan, self.writer
         if not (plan.sums(stage) or plan.stores(stage) or plan.keeps(stage)):
             return None
-        self.kept_base = self.argument(POINTER, KEPT)
+        self.kept_base = self.argument(POINTER, KEPT, "uint8", name="kept")
         pointers = self.enter_row(stage)
         with writer.loop(BEGIN, END, 1, name="block") as block:
             start = writer.index("*", block, self.block)
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start))
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
             folded = self.run_block(stage, pointers, start, count)
             for value, part in folded.items():
                 first = Constant(identity(value.op, part.type), part.type)
@@ -359,7 +373,7 @@ class Builder:
         if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
             return None
         pointers = self.enter_row(stage)
-        blocks = self.argument(INT64, BLOCKS)
+        blocks = self.argument(INT64, BLOCKS, name="blocks")
         for value in plan.sums(stage):
             type = total_type(value.op, value.type)
             partials = self.partials(value, type)
@@ -375,8 +389,10 @@ class Builder:
 
     def enter_row(self, stage: int) -> dict[int, Ref]:
         """The addresses of the present row, whose values of all stages up to this one are known then."""
-        pointers = Odometer(self, range(self.layout.rows), self.argument(INT64, ROW_INDEX), self.base).pointers()
-        blocks = self.argument(INT64, BLOCKS)
+        pointers = Odometer(
+            self, range(self.layout.rows), self.argument(INT64, ROW_INDEX, name="row"), self.base
+        ).pointers()
+        blocks = self.argument(INT64, BLOCKS, name="blocks")
         for s in range(stage + 1):
             for value in self.plan.sums(s - 1) if s else ():
                 type = total_type(value.op, value.type)
@@ -388,12 +404,15 @@ class Builder:
     def partials(self, value: Value, type: str) -> Ref:
         """The parts of a reduction by block, and behind them the whole."""
         every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
-        each = self.writer.index("+", self.argument(INT64, BLOCKS), 1)
+        each = self.writer.index("+", self.argument(INT64, BLOCKS, name="blocks"), 1)
         offset = self.writer.index("*", each, every.index(value))
-        return self.advance(self.argument(POINTER, PARTIALS), INT64, offset)
+        base = self.argument(POINTER, PARTIALS, INT64, name="parts")
+        return self.advance(base, INT64, offset, f"{self.plan.name(value)}_parts")
 
     def in_type(self, value: Value, total: Ref) -> Ref:
-        return total if total.type == value.type else self.writer.let(f"to_{value.type}", value.type, total, name="v")
+        if total.type == value.type:
+            return total
+        return self.writer.let(f"to_{value.type}", value.type, total, name=self.plan.name(value))
 
     # A stage of one row.
 
@@ -408,9 +427,10 @@ class Builder:
         totals = {}
         for value in sums:
             type = total_type(value.op, value.type)
-            totals[value] = writer.variable(type, Constant(identity(value.op, type), type), name="total")
+            first = Constant(identity(value.op, type), type)
+            totals[value] = writer.variable(type, first, name=f"{plan.name(value)}_total")
         with writer.loop(0, self.column_count, self.block, name="start") as start:
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start))
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
             for value, part in self.run_block(stage, pointers, start, count).items():
                 writer.assign(totals[value], self.combined(value.op, writer.get(totals[value]), part))
         return totals
@@ -432,7 +452,8 @@ class Builder:
 
     def new_chains(self, value: Value) -> list[Ref]:
         first = Constant(identity(value.op, value.type), value.type, self.lanes)
-        return [self.writer.variable(value.type, first, self.lanes) for _ in range(CHAINS)]
+        name = f"{self.plan.name(value)}_lanes"
+        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(CHAINS)]
 
     def folded(self, each: Sum) -> Ref:
         a, b, c, d = (self.writer.get(chain) for chain in each.chains)
@@ -448,14 +469,14 @@ class Builder:
         writer, inner = self.writer, self.axes[-1]
         for k, each in enumerate(sums.values()):
             offset = writer.index("*", writer.index("+", self.block, SLACK), k * SIZES[FLOAT64])
-            each.buffer = self.advance(SCRATCH, "uint8", offset)
+            each.buffer = self.advance(SCRATCH, "uint8", offset, "gathered")
         within = writer.variable(INT64, writer.index("%", start, self.size[inner]), name="at")
         outer = Odometer(self, self.column_axes[:-1], writer.index("/", start, self.size[inner]), pointers)
         body = writer.loop(0, count, 1, name="column")
         with body as column:
             at = writer.get(within)
-            left = writer.index("-", self.size[inner], at)
-            piece = writer.index("min", left, writer.index("-", count, column))
+            left = writer.index("-", self.size[inner], at, "left")
+            piece = writer.index("min", left, writer.index("-", count, column), "piece")
             place = Place(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
             self.run(stage, place, sums, column)
             writer.assign(within, writer.index("+", at, piece))
@@ -487,15 +508,15 @@ class Builder:
         one under a mask: chain is then the index of the chain that they go to."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
-        main = writer.index("*", writer.index("/", count, step), step)
+        main = writer.index("*", writer.index("/", count, step), step, "main")
         with writer.loop(0, main, step) as k:
             body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
         with writer.loop(main, count, lanes) as k:
-            left = writer.index("-", count, k)
+            left = writer.index("-", count, k, "left")
             mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
             is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
             number = writer.index("/", writer.index("-", k, main), lanes)
-            chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number)
+            chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number, name="chain")
             body([k], mask, chain)
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
@@ -537,7 +558,8 @@ class Odometer:
                 moved = writer.index("*", digit, builder.strides[slot.index, axis])
                 offsets[slot.index] = writer.index("+", offsets[slot.index], moved)
         moving = {slot.index for axis in self.axes for slot in self.moving(axis)}
-        self.offsets = {k: writer.variable(INT64, offsets[k], name="offset") for k in sorted(moving)}
+        names = {slot.index: f"{slot.name}_offset" for slot in builder.slots}
+        self.offsets = {k: writer.variable(INT64, offsets[k], name=names[k]) for k in sorted(moving)}
 
     def moving(self, axis: int) -> list[Slot]:
         builder = self.builder
@@ -546,7 +568,10 @@ class Odometer:
     def pointers(self) -> dict[int, Ref]:
         builder = self.builder
         kinds = {slot.index: slot.kind for slot in builder.slots}
-        moved = {k: builder.advance(self.base[k], kinds[k], builder.writer.get(v)) for k, v in self.offsets.items()}
+        names = {slot.index: slot.name for slot in builder.slots}
+        moved = {
+            k: builder.advance(self.base[k], kinds[k], builder.writer.get(v), names[k]) for k, v in self.offsets.items()
+        }
         return {**self.base, **moved}
 
     def left(self) -> Operand:
@@ -601,7 +626,7 @@ class VectorBody:
         """What is the same for all of them."""
         for value in self.values:
             if value.op == "input" and self.stride(value.attribute) == BROADCAST:
-                self.splats[value] = self.splat(self.load(value, None, None))
+                self.splats[value] = self.splat(self.load(value, None, None), value)
             elif not self.plan.is_loaded(value, self.stage):
                 for operand in value.operands:
                     self.hoist_scalar(operand)
@@ -610,12 +635,12 @@ class VectorBody:
 
     def hoist_scalar(self, value: Value) -> None:
         if self.plan.level[value] < ELEMENT and value not in self.splats:
-            self.splats[value] = self.splat(self.builder.scalar(value))
+            self.splats[value] = self.splat(self.builder.scalar(value), value)
 
-    def splat(self, scalar: Operand) -> Operand:
+    def splat(self, scalar: Operand, value: Value) -> Operand:
         if isinstance(scalar, Constant):
             return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name="v")
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
 
     def stride(self, slot: int) -> str:
         is_turned = any(slot == turned.index for turned in self.builder.across)
@@ -626,7 +651,8 @@ class VectorBody:
         slot = self.plan.inputs[value.attribute]
         pointer = self.place.pointers[slot.index]
         if k is None:
-            return self.writer.let("load", value.type, pointer, Constant(0, INT64), attribute=slot.kind, name="v")
+            zero, name = Constant(0, INT64), self.plan.name(value)
+            return self.writer.let("load", value.type, pointer, zero, attribute=slot.kind, name=name)
         operands: list[Operand] = [pointer, k]
         if mask is not None:
             operands.append(mask)
@@ -640,7 +666,7 @@ class VectorBody:
             *(() if stride is None else (stride,)),
             lanes=self.lanes,
             attribute=slot.kind,
-            name="v",
+            name=self.plan.name(value),
         )
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
@@ -669,14 +695,15 @@ class VectorBody:
             self.store(slot, known[slot.value], k, mask)
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
+        name = self.plan.name(value)
         if value.op == "input":
             return self.load(value, k, mask)
         if self.plan.is_loaded(value, self.stage):
             masks = () if mask is None else (mask,)
             place = (self.kept(value), self.column(k), *masks)
-            return self.writer.let("load", value.type, *place, lanes=self.lanes, attribute=value.type, name="v")
+            return self.writer.let("load", value.type, *place, lanes=self.lanes, attribute=value.type, name=name)
         operands = [known[operand] for operand in value.operands]
-        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name="v")
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
 
     def column(self, k: Operand) -> Operand:
         return self.writer.index("+", self.place.column, k)
@@ -684,7 +711,8 @@ class VectorBody:
     def kept(self, value: Value) -> Ref:
         builder = self.builder
         each = self.writer.index("+", builder.column_count, SLACK)
-        return builder.advance(builder.kept_base, "uint8", self.writer.index("*", each, self.plan.kept[value]))
+        offset = self.writer.index("*", each, self.plan.kept[value])
+        return builder.advance(builder.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
 
     def put(self, vector: Operand, pointer: Ref, k: Operand, kind: str, mask: Ref | None) -> None:
         self.writer.body.append(Store(vector, pointer, k, kind, mask))

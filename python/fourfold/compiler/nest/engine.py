@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from fourfold import _C
 from fourfold.compiler.nest import bitcode
-from fourfold.compiler.nest.llvm import TRANSPOSE, Target
+from fourfold.compiler.nest.llvm import TRANSPOSE
 
 # By the CPU level whose kernels the library uses: what its nests may use, and what they are.
 FEATURES = {
@@ -18,13 +18,6 @@ FEATURES = {
     "avx512": "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+fma,+f16c,+bmi,+bmi2,-prefer-256-bit",
 }
 PROCESSORS = {"avx2": "haswell", "avx512": "skylake-avx512"}
-TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}
-
-
-def level() -> str:
-    """The CPU level in use, without what it has for products of bfloat16."""
-    name = _C.cpu_capability()
-    return "avx512" if name in ("avx512_bf16", "amx") else name
 
 
 class Engine:
@@ -33,7 +26,6 @@ class Engine:
     def __init__(self, level: str):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self.target = TARGETS[level]
         triple = llvm.Target.from_triple(llvm.get_process_triple())
         self.machine = triple.create_target_machine(
             cpu=PROCESSORS[level], features=FEATURES[level], opt=1, reloc="pic", codemodel="jitdefault"

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fourfold import _C
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, FLOATING, INT32, INT64
 from fourfold.compiler.nest.loops import (
     POINTER,
@@ -62,6 +63,15 @@ class Target:
 
     lanes: int
     has_byte_masks: bool
+
+
+TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}  # by CPU level
+
+
+def level() -> str:
+    """The CPU level in use, without what it has for products of bfloat16."""
+    name = _C.cpu_capability()
+    return "avx512" if name in ("avx512_bf16", "amx") else name
 
 
 def called(op: str, type: str) -> str:

@@ -160,8 +160,9 @@ class Writer:
         self.count = 0
 
     def name(self, base: str) -> str:
+        """A name of its own; printers for people leave out the number where they can."""
         self.count += 1
-        return f"{base}{self.count}"
+        return f"{base}.{self.count}"
 
     def let(
         self, op: str, type: str, *operands: Operand, lanes: int = 0, attribute: object = None, name: str = "t"
@@ -170,7 +171,7 @@ class Writer:
         self.body.append(Let(result, op, operands, attribute))
         return result
 
-    def index(self, op: str, a: Operand | int, b: Operand | int) -> Operand:
+    def index(self, op: str, a: Operand | int, b: Operand | int, name: str = "i") -> Operand:
         """An operation on indices; those with constants are made here."""
         a, b = (Constant(x, INT64) if isinstance(x, int) else x for x in (a, b))
         if isinstance(a, Constant) and isinstance(b, Constant) and op in "+-*":
@@ -184,7 +185,7 @@ class Writer:
             return zero
         if op == "*" and one in (a, b):
             return b if a == one else a
-        return self.let(op, INT64, a, b, name="i")
+        return self.let(op, INT64, a, b, name=name)
 
     def variable(self, type: str, initial: Operand, lanes: int = 0, name: str = "sum") -> Ref:
         result = Ref(self.name(name), type, lanes)

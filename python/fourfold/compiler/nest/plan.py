@@ -28,6 +28,7 @@ class Slot:
     level: int
     value: Value | None = None  # of outputs
     is_column_sum: bool = False
+    name: str = "x"
 
 
 class Plan:
@@ -42,7 +43,7 @@ class Plan:
             self.level[value] = ROW if is_reduction else max((self.level[v] for v in operands), default=self.of(value))
             self.stage[value] = max((self.stage[v] for v in operands), default=0) + is_reduction
         self.inputs = [
-            Slot(k, value.type if given.kind == "number" else given.kind, self.level[value])
+            Slot(k, value.type if given.kind == "number" else given.kind, self.level[value], name=f"{given.name}_data")
             for k, given in enumerate(program.inputs)
             for value in self.values
             if value.op in ("input", "number") and value.attribute == k
@@ -51,13 +52,17 @@ class Plan:
         for output in program.outputs:
             for value in output.values:
                 index = len(self.inputs) + len(self.outputs)
-                self.outputs.append(Slot(index, output.kind, self.of_output(output), value, output.column_sum))
+                level, name = self.of_output(output), f"{self.name(value)}_out"
+                self.outputs.append(Slot(index, output.kind, level, value, output.column_sum, name))
         self.stages = 1 + max(self.stage[output.value] for output in self.outputs)
         self.kept = self.find_kept()
 
     def of(self, value: Value) -> int:
         """The level of a value without operands."""
         return self.along(self.program.inputs[value.attribute].dims) if value.op == "input" else NUMBER
+
+    def name(self, value: Value) -> str:
+        return self.program.names.get(value, "v")
 
     def along(self, dims: Sequence[Sequence[int]]) -> int:
         outer = self.program.outer or 0

@@ -24,7 +24,7 @@ class Reader:
             elif words[0] in ("output", "column_sum"):
                 self.read_output(words)
             else:
-                self.values[words[0][:-1]] = self.value(words[0][:-1], words[1], words[3], words[4:])
+                self.read_value(words)
         return self.program
 
     def read_axes(self, words: list[str]) -> None:
@@ -35,6 +35,11 @@ class Reader:
             name, size = word.split("=")
             self.axis[name] = len(self.axis)
             self.program.axes.append(Axis(name, size))
+
+    def read_value(self, words: list[str]) -> None:
+        name = words[0][:-1]
+        value = self.values[name] = self.value(name, words[1], words[3], words[4:])
+        self.program.names.setdefault(value, name)
 
     def dims(self, words: list[str]) -> Dims:
         return tuple(() if word == "1" else tuple(self.axis[name] for name in word.split("*")) for word in words)

@@ -57,7 +57,8 @@ class Service:
 
     @functools.cached_property
     def engine(self) -> Engine:
-        from fourfold.compiler.nest.engine import Engine, level
+        from fourfold.compiler.nest.engine import Engine
+        from fourfold.compiler.nest.llvm import level
 
         return Engine(level())
 
@@ -104,10 +105,10 @@ class Service:
     def compile(self, text: str, layout: str) -> None:
         from fourfold.compiler.nest.build import build
         from fourfold.compiler.nest.layout import Layout
-        from fourfold.compiler.nest.llvm import print_nest
+        from fourfold.compiler.nest.llvm import TARGETS, level, print_nest
         from fourfold.compiler.nest.reading import read
 
-        target = self.engine.target
+        target = TARGETS[level()]
         nest = build(read(text), Layout.of(layout), target.lanes)
         names = [function.name for function in nest.functions if function is not None]
         addresses = dict(zip(names, self.engine.compile(print_nest(nest, target), names), strict=True))

@@ -1,0 +1,249 @@
+"""The C++ that a loop nest is shown as computes what the nest does: a compiler compiles it, and programs run it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from fourfold import _C
+from fourfold.compiler.calling import Program
+from fourfold.compiler.nest import c, service
+from fourfold.compiler.nest.build import NotCompiled, build
+from fourfold.compiler.nest.layout import Layout
+from fourfold.compiler.nest.llvm import TARGETS, level
+from fourfold.compiler.nest.loops import Nest
+from fourfold.compiler.nest.reading import read
+from program_cases import SINE_AND_COSINE, assert_same_bits, programs
+from programs import HEAD
+
+COMPILER = os.environ.get("CXX") or "c++"
+FLAGS = {
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+}
+pytestmark = [
+    pytest.mark.skipif(_C.cpu_capability() not in service.LEVELS, reason="no loop nests for this CPU level"),
+    pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
+]
+INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
+UNITS = 4
+SIZES = (37, 1000)  # of one text
+
+SOFTMAX = (
+    f"{HEAD}axes a=x.0 b=x.1 | c=x.2 d=x.3\nx: float32 = input float32 [a b c d]\nm: float32 = amax x\n"
+    "s: float32 = sub x m\ne: float32 = exp s\nt: float32 = sum e\ny: float32 = div e t\noutput y float32 [a b c d]\n"
+    "output t float32 [a b]\ncolumn_sum e float32 [c d]\n"
+)
+BROADCAST = (
+    f"{HEAD}axes a=x.0 b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a 1 c]\n"
+    "z: float32 = input float16 [b c]\nu: float32 = add x y\nv: float32 = mul u z\noutput v float32 [a b c]\n"
+    "output [u v] bfloat16 [a b c] join 1\n"
+)
+NUMBERS = (
+    f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\nk: float32 = number\nn: int64 = number\n"
+    "c: float32 = constant 0.1\ni: float32 = constant inf\n"
+    "t: float32 = input float32 []\nr: float32 = exp t\nf: float32 = to_float32 n\n"
+    "p: float32 = mul x k\nq: float32 = add p c\nm: float32 = minimum q i\ng: float32 = mul f r\nh: float32 = sub m g\n"
+    "output h float32 [a]\noutput r float32 []\n"
+)
+# Names that C++ or the printer has for something else.
+CLASHING = (
+    f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
+    "sum: float32 = sum float\nload: float32 = div float sum\nmain: float32 = amax load\nk: float32 = sub load main\n"
+    "output k float32 [a b]\noutput main float32 [a]\n"
+)
+ORDER = (
+    f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ny: float32 = input float32 [a]\nd: float32 = sub x y\n"
+    "e: float32 = sub y d\nf: float32 = add x e\ng: float32 = add f d\nh: float32 = mul g f\ni: float32 = div x h\n"
+    "j: float32 = neg i\nn: float32 = neg j\nl: float32 = sub x n\nm: boolean = lt x y\no: boolean = bitwise_not m\n"
+    "p: boolean = le m o\nq: boolean = bitwise_and p m\nr: float32 = where q l g\noutput r float32 [a]\n"
+    "output e float32 [a]\noutput p boolean [a]\n"
+)
+
+
+@dataclass
+class Case:
+    """A program, and calls of one layout or several. threads: that torch has."""
+
+    text: str
+    calls: list[tuple[Sequence[object], int]]
+    own: str = ""
+    program: Program | None = None
+    asked: list[str] = field(default_factory=list)  # layouts, and those of them that there are nests of
+    layouts: list[str] = field(default_factory=list)
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    for name, text, draw in programs():
+        yield name, Case(text, [(draw(size), 1) for size in SIZES])
+    found = {name: (text, draw) for name, text, draw in programs()}
+    text, draw = found["norm"]
+    found["norm_in_order"] = text.replace("r float32 [b a]", "r float32 [a b]"), draw
+    yield "norm_in_order", Case(found["norm_in_order"][0], [(draw(size), 1) for size in SIZES])
+    for name in (
+        "norm_in_order",
+        "column_sums",
+        "reductions_of_float32",
+        "reductions_of_boolean",
+        "reductions_of_int32",
+    ):
+        text, draw = found[name]
+        yield f"{name}_by_columns", Case(text, [(draw(20_001), 4)])
+    x, transposed = torch.randn(3, 2, 5, 70), torch.randn(2, 3, 70, 5).permute(1, 0, 3, 2)
+    yield "softmax", Case(SOFTMAX, [((x,), 2), ((x[..., ::2],), 2), ((transposed,), 1), ((x[:, :, :1],), 1)])
+    wide = torch.randn(1, 1, 40, 1000)
+    yield "softmax_by_columns", Case(SOFTMAX, [((wide[..., :500],), 4), ((wide[..., ::2],), 4)])
+    a, b, z = torch.randn(6, 7, 90), torch.randn(6, 1, 90).bfloat16(), torch.randn(7, 90).half()
+    yield (
+        "broadcast",
+        Case(
+            BROADCAST,
+            [((a, b, z), 1), ((a, b, z[:, :1].expand(7, 90)), 1), ((a[..., ::2], b[..., ::2], z[..., ::2]), 1)],
+        ),
+    )
+    yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
+    yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
+    yield (
+        "order",
+        Case(ORDER, [((torch.randn(1000), torch.randn(1000)), 1), ((torch.randn(99), torch.randn(198)[::2]), 1)]),
+    )
+
+
+CASES = dict(cases())
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    """All cases with their nests as C++ in place of LLVM's, which their texts' blank lines keep apart."""
+    asked: list[tuple[str, str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service.service, "answer", lambda *request: (asked.append(request), refuse(*request)))
+        service.start()
+        for k, case in enumerate(CASES.values()):
+            case.own = case.text + "\n" * (k + 1)
+            case.program = Program(case.own, "c", LLVM)
+            for inputs, threads in case.calls:
+                torch.set_num_threads(threads)
+                case.program(*inputs)
+            case.asked = [layout for text, layout in asked if text == case.own]
+    nests = {}
+    for text, layout in asked:
+        try:
+            nests[text, layout] = build(read(text), Layout.of(layout), TARGETS[level()].lanes)
+        except NotCompiled:
+            continue
+    attach(nests, tmp_path_factory.mktemp("nests"))
+    for text, layout in nests:
+        next(case for case in CASES.values() if case.own == text).layouts.append(layout)
+    return CASES
+
+
+def refuse(text: str, layout: str) -> None:
+    _C.attach_nest(text, layout, [], 0, 0, 0, 0)
+
+
+def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
+    names = {key: f"nest_{k}" for k, key in enumerate(nests)}
+    parts = [{names[key]: nests[key] for key in list(nests)[unit::UNITS]} for unit in range(UNITS)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        libraries = list(pool.map(library, parts, (folder / f"unit_{unit}" for unit in range(UNITS))))
+    for key, nest in nests.items():
+        own = next(one for one, part in zip(libraries, parts, strict=True) if names[key] in part)
+        table = (ctypes.c_void_p * len(nest.functions)).in_dll(own, names[key])
+        addresses = [address or 0 for address in table]
+        sizes = nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
+        _C.attach_nest(*key, addresses, *sizes)
+
+
+def library(nests: dict[str, Nest], path: Path) -> ctypes.CDLL:
+    """Each nest's functions in a table of its name; the elementary functions by their addresses."""
+    tables = []
+    for name, nest in nests.items():
+        functions = ", ".join("nullptr" if one is None else f"&fourfold::{name}::{one.name}" for one in nest.functions)
+        tables.append(f'extern "C" fourfold::Function* const {name}[] = {{{functions}}};')
+    text = c.print_file(nests)
+    path.with_suffix(".cpp").write_text("\n".join([text, *tables, ""]), encoding="utf-8")
+    options = [
+        "-O1",
+        "-std=c++20",
+        "-ffp-contract=off",
+        "-fno-math-errno",
+        "-fwrapv",
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-Wno-psabi",
+    ]
+    command = [COMPILER, *FLAGS[level()], *options, f"{path}.cpp", "-o", f"{path}.so"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:5000]
+    found = ctypes.CDLL(f"{path}.so")
+    for name, address in _C.vector_functions().items():
+        if re.search(rf"\b{name};", text):
+            ctypes.c_void_p.in_dll(found, name).value = address
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Case], name: str) -> None:
+    case = compiled[name]
+    assert case.layouts
+    by_llvm = None if service.obstacle() else Program(case.text, "llvm", service.number("llvm"))
+    for inputs, threads in case.calls:
+        torch.set_num_threads(threads)
+        expected = Program(case.text, "interpreter", INTERPRETER)(*inputs)
+        assert_same_bits(case.program(*inputs), expected)
+        if by_llvm is not None:
+            assert_same_bits(by_llvm(*inputs), expected)
+
+
+EXPECTED = """\
+// Elements from begin to end, or pieces of the innermost axis.
+void elements(int64 begin, int64 end, const int64* arguments, uint8* scratch) {
+  float32* x_data = (float32*)arguments[10];
+  float32* y_out = (float32*)arguments[11];
+  int64 count = end - begin;
+  float32* x_data_2 = x_data + begin;
+  float32* y_out_2 = y_out + begin;
+  int64 main = count / 16 * 16;
+  for (int64 k = 0; k < main; k += 16) {
+    float32x8 x = load(x_data_2 + k);
+    float32x8 s = fourfold_sin_float32(x);
+    float32x8 c = fourfold_cos_float32(x);
+    store(y_out_2 + k, s * s + c * c);
+    float32x8 x_2 = load(x_data_2 + k + 8);
+    float32x8 s_2 = fourfold_sin_float32(x_2);
+    float32x8 c_2 = fourfold_cos_float32(x_2);
+    store(y_out_2 + k + 8, s_2 * s_2 + c_2 * c_2);
+  }
+  for (int64 k = main; k < count; k += 8) {
+    boolx8 mask = first(count - k);
+    float32x8 x = load(x_data_2 + k, mask);
+    float32x8 s = fourfold_sin_float32(x);
+    float32x8 c = fourfold_cos_float32(x);
+    store(y_out_2 + k, s * s + c * c, mask);
+  }
+}
+"""
+
+
+def test_it_reads_as_the_program_does() -> None:
+    nest = build(read(SINE_AND_COSINE), Layout.of("e0:1,1"), 8)
+    assert c.print_nest(nest) == EXPECTED
+
+
+def test_names_do_not_hide_what_is_called() -> None:
+    """Neither keywords, nor the functions and types of the prelude, nor the parameters."""
+    text = c.print_nest(build(read(CLASHING), Layout.of("r1:n1,n1,n0"), 8))
+    assert "exp_float32(begin_1)" in text and "float32x8 float_1 = " in text
+    assert not re.search(r"\w\*? (load|float|begin) = ", text)
