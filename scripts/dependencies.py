@@ -1,5 +1,5 @@
-"""The package's dependencies, for scikit-build-core: llvmlite, which compiles loop nests, where it has wheels. Elsewhere pip
-would build LLVM from source; there programs run by the interpreter."""
+"""The package's dependencies, for scikit-build-core: llvmlite, which compiles loop nests, where it has wheels.
+Elsewhere pip would build LLVM from source; there programs run by the interpreter."""
 
 from __future__ import annotations
 

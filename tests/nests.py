@@ -16,11 +16,23 @@ from fourfold.compiler.calling import Program
 from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.nest import reading, service
 from program_cases import assert_same_bits
+from programs import HEAD
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
 SPECIAL = (0.0, -0.0, 1, -1, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-45, 3e38, -3e38, 88, -104, 0.5, 1e-20, 7)
 
+
+# Rows of few columns, of every layout.
+SHORT = (
+    f"{HEAD}axes a=x.0 b=x.1 | c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
+    "z: float32 = input bfloat16 [b c]\nr: float32 = input float32 [a b 1]\nt: float64 = input float64 [c b]\n"
+    "u: float32 = sub x y\nv: float32 = mul u z\nw: float32 = add v r\ns: float32 = sum w\nm: float32 = amax w\n"
+    "p: float32 = prod w\nd: float32 = sub w m\ne: float32 = exp d\nw64: float64 = to_float64 w\n"
+    "q: float64 = mul w64 t\nq1: float64 = sum q\ng: boolean = gt w s\nh: boolean = any g\n"
+    "output e float32 [a b c]\noutput d float16 [b a c]\noutput s float32 [a b]\noutput p float32 [b a]\n"
+    "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
+)
 
 # The package has the pass itself under this name.
 lower = importlib.import_module("fourfold.compiler.passes.lower")

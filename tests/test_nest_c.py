@@ -23,6 +23,7 @@ from fourfold.compiler.nest.layout import Layout
 from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
+from nests import SHORT
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
 
@@ -113,6 +114,8 @@ def cases() -> Iterator[tuple[str, Case]]:
     )
     yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
+    few = (torch.randn(3, 20, 4), torch.randn(3, 1, 4), torch.randn(20, 4).bfloat16(), torch.randn(3, 20, 1))
+    yield "rows_of_few_columns", Case(SHORT, [((*few, torch.randn(4, 20).double()), 1)])
     yield (
         "order",
         Case(ORDER, [((torch.randn(1000), torch.randn(1000)), 1), ((torch.randn(99), torch.randn(198)[::2]), 1)]),
@@ -218,12 +221,12 @@ void elements(int64 begin, int64 end, const int64* arguments, uint8* scratch) {
   int64 main = count / 16 * 16;
   for (int64 k = 0; k < main; k += 16) {
     float32x8 x = load(x_data_2 + k);
-    float32x8 s = fourfold_sin_float32(x);
-    float32x8 c = fourfold_cos_float32(x);
-    store(y_out_2 + k, s * s + c * c);
     float32x8 x_2 = load(x_data_2 + k + 8);
+    float32x8 s = fourfold_sin_float32(x);
     float32x8 s_2 = fourfold_sin_float32(x_2);
+    float32x8 c = fourfold_cos_float32(x);
     float32x8 c_2 = fourfold_cos_float32(x_2);
+    store(y_out_2 + k, s * s + c * c);
     store(y_out_2 + k + 8, s_2 * s_2 + c_2 * c_2);
   }
   for (int64 k = main; k < count; k += 8) {

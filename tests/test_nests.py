@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, reading, service
 from fourfold.compiler.nest.layout import Layout
-from nests import INTERPRETER, expect_the_interpreters_bits, inputs_of
+from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of
 from program_cases import assert_same_bits, programs
 from programs import HEAD
 
@@ -130,17 +130,6 @@ def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
         torch.set_num_threads(threads)
         expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(a, b), torch.randn(b, a)))
         expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(b, a).t(), torch.randn(a, b).t()))
-
-
-SHORT = (
-    f"{HEAD}axes a=x.0 b=x.1 | c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
-    "z: float32 = input bfloat16 [b c]\nr: float32 = input float32 [a b 1]\nt: float64 = input float64 [c b]\n"
-    "u: float32 = sub x y\nv: float32 = mul u z\nw: float32 = add v r\ns: float32 = sum w\nm: float32 = amax w\n"
-    "p: float32 = prod w\nd: float32 = sub w m\ne: float32 = exp d\nw64: float64 = to_float64 w\n"
-    "q: float64 = mul w64 t\nq1: float64 = sum q\ng: boolean = gt w s\nh: boolean = any g\n"
-    "output e float32 [a b c]\noutput d float16 [b a c]\noutput s float32 [a b]\noutput p float32 [b a]\n"
-    "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
-)
 
 
 @pytest.mark.parametrize(
