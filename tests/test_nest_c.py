@@ -56,6 +56,10 @@ NUMBERS = (
     "p: float32 = mul x k\nq: float32 = add p c\nm: float32 = minimum q i\ng: float32 = mul f r\nh: float32 = sub m g\n"
     "output h float32 [a]\noutput r float32 []\n"
 )
+ONE_COLUMN = (
+    f"{HEAD}axes a=x.0 |\nx: float32 = input float32 [a]\ny: float32 = exp x\ns: float32 = sum y\n"
+    "output s float32 [a]\ncolumn_sum y float32 []\n"
+)
 # Names that C++ or the printer has for something else.
 CLASHING = (
     f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
@@ -112,6 +116,7 @@ def cases() -> Iterator[tuple[str, Case]]:
         ),
     )
     yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
+    yield "one_column", Case(ONE_COLUMN, [((torch.randn(40),), 1)])
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
     yield (
         "order",

@@ -99,7 +99,7 @@ def across(plan: Plan, layout: Layout) -> list[Slot]:
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
     """What is stored once a call: outputs of one number."""
-    outputs = [slot for slot in plan.outputs if slot.level == NUMBER]
+    outputs = [slot for slot in plan.outputs if slot.level == NUMBER and not slot.is_column_sum]
     if not outputs:
         return None
     builder = Builder("once", plan, layout, lanes)
