@@ -106,7 +106,7 @@ Whatever else a graph has runs as torch's own operator between the programs.
 
 Elementwise, over broadcast shapes: {names(POINTWISE)}.
 
-Reductions over the last dimensions, and what is made of them; over other dimensions they are torch's:
+Reductions, and what is made of them; where the innermost dimension in memory is not among the reduced ones they are torch's:
 {names(ROWS)}.
 
 Written as others while a graph is traced: {names(decompositions())}.

@@ -52,7 +52,7 @@ def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fuse": True}, "fourfold: expected an option of trace, but got 'fuse'"),
+        ({"fuse": True}, "fourfold: expected an option of trace, generator, but got 'fuse'"),
         ({"trace": 1}, "fourfold: expected option trace to be True or False, but got 1"),
         ("fast", "fourfold: expected options to be a dict, but got 'fast'"),
     ],
@@ -65,7 +65,7 @@ def test_options_that_there_are_not(options: dict, sentence: str) -> None:
 def test_modes_are_inductors() -> None:
     for mode, instead in (
         ("reduce-overhead", "leave it out: compiled graphs are called from C\\+\\+ already"),
-        ("max-autotune", r"leave it out \(options: trace\)"),
+        ("max-autotune", r"leave it out \(options: trace, generator\)"),
     ):
         with pytest.raises(Exception, match=f"fourfold: expected no mode, but got '{mode}'; {instead}"):
             torch.compile(torch.sin, backend=backend, mode=mode)(torch.ones(3))

@@ -60,6 +60,14 @@ ONE_COLUMN = (
     f"{HEAD}axes a=x.0 |\nx: float32 = input float32 [a]\ny: float32 = exp x\ns: float32 = sum y\n"
     "output s float32 [a]\ncolumn_sum y float32 []\n"
 )
+SHORT = (
+    "x: float32 = input float32 [a b]\nm: float32 = amax x\nd: float32 = sub x m\ne: float32 = exp d\n"
+    "s: float32 = sum e\ny: float32 = div e s\noutput y float32 [a b]\noutput y bfloat16 [b a]\noutput s float32 [a]\n"
+)
+FEW = (
+    f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float16 [a b]\n"
+    "m: boolean = input boolean [b]\ny: float32 = mul x w\nz: float32 = where m y x\noutput z float32 [a b]\n"
+)
 # Names that C++ or the printer has for something else.
 CLASHING = (
     f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
@@ -116,6 +124,10 @@ def cases() -> Iterator[tuple[str, Case]]:
         ),
     )
     yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
+    few = torch.randn(100, 5)
+    short = f"{HEAD}axes a=x.0 | b=x.1\n" + SHORT
+    yield "few_columns", Case(short, [((few,), 1), ((torch.randn(5, 100).t(),), 1), ((torch.randn(70, 6)[:, ::2],), 2)])
+    yield "few_elements", Case(FEW, [((few, few.half(), torch.randn(5) > 0), 1)])
     yield "one_column", Case(ONE_COLUMN, [((torch.randn(40),), 1)])
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
     yield (
@@ -234,12 +246,12 @@ void elements(int64 begin, int64 end, const int64* arguments, uint8* scratch) {
   int64 main = count / 16 * 16;
   for (int64 k = 0; k < main; k += 16) {
     float32x8 x = load(x_data_2 + k);
-    float32x8 s = fourfold_sin_float32(x);
-    float32x8 c = fourfold_cos_float32(x);
-    store(y_out_2 + k, s * s + c * c);
     float32x8 x_2 = load(x_data_2 + k + 8);
+    float32x8 s = fourfold_sin_float32(x);
     float32x8 s_2 = fourfold_sin_float32(x_2);
+    float32x8 c = fourfold_cos_float32(x);
     float32x8 c_2 = fourfold_cos_float32(x_2);
+    store(y_out_2 + k, s * s + c * c);
     store(y_out_2 + k + 8, s_2 * s_2 + c_2 * c_2);
   }
   for (int64 k = main; k < count; k += 8) {

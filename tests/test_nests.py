@@ -132,6 +132,42 @@ def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
         expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(b, a).t(), torch.randn(a, b).t()))
 
 
+SHORT = (
+    f"{HEAD}axes a=x.0 b=x.1 | c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
+    "z: float32 = input bfloat16 [b c]\nr: float32 = input float32 [a b 1]\nt: float64 = input float64 [c b]\n"
+    "u: float32 = sub x y\nv: float32 = mul u z\nw: float32 = add v r\ns: float32 = sum w\nm: float32 = amax w\n"
+    "p: float32 = prod w\nd: float32 = sub w m\ne: float32 = exp d\nw64: float64 = to_float64 w\n"
+    "q: float64 = mul w64 t\nq1: float64 = sum q\ng: boolean = gt w s\nh: boolean = any g\n"
+    "output e float32 [a b c]\noutput d float16 [b a c]\noutput s float32 [a b]\noutput p float32 [b a]\n"
+    "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [((3, 16), 1), ((1, 70), 3), ((5, 37), 4), ((2, 17), 9), ((2, 18), 16), ((40, 3), 5), ((3, 33), 17)],
+)
+def test_rows_of_few_columns(rows: tuple[int, int], columns: int) -> None:
+    """Of many rows at once, in the order of longer rows."""
+    a, b = rows
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        x, y, z = torch.randn(a, b, columns), torch.randn(a, 1, columns), torch.randn(b, columns).bfloat16()
+        r, t = torch.randn(a, b, 1), torch.randn(columns, b).double()
+        expect_the_interpreters_bits(SHORT, (x, y, z, r, t))
+        x[0, 0], y[0] = torch.nan, -0.0
+        expect_the_interpreters_bits(SHORT, (torch.randn(a, b, 2 * columns)[..., ::2], y, z, r, t))
+        expect_the_interpreters_bits(SHORT, (x.transpose(0, 1).contiguous().transpose(0, 1), y, z, r, t))
+
+
+@pytest.mark.parametrize("shape", [(40, 30, 4), (7, 100, 3), (3, 64, 9), (50, 16, 1), (1, 33, 16)])
+def test_a_short_innermost_axis(shape: tuple[int, ...]) -> None:
+    a, b, c = shape
+    inputs = (torch.randn(shape), torch.randn(a, 1, c), torch.randn(b, c))
+    expect_the_interpreters_bits(POINTWISE, inputs)
+    expect_the_interpreters_bits(POINTWISE, (*inputs[:2], torch.randn(b, 1).expand(b, c)))
+
+
 def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
     """One row that threads share, of which a tensor lies across."""
     torch.set_num_threads(2)

@@ -104,6 +104,20 @@ def test_no_operation_meets_a_subnormal_number(name: str) -> None:
 
 @with_flags
 @of_this_level
+@pytest.mark.parametrize("name", CLEAN)
+def test_no_operation_of_float64_meets_a_subnormal_number(name: str) -> None:
+    """But for the squares of numbers below 2^-511, which few tensors hold."""
+    program = Program(elementwise(name, torch.float64, 1, torch.float64))
+    ranges = [(-20, 20), (-700, -20), (-709.7, -700), (-745, -709.7), (-1e4, -746), (-1e300, -1e4)]
+    for low, high in [*ranges, (20, 700), (700, 709.7), (710, 1e4), (1e4, 1e300)]:
+        flags = flags_of(program, torch.linspace(low, high, 640, dtype=torch.float64))
+        # The logistic function adds 1 to next to nothing, at no cost.
+        assert flags & ~(DENORMAL_OPERAND if name == "sigmoid" else 0) == 0, (low, high)
+    assert flags_of(program, torch.tensor([-torch.inf, torch.inf] * 20, dtype=torch.float64)) == 0
+
+
+@with_flags
+@of_this_level
 def test_no_operation_meets_what_exp_leaves() -> None:
     """log1p of next to nothing, whose square is less."""
     text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ne: float32 = exp x\nr: float32 = log1p e\n"

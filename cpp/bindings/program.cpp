@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "values.h"
@@ -186,6 +187,9 @@ void run_program(const NamedProgram& named, const std::vector<const c10::IValue*
       inputs.add(values[k]->toTensor());
     }
   }
+  // A program may wait for its nest, which Python compiles; torch's compiled autograd calls with the GIL.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (PyGILState_Check() != 0) released.emplace();
   const int32_t failed = fourfold_program_run(
       named.program, inputs.given().data(), static_cast<int32_t>(expected), allocate, &outputs);
   TORCH_CHECK_VALUE(failed == 0, fourfold_program_error());

@@ -20,6 +20,23 @@ def test_a_tensor_of_one_number_waits_for_no_other() -> None:
     assert_alike(module, lambda x: x * 1, x)
 
 
+def test_operators_on_constants_are_folded() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x ** (torch.full((6,), 7.0) - torch.full_like(x[0], 2) ** 2)
+
+    module = canonicalize(traced(function, x))
+    (power,) = (
+        node for node in module.graph.nodes if "pow" in node.name and node.users and len(node.args[0].users) > 1
+    )
+    assert power.target is aten.pow.Tensor_Scalar and power.args[1] == 3
+    assert_alike(module, function, x)
+
+
+def test_a_division_of_constants_that_torch_refuses_is_not_computed() -> None:
+    module = canonicalize(traced(lambda x: x + torch.full((6,), 3) // torch.full((6,), 0), x))
+    assert module.graph.find_nodes(op="call_function", target=aten.floor_divide.default)
+
+
 def test_other_names_of_a_tensor_go_but_for_a_result() -> None:
     module = canonicalize(traced(lambda x: (aten.alias(x) * 2, aten.alias(x)), x))
     (product,) = module.graph.find_nodes(op="call_function", target=aten.mul.Tensor)

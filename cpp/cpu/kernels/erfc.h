@@ -3,16 +3,41 @@
 // float: 1 - x Q(x²) within ±1/2; beyond, with t = 3 / (|x| + 3), erfc(|x|) = t P(1 - 2 t) exp(-x²), where what the
 // rounding of x² loses is kept. Minimax polynomials (Q by Remez' algorithm, P by linear programming, coefficients
 // rounded one by one, relative errors 3.8e-9 and 7.7e-9). Bound in ulp, tested over all floats: 3.5.
+//
+// double: the same, of erf.h's polynomials and with 3/4 in the place of 1/2. Bound in ulp, tested over random numbers: 2.8.
 #pragma once
 
-#include "cpu/kernels/exponential.h"
+#include "cpu/kernels/erf.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+FOURFOLD_FN Doubles erfc_of_double(const Doubles& x) {
+  const Doubles a = hold(x.abs(), 0.0, 27.3), one(1.0), scale_of(erfc_scale), divisor = a + scale_of;  // erfc of it is zero
+  const Doubles t = scale_of / divisor;
+  const Doubles rest = at::vec::fmadd(t.neg(), a - (divisor - scale_of), at::vec::fmadd(t.neg(), divisor, scale_of));
+  const Doubles lost = rest * (t * Doubles(1 / erfc_scale));
+  const Doubles u = at::vec::fmadd(lost, Doubles(-2.0), at::vec::fmadd(t, Doubles(-2.0), one));
+  const Doubles first(erfc_first), others = in_pairs(u, erfc_others);
+  const Doubles p = at::vec::fmadd(others, u, first), p_low = at::vec::fmadd(others, u, first - p);
+  const Doubles square = a * a;
+  const LongReduced reduced = plus(exp_reduced(square.neg()), at::vec::fmadd(a, a, square.neg()).neg());
+  const DoubleMask below = less(Doubles(26.543258454250978), a);  // where erfc is less than least_normal
+  const Doubles product = p * t, exact = at::vec::fmadd(p, t, product.neg());
+  const Doubles product_low = at::vec::fmadd(p, lost, at::vec::fmadd(p_low, t, exact));
+  const Doubles power = product + at::vec::fmadd(product, expm1_near(reduced), product_low);
+  Doubles above = scale(power, reduced.shifted);
+  if (any(below)) [[unlikely]] above = scale_gradually(power, reduced.shifted, below);
+  const Doubles far = choose(less(x, Doubles(0.0)), Doubles(2.0) - above, above);
+  const Doubles near = at::vec::fmadd(erf_slope(x * x) + one, x.neg(), one);
+  return choose(at_most(Doubles(0.75), a), far, near);
+}
 
 template <typename S>
 FOURFOLD_FN Vectorized<S> erfc(const Vectorized<S>& x) {
   if constexpr (by_library<S>) {
     return by_lane([](S v) { return v > S(28) ? 0 : std::erfc(v); }, x);
+  } else if constexpr (std::is_same_v<S, double>) {
+    return erfc_of_double(x);
   } else {
     static constexpr float c[] = {3.580023e-01f,  -2.9446483e-01f, 1.9674261e-01f, -1.0348872e-01f,  3.984464e-02f,
                                   -8.94591e-03f, -4.1414186e-04f, 1.0235243e-03f, -1.5562591e-04f, -1.042729e-04f};

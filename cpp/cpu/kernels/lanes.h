@@ -1,8 +1,8 @@
 // What the elementary functions need beyond at::vec: comparisons whose masks may stay in mask registers, rounding,
 // scaling by powers of two, and the C library's functions lane by lane.
 //
-// The functions of float are made of fused products. avx2 and avx512 take the same steps in the same order, so their
-// results have the same bits. Without fused products, and for double, the functions are the C library's.
+// The functions are made of fused products. avx2 and avx512 take the same steps in the same order, so their results have
+// the same bits. Without fused products the functions are the C library's.
 #pragma once
 
 #include <cmath>
@@ -15,10 +15,13 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 using Floats = Vectorized<float>;
 using Doubles = Vectorized<double>;
 using Ints = Vectorized<int32_t>;
+using Longs = Vectorized<int64_t>;
 
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float smallest_normal = std::numeric_limits<float>::min();
+template <typename S>
+inline constexpr S least_normal = std::numeric_limits<S>::min();
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2) || defined(__ARM_FEATURE_FMA)
 inline constexpr bool fused = true;
@@ -28,7 +31,7 @@ inline constexpr bool fused = false;
 
 // Whether functions of S are the C library's.
 template <typename S>
-inline constexpr bool by_library = std::is_same_v<S, double> || !fused;
+inline constexpr bool by_library = !fused;
 
 // Comparisons are false for NaN. Masks combine by & and |.
 #if defined(CPU_CAPABILITY_AVX512)
@@ -44,6 +47,28 @@ FOURFOLD_FN Floats choose(Mask mask, const Floats& yes, const Floats& no) {
 FOURFOLD_FN Floats where_true(Mask mask, float value) { return _mm512_maskz_mov_ps(mask, _mm512_set1_ps(value)); }
 FOURFOLD_FN bool any(Mask mask) { return mask != 0; }
 FOURFOLD_FN bool all(Mask mask) { return mask == 0xffff; }
+
+// A type of its own: & of two __mmask8 gives an int, as & of two __mmask16 does.
+struct DoubleMask {
+  __mmask8 bits;
+};
+FOURFOLD_FN DoubleMask operator&(DoubleMask a, DoubleMask b) { return {static_cast<__mmask8>(a.bits & b.bits)}; }
+FOURFOLD_FN DoubleMask operator|(DoubleMask a, DoubleMask b) { return {static_cast<__mmask8>(a.bits | b.bits)}; }
+FOURFOLD_FN DoubleMask less(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ)}; }
+FOURFOLD_FN DoubleMask at_most(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_LE_OQ)}; }
+FOURFOLD_FN DoubleMask equal(const Doubles& a, const Doubles& b) { return {_mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ)}; }
+FOURFOLD_FN DoubleMask either_nan(const Doubles& a, const Doubles& b) {
+  return {_mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)};
+}
+FOURFOLD_FN DoubleMask has_bit(const Longs& a, int64_t bit) {
+  return {_mm512_test_epi64_mask(a, _mm512_set1_epi64(bit))};
+}
+FOURFOLD_FN Doubles choose(DoubleMask mask, const Doubles& yes, const Doubles& no) {
+  return _mm512_mask_blend_pd(mask.bits, no, yes);
+}
+FOURFOLD_FN Doubles where_true(DoubleMask mask, const Doubles& value) { return _mm512_maskz_mov_pd(mask.bits, value); }
+FOURFOLD_FN bool any(DoubleMask mask) { return mask.bits != 0; }
+FOURFOLD_FN bool all(DoubleMask mask) { return mask.bits == 0xff; }
 #else
 using Mask = Floats;
 FOURFOLD_FN Mask less(const Floats& a, const Floats& b) { return a < b; }
@@ -55,19 +80,64 @@ FOURFOLD_FN Floats choose(const Mask& mask, const Floats& yes, const Floats& no)
   return Floats::blendv(no, yes, mask);
 }
 FOURFOLD_FN Floats where_true(const Mask& mask, float value) { return mask & Floats(value); }
+
+using DoubleMask = Doubles;
+FOURFOLD_FN DoubleMask less(const Doubles& a, const Doubles& b) { return a < b; }
+FOURFOLD_FN DoubleMask at_most(const Doubles& a, const Doubles& b) { return a <= b; }
+FOURFOLD_FN DoubleMask equal(const Doubles& a, const Doubles& b) { return a == b; }
+FOURFOLD_FN DoubleMask either_nan(const Doubles& a, const Doubles& b) { return (a != a) | (b != b); }
+FOURFOLD_FN DoubleMask has_bit(const Longs& a, int64_t bit) {
+  return at::vec::cast<double>((a & Longs(bit)) == Longs(bit));
+}
+FOURFOLD_FN Doubles choose(const DoubleMask& mask, const Doubles& yes, const Doubles& no) {
+  return Doubles::blendv(no, yes, mask);
+}
+FOURFOLD_FN Doubles where_true(const DoubleMask& mask, const Doubles& value) { return mask & value; }
 #if defined(CPU_CAPABILITY_AVX2)
+FOURFOLD_FN bool any(const DoubleMask& mask) { return _mm256_movemask_pd(mask) != 0; }
+FOURFOLD_FN bool all(const DoubleMask& mask) { return _mm256_movemask_pd(mask) == 0xf; }
 FOURFOLD_FN bool any(const Mask& mask) { return _mm256_movemask_ps(mask) != 0; }
 FOURFOLD_FN bool all(const Mask& mask) { return _mm256_movemask_ps(mask) == 0xff; }
 #else
 FOURFOLD_FN bool any(const Mask& mask) { return mask.zero_mask() != (1 << Floats::size()) - 1; }  // all ones is NaN
 FOURFOLD_FN bool all(const Mask& mask) { return mask.zero_mask() == 0; }
+FOURFOLD_FN bool any(const DoubleMask& mask) { return mask.zero_mask() != (1 << Doubles::size()) - 1; }
+FOURFOLD_FN bool all(const DoubleMask& mask) { return mask.zero_mask() == 0; }
 #endif
 #endif
 
 FOURFOLD_FN Ints bits_of(const Floats& x) { return at::vec::cast<int32_t>(x); }
+FOURFOLD_FN Longs bits_of(const Doubles& x) { return at::vec::cast<int64_t>(x); }
 FOURFOLD_FN Floats float_of(const Ints& bits) { return at::vec::cast<float>(bits); }
+FOURFOLD_FN Doubles float_of(const Longs& bits) { return at::vec::cast<double>(bits); }
 
-FOURFOLD_FN Floats sign_of(const Floats& x) { return x & Floats(-0.0f); }
+// The bits moved to the right. at::vec's own keeps the sign, for which AVX2 has no instruction; use of no negative number.
+template <int by>
+FOURFOLD_FN Longs right_by(const Longs& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_srli_epi64(x, by);
+#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm256_srli_epi64(x, by);
+#else
+  return x >> Longs(by);
+#endif
+}
+
+template <typename S>
+FOURFOLD_FN Vectorized<S> sign_of(const Vectorized<S>& x) { return x & Vectorized<S>(S(-0.0)); }
+
+// All bits of a lane that has a sign.
+FOURFOLD_FN Floats sign_as_mask(const Floats& x) { return float_of(bits_of(x) >> Ints(31)); }
+FOURFOLD_FN Doubles sign_as_mask(const Doubles& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_castsi512_pd(_mm512_srai_epi64(_mm512_castpd_si512(x), 63));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i words = _mm256_srai_epi32(_mm256_castpd_si256(x), 31);
+  return _mm256_castsi256_pd(_mm256_shuffle_epi32(words, 0xf5));
+#else
+  return float_of(bits_of(x) >> Longs(63));
+#endif
+}
 
 // Zero for a subnormal number.
 FOURFOLD_FN Floats without_subnormal(const Floats& x) {
@@ -83,19 +153,50 @@ FOURFOLD_FN Floats without_subnormal(const Floats& x) {
 template <typename S, int n>
 FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
   Vectorized<S> sum(c[n - 1]);
+#pragma GCC unroll 32
   for (int k = n - 2; k >= 0; --k) sum = at::vec::fmadd(sum, x, Vectorized<S>(c[k]));
+  return sum;
+}
+
+// The same in two chains, of the even powers and of the odd ones: a long chain's latency leaves processors idle.
+template <int n>
+FOURFOLD_FN Doubles in_two_chains(const Doubles& x, const double (&c)[n]) {
+  const Doubles square = x * x;
+  Doubles sum[2] = {Doubles(c[n - 1]), Doubles(c[n - 2])};
+#pragma GCC unroll 32
+  for (int k = n - 3; k >= 0; --k) {
+    Doubles& part = sum[(n - 1 - k) % 2];
+    part = at::vec::fmadd(part, square, Doubles(c[k]));
+  }
+  return n % 2 == 1 ? at::vec::fmadd(sum[1], x, sum[0]) : at::vec::fmadd(sum[0], x, sum[1]);
+}
+
+// The same in pairs, which take longer to compute but round like horner(): for coefficients of both signs.
+template <int n>
+FOURFOLD_FN Doubles in_pairs(const Doubles& x, const double (&c)[n]) {
+  const Doubles square = x * x;
+  const auto pair = [&](int k) { return at::vec::fmadd(Doubles(c[k + 1]), x, Doubles(c[k])); };
+  constexpr int last = n % 2 == 1 ? n - 1 : n - 2;
+  Doubles sum = n % 2 == 1 ? Doubles(c[last]) : pair(last);
+#pragma GCC unroll 32
+  for (int k = last - 2; k >= 0; k -= 2) sum = at::vec::fmadd(sum, square, pair(k));
   return sum;
 }
 
 // exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
 FOURFOLD_FN Floats expm1_near(const Floats& r) { return at::vec::fmadd(horner(r, ExpConstants<float>::q) * r, r, r); }
 
-// Rounds a b, if it is less than 2^22 in magnitude: the low 22 bits of what is returned hold the nearest whole number.
-FOURFOLD_FN Floats shifted_product(const Floats& a, float b) {
-  return at::vec::fmadd(a, Floats(b), Floats(ExpConstants<float>::round_magic));
+// Rounds a b, if it is less than 2^22 in magnitude, in double 2^51: the low 22 bits of what is returned, or 51, hold the
+// nearest whole number.
+template <typename S>
+FOURFOLD_FN Vectorized<S> shifted_product(const Vectorized<S>& a, S b) {
+  return at::vec::fmadd(a, Vectorized<S>(b), Vectorized<S>(ExpConstants<S>::round_magic));
 }
 
-FOURFOLD_FN Floats whole(const Floats& shifted) { return shifted - Floats(ExpConstants<float>::round_magic); }
+template <typename S>
+FOURFOLD_FN Vectorized<S> whole(const Vectorized<S>& shifted) {
+  return shifted - Vectorized<S>(ExpConstants<S>::round_magic);
+}
 
 #if defined(CPU_CAPABILITY_AVX512)
 using Exponents = Floats;  // rounded down

@@ -75,6 +75,10 @@ FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {
 FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float high) {
   return _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x));
 }
+
+FOURFOLD_FN Vectorized<double> hold(const Vectorized<double>& x, double low, double high) {
+  return _mm256_min_pd(_mm256_set1_pd(high), _mm256_max_pd(_mm256_set1_pd(low), x));
+}
 #endif
 
 template <typename S>
@@ -101,6 +105,10 @@ FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
 // x86's minimum and maximum return their second operand when one is NaN.
 FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float high) {
   return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), x));
+}
+
+FOURFOLD_FN Vectorized<double> hold(const Vectorized<double>& x, double low, double high) {
+  return _mm512_min_pd(_mm512_set1_pd(high), _mm512_max_pd(_mm512_set1_pd(low), x));
 }
 
 FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cpu/kernels/division.h"
 #include "cpu/kernels/erf.h"
 #include "cpu/kernels/erfc.h"
 #include "cpu/kernels/exponential.h"
@@ -20,16 +21,6 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 using program::Operation;
 using program::Rule;
 using program::Type;
-
-// f of each lane, for what the C library has and vectors don't.
-template <typename T, typename F>
-FOURFOLD_FN Vectorized<T> lane_by_lane(const F& f, const Vectorized<T>& a, const Vectorized<T>& b) {
-  alignas(64) T x[Vectorized<T>::size()], y[Vectorized<T>::size()];
-  a.store(x);
-  b.store(y);
-  for (int k = 0; k < Vectorized<T>::size(); ++k) x[k] = f(x[k], y[k]);
-  return Vectorized<T>::loadu(x);
-}
 
 // What formulas/pointwise.h needs, and what of the operations it leaves to its surroundings. A namespace of its own keeps
 // the names apart from at::vec's, which a call with a vector finds too.
@@ -55,7 +46,7 @@ template <typename T>
 FOURFOLD_FN Vectorized<T> round(const Vectorized<T>& x) { return x.round(); }  // to even
 template <typename T>
 FOURFOLD_FN Vectorized<T> fmod(const Vectorized<T>& a, const Vectorized<T>& b) {
-  return lane_by_lane([](T x, T y) { return std::fmod(x, y); }, a, b);
+  return exact_fmod(a, b);
 }
 template <typename T>
 FOURFOLD_FN Vectorized<T> copysign(const Vectorized<T>& a, const Vectorized<T>& b) {
@@ -69,7 +60,8 @@ template <typename T>
 FOURFOLD_FN Vectorized<T> expm1(const Vectorized<T>& x) { return expm1_exact(x); }
 template <typename T>
 FOURFOLD_FN Vectorized<T> sigmoid(const Vectorized<T>& x) { return sigmoid_exact(x); }
-using FOURFOLD_CPU_LEVEL::tanh;
+template <typename T>
+FOURFOLD_FN Vectorized<T> tanh(const Vectorized<T>& x) { return tanh_exact(x); }
 using FOURFOLD_CPU_LEVEL::acos;
 using FOURFOLD_CPU_LEVEL::acosh;
 using FOURFOLD_CPU_LEVEL::asin;
@@ -92,6 +84,18 @@ using FOURFOLD_CPU_LEVEL::sinh;
 using FOURFOLD_CPU_LEVEL::tan;
 
 #include "formulas/pointwise.h"
+
+// As vectors, for which there is no division of integers.
+FOURFOLD_FN int32_t integer_trunc_divide(int32_t a, int32_t b) { return divided(a, b).quotient; }
+FOURFOLD_FN int32_t integer_fmod(int32_t a, int32_t b) { return divided(a, b).left; }
+FOURFOLD_FN int32_t integer_remainder(int32_t a, int32_t b) {
+  const int32_t left = divided(a, b).left;
+  return crosses_zero(left, b) ? left + b : left;
+}
+FOURFOLD_FN int32_t integer_floor_divide(int32_t a, int32_t b) {
+  const auto [quotient, left] = divided(a, b);
+  return crosses_zero(left, b) ? quotient - 1 : quotient;
+}
 
 // The same bits from the instructions that there are, which return their second operand when one is NaN or both are zeros.
 #if defined(CPU_CAPABILITY_AVX512)

@@ -38,6 +38,37 @@ FOURFOLD_FN void loop(int64_t n, Out* to, const F& f, const Operand<In>&... in) 
   }
 }
 
+constexpr bool divides(Operation op) {
+  return op == Operation::integer_floor_divide || op == Operation::integer_trunc_divide ||
+         op == Operation::integer_remainder || op == Operation::integer_fmod;
+}
+
+// Opposites too: -2^31 is not among them.
+FOURFOLD_FN bool are_short(const int64_t* values, int64_t count) {
+  uint64_t bits = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const uint64_t value = static_cast<uint64_t>(values[k]);
+    bits |= values[k] < 0 ? 0 - value : value;
+  }
+  return bits >> 31 == 0;
+}
+
+// Divisions of int64, most of which fit int32, for which there are vectors.
+template <typename F>
+FOURFOLD_FN void divide_in_parts(int64_t n, int64_t* to, const F& f, const Operand<int64_t>& a, const Operand<int64_t>& b) {
+  for (int64_t k = 0; k < n; k += part) {
+    const int64_t count = n - k < part ? n - k : part;
+    const int64_t *left = a.at(k), *right = b.at(k);
+    if (are_short(left, count) && are_short(right, count)) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) to[k + i] = f(static_cast<int32_t>(left[i]), static_cast<int32_t>(right[i]));
+    } else {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) to[k + i] = f(left[i], right[i]);
+    }
+  }
+}
+
 // Wrapping around is defined for unsigned integers.
 constexpr bool wraps(Operation op) {
   return op == Operation::add || op == Operation::sub || op == Operation::mul || op == Operation::neg;
@@ -64,7 +95,12 @@ void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k..
       return Of<op>::of(one<op>(v)...);
     }
   };
-  loop(n, static_cast<Out*>(frame.slots[at.out].data), f, same(frame.slots[at.in[k]], k)...);
+  Out* to = static_cast<Out*>(frame.slots[at.out].data);
+  if constexpr (std::is_same_v<T, int64_t> && divides(op)) {
+    divide_in_parts(n, to, f, same(frame.slots[at.in[k]], k)...);
+  } else {
+    loop(n, to, f, same(frame.slots[at.in[k]], k)...);
+  }
 }
 
 template <typename T, Operation op>

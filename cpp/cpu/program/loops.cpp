@@ -28,6 +28,9 @@ constexpr int64_t fewest_of_chunk = 1024;
 constexpr int64_t most_panel_rows = 32;
 constexpr int64_t most_panel_columns = 256;     // where a row may be split
 constexpr int64_t most_panel_elements = 1 << 17;
+// Rows of so few columns are short, where so many lie along one axis.
+constexpr int64_t most_short_columns = 16;
+constexpr int64_t fewest_short_rows = 16;
 
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
@@ -114,10 +117,17 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   }
   for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes ? rows_ : columns_) *= sizes_[a];
   if (program.has_rows) split_ = threads_share_rows(program, rows_, columns_) ? Split::columns : Split::rows;
-  layout_ = static_cast<char>(split_) + std::to_string(row_axes);
+  row_axes_ = row_axes;
+  find_short_rows();
+  layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
+  if (split_ == Split::short_rows) layout_ += 'x' + std::to_string(columns_);
   for (size_t t = 0; t < strides.size(); ++t) {
     layout_ += t == 0 ? ':' : ',';
-    for (const auto& stride : strides_) layout_ += stride[t] == 0 ? '0' : stride[t] == 1 ? '1' : 'n';
+    for (size_t a = 0; a < strides_.size(); ++a) {
+      const int64_t stride = strides_[a][t];
+      const bool is_whole = split_ == Split::short_rows && a + 1 == row_axes_ && stride == columns_ && columns_ > 1;
+      layout_ += stride == 0 ? '0' : is_whole ? 'c' : stride == 1 ? '1' : 'n';
+    }
   }
   arguments_.resize(first_tensor + strides.size());
   arguments_[column_count] = columns_;
@@ -129,6 +139,18 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
   const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
   arguments_[panel_rows] = std::min(most, most_panel_rows);
+}
+
+// Rows of one axis of few columns, where there are more rows than a vector has lanes.
+void Loops::find_short_rows() {
+  const bool has_column_sums = !schedule_.column_sums.empty();
+  const int64_t columns = sizes_.back(), rows = sizes_.size() > 1 ? sizes_[sizes_.size() - 2] : 1;
+  const bool is_one_axis = !program_.has_rows || sizes_.size() == row_axes_ + 1;
+  if (has_column_sums || !is_one_axis || columns < 1 || columns > most_short_columns || rows < fewest_short_rows) return;
+  split_ = Split::short_rows;
+  row_axes_ = sizes_.size() - 1;
+  rows_ = rows_ * columns_ / columns;
+  columns_ = columns;
 }
 
 // nest/layout.py has the same rule.
@@ -185,7 +207,8 @@ void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::
   const NestCall call(nest, arguments, grain_);
   call.run(0, 0, 1);
   if (split_ == Split::elements) return call.share(1, units_, unit_);
-  if (split_ == Split::rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);
+  const bool by_rows = split_ == Split::rows || split_ == Split::short_rows;
+  if (by_rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);
   run_by_rows(nest, arguments, outputs);
 }
 

@@ -11,8 +11,9 @@
 
 namespace fourfold::cpu {
 
-// How threads share a call: elements, whole rows, or the columns of each row.
-enum class Split : char { elements = 'e', rows = 'r', columns = 'c' };
+// How threads share a call: elements, whole rows, the columns of each row, or rows of few columns, many of which are computed
+// at once.
+enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows = 's' };
 
 class Loops {
  public:
@@ -21,7 +22,8 @@ class Loops {
         const program::Tensor* inputs, const program::Tensor* outputs);
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
-  // along each axis is: 0, 1, or another.
+  // along each axis is: 0, 1, or another. Of short rows, "s1x4:c1,01", also the number of their
+  // columns, and where a row follows another behind so many elements.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -34,6 +36,7 @@ class Loops {
 
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
+  void find_short_rows();
   void find_turned(const Strides& strides);
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
@@ -41,6 +44,7 @@ class Loops {
   const Schedule& schedule_;
   const std::vector<int64_t> axis_sizes_;  // the program's
   Split split_ = Split::elements;
+  size_t row_axes_ = 0;
   int64_t rows_ = 1;
   int64_t columns_ = 1;
   int64_t units_ = 0;  // where threads share elements: how many parts there are, and the elements of each

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from fourfold.compiler import powers
 from fourfold.compiler.views import VIEWS, hint
 
 LOW = (torch.bfloat16, torch.float16)
@@ -30,8 +31,8 @@ OF_NUMBERS = words("""
     special_entr special_xlog1py tan tanh xlogy
 """)
 FUNCTIONS = OF_NUMBERS | words("""
-    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logsumexp mish mish_backward pow.Scalar
-    pow.Tensor_Tensor _safe_softmax softplus
+    celu elu gelu.tanh gelu_backward.tanh _log_softmax_backward_data logsumexp mish mish_backward pow.products
+    pow.Scalar pow.Tensor_Tensor _safe_softmax softplus
 """)
 CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
@@ -45,7 +46,9 @@ OURS = {
     | LOGICAL
     | OF_ROWS
     | words("copysign elu_backward erf logaddexp logaddexp2 _log_softmax signbit silu silu_backward sqrt trunc"),
-    torch.float64: CHOICES | OF_ROWS | words("copysign gelu.tanh gelu_backward.tanh signbit sinc sqrt tanh trunc"),
+    torch.float64: CHOICES
+    | OF_ROWS
+    | words("copysign gelu.tanh gelu_backward.tanh pow.products signbit sinc sqrt tanh trunc"),
     torch.bfloat16: OF_LOW,
     torch.float16: OF_LOW | words("pow.Tensor_Scalar"),
     torch.int64: OF_INTEGERS | words("all any eq ge gt isnan le lt ne"),
@@ -57,25 +60,20 @@ OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] 
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 
-# By dtype: operators so slow in a program that no fusion makes up for it. For functions of float64 a program calls the
-# C library for one number at a time.
-DIVISIONS = words("div.Scalar_mode div.Tensor_mode floor_divide fmod remainder")
-SLOW = dict.fromkeys((*LOW, torch.float32), DIVISIONS | words("prod")) | {
-    torch.float64: DIVISIONS
-    | words("""
-        acos asin atan atan2 atanh celu cos cosh elu elu_backward erf erfc exp exp2 expm1 gelu.none gelu_backward.none
-        log log10 log1p log2 _log_softmax _log_softmax_backward_data log_sigmoid_backward logaddexp logaddexp2 logit
-        logit_backward logsumexp mish mish_backward pow.Tensor_Tensor prod _safe_softmax sigmoid silu silu_backward sin
-        sinh _softmax softplus softplus_backward tan
-    """),
-    torch.float16: DIVISIONS | words("prod _log_softmax _log_softmax_backward_data"),
+# By dtype: operators so slow in a program that no fusion makes up for it.
+SLOW = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16), words("prod")) | {
+    torch.float16: words("div.Scalar_mode div.Tensor_mode prod _log_softmax _log_softmax_backward_data"),
 }
 
 
 def names_of(node: Node) -> tuple[str, str]:
     """The operator's name, and the name with its overload, or with its formula if it has two."""
     name = node.target._schema.name.partition("::")[2]
-    formula = node.kwargs.get("approximate", "none") if name in ("gelu", "gelu_backward") else node.target._overloadname
+    formula = node.target._overloadname
+    if name in ("gelu", "gelu_backward"):
+        formula = node.kwargs.get("approximate", "none")
+    elif formula == "Tensor_Scalar" and name == "pow" and powers.is_product(node.args[1]):
+        formula = "products"
     return name, f"{name}.{formula}"
 
 

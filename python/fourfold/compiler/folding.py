@@ -1,4 +1,4 @@
-"""Constant folding and algebraic simplification, exact to the bit. Rules take and return IR values."""
+"""Constant folding and algebraic simplification, exact to the bit but for powers. Rules take and return IR values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any
 
+from fourfold.compiler import powers
 from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDED
 
 Value = Any  # fourfold.compiler.ir.Value, whose module imports this one; Python operators on it write operations
@@ -74,18 +75,7 @@ def divide(a: Value, b: Value) -> Value | None:
 
 
 def power(a: Value, b: Value) -> Value | None:
-    return POWERS[b.attribute](a) if b.is_constant and b.attribute in POWERS else None
-
-
-POWERS = {
-    1: lambda a: a,
-    2: lambda a: a * a,
-    3: lambda a: a * a * a,
-    0.5: lambda a: a.program.apply("sqrt", a),
-    -0.5: lambda a: a.program.apply("rsqrt", a),
-    -1: lambda a: a.program.apply("reciprocal", a),
-    -2: lambda a: a.program.apply("reciprocal", a * a),
-}
+    return powers.power(a, b.attribute) if b.is_constant else None
 
 
 def choose(mask: Value, yes: Value, no: Value) -> Value | None:

@@ -10,10 +10,11 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch.fx import Node
 
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.views import Size, broadcast, is_one, same, shape_of, unviewed, viewed
+from fourfold.compiler.views import Size, broadcast, is_one, memory_order, same, shape_of, unviewed, viewed
 
 Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # corresponding dimensions of two spaces
 
@@ -246,11 +247,10 @@ def reduced_dims(dims: object, count: int) -> list[int]:
     return sorted({d % max(count, 1) for d in given})
 
 
-def are_last(dims: list[int], shape: Sequence[Size]) -> bool:
-    """Whether the reduced dimensions are the last ones, apart from dimensions of size 1."""
-    if not dims or not shape:
-        return False
-    return all(d in dims or is_one(size) for d, size in enumerate(shape) if d >= dims[0])
+def covers_innermost(dims: list[int], tensor: torch.Tensor) -> bool:
+    """Whether a reduction runs along the innermost dimension in memory of a tensor, apart from those of size 1."""
+    inner = [d for d in memory_order(tensor) if not is_one(tensor.shape[d])]
+    return bool(inner) and inner[-1] in dims
 
 
 def result_dims(kind: str, own: Dims, reduced: list[int]) -> Dims:

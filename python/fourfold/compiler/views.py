@@ -61,6 +61,11 @@ def shape_of(node: Node) -> Sequence[Size]:
     return node.meta["val"].shape
 
 
+def have_same_shape(a: Node, b: Node) -> bool:
+    shapes = shape_of(a), shape_of(b)
+    return len(shapes[0]) == len(shapes[1]) and all(same(*sizes) for sizes in zip(*shapes, strict=True))
+
+
 def viewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
     """The dimensions of a view, from those of its base; None if an axis would have to be split."""
     if node.target in EXPANSIONS:

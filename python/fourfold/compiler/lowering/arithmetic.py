@@ -21,6 +21,7 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
+from fourfold.compiler.powers import product
 
 aten = torch.ops.aten
 trunc, to_nearest = operation("trunc"), operation("round")
@@ -170,10 +171,7 @@ def _other_powers(dtype: torch.dtype, x: object, y: object) -> str | None:
 def power(call: Call, x: Value, y: Argument) -> Value:
     if call.dtype.is_floating_point:
         return x ** call(y)
-    result = call(1)
-    for bit in reversed(f"{y:b}"):
-        result, x = (result * x if bit == "1" else result), x * x
-    return result
+    return product(x, y)
 
 
 def _no_integers(dtype: torch.dtype, *arguments: object) -> str | None:

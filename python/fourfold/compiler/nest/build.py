@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Program, Value
-from fourfold.compiler.nest.layout import BROADCAST, COLUMNS, ELEMENTS, ROWS, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.layout import (
+    BROADCAST,
+    COLUMNS,
+    ELEMENTS,
+    ROW_BY_ROW,
+    ROWS,
+    SHORT_ROWS,
+    STRIDED,
+    UNIT,
+    Layout,
+)
 from fourfold.compiler.nest.loops import (
     BEGIN,
     END,
@@ -25,10 +35,11 @@ from fourfold.compiler.nest.loops import (
     Operand,
     Ref,
     Store,
+    StoreRows,
     Transpose,
     Writer,
 )
-from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot, cost, identity, total_type
+from fourfold.compiler.nest.plan import ELEMENT, NUMBER, REDUCTIONS, ROW, SIZES, Plan, Slot, cost, identity, total_type
 
 # The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
 COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
@@ -47,7 +58,7 @@ EXPENSIVE = 10  # an operation from which on two vectors at a time keep a proces
 LONG = 24  # operations from which on likewise
 
 
-Body = Callable[[Operand, int, "Ref | None", "Ref | None"], None]
+Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 
 
 Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
@@ -64,7 +75,9 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
     functions = [once(plan, layout, lanes)]
     if layout.split == ELEMENTS:
         functions.append(Builder("elements", plan, layout, lanes).elements())
-    elif layout.split == ROWS:
+    elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):
+        functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
+    elif layout.split in (ROWS, SHORT_ROWS):
         functions.append(Builder("rows", plan, layout, lanes).rows())
     else:
         for stage in range(plan.stages):
@@ -82,7 +95,7 @@ def bytes_of_block(plan: Plan, layout: Layout) -> int:
 
 
 def check(layout: Layout) -> None:
-    if layout.turned is None or layout.split == ELEMENTS:
+    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS):
         return
     if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
         raise NotCompiled("rows that lie across the memory of a tensor, and threads or axes that share them")
@@ -90,7 +103,7 @@ def check(layout: Layout) -> None:
 
 def across(plan: Plan, layout: Layout) -> list[Slot]:
     """The tensors whose neighbours in memory are not those along the innermost axis."""
-    if layout.turned is None:
+    if layout.turned is None or layout.split == SHORT_ROWS:
         return []
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
     strides = layout.strides
@@ -479,32 +492,32 @@ class Builder:
         """Adds up what a buffer holds."""
         kind = each.value.type
 
-        def load(k: Operand, mask: Ref | None) -> Ref:
+        def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
             masks = () if mask is None else (mask,)
-            return self.writer.let("load", kind, each.buffer, k, *masks, lanes=self.lanes, attribute=kind)
+            for copy, k in enumerate(places):
+                place = (each.buffer, k, *masks)
+                vector = self.writer.let("load", kind, *place, lanes=self.lanes, attribute=kind)
+                self.accumulate(each, vector, mask, copy, chain)
 
-        self.vectors(
-            count, CHAINS, lambda k, copy, mask, chain: self.accumulate(each, load(k, mask), mask, copy, chain)
-        )
+        self.vectors(count, CHAINS, add)
 
     # Vectors.
 
     def vectors(self, count: Operand, copies: int, body: Body) -> None:
-        """body(index, copy, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left,
-        one by one under a mask: chain is then the index of the chain that they go to."""
+        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left, one by
+        one under a mask: chain is then the index of the chain that they go to."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
         main = writer.index("*", writer.index("/", count, step), step, "main")
         with writer.loop(0, main, step) as k:
-            for copy in range(copies):
-                body(writer.index("+", k, copy * lanes), copy, None, None)
+            body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
         with writer.loop(main, count, lanes) as k:
             left = writer.index("-", count, k, "left")
             mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
             is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
             number = writer.index("/", writer.index("-", k, main), lanes)
             chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number, name="chain")
-            body(k, 0, mask, chain)
+            body([k], mask, chain)
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
         """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
@@ -656,11 +669,20 @@ class VectorBody:
             name=self.plan.name(value),
         )
 
-    def write(self, k: Operand, copy: int, mask: Ref | None, chain: Ref | None) -> None:
-        known: dict[Value, Operand] = dict(self.splats)
+    def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+        """Several vectors, operation by operation: a processor computes the same function of several at once, but not
+        several of a vector's, each of which waits for the one before."""
+        known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
         for value in self.values:
-            if value not in known:
-                known[value] = self.vector(value, known, k, mask)
+            for copy, k in enumerate(places):
+                if value not in known[copy]:
+                    known[copy][value] = self.vector(value, known[copy], k, mask)
+        for copy, k in enumerate(places):
+            self.write_results(known[copy], k, copy, mask, chain)
+
+    def write_results(
+        self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
+    ) -> None:
         for each in self.sums.values():
             vector = known[each.value.operands[0]]
             if each.buffer is None:
@@ -712,3 +734,158 @@ class VectorBody:
         if vector.type == FLOAT32:
             wide = self.writer.let("to_float64", FLOAT64, vector, lanes=self.lanes)
         self.put(self.writer.let("add", FLOAT64, old, wide, lanes=self.lanes), *place, FLOAT64, mask)
+
+
+class ShortRows(Builder):
+    """Rows of few columns: a vector holds one column of many rows, and all columns of these are computed at once."""
+
+    MOST_OPERATIONS = 400  # of all columns together
+
+    @classmethod
+    def suits(cls, plan: Plan, layout: Layout) -> bool:
+        return len(plan.values) * layout.columns <= cls.MOST_OPERATIONS
+
+    def short_rows(self) -> Function:
+        writer, axis = self.writer, self.layout.rows - 1
+        outer = Odometer(self, range(axis), writer.index("/", BEGIN, self.size[axis]), self.base)
+        within = writer.variable(INT64, writer.index("%", BEGIN, self.size[axis]), name="at")
+        body = writer.loop(BEGIN, END, 1, name="row")
+        with body as row:
+            at = writer.get(within)
+            left = writer.index("-", self.size[axis], at)
+            count = writer.index("min", left, writer.index("-", END, row))
+            self.run_rows(self.advanced(outer.pointers(), axis, at), count)
+            writer.assign(within, writer.index("+", at, count))
+            with writer.when(writer.let("equal", BOOLEAN, left, count)):
+                writer.assign(within, Constant(0, INT64))
+                outer.step()
+            body.step(count)
+        return self.function
+
+    def run_rows(self, pointers: dict[int, Ref], count: Operand) -> None:
+        writer, lanes = self.writer, self.lanes
+        self.pointers, self.axis = pointers, self.layout.rows - 1
+        self.fixed = {v: self.fixed_columns(v) for v in self.plan.values if self.is_fixed(v)}
+        whole = writer.index("*", writer.index("/", count, lanes), lanes)
+        with writer.loop(0, whole, lanes) as k:
+            self.run_vector(k, None)
+        with writer.loop(whole, count, lanes) as k:
+            self.run_vector(k, writer.let("mask", BOOLEAN, writer.index("-", count, k), lanes=lanes, name="mask"))
+
+    # Values by column; one that is the same in all columns is the same object in each.
+
+    def classes(self, value: Value) -> str:
+        """Of an input's strides along the rows' last axis and along the columns."""
+        return self.layout.strides[value.attribute][self.axis :]
+
+    def is_fixed(self, value: Value) -> bool:
+        """Whether it is the same in all rows of the last axis."""
+        is_input = value.op == "input" and self.plan.level[value] > NUMBER
+        return self.plan.level[value] == NUMBER or is_input and self.classes(value)[0] == BROADCAST
+
+    def fixed_columns(self, value: Value) -> list[Operand]:
+        columns = self.layout.columns
+        if self.plan.level[value] == NUMBER:
+            return [self.splat(self.scalar(value), value)] * columns
+        slot = self.plan.inputs[value.attribute]
+        pointer, stride = self.pointers[slot.index], self.strides[slot.index, self.axes[-1]]
+        if self.classes(value)[1] == BROADCAST:
+            columns = 1
+        found = []
+        for column in range(columns):
+            offset = self.writer.index("*", column, stride)
+            scalar = self.writer.let(
+                "load", value.type, pointer, offset, attribute=slot.kind, name=self.plan.name(value)
+            )
+            found.append(self.splat(scalar, value))
+        return found * (self.layout.columns // columns)
+
+    def splat(self, scalar: Operand, value: Value) -> Operand:
+        if isinstance(scalar, Constant):
+            return Constant(scalar.value, scalar.type, self.lanes)
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+
+    def run_vector(self, k: Operand, mask: Ref | None) -> None:
+        known: dict[Value, list[Operand]] = dict(self.fixed)
+        made: dict[tuple, Ref] = {}
+        for value in self.plan.values:
+            if value in known:
+                continue
+            if value.op == "input":
+                known[value] = self.loaded(value, k, mask)
+            elif value.op in REDUCTIONS:
+                known[value] = [self.reduced(value, known[value.operands[0]])] * self.layout.columns
+            else:
+                known[value] = []
+                for column in range(self.layout.columns):
+                    operands = tuple(known[operand][column] for operand in value.operands)
+                    key = (value.op, value.type, operands)
+                    if key not in made:
+                        made[key] = self.writer.let(
+                            value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value)
+                        )
+                    known[value].append(made[key])
+        for slot in self.plan.outputs:
+            if slot.level > NUMBER:
+                self.store(slot, known[slot.value], k, mask)
+
+    def loaded(self, value: Value, k: Operand, mask: Ref | None) -> list[Operand]:
+        slot, columns = self.plan.inputs[value.attribute], self.layout.columns
+        pointer, masks = self.pointers[slot.index], () if mask is None else (mask,)
+        of_row, of_column = self.classes(value)
+        if (of_row, of_column) == (ROW_BY_ROW, UNIT):
+            offset = self.writer.index("*", k, columns)
+            return [
+                self.writer.let(
+                    "load_column", value.type, pointer, offset, *masks,
+                    lanes=self.lanes, attribute=(slot.kind, column, columns), name=self.plan.name(value),
+                )
+                for column in range(columns)
+            ]  # fmt: skip
+        found: list[Operand] = []
+        for column in range(1 if of_column == BROADCAST else columns):
+            offset = self.writer.index("*", column, self.strides[slot.index, self.axes[-1]])
+            place: list[Operand] = [self.advance(pointer, slot.kind, offset), k, *masks]
+            op = "load"
+            if of_row != UNIT:
+                op = "load_strided"
+                place.append(self.strides[slot.index, self.axis])
+            found.append(
+                self.writer.let(
+                    op, value.type, *place, lanes=self.lanes, attribute=slot.kind, name=self.plan.name(value)
+                )
+            )
+        return found * (columns // len(found))
+
+    def store(self, slot: Slot, vectors: list[Operand], k: Operand, mask: Ref | None) -> None:
+        pointer, columns = self.pointers[slot.index], self.layout.columns
+        of_row, of_column = self.layout.strides[slot.index][self.axis :]
+        body = self.writer.body
+        if (of_row, of_column) == (ROW_BY_ROW, UNIT):
+            offset = self.writer.index("*", k, columns)
+            body.append(StoreRows(tuple(vectors), pointer, offset, slot.kind, mask))
+            return
+        stride = None if of_row == UNIT else self.strides[slot.index, self.axis]
+        for column in range(columns if slot.level == ELEMENT else 1):
+            offset = self.writer.index("*", column, self.strides[slot.index, self.axes[-1]])
+            place = self.advance(pointer, slot.kind, offset)
+            body.append(Store(vectors[column], place, k, slot.kind, mask, stride))
+
+    def reduced(self, value: Value, columns: list[Operand]) -> Ref:
+        """As a block of a longer row: in the lanes of its chains, and these in halves."""
+        lanes: list[Operand | None] = [None] * self.lanes
+        for column, vector in enumerate(columns):
+            lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)
+        type = total_type(value.op, value.type)
+        if type != value.type:
+            lanes = [v if v is None else self.writer.let(f"to_{type}", type, v, lanes=self.lanes) for v in lanes]
+        while len(lanes) > 1:
+            half = len(lanes) // 2
+            lanes = [self.both(value.op, lanes[k], lanes[k + half]) for k in range(half)]
+        total = self.combined(value.op, Constant(identity(value.op, type), type, self.lanes), lanes[0])
+        if type == value.type:
+            return total
+        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.plan.name(value))
+
+    def both(self, op: str, a: Operand | None, b: Operand | None) -> Operand | None:
+        return b if a is None else a if b is None else self.combined(op, a, b)

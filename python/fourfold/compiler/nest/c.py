@@ -29,6 +29,7 @@ from fourfold.compiler.nest.loops import (
     Ref,
     Statement,
     Store,
+    StoreRows,
     Transpose,
     Variable,
     When,
@@ -45,11 +46,14 @@ BINARY = {
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 ATOM, UNARY, CHOICE = 16, 15, 3
 LONGEST = 90  # of an expression without a name
-NAMED = frozenset({"load", "load_strided", "argument", "mask", "splat"})  # what is not written within an expression
+NAMED = frozenset(
+    {"load", "load_strided", "load_column", "argument", "mask", "splat"}
+)  # what is not written within an expression
 RANGES = {
     "once": "The outputs of one number.",
     "elements": "Elements from begin to end, or pieces of the innermost axis.",
     "rows": "Rows from begin to end.",
+    "short": "Rows of few columns from begin to end, as many at once as a vector has lanes.",
     "columns": "Blocks of one row's columns, from begin to end.",
     "combine": "What these blocks come to.",
 }
@@ -142,6 +146,10 @@ class Dialect:
         if stride is not None:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
+
+    def load_column(self, place: Place, column: int, columns: int, mask: str | None) -> Expression:
+        moved = f" + {column}" * (column > 0)
+        return Expression(call("load_strided", place.address.code + moved, str(columns), mask))
 
     def transpose(self, *given: str) -> str:
         return f"{call('transpose', *given)};"
@@ -383,6 +391,14 @@ class Printer:
         place = self.place(store.pointer, store.offset, store.kind, stride)
         self.emit(self.dialect.store(place, value, lanes, mask, None if stride is None else stride.code))
 
+    def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:
+        """Column by column."""
+        mask = None if store.mask is None else self.value(store.mask).code
+        place, step = self.place(store.pointer, store.offset, store.kind).address, str(len(store.columns))
+        for column, vector in enumerate(store.columns):
+            own = Place(place, Expression(str(column)) if column else None)
+            self.emit(self.dialect.store(own, self.value(vector).code, vector.lanes, mask, step))
+
     def print_transpose(self, statement: Transpose, body: list[Statement]) -> None:
         zero, kind = Constant(0, INT64), statement.kind
         to, source = (self.place(at, zero, kind).base.code for at in (statement.to, statement.source))
@@ -456,6 +472,12 @@ class Printer:
         place = self.place(pointer, offset, let.attribute, stride)
         return self.dialect.load(place, let.result.lanes, given, stride.code)
 
+    def let_load_column(self, let: Let) -> Expression:
+        pointer, offset, *mask = let.operands
+        kind, column, columns = let.attribute
+        given = self.value(mask[0]).code if mask else None
+        return self.dialect.load_column(self.place(pointer, offset, kind), column, columns, given)
+
     def let_fold(self, let: Let) -> Expression:
         return self.call(f"fold_{let.attribute}", let.operands)
 
@@ -513,6 +535,8 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
         return statement.operands
     if isinstance(statement, Store):
         return statement.value, statement.pointer, statement.offset, statement.mask, statement.stride
+    if isinstance(statement, StoreRows):
+        return *statement.columns, statement.pointer, statement.offset, statement.mask
     if isinstance(statement, Transpose):
         to, source = (statement.to, statement.to_step), (statement.source, statement.source_step)
         return *to, *source, statement.rows, statement.columns

@@ -8,27 +8,31 @@ from dataclasses import dataclass
 
 from fourfold.compiler.ir import Dims, Output, Program
 
-ELEMENTS, ROWS, COLUMNS = "erc"  # what threads share: elements, whole rows, or the columns of each row
-BROADCAST, UNIT, STRIDED = "01n"
-# cpp/cpu/program/run.cpp and column_sums.cpp have the same.
-LONG_COLUMNS, FEWEST_ROWS, MOST_CHUNKS = 16384, 16, 32
+# What threads share: elements, whole rows, the columns of each row, or rows of few columns.
+ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
+BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
+# cpp/cpu/program/run.cpp, column_sums.cpp and loops.cpp have the same.
+LONG_COLUMNS, FEWEST_ROWS, MOST_CHUNKS, MOST_SHORT_COLUMNS, FEWEST_SHORT_ROWS = 16384, 16, 32, 16, 16
 
 Given = tuple[Sequence[int], Sequence[int]]
+Merged = tuple[int, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """split: what threads share. rows: how many of the axes number the rows. strides: for each tensor, inputs first,
-    the class of its stride along each axis."""
+    the class of its stride along each axis. columns: how many short rows have."""
 
     split: str
     rows: int
     strides: tuple[str, ...]
+    columns: int = 0
 
     @classmethod
     def of(cls, text: str) -> Layout:
         head, tensors = text.split(":")
-        return cls(head[0], int(head[1:]), tuple(tensors.split(",")))
+        rows, _, columns = head[1:].partition("x")
+        return cls(head[0], int(rows), tuple(tensors.split(",")), int(columns or 0))
 
     @property
     def turned(self) -> int | None:
@@ -56,14 +60,30 @@ def layout_of(program: Program, inputs: Sequence[Given], threads: int) -> str:
         strides += [own] * len(output.values)
     outer = program.outer or 0
     rows, columns = merged(sizes, range(outer), strides), merged(sizes, range(outer, len(sizes)), strides)
-    columns = columns or [[0] * len(strides)]
-    split = ELEMENTS
+    columns = columns or [(1, [0] * len(strides))]
+    split, axes, row_axes = ELEMENTS, rows + columns, len(rows)
     if program.outer is not None:
         split = COLUMNS if shares_rows(program, sizes, threads) else ROWS
-    classes = [
-        "".join({0: BROADCAST, 1: UNIT}.get(axis[t], STRIDED) for axis in rows + columns) for t in range(len(strides))
-    ]
-    return f"{split}{len(rows)}:{','.join(classes)}"
+    size = axes[-1][0]
+    if is_short(program, axes, len(columns)):
+        split, row_axes = SHORT_ROWS, len(axes) - 1
+
+    def stride_class(axis: int, stride: int) -> str:
+        if split == SHORT_ROWS and axis + 1 == row_axes and stride == size > 1:
+            return ROW_BY_ROW
+        return {0: BROADCAST, 1: UNIT}.get(stride, STRIDED)
+
+    classes = ["".join(stride_class(k, of[t]) for k, (_, of) in enumerate(axes)) for t in range(len(strides))]
+    few = f"x{size}" if split == SHORT_ROWS else ""
+    return f"{split}{row_axes}{few}:{','.join(classes)}"
+
+
+def is_short(program: Program, axes: Sequence[Merged], column_axes: int) -> bool:
+    """Whether it is one of rows of few columns: cpp/cpu/program/loops.cpp has the rule."""
+    has_column_sums = any(output.column_sum for output in program.outputs)
+    is_one_axis = program.outer is None or column_axes == 1
+    columns, rows = axes[-1][0], axes[-2][0] if len(axes) > 1 else 1
+    return not has_column_sums and is_one_axis and 1 <= columns <= MOST_SHORT_COLUMNS and rows >= FEWEST_SHORT_ROWS
 
 
 def along(dims: Dims, strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
@@ -88,17 +108,17 @@ def strides_of(output: Output, sizes: Sequence[int]) -> list[int]:
     return result
 
 
-def merged(sizes: Sequence[int], axes: Iterable[int], strides: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The strides of axes, of which two are one where every tensor steps through them as through one."""
-    found: list[list[int]] = []
+def merged(sizes: Sequence[int], axes: Iterable[int], strides: Sequence[Sequence[int]]) -> list[Merged]:
+    """The sizes and strides of axes, of which two are one where every tensor steps through them as through one."""
+    found: list[Merged] = []
     for axis in axes:
-        own = [of[axis] for of in strides]
-        if sizes[axis] == 1:
+        size, own = sizes[axis], [of[axis] for of in strides]
+        if size == 1:
             continue
-        if found and all(last == stride * sizes[axis] for last, stride in zip(found[-1], own, strict=True)):
-            found[-1] = own
+        if found and all(last == stride * size for last, stride in zip(found[-1][1], own, strict=True)):
+            found[-1] = found[-1][0] * size, own
         else:
-            found.append(own)
+            found.append((size, own))
     return found
 
 

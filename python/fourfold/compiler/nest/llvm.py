@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fourfold import _C
@@ -20,6 +21,7 @@ from fourfold.compiler.nest.loops import (
     Ref,
     Statement,
     Store,
+    StoreRows,
     Transpose,
     Variable,
     When,
@@ -91,6 +93,7 @@ class Printer:
         self.allocas: list[str] = []
         self.declared: set[str] = set()
         self.left: dict[str, Operand] = {}  # by mask: how many lanes it has
+        self.rows_loaded: dict[tuple, str] = {}
         self.count = 0
 
     def text(self) -> str:
@@ -303,10 +306,10 @@ class Printer:
         offsets = self.temporary(f"mul nsw <{lanes} x i64> {strides}, {numbers}")
         return self.temporary(f"getelementptr inbounds {MEMORY[kind]}, ptr {place}, <{lanes} x i64> {offsets}")
 
-    def copy(self, to: str, source: str, mask: Operand, kind: str) -> None:
-        """Copies as many elements as a mask has lanes."""
+    def copy(self, to: str, source: str, mask: Operand, kind: str, times: int = 1) -> None:
+        """Copies as many elements as a mask has lanes, or so many times as many."""
         left = self.index("min", self.value(self.left[mask.name]), str(mask.lanes))
-        size = self.temporary(f"mul nsw i64 {left}, {SIZES[kind]}")
+        size = self.temporary(f"mul nsw i64 {left}, {SIZES[kind] * times}")
         operands = (("ptr", to), ("ptr", source), ("i64", size), ("i1", "false"))
         self.call("llvm.memcpy.p0.p0.i64", "void", *operands)
 
@@ -368,6 +371,56 @@ class Printer:
             name = f"llvm.masked.store.v{lanes}{mangled(MEMORY[kind])}.p0"
             self.call(name, "void", (type, value), (f"ptr align {size}", place), mask)
         return None
+
+    # Rows of few columns.
+
+    def let_load_column(self, let: Let) -> str:
+        pointer, offset, *mask = let.operands
+        kind, column, columns = let.attribute
+        lanes = let.result.lanes
+        key = (pointer, offset, kind)
+        if key not in self.rows_loaded:
+            self.rows_loaded[key] = self.load_rows(pointer, offset, kind, lanes, columns, mask)
+        wide = self.rows_loaded[key]
+        chosen = ", ".join(f"i32 {row * columns + column}" for row in range(lanes))
+        type = vector_of(MEMORY[kind], lanes * columns)
+        loaded = self.temporary(f"shufflevector {type} {wide}, {type} poison, <{lanes} x i32> <{chosen}>")
+        return self.widened(loaded, kind, lanes)
+
+    def load_rows(
+        self, pointer: Operand, offset: Operand, kind: str, lanes: int, columns: int, mask: Sequence[Operand]
+    ) -> str:
+        place, type = self.place(pointer, offset, kind), vector_of(MEMORY[kind], lanes * columns)
+        if not mask:
+            return self.temporary(f"load {type}, ptr {place}, align {SIZES[kind]}")
+        memory = self.alloca(type, 64)
+        self.copy(memory, place, mask[0], kind, columns)
+        return self.temporary(f"load {type}, ptr {memory}, align 64")
+
+    def print_storerows(self, store: StoreRows) -> None:
+        columns, kind = len(store.columns), store.kind
+        lanes = store.columns[0].lanes
+        parts = [self.narrowed(self.value(column), kind, lanes) for column in store.columns]
+        own, all_lanes = vector_of(MEMORY[kind], lanes), lanes
+        while len(parts) > 1 or all_lanes < lanes * columns:  # two by two, the last with itself
+            pairs = [(parts[k], parts[min(k + 1, len(parts) - 1)]) for k in range(0, len(parts), 2)]
+            chosen = ", ".join(f"i32 {k}" for k in range(2 * all_lanes))
+            parts = [
+                self.temporary(f"shufflevector {own} {a}, {own} {b}, <{2 * all_lanes} x i32> <{chosen}>")
+                for a, b in pairs
+            ]
+            all_lanes *= 2
+            own = vector_of(MEMORY[kind], all_lanes)
+        type = vector_of(MEMORY[kind], lanes * columns)
+        order = ", ".join(f"i32 {column * lanes + row}" for row in range(lanes) for column in range(columns))
+        wide = self.temporary(f"shufflevector {own} {parts[0]}, {own} poison, <{lanes * columns} x i32> <{order}>")
+        place = self.place(store.pointer, store.offset, kind)
+        if store.mask is None:
+            self.emit(f"store {type} {wide}, ptr {place}, align {SIZES[kind]}")
+            return
+        memory = self.alloca(type, 64)
+        self.emit(f"store {type} {wide}, ptr {memory}, align 64")
+        self.copy(place, memory, store.mask, kind, columns)
 
     def print_transpose(self, statement: Transpose) -> None:
         operands = (Constant(SIZES[statement.kind], INT64), statement.source, statement.source_step)

@@ -40,6 +40,8 @@ class Let:
     advance: an address moved by so many elements of a kind (attribute)
     load: a number or a vector of a kind (attribute) at an address and an offset; with a third operand, a mask, only the
         lanes that it has; strided, of each lane so many elements apart, with a fourth
+    load_column: of rows that follow one another, each a row's elements of a kind, the elements of one column: an
+        address and an offset, those of the first row; the attribute is (kind, column, columns)
     splat: a vector of one number
     mask: the first lanes, so many of them
     select: the second operand or the third, whole, by a number of type boolean
@@ -62,6 +64,18 @@ class Store:
     kind: str
     mask: Ref | None = None
     stride: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRows:
+    """Rows that follow one another, each of as many elements as there are vectors of columns; of as many rows as the
+    mask has lanes."""
+
+    columns: tuple[Operand, ...]
+    pointer: Ref
+    offset: Operand
+    kind: str
+    mask: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,7 @@ class When:
     body: list
 
 
-Statement = Let | Store | Transpose | Variable | Assign | Loop | When
+Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from fourfold.compiler.iteration_space import reduced_dims, result_dims
 from fourfold.compiler.order import Units
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
-from fourfold.compiler.views import VIEWS, hint, is_one, same, shape_of
+from fourfold.compiler.views import VIEWS, have_same_shape, hint, is_one, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
 CONCATENATION = torch.ops.aten.cat.default
@@ -156,11 +156,6 @@ def where_whole(x: Node) -> tuple[Node | None, Dims]:
 def running(dims: Dims, axes: frozenset[int]) -> list[int]:
     """The dimensions that run along these axes."""
     return [d for d, dim in enumerate(dims) if axes & set(dim)]
-
-
-def have_same_shape(a: Node, b: Node) -> bool:
-    shapes = shape_of(a), shape_of(b)
-    return len(shapes[0]) == len(shapes[1]) and all(same(*sizes) for sizes in zip(*shapes, strict=True))
 
 
 def concatenated(node: Node) -> tuple[Sequence[Node], int]:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import IterationSpace, Pairs, are_last, reduced_dims
+from fourfold.compiler.iteration_space import IterationSpace, Pairs, covers_innermost, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.order import Units
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
@@ -82,8 +82,8 @@ class Fusion:
     def place_rows(self, node: Node) -> bool:
         rule, x = ROWS[node.target], node.args[0]
         over = reduced_dims(rule.dims(*node.args, **node.kwargs), len(shape_of(x)))
-        if not are_last(over, shape_of(x)):
-            return refuse(node, "a reduction that isn't over the last dimensions")
+        if not covers_innermost(over, x.meta["val"]):
+            return refuse(node, "a reduction that isn't over the dimension along which its operand is contiguous")
         kinds = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
 
         def dims_in(space: IterationSpace) -> Dims | None:

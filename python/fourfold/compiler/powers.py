@@ -1,0 +1,49 @@
+"""Powers with a small constant exponent as products, a square root and a reciprocal, at a fraction of the cost of the
+general power. Special values are those of C's pow, except for the exponents 0.5 and -0.5, which torch computes by sqrt
+and rsqrt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64
+
+Value = Any  # fourfold.compiler.ir.Value, whose module imports folding, which imports this one
+
+TORCHS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents of which torch's own kernel computes no general power
+MOST = 16
+MOST_SINGLE = 5  # beyond it the rounding errors of float32 products add up to more than 4 units in the last place
+
+
+def power(x: Value, exponent: float) -> Value | None:
+    """None for an exponent that is neither whole nor half of a whole number, or that is too large."""
+    apply = x.program.apply
+    if abs(exponent) == 0.5:
+        return apply("sqrt" if exponent > 0 else "rsqrt", x)
+    if not abs(exponent) <= MOST or exponent * 2 % 1:
+        return None
+    if x.type == FLOAT32 and abs(exponent) > MOST_SINGLE:
+        return power(x.to(FLOAT64), exponent).to(FLOAT32)
+    count = math.floor(abs(exponent))
+    if count == abs(exponent):
+        result = product(x, count)
+    else:
+        x = apply("where", x.eq(-math.inf), math.inf, x) + 0.0  # pow(-inf, 1.5) is inf, and pow(-0, 1.5) is 0
+        result = product(x, count) * apply("sqrt", x)
+    return apply("reciprocal", result) if exponent < 0 else result
+
+
+def is_product(exponent: object) -> bool:
+    """Whether it is an exponent for which torch computes the general power."""
+    if not isinstance(exponent, (int, float)) or exponent in TORCHS:
+        return False
+    return abs(exponent) <= MOST and exponent * 2 % 1 == 0
+
+
+def product(x: Value, count: int) -> Value:
+    """x to the power of a whole number, by squaring."""
+    result = x.program.constant(x.type, 1)
+    for bit in reversed(f"{count:b}"):
+        result, x = (result * x if bit == "1" else result), x * x
+    return result
