@@ -56,6 +56,22 @@ def _fixed_state():
     assert torch.is_grad_enabled()
 
 
+@pytest.fixture(autouse=True)
+def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiled functions run by the interpreter, unless a test asks for loop nests, which take long to compile. Of the
+    programs that a test makes, a sample gives the same bits by both."""
+    from fourfold.compiler.nest import service
+
+    if service.obstacle() or "nest" in request.node.path.name:
+        yield
+        return
+    from nests import SampledPrograms
+
+    with SampledPrograms() as programs:
+        yield
+    programs.compare()
+
+
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all workers of this run."""

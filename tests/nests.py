@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import zlib
 from collections.abc import Sequence
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from fourfold.compiler import options
 from fourfold.compiler.calling import Program
 from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.nest import reading, service
@@ -16,6 +20,42 @@ from program_cases import assert_same_bits
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
 SPECIAL = (0.0, -0.0, 1, -1, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-45, 3e38, -3e38, 88, -104, 0.5, 1e-20, 7)
+
+
+# The package has the pass itself under this name.
+lower = importlib.import_module("fourfold.compiler.passes.lower")
+
+
+class SampledPrograms:
+    """Takes a sample of the programs that compiled functions get."""
+
+    ONE_OF = 16
+
+    def __init__(self) -> None:
+        self.texts: dict[str, None] = {}
+
+    def __enter__(self) -> SampledPrograms:
+        self.patches = [
+            mock.patch.object(options, "DEFAULT", "interpreter"),
+            mock.patch.object(lower, "Program", self.program),
+        ]
+        for patch in self.patches:
+            patch.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for patch in self.patches:
+            patch.stop()
+
+    def program(self, text: str, *arguments: object) -> Program:
+        if zlib.crc32(text.encode()) % self.ONE_OF == 0:
+            self.texts[text] = None
+        return Program(text, *arguments)
+
+    def compare(self) -> None:
+        for text in self.texts:
+            for size in (5, 33):
+                expect_the_interpreters_bits(text, inputs_of(text, size), compiles=False)
 
 
 def expect_the_interpreters_bits(text: str, inputs: Sequence[object], compiles: bool = True) -> None:

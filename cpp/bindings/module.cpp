@@ -87,10 +87,31 @@ std::map<std::string, uintptr_t> vector_functions() {
   return addresses;
 }
 
-std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type) {
-  const std::unique_ptr<fourfold_program, decltype(&fourfold_program_delete)> program(
-      fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type), fourfold_program_delete);
+using OwnedProgram = std::unique_ptr<fourfold_program, decltype(&fourfold_program_delete)>;
+
+OwnedProgram program_of(const std::string& text, int32_t device_type) {
+  OwnedProgram program(fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type), fourfold_program_delete);
   if (program == nullptr) throw std::invalid_argument(fourfold_program_error());
+  return program;
+}
+
+// inputs: each one's sizes and strides; of a number none.
+std::string program_layout(const std::string& text, int32_t device_type,
+                           const std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>>& inputs) {
+  const OwnedProgram program = program_of(text, device_type);
+  std::vector<fourfold_tensor> tensors;
+  for (const auto& [dtype, sizes, strides] : inputs) {
+    tensors.push_back({nullptr, dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data()});
+  }
+  std::string layout;
+  const auto take = [](void* context, const char* found) { *static_cast<std::string*>(context) = found; };
+  const auto count = static_cast<int32_t>(tensors.size());
+  if (fourfold_program_layout(program.get(), tensors.data(), count, &layout, take) == 0) return layout;
+  throw std::invalid_argument(fourfold_program_error());
+}
+
+std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type) {
+  const OwnedProgram program = program_of(text, device_type);
   std::vector<int32_t> numbers;
   for (int32_t k = 0; k < fourfold_program_inputs(program.get()); ++k) {
     numbers.push_back(fourfold_program_number(program.get(), k));
@@ -159,6 +180,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("program_layout", &program_layout,
+        "program_layout(text, device_type, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");

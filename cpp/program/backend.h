@@ -18,6 +18,8 @@ class Call {
 
   // Writes the outputs, whose memory is allocated. Any number of threads may call it at once.
   virtual void run(const Tensor* inputs, const Tensor* outputs) const = 0;
+  // What its nest is compiled for.
+  virtual const std::string& layout() const = 0;
 };
 
 // A program as a backend runs it.

@@ -11,6 +11,7 @@
 
 #include "program/backend.h"
 #include "program/layout.h"
+#include "program/nests.h"
 #include "program/program.h"
 
 namespace fourfold::program {
@@ -192,6 +193,16 @@ int32_t fourfold_program_run(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, fourfold_allocate allocate,
     void* context) try {
   return run(*program, inputs, count, allocate, context) ? 0 : 2;
+} catch (const std::exception& error) {
+  reason = error.what();
+  return 1;
+}
+
+int32_t fourfold_program_layout(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
+    void (*take)(void* context, const char* layout)) try {
+  take(context, layout_of(*program, inputs, count)->call->layout().c_str());
+  return 0;
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;

@@ -3,7 +3,7 @@
 // compiler agree on.
 #pragma once
 
-#include <fourfold/library.h>
+#include <fourfold/program.h>
 
 #include <cstdint>
 #include <memory>
@@ -62,6 +62,12 @@ extern "C" {
 // What nests call: to[r * to_step + c] = from[c * from_step + r], of elements that have `size` bytes.
 FOURFOLD_EXPORT void fourfold_transpose_tile(
     int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
+
+// The layout of a call with tensors of these sizes and strides: what its nest is compiled for. Returns 1 if they don't fit the
+// program, with the reason in fourfold_program_error().
+FOURFOLD_EXPORT int32_t fourfold_program_layout(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
+    void (*take)(void* context, const char* layout));
 
 // From now on `served` says whether somebody takes requests. Without, nothing is requested.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);

@@ -45,6 +45,7 @@ class ScheduledCall final : public program::Call {
     if (const program::Nest* nest = this->nest()) return loops_.run(*nest, inputs, outputs);
     cpu::run(made_.program(), made_.schedule(), sizes_, inputs, outputs);
   }
+  const std::string& layout() const override { return loops_.layout(); }
 
  private:
   const program::Nest* nest() const {

@@ -7,7 +7,7 @@ import torch
 from fourfold import _C, _native
 from fourfold.compiler.fallback import is_traced
 
-_CPU = 0  # torch's DeviceType
+CPU = 0  # torch's DeviceType
 _FLOATING = {number for name, _, _, number, _ in _C.dtypes() if getattr(torch, name).is_floating_point}
 
 
@@ -19,7 +19,7 @@ class ProgramByDispatcher:
     def __init__(self, text: str, name: str = "fourfold_program", generator: int = 1):
         self._text, self._generator = text, generator
         self._name = name
-        self._numbers = _C.program_numbers(text, _CPU)  # for each input, the dtype of a number, or -1 for a tensor
+        self._numbers = _C.program_numbers(text, CPU)  # for each input, the dtype of a number, or -1 for a tensor
 
     def __call__(self, *arguments: torch.Tensor | bool | int | float) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if len(arguments) != len(self._numbers):

@@ -13,6 +13,8 @@ FLOATING, INTEGERS = (FLOAT32, FLOAT64), (INT32, INT64)
 DTYPES = {getattr(torch, name): (kind, type) for name, kind, type, *_ in _C.dtypes()}
 KINDS = {dtype: kind for dtype, (kind, _) in DTYPES.items()}
 TYPES = {dtype: type for dtype, (_, type) in DTYPES.items()}
+# By dtype: the number of torch's ScalarType.
+NUMBERS = {getattr(torch, name): number for name, _, _, number, _ in _C.dtypes()}
 # By dtype: the operation that wraps or rounds a value of the computed type to the dtype.
 NARROW = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == INT32 != kind}
 ROUNDED = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == FLOAT32 != kind}

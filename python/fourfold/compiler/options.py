@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 # What runs programs, in the order of cpp/program/nests.h.
 GENERATORS = ("interpreter", "auto", "llvm")
 VARIABLE = "FOURFOLD_GENERATOR"
+DEFAULT = "auto"
 
 # What to write instead of Inductor's modes.
 INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called from C++ already"}
@@ -46,7 +47,7 @@ class Options:
 
 def generator_of_environment() -> str:
     """What FOURFOLD_GENERATOR says. Raises ValueError for anything but a generator."""
-    name = os.environ.get(VARIABLE) or "auto"
+    name = os.environ.get(VARIABLE) or DEFAULT
     if name not in GENERATORS:
         raise ValueError(f"fourfold: expected {VARIABLE} to be one of {', '.join(GENERATORS)}, but got {name!r}")
     return name

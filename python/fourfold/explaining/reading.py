@@ -15,11 +15,12 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import dtype_abbrs
 
 import fourfold
+from fourfold import _C
 from fourfold.compiler import record
+from fourfold.compiler.calling import CPU
+from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.lowering import CONSTANT
-from fourfold.compiler.nest.layout import layout_of
-from fourfold.compiler.nest.reading import read
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
 from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
@@ -139,11 +140,14 @@ def layout(node: Node) -> str:
     given = [values_of(one)[0] if isinstance(one, Node) else one for one in node.args]
     if not all(has_hints(value) for value in given if isinstance(value, torch.Tensor)):
         return ""
+    numbers = _C.program_numbers(node.target.text, CPU)
     inputs = [
-        (list(map(hint, value.shape)), list(map(hint, value.stride()))) if isinstance(value, torch.Tensor) else ((), ())
-        for value in given
+        (NUMBERS[value.dtype], list(map(hint, value.shape)), list(map(hint, value.stride())))
+        if isinstance(value, torch.Tensor)
+        else (number, [], [])
+        for value, number in zip(given, numbers, strict=True)
     ]
-    return layout_of(read(node.target.text), inputs, torch.get_num_threads())
+    return _C.program_layout(node.target.text, CPU, inputs)
 
 
 def operators_of(fused: Fused) -> list[Node]:

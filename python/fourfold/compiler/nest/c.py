@@ -53,7 +53,7 @@ RANGES = {
     "once": "The outputs of one number.",
     "elements": "Elements from begin to end, or pieces of the innermost axis.",
     "rows": "Rows from begin to end.",
-    "short": "Rows of few columns from begin to end, as many at once as a vector has lanes.",
+    "short": "Rows of few columns from begin to end, many at once.",
     "columns": "Blocks of one row's columns, from begin to end.",
     "combine": "What these blocks come to.",
 }
@@ -84,6 +84,13 @@ class Place:
 
     base: Expression
     index: Expression | None
+
+    def moved(self, by: int) -> Place:
+        if by == 0:
+            return self
+        if self.index is None:
+            return Place(self.base, Expression(str(by)))
+        return Place(self.base, Expression(f"{self.index.within(12)} + {by}", 12, self.index.reads))
 
     @property
     def address(self) -> Expression:
@@ -392,12 +399,11 @@ class Printer:
         self.emit(self.dialect.store(place, value, lanes, mask, None if stride is None else stride.code))
 
     def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:
-        """Column by column."""
         mask = None if store.mask is None else self.value(store.mask).code
-        place, step = self.place(store.pointer, store.offset, store.kind).address, str(len(store.columns))
-        for column, vector in enumerate(store.columns):
-            own = Place(place, Expression(str(column)) if column else None)
-            self.emit(self.dialect.store(own, self.value(vector).code, vector.lanes, mask, step))
+        columns = [(self.value(vector).code, vector.lanes) for vector in store.columns]
+        for column, (value, lanes) in enumerate(columns):
+            place = self.place(store.pointer, store.offset, store.kind).moved(column)
+            self.emit(self.dialect.store(place, value, lanes, mask, str(len(columns))))
 
     def print_transpose(self, statement: Transpose, body: list[Statement]) -> None:
         zero, kind = Constant(0, INT64), statement.kind
@@ -476,7 +482,7 @@ class Printer:
         pointer, offset, *mask = let.operands
         kind, column, columns = let.attribute
         given = self.value(mask[0]).code if mask else None
-        return self.dialect.load_column(self.place(pointer, offset, kind), column, columns, given)
+        return self.dialect.load(self.place(pointer, offset, kind).moved(column), let.result.lanes, given, str(columns))
 
     def let_fold(self, let: Let) -> Expression:
         return self.call(f"fold_{let.attribute}", let.operands)
