@@ -70,11 +70,11 @@ def test_what_runs_programs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_nest_there_is_a_reason() -> None:
-    def softmax(x: Tensor) -> Tensor:
-        return (x * 2).softmax(-1) + 1
+    def softmax(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y).softmax(-1) + 1
 
-    x = torch.randn(3, 4, 5).permute(2, 0, 1)  # neighbours in memory lie along the first of two axes of rows
-    explanation = fourfold.explain(softmax, x)
+    across = torch.randn(3, 4, 5).permute(2, 0, 1)  # neighbours in memory lie along the first of two axes of rows
+    explanation = fourfold.explain(softmax, torch.randn(5, 3, 4), across)
     with pytest.raises(ValueError, match="expected a program with a loop nest, but program_0 has none: "):
         explanation.nest()
     assert "The interpreter runs 1: " in explanation.runner or "llvmlite" in explanation.runner

@@ -57,6 +57,18 @@ NUMBERS = (
     "p: float32 = mul x k\nq: float32 = add p c\nm: float32 = minimum q i\ng: float32 = mul f r\nh: float32 = sub m g\n"
     "output h float32 [a]\noutput r float32 []\n"
 )
+ONE_COLUMN = (
+    f"{HEAD}axes a=x.0 |\nx: float32 = input float32 [a]\ny: float32 = exp x\ns: float32 = sum y\n"
+    "output s float32 [a]\ncolumn_sum y float32 []\n"
+)
+SHORT = (
+    "x: float32 = input float32 [a b]\nm: float32 = amax x\nd: float32 = sub x m\ne: float32 = exp d\n"
+    "s: float32 = sum e\ny: float32 = div e s\noutput y float32 [a b]\noutput y bfloat16 [b a]\noutput s float32 [a]\n"
+)
+FEW = (
+    f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float16 [a b]\n"
+    "m: boolean = input boolean [b]\ny: float32 = mul x w\nz: float32 = where m y x\noutput z float32 [a b]\n"
+)
 # Names that C++ or the printer has for something else.
 CLASHING = (
     f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
@@ -113,6 +125,11 @@ def cases() -> Iterator[tuple[str, Case]]:
         ),
     )
     yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
+    few = torch.randn(100, 5)
+    short = f"{HEAD}axes a=x.0 | b=x.1\n" + SHORT
+    yield "few_columns", Case(short, [((few,), 1), ((torch.randn(5, 100).t(),), 1), ((torch.randn(70, 6)[:, ::2],), 2)])
+    yield "few_elements", Case(FEW, [((few, few.half(), torch.randn(5) > 0), 1)])
+    yield "one_column", Case(ONE_COLUMN, [((torch.randn(40),), 1)])
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
     few = (torch.randn(3, 20, 4), torch.randn(3, 1, 4), torch.randn(20, 4).bfloat16(), torch.randn(3, 20, 1))
     yield "rows_of_few_columns", Case(SHORT, [((*few, torch.randn(4, 20).double()), 1)])

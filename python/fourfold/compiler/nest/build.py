@@ -112,7 +112,7 @@ def across(plan: Plan, layout: Layout) -> list[Slot]:
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
     """What is stored once a call: outputs of one number."""
-    outputs = [slot for slot in plan.outputs if slot.level == NUMBER]
+    outputs = [slot for slot in plan.outputs if slot.level == NUMBER and not slot.is_column_sum]
     if not outputs:
         return None
     builder = Builder("once", plan, layout, lanes)
@@ -786,7 +786,7 @@ class ShortRows(Builder):
     def fixed_columns(self, value: Value) -> list[Operand]:
         columns = self.layout.columns
         if self.plan.level[value] == NUMBER:
-            return [self.splat(self.scalar(value))] * columns
+            return [self.splat(self.scalar(value), value)] * columns
         slot = self.plan.inputs[value.attribute]
         pointer, stride = self.pointers[slot.index], self.strides[slot.index, self.axes[-1]]
         if self.classes(value)[1] == BROADCAST:
@@ -794,14 +794,16 @@ class ShortRows(Builder):
         found = []
         for column in range(columns):
             offset = self.writer.index("*", column, stride)
-            scalar = self.writer.let("load", value.type, pointer, offset, attribute=slot.kind, name="v")
-            found.append(self.splat(scalar))
+            scalar = self.writer.let(
+                "load", value.type, pointer, offset, attribute=slot.kind, name=self.plan.name(value)
+            )
+            found.append(self.splat(scalar, value))
         return found * (self.layout.columns // columns)
 
-    def splat(self, scalar: Operand) -> Operand:
+    def splat(self, scalar: Operand, value: Value) -> Operand:
         if isinstance(scalar, Constant):
             return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name="v")
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
 
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         known: dict[Value, list[Operand]] = dict(self.fixed)
@@ -819,7 +821,9 @@ class ShortRows(Builder):
                     operands = tuple(known[operand][column] for operand in value.operands)
                     key = (value.op, value.type, operands)
                     if key not in made:
-                        made[key] = self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name="v")
+                        made[key] = self.writer.let(
+                            value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value)
+                        )
                     known[value].append(made[key])
         for slot in self.plan.outputs:
             if slot.level > NUMBER:
@@ -834,7 +838,7 @@ class ShortRows(Builder):
             return [
                 self.writer.let(
                     "load_column", value.type, pointer, offset, *masks,
-                    lanes=self.lanes, attribute=(slot.kind, column, columns), name="v",
+                    lanes=self.lanes, attribute=(slot.kind, column, columns), name=self.plan.name(value),
                 )
                 for column in range(columns)
             ]  # fmt: skip
@@ -846,7 +850,11 @@ class ShortRows(Builder):
             if of_row != UNIT:
                 op = "load_strided"
                 place.append(self.strides[slot.index, self.axis])
-            found.append(self.writer.let(op, value.type, *place, lanes=self.lanes, attribute=slot.kind, name="v"))
+            found.append(
+                self.writer.let(
+                    op, value.type, *place, lanes=self.lanes, attribute=slot.kind, name=self.plan.name(value)
+                )
+            )
         return found * (columns // len(found))
 
     def store(self, slot: Slot, vectors: list[Operand], k: Operand, mask: Ref | None) -> None:
@@ -877,7 +885,7 @@ class ShortRows(Builder):
         total = self.combined(value.op, Constant(identity(value.op, type), type, self.lanes), lanes[0])
         if type == value.type:
             return total
-        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name="v")
+        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.plan.name(value))
 
     def both(self, op: str, a: Operand | None, b: Operand | None) -> Operand | None:
         return b if a is None else a if b is None else self.combined(op, a, b)

@@ -154,6 +154,10 @@ class Dialect:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
 
+    def load_column(self, place: Place, column: int, columns: int, mask: str | None) -> Expression:
+        moved = f" + {column}" * (column > 0)
+        return Expression(call("load_strided", place.address.code + moved, str(columns), mask))
+
     def transpose(self, *given: str) -> str:
         return f"{call('transpose', *given)};"
 
