@@ -61,7 +61,7 @@ ONE_COLUMN = (
     f"{HEAD}axes a=x.0 |\nx: float32 = input float32 [a]\ny: float32 = exp x\ns: float32 = sum y\n"
     "output s float32 [a]\ncolumn_sum y float32 []\n"
 )
-SHORT = (
+FEW_COLUMNS = (
     "x: float32 = input float32 [a b]\nm: float32 = amax x\nd: float32 = sub x m\ne: float32 = exp d\n"
     "s: float32 = sum e\ny: float32 = div e s\noutput y float32 [a b]\noutput y bfloat16 [b a]\noutput s float32 [a]\n"
 )
@@ -126,7 +126,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     )
     yield "numbers", Case(NUMBERS, [((torch.randn(100), 2.5, -3, torch.tensor(0.5)), 1)])
     few = torch.randn(100, 5)
-    short = f"{HEAD}axes a=x.0 | b=x.1\n" + SHORT
+    short = f"{HEAD}axes a=x.0 | b=x.1\n" + FEW_COLUMNS
     yield "few_columns", Case(short, [((few,), 1), ((torch.randn(5, 100).t(),), 1), ((torch.randn(70, 6)[:, ::2],), 2)])
     yield "few_elements", Case(FEW, [((few, few.half(), torch.randn(5) > 0), 1)])
     yield "one_column", Case(ONE_COLUMN, [((torch.randn(40),), 1)])

@@ -154,10 +154,6 @@ class Dialect:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
 
-    def load_column(self, place: Place, column: int, columns: int, mask: str | None) -> Expression:
-        moved = f" + {column}" * (column > 0)
-        return Expression(call("load_strided", place.address.code + moved, str(columns), mask))
-
     def transpose(self, *given: str) -> str:
         return f"{call('transpose', *given)};"
 
@@ -401,9 +397,9 @@ class Printer:
     def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:
         mask = None if store.mask is None else self.value(store.mask).code
         columns = [(self.value(vector).code, vector.lanes) for vector in store.columns]
+        first = self.place(store.pointer, store.offset, store.kind)
         for column, (value, lanes) in enumerate(columns):
-            place = self.place(store.pointer, store.offset, store.kind).moved(column)
-            self.emit(self.dialect.store(place, value, lanes, mask, str(len(columns))))
+            self.emit(self.dialect.store(first.moved(column), value, lanes, mask, str(len(columns))))
 
     def print_transpose(self, statement: Transpose, body: list[Statement]) -> None:
         zero, kind = Constant(0, INT64), statement.kind
