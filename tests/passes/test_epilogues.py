@@ -24,7 +24,7 @@ def waiting_for_its_group(x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "left"),
     [
-        (lambda x, y: torch.cat([x.sin(), y.cos()], 1), ["[sin cat]", "[cos]"]),
+        (lambda x, y: torch.cat([x.sin(), y.cos()], 1), ["[sin cos cat]"]),
         (lambda x, y: torch.cat([x.sin(), x.cos()], 0), ["[sin cos cat]"]),
         (lambda x, y: torch.cat([x.sin(), y], -1), ["[sin cat]"]),
         (lambda x, y: torch.cat([x.sin(), y.double()], -1), ["[sin]", "[_to_copy]", "cat"]),

@@ -35,7 +35,9 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "parts that overlap": (lambda x: x[:4] * x[2:], (0, 0, 2)),
     "two dimensions": (lambda x: x[0].sum() * x[:, 0].sum(), (0, 0, 2)),
     "one part": (lambda x: x[2] * 3, (0, 0, 1)),
-    "in steps": (lambda x: x[::2] * x[1::2], (0, 0, 2)),
+    "in steps": (lambda x: x[::2] * x[1::2], (1, 0, 0)),
+    "some in steps": (lambda x: x[::3] * x[1::3], (1, 0, 0)),
+    "in steps of two sizes": (lambda x: x[::3] * x[::2][:2], (0, 0, 3)),
     "the whole as well": (lambda x: (x * x[0]) + x[1] * x[2], (0, 1, 1)),
 }
 

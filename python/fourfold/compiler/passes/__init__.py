@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from torch.fx import GraphModule
 
 from fourfold.compiler.fallback import recovering
+from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.epilogues import epilogues
+from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower
 from fourfold.compiler.passes.plan import plan
@@ -32,6 +34,8 @@ INFERENCE: Sequence[Pass] = (decompose,)
 HALF: Sequence[Pass] = (
     canonicalize,
     sink_gather,
+    by_parts,
+    flatten,
     fuse,
     epilogues,
     lower,

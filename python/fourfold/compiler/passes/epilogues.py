@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,12 +14,14 @@ from fourfold.compiler.fused import Extraction, Fused, NotExtracted, replace, re
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import reduced_dims, result_dims
 from fourfold.compiler.order import Units
+from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
 from fourfold.compiler.views import VIEWS, have_same_shape, hint, is_one, shape_of
 
 SUM = torch.ops.aten.sum.dim_IntList
-CONCATENATION = torch.ops.aten.cat.default
+MOST_PARTS = 64  # of a concatenation
+MOST_BITS = 47
 FEWEST_COLUMNS = 16  # below which a sum over rows doesn't pay
 
 
@@ -29,7 +30,7 @@ def epilogues(module: GraphModule) -> GraphModule:
     for node in visiting(module):
         if node.meta.get(REFUSAL, "").startswith(FAILED):
             continue
-        if node.target is CONCATENATION:
+        if node.target in (CONCATENATION, STACK):
             attach.concatenation(node)
         elif node.target is SUM:
             attach.column_sum(node)
@@ -51,27 +52,27 @@ class Epilogues:
                 self.units.add_alone(node)
 
     def concatenation(self, node: Node) -> None:
-        """Attaches a concatenation of results of one group and of other tensors of the same shape."""
-        parts, dim = concatenated(node)
-        dtype = node.meta["val"].dtype
-        if not can_be_held(node.meta["val"]) or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
-            return  # a part of shape (0,)
-        if not all(can_be_read(part) and part.meta["val"].dtype == dtype for part in parts):
+        """Attaches a concatenation or a stack of results of one group and of other tensors of the same shape."""
+        parts, dim = parts_of(node)
+        fake = node.meta["val"]
+        new = int(node.target is STACK)
+        if not can_be_held(fake) or len(parts) > MOST_PARTS or any(len(shape_of(p)) + new != fake.dim() for p in parts):
+            return  # the last: a part of shape (0,)
+        if not all(can_be_read(part) and part.meta["val"].dtype == fake.dtype for part in parts):
             return
-        results = {part: found for part in parts if (found := result_of(part)) is not None}
+        results = {part: found for part in parts if (found := where_computed(part)) is not None}
         if not results:
             return
-        first, owner = next((part, owner) for part, (owner, _) in results.items())
-        fused = owner.target
-        own = {part: result for part, (producer, result) in results.items() if producer is owner}
-        dims = fused.space.dims[own[first]]
+        owner, dims = next(iter(results.values()))
+        own = {part: own for part, (producer, own) in results.items() if producer is owner}
         others = [part for part in parts if part not in own]
-        if any(self.unit[part] == self.unit[owner] for part in others):  # a view of a result, or a concatenation
+        if any(self.unit[part] == self.unit[owner] for part in others):  # an expanded result, or a concatenation
             return
-        alike = all(fused.space.dims[each] == dims for each in own.values())
-        alike = alike and all(have_same_shape(part, first) for part in others)
-        if fused.space.is_whole(dims) and dims[dim] and alike:
-            self.attach(owner, node, dict.fromkeys(parts, dims), dims)
+        alike = all(each == dims for each in own.values())
+        alike = alike and all(have_same_shape(part, parts[0]) for part in parts)
+        is_along_axes = bool(new) or bool(dims[dim]) or is_one(shape_of(parts[0])[dim])
+        if owner.target.space.is_whole(dims) and is_along_axes and alike and has_room(owner.target, len(parts)):
+            self.attach(owner, node, dict.fromkeys(parts, dims), (*dims[:dim], *[()] * new, *dims[dim:]))
 
     def column_sum(self, node: Node) -> None:
         """Attaches a sum over leading dimensions, which are or become the rows of a group that computes or reads x."""
@@ -131,6 +132,32 @@ def result_of(node: Node) -> tuple[Node, Node] | None:
     return None if "epilogue" in result.meta else (owner, result)
 
 
+def has_room(fused: Fused, parts: int) -> bool:
+    """Whether the program can join so many parts: the library multiplies the sizes of the axes, and for each part that
+    an output joins their number, and refuses products from 2^48 on."""
+    counts = [parts, *(len(own.args[0]) for own in fused.outputs if "epilogue" in own.meta and own.target is not SUM)]
+    joins = sum(count * math.log2(count) for count in counts)
+    sizes = sum(math.log2(max(hint(size), 1)) for size in fused.space.sizes)
+    is_known = all(isinstance(size, int) for size in fused.space.sizes)
+    return joins + sizes < MOST_BITS if is_known else joins < MOST_BITS / 3
+
+
+def where_computed(x: Node) -> tuple[Node, Dims] | None:
+    """The fused node that computes a tensor, or what it is a view of, and the tensor's dimensions there."""
+    views = []
+    while x.op == "call_function" and x.target in VIEWS:
+        views.append(x)
+        x = x.args[0]
+    found = result_of(x)
+    if found is None:
+        return None
+    owner, result = found
+    dims: Dims | None = owner.target.space.dims[result]
+    for view in reversed(views):
+        dims = dims if dims is None else owner.target.space.viewed(view, dims)
+    return None if dims is None else (owner, dims)
+
+
 def where_whole(x: Node) -> tuple[Node | None, Dims]:
     """A fused node that computes or reads a tensor over its whole space, and the tensor's dimensions there; None and ()
     if there is none."""
@@ -156,9 +183,3 @@ def where_whole(x: Node) -> tuple[Node | None, Dims]:
 def running(dims: Dims, axes: frozenset[int]) -> list[int]:
     """The dimensions that run along these axes."""
     return [d for d, dim in enumerate(dims) if axes & set(dim)]
-
-
-def concatenated(node: Node) -> tuple[Sequence[Node], int]:
-    """The parts and the dimension of a concatenation."""
-    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    return list(node.args[0]), dim % len(shape_of(node))

@@ -15,9 +15,10 @@ from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, covers_innermost, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.order import Units
+from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
-from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
-from fourfold.compiler.views import VIEWS, shape_of
+from fourfold.compiler.support import REFUSAL, can_be_computed, is_computed, is_tensor, refuse
+from fourfold.compiler.views import VIEWS, have_same_shape, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)
@@ -53,6 +54,7 @@ class Fusion:
         for node in visiting(module):
             if not node.meta.get(REFUSAL, "").startswith(FAILED):
                 self.merge_readers(node)
+                self.merge_parts(node)
 
     def place_within(self, node: Node) -> bool:
         """Puts a node into a group, if possible."""
@@ -150,6 +152,19 @@ class Fusion:
         for other in others:
             pairs = list(zip(readers[first], readers[other], strict=True))
             self.merge(self.groups[first], self.groups[other], pairs)
+
+    def merge_parts(self, node: Node) -> None:
+        """Merges groups that compute parts of a concatenation or a stack, which one program writes."""
+        if node.target not in (CONCATENATION, STACK) or not can_be_computed(node):
+            return
+        parts, dtype = parts_of(node)[0], node.meta["val"].dtype
+        if not all(have_same_shape(part, parts[0]) and part.meta["val"].dtype == dtype for part in parts):
+            return
+        first, *others = [part for part in parts if part in self.within] or [node]
+        for other in others:
+            one, two = self.within[first], self.within[other]
+            if one is not two:
+                self.merge(one, two, list(zip(one.space.dims[first], two.space.dims[other], strict=True)))
 
     def merge(self, one: Group, other: Group, pairs: Pairs) -> None:
         members = [*one.members, *other.members]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.parts import SLICE, SPLITS
+from fourfold.compiler.passes.by_parts import parting_of_slices
 from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, has_hints, hint
 
@@ -87,7 +90,15 @@ def changed_inputs(graph: Graph) -> set[Node]:
 
 
 def is_cheap(node: Node) -> bool:
-    return is_computed(node, POINTWISE, VIEWS, CONSTANT)
+    return is_computed(node, POINTWISE, VIEWS, CONSTANT) or is_cheap_slice(node)
+
+
+def is_cheap_slice(node: Node) -> bool:
+    """Whether it slices a tensor in memory, or one that will be computed slice by slice (by_parts)."""
+    node = node.args[0] if node.target is operator.getitem else node
+    if node.target is not SLICE and node.target not in SPLITS:
+        return False
+    return not is_computed(node.args[0], POINTWISE, ROWS) or parting_of_slices(node.args[0])[0] is not None
 
 
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:

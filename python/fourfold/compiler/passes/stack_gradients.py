@@ -24,11 +24,10 @@ SLICE = aten.slice_backward.default
 
 @dataclass(frozen=True)
 class Part:
-    """A gradient, and its range along a dimension of the whole."""
+    """A gradient, and its places along a dimension of the whole."""
 
     gradient: Node
-    start: int
-    stop: int
+    places: range
     is_selected: bool  # the gradient lacks the dimension
 
 
@@ -97,10 +96,10 @@ def part_of(node: Node) -> tuple[int, Part] | None:
     if not all(isinstance(each, int) for each in (size, *place)):
         return None
     if node.target is SELECT:
-        return dim, Part(gradient, place[0] % size, place[0] % size + 1, True)
-    start, stop, step = place
-    start, stop, _ = slice(start, stop).indices(size)
-    return (dim, Part(gradient, start, stop, False)) if step == 1 and start < stop else None
+        return dim, Part(gradient, range(place[0] % size, place[0] % size + 1), True)
+    places = range(*slice(*place).indices(size))
+    is_interleaved = places.start < places.step and len(places) * places.step == size
+    return (dim, Part(gradient, places, False)) if places and (places.step == 1 or is_interleaved) else None
 
 
 def segments(nodes: Sequence[Node]) -> list[Segment]:
@@ -119,12 +118,18 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
 
 
 def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
-    """Whether the part can join: parts must not overlap, except equal ranges in the first segment, which are added."""
+    """Whether the part can join: parts must not overlap, except equal ranges in the first segment, which are added.
+    Interleaved parts join such with the same step."""
     for other in parts:
-        same = (other.start, other.stop, other.is_selected) == (part.start, part.stop, part.is_selected)
-        if other.start < part.stop and part.start < other.stop and not (same and is_first):
+        same = (other.places, other.is_selected) == (part.places, part.is_selected)
+        if other.places.step != part.places.step or overlap(other.places, part.places) and not (same and is_first):
             return False
     return True
+
+
+def overlap(a: range, b: range) -> bool:
+    """Of two ranges with one step; those with a step above 1 are interleaved."""
+    return a.start == b.start if a.step > 1 else a.start < b.stop and b.start < a.stop
 
 
 def stack(root: Node, inputs: Sizes) -> None:
@@ -141,14 +146,19 @@ def stack(root: Node, inputs: Sizes) -> None:
 
 def whole(segment: Segment, record: Recorder) -> Tensor:
     """The parts as one tensor, with zeros elsewhere."""
-    places: dict[tuple[int, int, bool], Tensor] = {}
+    places: dict[tuple[range, bool], Tensor] = {}
     for part in segment.parts:
-        place = part.start, part.stop, part.is_selected
+        place = part.places, part.is_selected
         gradient = record.value(part.gradient)
         places[place] = places[place] + gradient if place in places else gradient
     fake, dim = segment.nodes[0].meta["val"], segment.dim
-    ordered = sorted(places.items(), key=lambda pair: pair[0][0])
-    if len(ordered) == fake.shape[dim] and all(is_selected for (_, _, is_selected), _ in ordered):
+    ordered = sorted(places.items(), key=lambda pair: pair[0][0].start)
+    step = ordered[0][0][0].step
+    if step > 1:
+        known = {place.start: gradient for (place, _), gradient in ordered}
+        parts = [known[k] if k in known else torch.zeros_like(ordered[0][1]) for k in range(step)]
+        return torch.stack(parts, dim + 1).reshape(fake.shape)
+    if len(ordered) == fake.shape[dim] and all(is_selected for (_, is_selected), _ in ordered):
         return torch.stack([gradient for _, gradient in ordered], dim)
 
     def zeros(count: int) -> list[Tensor]:
@@ -157,7 +167,7 @@ def whole(segment: Segment, record: Recorder) -> Tensor:
 
     pieces: list[Tensor] = []
     end = 0
-    for (start, stop, is_selected), gradient in ordered:
-        pieces += [*zeros(start - end), gradient.unsqueeze(dim) if is_selected else gradient]
-        end = stop
+    for (place, is_selected), gradient in ordered:
+        pieces += [*zeros(place.start - end), gradient.unsqueeze(dim) if is_selected else gradient]
+        end = place.stop
     return torch.cat([*pieces, *zeros(fake.shape[dim] - end)], dim)

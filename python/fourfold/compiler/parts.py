@@ -1,0 +1,196 @@
+"""Equal parts of a dimension: which nodes join them, which are one of them, and where the dimension is in a view."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from fourfold.compiler.lowering.call import named
+from fourfold.compiler.views import EXPANSIONS, PERMUTATIONS, Size, have_same_shape, is_one, permutation, same, shape_of
+
+aten = torch.ops.aten
+CONCATENATION = aten.cat.default
+STACK = aten.stack.default
+SLICE = aten.slice.Tensor
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
+SELECT, UNBIND, RESHAPE = aten.select.int, aten.unbind.int, aten.reshape.default
+Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the places along it
+
+
+@dataclass(frozen=True)
+class Parting:
+    """How a dimension is divided into ``count`` parts of ``length``: one behind the other, or interleaved."""
+
+    count: int
+    length: Size
+    is_interleaved: bool = False
+
+    @property
+    def size(self) -> Size:
+        return self.count * self.length
+
+    def place(self, part: int) -> tuple[Size, Size, int]:
+        """The start, stop and step of a part."""
+        if self.is_interleaved:
+            return part, self.size, self.count
+        return part * self.length, (part + 1) * self.length, 1
+
+    def number_of(self, places: range) -> int | None:
+        """The part at these places; None if they are not exactly a part."""
+        found = places.start if self.is_interleaved else places.start // max(len(places), 1)
+        is_known = found < self.count and isinstance(self.length, int)
+        return found if is_known and range(*self.place(found)) == places else None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node that joins parts along a dimension."""
+
+    node: Node
+    parts: Sequence[Node]
+    dim: int
+    parting: Parting
+
+
+def joined(node: Node) -> Joined | None:
+    """The equal parts of a concatenation, or of a stack along a new dimension behind the one that a reshape merges it
+    with: these are interleaved."""
+    if node.target is CONCATENATION:
+        parts, dim = parts_of(node)
+        if len(parts) < 2 or len(shape_of(parts[0])) != len(shape_of(node)):
+            return None
+        parting = Parting(len(parts), shape_of(parts[0])[dim])
+    elif node.target is RESHAPE and node.args[0].target is STACK:
+        parts, place = parts_of(node.args[0])
+        dim = place - 1
+        sizes = [*shape_of(parts[0])]
+        if len(parts) < 2 or dim < 0 or len(shape_of(node)) != len(sizes):
+            return None
+        parting = Parting(len(parts), sizes[dim], is_interleaved=True)
+        sizes[dim] = parting.size
+        if not all(map(same, sizes, shape_of(node))):
+            return None
+    else:
+        return None
+    dtype = node.meta["val"].dtype
+    is_even = all(have_same_shape(part, parts[0]) and part.meta["val"].dtype == dtype for part in parts)
+    return Joined(node, parts, dim, parting) if is_even and same(parting.size, shape_of(node)[dim]) else None
+
+
+def parts_of(node: Node) -> tuple[Sequence[Node], int]:
+    """The operands and the dimension of a concatenation or a stack."""
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return list(node.args[0]), dim % len(shape_of(node))
+
+
+def takes_pieces(user: Node) -> bool:
+    """Whether it takes nothing but slices, perhaps by selections along a dimension that a reshape makes."""
+    if user.target is RESHAPE:
+        return bool(user.users) and all(map(is_selection, user.users))
+    return user.target is SLICE or user.target in SPLITS and has_items(user)
+
+
+def is_selection(node: Node) -> bool:
+    return node.target is SELECT or node.target is UNBIND and has_items(node)
+
+
+def has_items(node: Node) -> bool:
+    return all(item.target is operator.getitem for item in node.users)
+
+
+def pieces(user: Node) -> list[Piece]:
+    """The slices that a user takes of its operand; none where a size or a bound is symbolic."""
+    if user.target is RESHAPE:
+        return [piece for selection in user.users for piece in selected(selection, shape_of(user.args[0]))]
+    given, shape = named(user.target, user.args, user.kwargs), shape_of(user.args[0])
+    dim = given["dim"] % max(len(shape), 1)
+    if user.target is SLICE:
+        place = [given[name] for name in ("start", "end", "step")]
+        is_known = all(each is None or isinstance(each, int) for each in place) and isinstance(shape[dim], int)
+        return [(user, dim, range(*slice(*place).indices(shape[dim])))] if is_known else []
+    lengths = [value.shape[dim] for value in user.meta["val"]]
+    if not all(isinstance(length, int) for length in lengths):
+        return []
+    ends = [0, *itertools.accumulate(lengths)]
+    return [(item, dim, range(ends[item.args[1]], ends[item.args[1] + 1])) for item in user.users]
+
+
+def selected(node: Node, shape: Sequence[Size]) -> list[Piece]:
+    """The slices of a tensor of this shape that a selection takes along a dimension of a reshape of it."""
+    sizes = shape_of(node.args[0])
+    given = named(node.target, node.args, node.kwargs)
+    new = given["dim"] % len(sizes)
+    rest = [*sizes[:new], *sizes[new + 1 :]]
+    places = [dim for dim in (new - 1, new) if divides(rest, sizes[new], shape, dim)]
+    if not places:
+        return []
+    dim, count = places[0], sizes[new]
+    items = [(node, given["index"] % count)] if node.target is SELECT else [(n, n.args[1]) for n in node.users]
+    parting = Parting(count, rest[dim], is_interleaved=dim < new)
+    return [(item, dim, range(*parting.place(index))) for item, index in items]
+
+
+def divides(rest: Sequence[Size], count: Size, shape: Sequence[Size], dim: int) -> bool:
+    """Whether a dimension of this shape has been divided by the count, which leaves the rest."""
+    if len(rest) != len(shape) or not 0 <= dim < len(shape) or not isinstance(count, int):
+        return False
+    whole = [*rest[:dim], rest[dim] * count, *rest[dim + 1 :]]
+    return isinstance(rest[dim], int) and all(map(same, whole, shape))
+
+
+def dim_of_view(view: Node, dim: int) -> int | None:
+    """The dimension of a view that is this dimension of its base; None if the view merges, splits or expands it."""
+    base, shape = shape_of(view.args[0]), shape_of(view)
+    if view.target in PERMUTATIONS:
+        return permutation(view).index(dim)
+    if view.target in EXPANSIONS:
+        return dim + len(shape) - len(base)
+    return place_in(base, shape, dim)
+
+
+def dim_of_base(view: Node, dim: int) -> int | None:
+    """The reverse."""
+    base, shape = shape_of(view.args[0]), shape_of(view)
+    if view.target in PERMUTATIONS:
+        return permutation(view)[dim]
+    if view.target in EXPANSIONS:
+        own = dim - len(shape) + len(base)
+        return own if own >= 0 and not is_one(base[own]) else None
+    return place_in(shape, base, dim)
+
+
+def place_in(old: Sequence[Size], new: Sequence[Size], dim: int) -> int | None:
+    """Where a reshape puts a dimension, with as many elements before it and behind it."""
+    for place, size in enumerate(new):
+        if same(size, old[dim]) and is_product(new[:place], old[:dim]) and is_product(new[place + 1 :], old[dim + 1 :]):
+            return place
+    return None
+
+
+def is_product(sizes: Sequence[Size], others: Sequence[Size]) -> bool:
+    left = [size for size in sizes if not is_one(size)]
+    right = [size for size in others if not is_one(size)]
+    if len(left) == len(right) and all(map(same, left, right)):
+        return True
+    return all(isinstance(size, int) for size in (*left, *right)) and math.prod(left) == math.prod(right)
+
+
+def whole(parts: Sequence[Tensor], dim: int, parting: Parting, order: Sequence[int]) -> Tensor:
+    """The parts joined. order: the whole's dimensions in memory order, outermost first."""
+    is_permuted = list(order) != sorted(order)
+    own = [part.permute(order) for part in parts] if is_permuted else list(parts)
+    place = order.index(dim)
+    if parting.is_interleaved:
+        sizes = [*own[0].shape]
+        sizes[place] = parting.size
+        result = torch.stack(own, place + 1).reshape(sizes)
+    else:
+        result = torch.cat(own, place)
+    return result.permute(sorted(range(len(order)), key=order.__getitem__)) if is_permuted else result
