@@ -96,9 +96,9 @@ def inputs_of(text: str, size: int = 5, special: bool = False) -> list[object]:
 
 def drawn(shape: Sequence[int], dtype: torch.dtype, special: bool) -> Tensor:
     if dtype == torch.bool:
-        return torch.rand(*shape) < 0.5
+        return torch.rand(shape) < 0.5
     if not dtype.is_floating_point:
         return torch.randint(0 if dtype == torch.uint8 else -9, 10, shape, dtype=dtype)
     if not special:
-        return torch.randn(*shape, dtype=torch.float64).to(dtype)
+        return torch.randn(shape, dtype=torch.float64).to(dtype)
     return torch.tensor(SPECIAL, dtype=torch.float64).to(dtype)[torch.randint(len(SPECIAL), shape)]

@@ -43,14 +43,20 @@ std::unique_ptr<char, Free> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain)
-      : nest_(nest), arguments_(arguments), grain_(grain) {}
+  // shares_kept: whether the threads' values of a row lie in memory that they share.
+  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, bool shares_kept = false)
+      : nest_(nest), arguments_(arguments), grain_(grain),
+        bytes_(nest.bytes_of_block * (arguments[block] + slack) +
+               (shares_kept ? 0 : nest.bytes_of_column * (arguments[column_count] + slack)) +
+               nest.bytes_of_panel * (arguments[panel_rows] * arguments[panel_columns] + slack)) {}
+
+  // A function that works on numbers alone.
+  void run_once(size_t function) const {
+    if (nest_.functions[function] != nullptr) nest_.functions[function](0, 1, arguments_.data(), nullptr);
+  }
 
   void run(size_t function, int64_t begin, int64_t end) const {
-    if (nest_.functions[function] == nullptr) return;
-    const auto memory = scratch(nest_.bytes_of_block * (arguments_[block] + slack) +
-                                nest_.bytes_of_column * (arguments_[column_count] + slack) +
-                                nest_.bytes_of_panel * (arguments_[panel_rows] * arguments_[panel_columns] + slack));
+    const auto memory = scratch(bytes_);
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
 
@@ -66,6 +72,7 @@ class NestCall {
   const Nest& nest_;
   const std::vector<int64_t>& arguments_;
   int64_t grain_;
+  int64_t bytes_;  // of a thread's scratch memory
 };
 
 // Column sums are added to these from now on.
@@ -85,10 +92,10 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
   arguments[blocks] = count;
   arguments[partials] = reinterpret_cast<int64_t>(results.data());
   arguments[kept] = reinterpret_cast<int64_t>(shared.get());
-  const NestCall call(nest, arguments, grain);
+  const NestCall call(nest, arguments, grain, true);
   for (size_t k = 1; k < nest.functions.size(); k += 2) {
     call.share(k, count, lanes);
-    call.run(k + 1, 0, 1);
+    call.run_once(k + 1);
   }
 }
 
@@ -205,7 +212,7 @@ void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::
   for (size_t k = 0; k < program_.inputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(inputs[k].data);
   for (size_t k = 0; k < program_.outputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(outputs[k].data);
   const NestCall call(nest, arguments, grain_);
-  call.run(0, 0, 1);
+  call.run_once(0);
   if (split_ == Split::elements) return call.share(1, units_, unit_);
   const bool by_rows = split_ == Split::rows || split_ == Split::short_rows;
   if (by_rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);

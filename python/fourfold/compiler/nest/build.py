@@ -107,7 +107,8 @@ def across(plan: Plan, layout: Layout) -> list[Slot]:
         return []
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
     strides = layout.strides
-    return [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.turned] == UNIT]
+    found = [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.turned] == UNIT]
+    return sorted(found, key=lambda slot: -SIZES[slot.kind])  # the widest first, so that each panel is aligned
 
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:

@@ -75,13 +75,16 @@ class Plan:
     def find_kept(self) -> dict[Value, int]:
         """The kept values, each with its offset in the row's memory, in bytes of an element."""
         kept: dict[Value, int] = {}
-        size = 0
         for value in self.values:
             stage = self.stage[value] - (value.op in REDUCTIONS)
             for v in value.operands:
                 if v not in kept and self.is_before(v, stage) and self.cost_again(v, stage, kept) > CHEAP:
-                    kept[v] = size
-                    size += SIZES[v.type]
+                    kept[v] = 0
+        # The widest first, so that each is aligned.
+        offset = 0
+        for v in sorted(kept, key=lambda v: -SIZES[v.type]):
+            kept[v] = offset
+            offset += SIZES[v.type]
         return kept
 
     def is_before(self, value: Value, stage: int) -> bool:
@@ -102,7 +105,8 @@ class Plan:
 
     @functools.cached_property
     def bytes_of_column(self) -> int:
-        return sum(SIZES[value.type] for value in self.kept)
+        """A multiple of eight, so that what follows is aligned."""
+        return -(-sum(SIZES[value.type] for value in self.kept) // 8) * 8
 
     def sums(self, stage: int) -> list[Value]:
         """The reductions of what a stage computes."""

@@ -78,10 +78,13 @@ class Service:
                 self.thread.join()
 
     def run(self) -> None:
-        while self.is_wanted:
-            request = _C.next_nest(WAIT)
-            if request is not None:
-                self.answer(*request)
+        try:
+            while self.is_wanted:
+                request = _C.next_nest(WAIT)
+                if request is not None:
+                    self.answer(*request)
+        finally:
+            _C.serve_nests(False)  # nobody waits for a thread that has ended
 
     def answer(self, text: str, layout: str) -> None:
         with self.busy:
