@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from fourfold import _C
 from fourfold.compiler.nest import bitcode
-from fourfold.compiler.nest.llvm import TRANSPOSE
+from fourfold.compiler.nest.llvm_memory import TRANSPOSE
 
 # By the CPU level whose kernels the library uses: what its nests may use, and what they are.
 FEATURES = {

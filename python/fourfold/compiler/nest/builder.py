@@ -1,0 +1,136 @@
+"""What the functions of a nest begin with: a call's arguments, addresses, and numbers."""
+
+from __future__ import annotations
+
+from fourfold.compiler.dtypes import FLOAT64, INT64
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.layout import BROADCAST, SHORT_ROWS, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.loops import POINTER, Constant, Function, Operand, Ref, Store, Writer
+from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
+
+# The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
+COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
+PANEL_ROWS, PANEL_COLUMNS, FIRST_TENSOR = range(8, 11)
+COMBINED = {
+    "sum": "add",
+    "prod": "mul",
+    "amax": "maximum",
+    "amin": "minimum",
+    "all": "bitwise_and",
+    "any": "bitwise_or",
+}
+SLACK = 64  # elements behind scratch memory that whole vectors may touch
+
+
+def bytes_of_block(plan: Plan, layout: Layout) -> int:
+    """Of the memory that gathers what a block's reductions read, where columns run along several axes."""
+    is_gathered = layout.axes - layout.rows > 1
+    return SIZES[FLOAT64] * max(len(plan.sums(stage)) for stage in range(plan.stages)) * is_gathered
+
+
+def across(plan: Plan, layout: Layout) -> list[Slot]:
+    """The tensors whose neighbours in memory are not those along the innermost axis."""
+    if layout.turned is None or layout.split == SHORT_ROWS:
+        return []
+    of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
+    strides = layout.strides
+    found = [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.turned] == UNIT]
+    return sorted(found, key=lambda slot: -SIZES[slot.kind])  # the widest first, so that each panel is aligned
+
+
+class Builder:
+    """A function of a nest, as it is written."""
+
+    def __init__(self, name: str, plan: Plan, layout: Layout, lanes: int):
+        self.plan, self.layout, self.lanes = plan, layout, lanes
+        self.writer = Writer(lanes)
+        self.function = Function(name, self.writer.body)
+        self.slots: list[Slot] = [*plan.inputs, *plan.outputs]
+        self.axes = range(layout.axes)
+        self.column_axes = self.axes[layout.rows :]
+        self.known: dict[Value, Operand] = {}  # numbers, and the present row's values
+        self.base = {
+            slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind, name=slot.name)
+            for slot in self.slots
+        }
+        first = FIRST_TENSOR + len(self.slots)
+        self.size = {axis: self.argument(INT64, first + axis, name="size") for axis in self.axes}
+        self.first_stride = first + layout.axes
+        self.strides: dict[tuple[int, int], Operand] = {}
+        self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
+        self.block = self.argument(INT64, BLOCK, name="block_size")
+        self.kept_base: Ref | None = None
+        self.across = across(plan, layout)
+        for slot in self.slots:
+            for axis in self.axes:
+                self.strides[slot.index, axis] = self.stride(slot, axis)
+        for value in plan.scalars(NUMBER):
+            self.compute(value, self.base)
+
+    def argument(self, type: str, index: int, kind: str | None = None, name: str = "n") -> Ref:
+        return self.writer.let("argument", type, attribute=(index, kind), name=name)
+
+    def stride(self, slot: Slot, axis: int) -> Operand:
+        known = {BROADCAST: 0, UNIT: 1}.get(self.layout.strides[slot.index][axis])
+        if known is not None:
+            return Constant(known, INT64)
+        index = self.first_stride + axis * len(self.slots) + slot.index
+        return self.argument(INT64, index, name=f"{slot.name}_stride")
+
+    def advance(self, pointer: Ref, kind: str, offset: Operand, name: str = "p") -> Ref:
+        if offset == Constant(0, INT64):
+            return pointer
+        return self.writer.let("advance", POINTER, pointer, offset, attribute=kind, name=name)
+
+    def advanced(self, pointers: dict[int, Ref], axis: int, index: Operand) -> dict[int, Ref]:
+        """The addresses moved along an axis."""
+        offset = {slot.index: self.writer.index("*", index, self.strides[slot.index, axis]) for slot in self.slots}
+        return {
+            slot.index: self.advance(pointers[slot.index], slot.kind, offset[slot.index], slot.name)
+            for slot in self.slots
+        }
+
+    # Numbers, and values of rows.
+
+    def scalar(self, value: Value) -> Operand:
+        return Constant(value.attribute, value.type) if value.is_constant else self.known[value]
+
+    def compute(self, value: Value, pointers: dict[int, Ref]) -> None:
+        writer = self.writer
+        if value.op in ("input", "number"):
+            kind = self.plan.inputs[value.attribute].kind
+            zero = Constant(0, INT64)
+            self.known[value] = writer.let(
+                "load", value.type, pointers[value.attribute], zero, attribute=kind, name=self.plan.name(value)
+            )
+        elif value.op == "columns":
+            count = self.column_count
+            self.known[value] = (
+                count
+                if value.type == INT64
+                else writer.let(f"to_{value.type}", value.type, count, name=self.plan.name(value))
+            )
+        else:
+            operands = [self.scalar(operand) for operand in value.operands]
+            self.known[value] = writer.let(value.op, value.type, *operands, name=self.plan.name(value))
+
+    def compute_rows(self, stage: int, pointers: dict[int, Ref]) -> None:
+        for value in self.plan.scalars(ROW, stage):
+            if value not in self.known:
+                self.compute(value, pointers)
+
+    def store_scalar(self, slot: Slot, pointer: Ref) -> None:
+        self.writer.body.append(Store(self.scalar(slot.value), pointer, Constant(0, INT64), slot.kind))
+
+    def store_rows(self, pointers: dict[int, Ref]) -> None:
+        for slot in self.plan.outputs:
+            if slot.level == ROW:
+                self.store_scalar(slot, pointers[slot.index])
+
+    def in_type(self, value: Value, total: Ref) -> Ref:
+        if total.type == value.type:
+            return total
+        return self.writer.let(f"to_{value.type}", value.type, total, name=self.plan.name(value))
+
+    def combined(self, op: str, a: Operand, b: Operand) -> Ref:
+        return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)

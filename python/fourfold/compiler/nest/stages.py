@@ -1,0 +1,143 @@
+"""A stage of a row: one pass over its columns.
+
+Reductions add up as the interpreter does (cpp/cpu/kernels/reductions.h): a block's elements go to the lanes of four
+chains in turn, the chains are folded, and the blocks' results added in order, sums and products of float32 in float64.
+So a nest gives the interpreter's bits, from any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT64, INT64
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.builder import SLACK, Builder
+from fourfold.compiler.nest.loops import SCRATCH, Constant, Operand, Ref
+from fourfold.compiler.nest.odometer import Odometer
+from fourfold.compiler.nest.plan import SIZES, identity, total_type
+from fourfold.compiler.nest.vectors import Place, Sum, VectorBody
+
+CHAINS = 4
+
+Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
+
+
+class Stages(Builder):
+    def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
+        """Its reductions' totals."""
+        writer, plan = self.writer, self.plan
+        sums = plan.sums(stage)
+        if not sums:
+            if plan.stores(stage) or plan.keeps(stage):
+                self.run_block(stage, pointers, Constant(0, INT64), self.column_count)
+            return {}
+        totals = {}
+        for value in sums:
+            type = total_type(value.op, value.type)
+            first = Constant(identity(value.op, type), type)
+            totals[value] = writer.variable(type, first, name=f"{plan.name(value)}_total")
+        with writer.loop(0, self.column_count, self.block, name="start") as start:
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
+            for value, part in self.run_block(stage, pointers, start, count).items():
+                writer.assign(totals[value], self.combined(value.op, writer.get(totals[value]), part))
+        return totals
+
+    def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
+        """So many columns of a row; gives what its reductions come to there."""
+        sums = {value: Sum(value) for value in self.plan.sums(stage)}
+        if len(self.column_axes) == 1:
+            for each in sums.values():
+                each.chains = self.new_chains(each.value)
+            inner = self.axes[-1]
+            self.run(stage, Place(self.advanced(pointers, inner, start), start, count), sums)
+        else:
+            self.run_segments(stage, pointers, start, count, sums)
+        return {value: self.folded(each) for value, each in sums.items()}
+
+    def new_chains(self, value: Value) -> list[Ref]:
+        first = Constant(identity(value.op, value.type), value.type, self.lanes)
+        name = f"{self.plan.name(value)}_lanes"
+        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(CHAINS)]
+
+    def folded(self, each: Sum) -> Ref:
+        a, b, c, d = (self.writer.get(chain) for chain in each.chains)
+        op = each.value.op
+        lanes = self.combined(op, self.combined(op, a, b), self.combined(op, c, d))
+        return self.writer.let("fold", total_type(op, each.value.type), lanes, attribute=op)
+
+    def run_segments(
+        self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand, sums: dict[Value, Sum]
+    ) -> None:
+        """A block of columns that run along several axes: the innermost axis piece by piece. What is reduced is
+        gathered first, so that the order of a sum does not depend on the layout."""
+        writer, inner = self.writer, self.axes[-1]
+        for k, each in enumerate(sums.values()):
+            offset = writer.index("*", writer.index("+", self.block, SLACK), k * SIZES[FLOAT64])
+            each.buffer = self.advance(SCRATCH, "uint8", offset, "gathered")
+        within = writer.variable(INT64, writer.index("%", start, self.size[inner]), name="at")
+        outer = Odometer(self, self.column_axes[:-1], writer.index("/", start, self.size[inner]), pointers)
+        body = writer.loop(0, count, 1, name="column")
+        with body as column:
+            at = writer.get(within)
+            left = writer.index("-", self.size[inner], at, "left")
+            piece = writer.index("min", left, writer.index("-", count, column), "piece")
+            place = Place(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
+            self.run(stage, place, sums, column)
+            writer.assign(within, writer.index("+", at, piece))
+            with writer.when(writer.let("<", BOOLEAN, writer.index("-", left, 1), piece)):
+                writer.assign(within, Constant(0, INT64))
+                outer.step()
+            body.step(piece)
+        for each in sums.values():
+            each.chains = self.new_chains(each.value)
+            self.run_chains(each, count)
+
+    def run_chains(self, each: Sum, count: Operand) -> None:
+        """Adds up what a buffer holds."""
+        kind = each.value.type
+
+        def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+            masks = () if mask is None else (mask,)
+            for copy, k in enumerate(places):
+                place = (each.buffer, k, *masks)
+                vector = self.writer.let("load", kind, *place, lanes=self.lanes, attribute=kind)
+                self.accumulate(each, vector, mask, copy, chain)
+
+        self.vectors(count, CHAINS, add)
+
+    # Vectors.
+
+    def vectors(self, count: Operand, copies: int, body: Body) -> None:
+        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left, one by
+        one under a mask: chain is then the index of the chain that they go to."""
+        writer, lanes = self.writer, self.lanes
+        step = lanes * copies
+        main = writer.index("*", writer.index("/", count, step), step, "main")
+        with writer.loop(0, main, step) as k:
+            body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
+        with writer.loop(main, count, lanes) as k:
+            left = writer.index("-", count, k, "left")
+            mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
+            is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
+            number = writer.index("/", writer.index("-", k, main), lanes)
+            chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number, name="chain")
+            body([k], mask, chain)
+
+    def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
+        """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
+        body = VectorBody(self, stage, place, sums, buffered)
+        has_chains = sums and buffered is None
+        self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+
+    def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
+        writer, op = self.writer, each.value.op
+        if mask is None:
+            variable = each.chains[copy]
+            writer.assign(variable, self.combined(op, writer.get(variable), vector))
+            return
+        first = Constant(identity(op, vector.type), vector.type, self.lanes)
+        vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
+        for k, variable in enumerate(each.chains):
+            old = writer.get(variable)
+            is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
+            new = self.combined(op, old, vector)
+            writer.assign(variable, writer.let("select", vector.type, is_this, new, old, lanes=self.lanes))

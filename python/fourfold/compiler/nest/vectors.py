@@ -1,0 +1,166 @@
+"""The operations of a stage on vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.builder import SLACK, Builder
+from fourfold.compiler.nest.layout import BROADCAST, STRIDED, UNIT
+from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store
+from fourfold.compiler.nest.plan import ELEMENT, Slot, cost
+
+EXPENSIVE = 10  # an operation from which on two vectors at a time keep a processor busy
+LONG = 24  # operations from which on likewise
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a loop over columns stands: each tensor's address there, the index among the row's columns, and how many of
+    these follow along the innermost axis."""
+
+    pointers: dict[int, Ref]
+    column: Operand
+    count: Operand
+
+
+@dataclass(slots=True)
+class Sum:
+    """A reduction in one block: its chains, or the memory that holds its operand."""
+
+    value: Value
+    chains: list[Ref] = field(default_factory=list)
+    buffer: Ref | None = None
+
+
+class VectorBody:
+    """The operations of one stage on vectors along the innermost axis."""
+
+    def __init__(self, builder: Builder, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None):
+        self.builder, self.stage, self.place, self.sums, self.buffered = builder, stage, place, sums, buffered
+        self.plan, self.writer, self.lanes = builder.plan, builder.writer, builder.lanes
+        self.values = self.plan.elements(stage)
+        self.stores = self.plan.stores(stage)
+        self.keeps = self.plan.keeps(stage)
+        self.splats: dict[Value, Operand] = {}
+        self.inner = builder.axes[-1]
+        self.hoist()
+
+    @property
+    def copies(self) -> int:
+        computed = [value for value in self.values if not self.plan.is_loaded(value, self.stage)]
+        return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
+
+    def hoist(self) -> None:
+        """What is the same for all of them."""
+        for value in self.values:
+            if value.op == "input" and self.stride(value.attribute) == BROADCAST:
+                self.splats[value] = self.splat(self.load(value, None, None), value)
+            elif not self.plan.is_loaded(value, self.stage):
+                for operand in value.operands:
+                    self.hoist_scalar(operand)
+        for value in (*(slot.value for slot in self.stores), *(value.operands[0] for value in self.sums)):
+            self.hoist_scalar(value)
+
+    def hoist_scalar(self, value: Value) -> None:
+        if self.plan.level[value] < ELEMENT and value not in self.splats:
+            self.splats[value] = self.splat(self.builder.scalar(value), value)
+
+    def splat(self, scalar: Operand, value: Value) -> Operand:
+        if isinstance(scalar, Constant):
+            return Constant(scalar.value, scalar.type, self.lanes)
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+
+    def stride(self, slot: int) -> str:
+        is_turned = any(slot == turned.index for turned in self.builder.across)
+        return UNIT if is_turned else self.builder.layout.strides[slot][self.inner]
+
+    def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
+        """An input's vector at an index, or its number where it has one for all."""
+        slot = self.plan.inputs[value.attribute]
+        pointer = self.place.pointers[slot.index]
+        if k is None:
+            zero, name = Constant(0, INT64), self.plan.name(value)
+            return self.writer.let("load", value.type, pointer, zero, attribute=slot.kind, name=name)
+        operands: list[Operand] = [pointer, k]
+        if mask is not None:
+            operands.append(mask)
+        stride = None
+        if self.stride(slot.index) == STRIDED:
+            stride = self.builder.strides[slot.index, self.inner]
+        return self.writer.let(
+            "load" if stride is None else "load_strided",
+            value.type,
+            *operands,
+            *(() if stride is None else (stride,)),
+            lanes=self.lanes,
+            attribute=slot.kind,
+            name=self.plan.name(value),
+        )
+
+    def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+        """Several vectors, operation by operation: a processor computes the same function of several at once, but not
+        several of a vector's, each of which waits for the one before."""
+        known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
+        for value in self.values:
+            for copy, k in enumerate(places):
+                if value not in known[copy]:
+                    known[copy][value] = self.vector(value, known[copy], k, mask)
+        for copy, k in enumerate(places):
+            self.write_results(known[copy], k, copy, mask, chain)
+
+    def write_results(
+        self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
+    ) -> None:
+        for each in self.sums.values():
+            vector = known[each.value.operands[0]]
+            if each.buffer is None:
+                self.builder.accumulate(each, vector, mask, copy, chain)
+            else:
+                self.put(vector, each.buffer, self.writer.index("+", self.buffered, k), vector.type, mask)
+        for value in self.keeps:
+            self.put(known[value], self.kept(value), self.column(k), value.type, mask)
+        for slot in self.stores:
+            self.store(slot, known[slot.value], k, mask)
+
+    def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
+        name = self.plan.name(value)
+        if value.op == "input":
+            return self.load(value, k, mask)
+        if self.plan.is_loaded(value, self.stage):
+            masks = () if mask is None else (mask,)
+            place = (self.kept(value), self.column(k), *masks)
+            return self.writer.let("load", value.type, *place, lanes=self.lanes, attribute=value.type, name=name)
+        operands = [known[operand] for operand in value.operands]
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
+
+    def column(self, k: Operand) -> Operand:
+        return self.writer.index("+", self.place.column, k)
+
+    def kept(self, value: Value) -> Ref:
+        builder = self.builder
+        each = self.writer.index("+", builder.column_count, SLACK)
+        offset = self.writer.index("*", each, self.plan.kept[value])
+        return builder.advance(builder.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
+
+    def put(self, vector: Operand, pointer: Ref, k: Operand, kind: str, mask: Ref | None) -> None:
+        self.writer.body.append(Store(vector, pointer, k, kind, mask))
+
+    def store(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
+        if slot.is_column_sum:
+            return self.add_to_columns(slot, vector, k, mask)
+        stride = None
+        if self.stride(slot.index) == STRIDED:
+            stride = self.builder.strides[slot.index, self.inner]
+        self.writer.body.append(Store(vector, self.place.pointers[slot.index], k, slot.kind, mask, stride))
+        return None
+
+    def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
+        masks = () if mask is None else (mask,)
+        place = (self.builder.base[slot.index], self.column(k))
+        old = self.writer.let("load", FLOAT64, *place, *masks, lanes=self.lanes, attribute=FLOAT64)
+        wide = vector
+        if vector.type == FLOAT32:
+            wide = self.writer.let("to_float64", FLOAT64, vector, lanes=self.lanes)
+        self.put(self.writer.let("add", FLOAT64, old, wide, lanes=self.lanes), *place, FLOAT64, mask)
