@@ -21,6 +21,7 @@ def collect() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_level": fourfold.cpu_capability(),
         "gradients": _native.road,
+        "loop_nests": loop_nests(),
         "build": dict(_C.build_info()),
         "backends": {name: dict(state) for name, state in fourfold.backends().items()},
         "operators": {  # with the dispatch keys under which each has a kernel
@@ -30,12 +31,25 @@ def collect() -> dict[str, Any]:
     }
 
 
+def loop_nests() -> str:
+    """What compiles them, or why programs run by the interpreter alone."""
+    from importlib.metadata import version
+
+    from fourfold.compiler.nest import bitcode, service
+
+    if service.obstacle():
+        return f"none, {service.obstacle()}; the interpreter runs programs"
+    inlined = "inlined" if bitcode.functions(fourfold.cpu_capability()) else "called"
+    return f"compiled by llvmlite {version('llvmlite')}, elementary functions {inlined}"
+
+
 def as_text(facts: dict[str, Any]) -> str:
     lines = block({name: facts[name] for name in ("fourfold", "torch", "python", "platform")})
     build = {name: words(value) for name, value in facts["build"].items() if name != "operators"}  # their table follows
     backends = {name: backend_words(state) for name, state in facts["backends"].items()}
     lines += ["", "Build", *block(build, indent=2), "", "Backends", *block(backends, indent=2)]
-    lines += ["", f"CPU level in use: {facts['cpu_level']}", f"Gradients and calls: {facts['gradients']}", ""]
+    lines += ["", f"CPU level in use: {facts['cpu_level']}", f"Gradients and calls: {facts['gradients']}"]
+    lines += [f"Loop nests: {facts['loop_nests']}", ""]
     width = max((len(name) for name in facts["operators"]), default=0)
     lines.append("Operators".ljust(width + 4) + "  ".join(DISPATCH_KEYS))
     for name, keys in facts["operators"].items():

@@ -37,14 +37,17 @@ class Engine:
         self.lock = threading.Lock()
         self.libraries: list[object] = []
 
-    def compile(self, ir: str, names: Sequence[str]) -> list[int]:
+    def code(self, ir: str) -> bytes:
+        """The machine code, an object file."""
+        with self.lock:
+            return self.machine.emit_object(self.optimized(ir))
+
+    def load(self, code: bytes, names: Sequence[str]) -> list[int]:
         """The addresses of these functions."""
         with self.lock:
-            module = self.optimized(ir)
-            library = llvm.JITLibraryBuilder().add_object_img(self.machine.emit_object(module)).add_current_process()
-            for function in module.functions:
-                if function.is_declaration and function.name in self.addresses:
-                    library.import_symbol(function.name, self.addresses[function.name])
+            library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+            for name, address in self.addresses.items():
+                library.import_symbol(name, address)
             for name in names:
                 library.export_symbol(name)
             tracker = library.link(self.jit, f"nest{next(self.count)}")

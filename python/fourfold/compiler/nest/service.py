@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fourfold import _C
 from fourfold.compiler.nest import memory
+from fourfold.compiler.nest.cache import Cache, Head, folder
 from fourfold.compiler.options import GENERATORS, generator_of_environment
 
 if TYPE_CHECKING:
@@ -62,6 +63,15 @@ class Service:
 
         return Engine(level())
 
+    @functools.cached_property
+    def cache(self) -> Cache | None:
+        import llvmlite
+
+        from fourfold.compiler.nest.llvm import level
+
+        where = folder()
+        return None if where is None else Cache(where, level(), llvmlite.__version__)
+
     def start(self) -> None:
         with self.lock:
             if self.is_wanted and (self.thread is None or not self.thread.is_alive()):
@@ -106,6 +116,15 @@ class Service:
         _C.attach_nest(text, layout, [], 0, 0, 0, 0)
 
     def compile(self, text: str, layout: str) -> None:
+        known = None if self.cache is None else self.cache.get(text, layout)
+        head, code = known or self.compiled_code(text, layout)
+        if known is None and self.cache is not None:
+            self.cache.put(text, layout, head, code)
+        names = [name for name in head["functions"] if name]
+        addresses = dict(zip(names, self.engine.load(code, names), strict=True))
+        _C.attach_nest(text, layout, [addresses.get(name, 0) for name in head["functions"]], *head["numbers"])
+
+    def compiled_code(self, text: str, layout: str) -> tuple[Head, bytes]:
         from fourfold.compiler.nest.build import build
         from fourfold.compiler.nest.layout import Layout
         from fourfold.compiler.nest.llvm import TARGETS, level, print_nest
@@ -113,12 +132,9 @@ class Service:
 
         target = TARGETS[level()]
         nest = build(read(text), Layout.of(layout), target.lanes)
-        names = [function.name for function in nest.functions if function is not None]
-        addresses = dict(zip(names, self.engine.compile(print_nest(nest, target), names), strict=True))
-        functions = [0 if function is None else addresses[function.name] for function in nest.functions]
-        _C.attach_nest(
-            text, layout, functions, nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
-        )
+        names = ["" if function is None else function.name for function in nest.functions]
+        numbers = [nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums]
+        return {"functions": names, "numbers": numbers}, self.engine.code(print_nest(nest, target))
 
 
 service = Service()

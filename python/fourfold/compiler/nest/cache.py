@@ -1,0 +1,49 @@
+"""Machine code of nests in the folder that FOURFOLD_CACHE names, for other processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from fourfold import _C, __version__
+
+VARIABLE = "FOURFOLD_CACHE"
+FORMAT = 1
+
+# What attach_nest takes besides addresses: the functions' names, empty where there is none, and the nest's numbers.
+Head = dict[str, list[str] | list[int]]
+
+
+def folder() -> Path | None:
+    name = os.environ.get(VARIABLE)
+    return Path(name) if name else None
+
+
+class Cache:
+    """Code by program, layout and all that it depends on: the compiler's versions, the library's build and the
+    processor's level."""
+
+    def __init__(self, folder: Path, level: str, llvm: str):
+        facts = sorted((name, str(value)) for name, value in _C.build_info().items())
+        self.folder = folder / "nests"
+        self.common = json.dumps([FORMAT, __version__, level, llvm, facts])
+
+    def path(self, text: str, layout: str) -> Path:
+        key = hashlib.sha256("\0".join((self.common, layout, text)).encode()).hexdigest()
+        return self.folder / key
+
+    def get(self, text: str, layout: str) -> tuple[Head, bytes] | None:
+        try:
+            head, _, code = self.path(text, layout).read_bytes().partition(b"\n")
+            return json.loads(head), code
+        except (OSError, ValueError):  # nothing there, or a file that something else wrote
+            return None
+
+    def put(self, text: str, layout: str, head: Head, code: bytes) -> None:
+        path = self.path(text, layout)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(json.dumps(head).encode() + b"\n" + code)
+        part.replace(path)  # whole, or not at all
