@@ -33,7 +33,9 @@ std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, si
   std::vector<int64_t> sizes;
   for (const Axis& axis : program.axes) sizes.push_back(axis.input < 0 ? axis.size : inputs[axis.input].sizes[axis.dim]);
   std::vector<int64_t> factors = sizes;
-  for (const Output& output : program.outputs) factors.push_back(output.parts);
+  for (const Output& output : program.outputs) {
+    if (output.part == 0) factors.push_back(output.parts);
+  }
   if (!countable(factors)) refuse("expected axes whose sizes have a product below 2^48");
   for (size_t k = 0; k < count; ++k) {
     for (int d = 0; d < inputs[k].dim; ++d) {

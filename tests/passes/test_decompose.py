@@ -89,7 +89,7 @@ def test_group_norm(is_trained: bool) -> None:
     alone = captured(lambda x, w, b: F.group_norm(x, 3, w, b), x, weight, bias)
     fused = captured(lambda x, w, b: F.group_norm(x, 3, w, b).relu().exp(), x, weight, bias)
     assert GROUP_NORM in targets(alone.forward.graph) and not alone.forward.compiled.programs
-    assert GROUP_NORM not in targets(fused.forward.graph) and fused.forward.compiled.programs
+    assert GROUP_NORM not in targets(fused.forward.graph) and len(fused.forward.compiled.programs) == 1
 
 
 def test_for_any_sizes() -> None:

@@ -44,6 +44,42 @@ def test_groups(function, groups: list[str]) -> None:
     assert_alike(module, function, x, y)
 
 
+def normalized_groups(x: Tensor, weight: Tensor) -> Tensor:
+    """As a group norm is decomposed: its groups are rows, its channels and pixels columns."""
+    grouped = x.view(2, 3, 2, 20)
+    grouped = (grouped - grouped.mean((2, 3), keepdim=True)) * weight.view(1, 3, 2, 1)
+    return grouped.view(2, 6, 4, 5).sigmoid() * x
+
+
+def of_columns_in_parts(x: Tensor, weight: Tensor) -> Tensor:
+    return ((x.exp().view(2, 3, 2, 4, 5) * 2).sum((2, 3, 4), keepdim=True) * x.view(2, 3, 2, 4, 5)).view(2, 6, 20) + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [normalized_groups, of_columns_in_parts])
+def test_axes_are_split_where_a_reshape_needs_it(function, dynamic: bool) -> None:
+    arguments = torch.randn(2, 6, 4, 5), torch.randn(6)
+    module = fuse(traced(function, *arguments, dynamic=dynamic))
+    found = [node.target for node in fused_nodes(module.graph)]
+    assert dynamic or [sorted(fused.space.sizes) for fused in found] == [[2, 2, 3, 4, 5]]  # not of symbolic sizes
+    assert_alike(module, function, *arguments)
+
+
+def test_axes_are_not_split_for_what_no_group_reads() -> None:
+    (node,) = fused_nodes(fuse(traced(lambda x, y: (x * y).exp().view(4, 2, 3).cumsum(2), x, y)).graph)
+    assert node.target.space.sizes == [4, 6]
+
+
+def test_axes_that_two_reshapes_split_differently() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        a = x.sin()
+        return a.view(3, 4).cos() * 2, a.view(4, 3).exp() * 2
+
+    module = fuse(traced(function, torch.randn(12)))
+    assert len(fused_nodes(module.graph)) == 2
+    assert_alike(module, function, torch.randn(12))
+
+
 def test_no_group_waits_for_itself() -> None:
     module = fuse(traced(around_a_product, x, y[:, :6]))
     module.graph.lint()

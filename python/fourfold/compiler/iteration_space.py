@@ -14,7 +14,18 @@ import torch
 from torch.fx import Node
 
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.views import Size, broadcast, is_one, memory_order, same, shape_of, unviewed, viewed
+from fourfold.compiler.views import (
+    RESHAPES,
+    Size,
+    broadcast,
+    is_one,
+    memory_order,
+    same,
+    shape_of,
+    splits,
+    unviewed,
+    viewed,
+)
 
 Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # corresponding dimensions of two spaces
 
@@ -70,6 +81,15 @@ class IterationSpace:
     def viewed(self, node: Node, base: Dims) -> Dims | None:
         """The dimensions of a view, from those of its base; None if an axis would have to be split."""
         return viewed(node, base, self.sizes)
+
+    def split(self, node: Node) -> Dims | None:
+        """Splits axes for a reshape of a value of this space; returns its dimensions, or None if that is not enough."""
+        base, shape = self.dims[node.args[0]], shape_of(node.args[0])
+        is_expanded = any(not dim and not is_one(size) for size, dim in zip(shape, base, strict=True))
+        found = splits(base, shape_of(node), self.sizes) if node.target in RESHAPES and not is_expanded else None
+        for axis, sizes in (found or {}).items():
+            self.refine(axis, sizes)
+        return None if found is None else self.viewed(node, self.dims[node.args[0]])
 
     def unviewed(self, node: Node, dims: Dims) -> Dims | None:
         """The dimensions of a view's base, from the view's."""

@@ -13,7 +13,9 @@ Value = Any  # fourfold.compiler.ir.Value, whose module imports folding, which i
 
 TORCHS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents of which torch's own kernel computes no general power
 MOST = 16
-MOST_SINGLE = 5  # beyond it the rounding errors of float32 products add up to more than 4 units in the last place
+# Whole and half exponents beyond which the rounding errors of float32 add up to more than 4 units in the last place,
+# which products of every mantissa showed.
+MOST_SINGLE, MOST_SINGLE_HALF = 5, 3.5
 
 
 def power(x: Value, exponent: float) -> Value | None:
@@ -23,9 +25,10 @@ def power(x: Value, exponent: float) -> Value | None:
         return apply("sqrt" if exponent > 0 else "rsqrt", x)
     if not abs(exponent) <= MOST or exponent * 2 % 1:
         return None
-    if x.type == FLOAT32 and abs(exponent) > MOST_SINGLE:
-        return power(x.to(FLOAT64), exponent).to(FLOAT32)
     count = math.floor(abs(exponent))
+    most = MOST_SINGLE if count == abs(exponent) else MOST_SINGLE_HALF
+    if x.type == FLOAT32 and abs(exponent) > most:
+        return power(x.to(FLOAT64), exponent).to(FLOAT32)
     if count == abs(exponent):
         result = product(x, count)
     else:

@@ -134,6 +134,31 @@ def reshaped(dims: Dims, old: Sequence[Size], new: Sequence[Size], sizes: Sequen
     return tuple(result) if next(axes, None) is None else None
 
 
+def splits(dims: Dims, shape: Sequence[Size], sizes: Sequence[Size]) -> dict[int, list[Size]] | None:
+    """The axes to split, and into which sizes, so that a tensor with these dimensions can be reshaped to this shape;
+    None if it can't. sizes: those of the axes."""
+    remaining = [(axis, sizes[axis]) for dim in reversed(dims) for axis in reversed(dim)]
+    parts: dict[int, list[Size]] = {}
+    for size in shape:
+        while not is_one(size):  # what the next axes have to fill of the dimension
+            if not remaining:
+                return None
+            axis, own = remaining.pop()
+            if same(own, size):
+                part, size = own, 1
+            elif isinstance(own, int) and isinstance(size, int) and min(own, size):
+                part = min(own, size)
+                if own % part or size % part:
+                    return None
+                size //= part
+                if own > part:
+                    remaining.append((axis, own // part))
+            else:
+                return None
+            parts.setdefault(axis, []).append(part)
+    return None if remaining else {axis: each for axis, each in parts.items() if len(each) > 1}
+
+
 def memory_order(fake: torch.Tensor) -> list[int]:
     """A tensor's dimensions by decreasing stride; of equal strides a dimension of size 1 is the inner one."""
     strides = [hint(stride) for stride in fake.stride()]

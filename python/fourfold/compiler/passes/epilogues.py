@@ -133,10 +133,10 @@ def result_of(node: Node) -> tuple[Node, Node] | None:
 
 
 def has_room(fused: Fused, parts: int) -> bool:
-    """Whether the program can join so many parts: the library multiplies the sizes of the axes, and for each part that
-    an output joins their number, and refuses products from 2^48 on."""
+    """Whether the program can join so many parts: the library multiplies the sizes of the axes and the number of parts
+    of each output, and refuses products from 2^48 on."""
     counts = [parts, *(len(own.args[0]) for own in fused.outputs if "epilogue" in own.meta and own.target is not SUM)]
-    joins = sum(count * math.log2(count) for count in counts)
+    joins = sum(map(math.log2, counts))
     sizes = sum(math.log2(max(hint(size), 1)) for size in fused.space.sizes)
     is_known = all(isinstance(size, int) for size in fused.space.sizes)
     return joins + sizes < MOST_BITS if is_known else joins < MOST_BITS / 3

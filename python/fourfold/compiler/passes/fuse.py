@@ -76,6 +76,8 @@ class Fusion:
         """A view stays a unit of its own, for users outside; within its base's group it costs nothing."""
         group = self.within.get(node.args[0])
         dims = group.space.viewed(node, group.space.dims[node.args[0]]) if group else None
+        if group and dims is None and leads_on(node):
+            dims = group.space.split(node)
         if dims is not None:
             group.space.dims[node] = dims
             self.within[node] = group
@@ -179,6 +181,11 @@ class Fusion:
         for node in other.members:
             self.units.unit[node] = one.unit
         del self.groups[other.unit]
+
+
+def leads_on(view: Node) -> bool:
+    """Whether an operator that may join the group reads the view, perhaps through others."""
+    return any(is_computed(user, POINTWISE, ROWS) or user.target in VIEWS and leads_on(user) for user in view.users)
 
 
 def extract(module: GraphModule, group: Group) -> None:
