@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -275,3 +276,27 @@ def test_a_level_without_vectors_has_no_nests() -> None:
     script = SCRIPT.format(before="", after="")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert "no loop nests for the CPU level default compiled: 0" in done.stdout, done.stderr
+
+
+NO_COMPILER = """
+from fourfold.compiler.nest.engine import Engine
+def refuse(self, ir):
+    raise AssertionError("compiled again")
+Engine.code = refuse
+"""
+
+
+def test_code_is_cached_for_other_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "FOURFOLD_CACHE": str(tmp_path / "cache")}
+    for before in ("", NO_COMPILER):
+        script = SCRIPT.format(before=before, after="assert not service.service.failures, service.service.failures")
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert "compiled: 1" in done.stdout
+    (file,) = (tmp_path / "cache" / "nests").iterdir()
+    file.write_bytes(b"something else")
+    script = SCRIPT.format(before="", after="")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    assert "compiled: 1" in done.stdout, done.stderr
