@@ -106,7 +106,7 @@ Whatever else a graph has runs as torch's own operator between the programs.
 
 Elementwise, over broadcast shapes: {names(POINTWISE)}.
 
-Reductions, and what is made of them; those that leave the innermost dimension in memory are torch's:
+Reductions over the innermost dimension in memory, alone or with others; other reductions run as torch's operators:
 {names(ROWS)}.
 
 Written as others while a graph is traced: {names(decompositions())}.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -43,7 +44,9 @@ def test_nests_as_cpp_and_as_llvm_ir() -> None:
     assert "rsqrt(" in explanation.nest() and "float32x" in explanation.nest()
 
 
-@pytest.mark.skipif(bool(service.obstacle()), reason=service.obstacle() or "-")
+@pytest.mark.skipif(
+    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
+)
 def test_assembly() -> None:
     assert "rows:" in explained().assembly()
 

@@ -32,8 +32,8 @@ class Compiled:
     native: object = None  # the fourfold.Graph, created on demand
 
     @classmethod
-    def of(cls, module: GraphModule, options: Options = Options()) -> Compiled:  # noqa: B008
-        module.meta["options"] = options
+    def of(cls, module: GraphModule, options: Options | None = None) -> Compiled:
+        module.meta["options"] = options or Options()
         return cls(passes.run(passes.HALF, module))
 
     @property

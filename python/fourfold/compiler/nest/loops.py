@@ -125,6 +125,24 @@ class When:
 Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When
 
 
+def operands(statement: Statement) -> tuple[Operand | None, ...]:
+    """What a statement reads."""
+    if isinstance(statement, Let):
+        return statement.operands
+    if isinstance(statement, Store):
+        return statement.value, statement.pointer, statement.offset, statement.mask, statement.stride
+    if isinstance(statement, StoreRows):
+        return *statement.columns, statement.pointer, statement.offset, statement.mask
+    if isinstance(statement, Transpose):
+        to, source = (statement.to, statement.to_step), (statement.source, statement.source_step)
+        return *to, *source, statement.rows, statement.columns
+    if isinstance(statement, Variable):
+        return (statement.initial,)
+    if isinstance(statement, Assign):
+        return (statement.value,)
+    return (statement.begin, statement.end) if isinstance(statement, Loop) else (statement.condition,)
+
+
 @dataclass(slots=True)
 class Function:
     """Called with begin and end, a range of what the nest's threads share, the call's arguments, and scratch memory of

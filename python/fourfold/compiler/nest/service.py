@@ -107,7 +107,7 @@ class Service:
             self.compile(text, layout)
         except NotCompiled as refusal:
             self.refusals[text, layout] = str(refusal)
-        except Exception as error:  # the interpreter goes on
+        except Exception as error:  # the interpreter runs the program, and the log says why
             self.failures[text, layout] = f"{type(error).__name__}: {error}"
             log.warning("a loop nest was not compiled; the interpreter runs its program", exc_info=True)
         else:
