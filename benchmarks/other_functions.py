@@ -1,4 +1,4 @@
-"""Functions of many fields, by name: those that once lost to Inductor, and ten that nothing in fourfold was tuned by."""
+"""Functions of many fields: LOST once lost to Inductor; MORE were drawn to see how others do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from benchmarks.functions import Function, draw_normal, draw_rows, longest, rows, width
+from benchmarks.functions import Draw, Function, draw_normal, draw_rows, longest, rows, width
 
 CHANNELS, GROUPS, SIDE = 32, 8, 8  # of images with few elements; those with more are larger
 HEADS, HEAD = 4, 64
@@ -130,7 +130,7 @@ def quaternion_product(p: Tensor, q: Tensor) -> Tensor:
 
 
 def fake_quantize(x: Tensor, scale: Tensor) -> Tensor:
-    """To 8 bits with a scale for each column and back; its gradient passes straight through where nothing is cut off."""
+    """To 8 bits with a scale for each column, and back. The gradient passes straight through what isn't cut off."""
     scaled = x / scale
     kept = scaled.clamp(-128, 127)
     return (kept + (kept.round() - kept).detach()) * scale
@@ -151,6 +151,10 @@ def draw_images(count: int, generator: Generator, channels: int = CHANNELS) -> T
     return torch.randn(images, channels, side, side, generator=generator)
 
 
+def draw_image(count: int, generator: Generator, channels: int = CHANNELS) -> tuple[Tensor]:
+    return (draw_images(count, generator, channels),)
+
+
 def draw_groups(count: int, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     weight, bias = (torch.randn(CHANNELS, generator=generator) for _ in range(2))
     return draw_images(count, generator), weight, bias
@@ -162,7 +166,7 @@ def draw_heads(count: int, generator: Generator, width: int = HEAD) -> tuple[Ten
     return torch.randn(HEADS, steps, HEAD, generator=generator), torch.cos(angles), torch.sin(angles)
 
 
-def draw_rows_of(tensors: int) -> object:
+def draw_rows_of(tensors: int) -> Draw:
     return lambda count, generator: tuple(draw_rows(count, generator) for _ in range(tensors))
 
 
@@ -180,7 +184,7 @@ def draw_mixture(count: int, generator: Generator) -> tuple[Tensor, ...]:
     return torch.randn(count // MIXTURE, generator=generator), mean, log_scale
 
 
-def draw_vectors(tensors: int, width: int) -> object:
+def draw_vectors(tensors: int, width: int) -> Draw:
     return lambda count, generator: tuple(
         torch.randn(count // width, width, generator=generator) for _ in range(tensors)
     )
@@ -213,15 +217,15 @@ LOST = (
     Function("focal_loss", focal_loss, draw_focal, 1),
     Function("lif", lif, draw_normal(3), 3),
     Function("lion", lion, draw_normal(3), 0),
-    Function("batch_norm", batch_norm, lambda *drawn: (draw_images(*drawn),), 1, image_terms),
+    Function("batch_norm", batch_norm, draw_image, 1, image_terms),
     Function("kl_divergence", kl_divergence, draw_rows_of(2), 2, longest),
 )
-UNTUNED = (
+MORE = (
     Function("rbf_kernel", rbf_kernel, draw_points, 2, lambda count: max(POINTS, count // POINTS)),
     Function("rotate_pairs", rotate_pairs, lambda *drawn: draw_heads(*drawn, HEAD // 2), 1),
     Function("gaussian_mixture", gaussian_mixture, draw_mixture, 3, lambda count: count // MIXTURE),
-    Function("instance_norm_leaky_relu", instance_norm_leaky_relu, lambda *drawn: (draw_images(*drawn),), 1, image_terms),
-    Function("rgb_to_yuv", rgb_to_yuv, lambda *drawn: (draw_images(*drawn, 3),), 1),
+    Function("instance_norm_leaky_relu", instance_norm_leaky_relu, draw_image, 1, image_terms),
+    Function("rgb_to_yuv", rgb_to_yuv, lambda *drawn: draw_image(*drawn, 3), 1),
     Function("total_variation", total_variation, draw_rows_of(1), 1, longest),
     Function("lorenz_step", lorenz_step, draw_vectors(1, 3), 1),
     Function("quaternion_product", quaternion_product, draw_vectors(2, 4), 2),

@@ -31,6 +31,10 @@ constexpr int64_t most_panel_elements = 1 << 17;
 // Rows of so few columns are short, where so many lie along one axis.
 constexpr int64_t most_short_columns = 16;
 constexpr int64_t fewest_short_rows = 16;
+// Elements so far apart are picked out of vectors.
+constexpr int64_t most_interleaved = 8;
+
+char digit(int64_t number) { return static_cast<char>('0' + number); }
 
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
@@ -133,7 +137,7 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     for (size_t a = 0; a < strides_.size(); ++a) {
       const int64_t stride = strides_[a][t];
       const bool is_whole = split_ == Split::short_rows && a + 1 == row_axes_ && stride == columns_ && columns_ > 1;
-      layout_ += stride == 0 ? '0' : is_whole ? 'c' : stride == 1 ? '1' : 'n';
+      layout_ += stride == 0 ? '0' : is_whole ? 'c' : stride == 1 ? '1' : is_interleaved(a, t) ? digit(stride) : 'n';
     }
   }
   arguments_.resize(first_tensor + strides.size());
@@ -146,6 +150,13 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
   const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
   arguments_[panel_rows] = std::min(most, most_panel_rows);
+}
+
+// Whether a tensor's elements along the innermost axis lie a few apart, with others between them.
+bool Loops::is_interleaved(size_t axis, size_t tensor) const {
+  const int64_t stride = strides_[axis][tensor];
+  if (split_ == Split::short_rows || axis + 1 != strides_.size() || stride < 2 || stride > most_interleaved) return false;
+  return std::none_of(strides_.begin(), strides_.end(), [&](const auto& of_axis) { return of_axis[tensor] == 1; });
 }
 
 // Rows of one axis of few columns, where there are more rows than a vector has lanes.

@@ -22,7 +22,7 @@ class Loops {
         const program::Tensor* inputs, const program::Tensor* outputs);
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
-  // along each axis is: 0, 1, or another. Of short rows, "s1x4:c1,01", also the number of their
+  // along each axis is: 0, 1, or another, of the innermost axis 2 to 8 too. Of short rows, "s1x4:c1,01", also the number of their
   // columns, and where a row follows another behind so many elements.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
@@ -37,6 +37,7 @@ class Loops {
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
   void find_short_rows();
+  bool is_interleaved(size_t axis, size_t tensor) const;
   void find_turned(const Strides& strides);
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fourfold.compiler.dtypes import FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.layout import BROADCAST, SHORT_ROWS, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.layout import SHORT_ROWS, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.loops import POINTER, Constant, Function, Operand, Ref, Store, Writer
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
 
@@ -71,9 +71,9 @@ class Builder:
         return self.writer.let("argument", type, attribute=(index, kind), name=name)
 
     def stride(self, slot: Slot, axis: int) -> Operand:
-        known = {BROADCAST: 0, UNIT: 1}.get(self.layout.strides[slot.index][axis])
-        if known is not None:
-            return Constant(known, INT64)
+        known = self.layout.strides[slot.index][axis]
+        if known.isdigit():
+            return Constant(int(known), INT64)
         index = self.first_stride + axis * len(self.slots) + slot.index
         return self.argument(INT64, index, name=f"{slot.name}_stride")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 # What threads share: elements, whole rows, the columns of each row, or rows of few columns.
 ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
+INTERLEAVED = "2345678"  # the stride itself
 
 
 @dataclass(frozen=True, slots=True)

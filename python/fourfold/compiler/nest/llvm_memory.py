@@ -43,6 +43,8 @@ class Memory(Operations):
         pointer, offset, *mask, stride = let.operands
         kind, lanes = let.attribute, let.result.lanes
         type = vector_of(MEMORY[kind], lanes)
+        if isinstance(stride, Constant) and not mask:
+            return self.widened(self.picked(pointer, offset, stride.value, kind, lanes), kind, lanes)
         pointers = self.pointers(pointer, offset, stride, kind, lanes)
         every = "splat (i1 true)"
         loaded = self.call(
@@ -53,6 +55,35 @@ class Memory(Operations):
             (type, "zeroinitializer"),
         )
         return self.widened(loaded, kind, lanes)
+
+    def picked(self, pointer: Operand, offset: Operand, step: int, kind: str, lanes: int) -> str:
+        """Lanes so many elements apart, picked out of vectors. The last of these ends with the last lane, because
+        memory may end there."""
+        type, last = vector_of(MEMORY[kind], lanes), step * (lanes - 1) + 1 - lanes
+        first = self.temporary(f"mul nsw i64 {self.value(offset)}, {step}")
+        begins = [*range(0, (step - 1) * lanes, lanes), last]
+        vectors: list[tuple[str, list[int]]] = []  # with the element that each lane holds, from the first on
+        for begin in begins:
+            at = self.temporary(f"add nsw i64 {first}, {begin}")
+            place = self.temporary(f"getelementptr inbounds {MEMORY[kind]}, ptr {self.value(pointer)}, i64 {at}")
+            loaded = self.temporary(f"load {type}, ptr {place}, align {SIZES[kind]}")
+            vectors.append((loaded, list(range(begin, begin + lanes))))
+        while len(vectors) > 1:
+            pairs = zip(vectors[::2], vectors[1::2], strict=False)
+            odd = vectors[len(vectors) & ~1 :]
+            vectors = [self.picked_of(a, b, step, lanes, type) for a, b in pairs] + odd
+        return vectors[0][0]
+
+    def picked_of(
+        self, a: tuple[str, list[int]], b: tuple[str, list[int]], step: int, lanes: int, type: str
+    ) -> tuple[str, list[int]]:
+        """What two vectors hold of the wanted elements, each in its lane."""
+        held = [*a[1], *b[1]]
+        wanted = [step * lane for lane in range(lanes)]
+        chosen = [held.index(element) if element in held else -1 for element in wanted]
+        mask = ", ".join("i32 poison" if place < 0 else f"i32 {place}" for place in chosen)
+        vector = self.temporary(f"shufflevector {type} {a[0]}, {type} {b[0]}, <{lanes} x i32> <{mask}>")
+        return vector, [-1 if place < 0 else held[place] for place in chosen]
 
     def pointers(self, pointer: Operand, offset: Operand, stride: Operand, kind: str, lanes: int) -> str:
         """The addresses of lanes that lie a stride apart."""

@@ -29,6 +29,7 @@ class Slot:
     value: Value | None = None  # of outputs
     is_column_sum: bool = False
     name: str = "x"
+    interleaved: tuple[int, int] = (0, 1)  # of outputs: which of so many whose elements take turns in memory
 
 
 class Plan:
@@ -50,10 +51,12 @@ class Plan:
         ]
         self.outputs: list[Slot] = []
         for output in program.outputs:
-            for value in output.values:
+            parts = len(output.values) if takes_turns(output) else 1
+            for part, value in enumerate(output.values):
                 index = len(self.inputs) + len(self.outputs)
                 level, name = self.of_output(output), f"{self.name(value)}_out"
-                self.outputs.append(Slot(index, output.kind, level, value, output.column_sum, name))
+                turn = (part % parts, parts)
+                self.outputs.append(Slot(index, output.kind, level, value, output.column_sum, name, turn))
         self.stages = 1 + max(self.stage[output.value] for output in self.outputs)
         self.kept = self.find_kept()
 
@@ -151,6 +154,11 @@ class Plan:
 
 
 SIZES = {kind: size for _, kind, _, _, size in _C.dtypes()}
+
+
+def takes_turns(output: Output) -> bool:
+    """Whether its parts have one element each along a dimension whose elements lie side by side."""
+    return output.join >= 0 and output.dims[output.join] == () and output.order[-1] == output.join
 
 
 def total_type(op: str, type: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.builder import SLACK, Builder
-from fourfold.compiler.nest.layout import BROADCAST, STRIDED, UNIT
-from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store
+from fourfold.compiler.nest.layout import BROADCAST, UNIT
+from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store, StoreRows
 from fourfold.compiler.nest.plan import ELEMENT, Slot, cost
 
 EXPENSIVE = 10  # an operation from which on two vectors at a time keep a processor busy
@@ -45,7 +46,19 @@ class VectorBody:
         self.keeps = self.plan.keeps(stage)
         self.splats: dict[Value, Operand] = {}
         self.inner = builder.axes[-1]
+        self.groups = list(self.grouped())
         self.hoist()
+
+    def grouped(self) -> Iterator[list[Slot]]:
+        """What is stored together: outputs whose elements take turns in memory."""
+        for k, slot in enumerate(self.stores):
+            turn, parts = slot.interleaved
+            group = self.stores[k - turn : k - turn + parts]
+            is_whole = [each.interleaved for each in group] == [(p, parts) for p in range(parts)]
+            if not is_whole or self.stride(slot.index) != str(parts):
+                yield [slot]
+            elif turn == 0:
+                yield group
 
     @property
     def copies(self) -> int:
@@ -76,6 +89,11 @@ class VectorBody:
         is_turned = any(slot == turned.index for turned in self.builder.across)
         return UNIT if is_turned else self.builder.layout.strides[slot][self.inner]
 
+    def step(self, slot: Slot) -> Operand | None:
+        """How many elements lie from one lane to the next, if they don't lie side by side."""
+        is_apart = self.stride(slot.index) not in (BROADCAST, UNIT)
+        return self.builder.strides[slot.index, self.inner] if is_apart else None
+
     def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
         """An input's vector at an index, or its number where it has one for all."""
         slot = self.plan.inputs[value.attribute]
@@ -86,9 +104,7 @@ class VectorBody:
         operands: list[Operand] = [pointer, k]
         if mask is not None:
             operands.append(mask)
-        stride = None
-        if self.stride(slot.index) == STRIDED:
-            stride = self.builder.strides[slot.index, self.inner]
+        stride = self.step(slot)
         return self.writer.let(
             "load" if stride is None else "load_strided",
             value.type,
@@ -121,8 +137,14 @@ class VectorBody:
                 self.put(vector, each.buffer, self.writer.index("+", self.buffered, k), vector.type, mask)
         for value in self.keeps:
             self.put(known[value], self.kept(value), self.column(k), value.type, mask)
-        for slot in self.stores:
-            self.store(slot, known[slot.value], k, mask)
+        for slots in self.groups:
+            if len(slots) == 1:
+                self.store(slots[0], known[slots[0].value], k, mask)
+            else:
+                vectors = tuple(known[slot.value] for slot in slots)
+                offset = self.writer.index("*", k, len(slots))
+                pointer = self.place.pointers[slots[0].index]
+                self.writer.body.append(StoreRows(vectors, pointer, offset, slots[0].kind, mask))
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
         name = self.plan.name(value)
@@ -150,10 +172,8 @@ class VectorBody:
     def store(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
         if slot.is_column_sum:
             return self.add_to_columns(slot, vector, k, mask)
-        stride = None
-        if self.stride(slot.index) == STRIDED:
-            stride = self.builder.strides[slot.index, self.inner]
-        self.writer.body.append(Store(vector, self.place.pointers[slot.index], k, slot.kind, mask, stride))
+        pointer, step = self.place.pointers[slot.index], self.step(slot)
+        self.writer.body.append(Store(vector, pointer, k, slot.kind, mask, step))
         return None
 
     def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
