@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from benchmarks.functions import Draw, Function, draw_normal, draw_rows, longest, rows, width
+from benchmarks.functions import GRID, Draw, Function, draw_normal, draw_rows, longest, rows, width
 
 CHANNELS, GROUPS, SIDE = 32, 8, 8  # of images with few elements; those with more are larger
 HEADS, HEAD = 4, 64
@@ -64,16 +64,16 @@ def focal_loss(x: Tensor, target: Tensor) -> Tensor:
 
 
 def lif(potential: Tensor, current: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A leaky integrate-and-fire neuron's step."""
-    current = current + 0.2 * (x - current)
-    potential = potential + 0.1 * (current - potential)
+    """A leaky integrate-and-fire neuron's step; exact in float32 for multiples of 1/64."""
+    current = current + 0.25 * (x - current)
+    potential = potential + 0.125 * (current - potential)
     spike = (potential > 1).float()
     return potential * (1 - spike), current, spike
 
 
 def lion(p: Tensor, gradient: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """A step of the optimiser Lion: new parameter and momentum."""
-    update = torch.sign(0.9 * m + 0.1 * gradient)
+    """A step of the optimizer Lion: new parameter and momentum. The sign is exact for multiples of 1/64."""
+    update = torch.sign(0.875 * m + 0.125 * gradient)
     return p * (1 - 1e-4) - 1e-3 * update, 0.99 * m + 0.01 * gradient
 
 
@@ -166,6 +166,13 @@ def draw_heads(count: int, generator: Generator, width: int = HEAD) -> tuple[Ten
     return torch.randn(HEADS, steps, HEAD, generator=generator), torch.cos(angles), torch.sin(angles)
 
 
+def draw_grid(tensors: int) -> Draw:
+    """Multiples of 1/64."""
+    return lambda count, generator: tuple(
+        (torch.randn(count, generator=generator) * GRID).round() / GRID for _ in range(tensors)
+    )
+
+
 def draw_rows_of(tensors: int) -> Draw:
     return lambda count, generator: tuple(draw_rows(count, generator) for _ in range(tensors))
 
@@ -204,7 +211,6 @@ def image_terms(count: int) -> int:
     return max(count // CHANNELS, CHANNELS * 16 * SIDE * SIDE)
 
 
-# Their terms are those of the longest sum in them or in their gradients.
 LOST = (
     Function("lennard_jones", lennard_jones, draw_normal(2), 2),
     Function("rotary", rotary, draw_heads, 1),
@@ -215,8 +221,8 @@ LOST = (
     Function("cosine_similarity", cosine_similarity, draw_rows_of(2), 2, longest),
     Function("mish", mish, draw_normal(1), 1),
     Function("focal_loss", focal_loss, draw_focal, 1),
-    Function("lif", lif, draw_normal(3), 3),
-    Function("lion", lion, draw_normal(3), 0),
+    Function("lif", lif, draw_grid(3), 3),
+    Function("lion", lion, draw_grid(3), 0),
     Function("batch_norm", batch_norm, draw_image, 1, image_terms),
     Function("kl_divergence", kl_divergence, draw_rows_of(2), 2, longest),
 )
@@ -232,3 +238,5 @@ MORE = (
     Function("fake_quantize", fake_quantize, draw_quantized, 1, rows),
     Function("causal_alibi", causal_alibi, draw_scores, 1, lambda count: CAUSAL),
 )
+
+OTHERS = {function.name: function for function in (*LOST, *MORE)}

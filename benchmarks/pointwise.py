@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from benchmarks import allocation
 from benchmarks.functions import FUNCTIONS, Function, gelu_tanh, width
+from benchmarks.other_functions import OTHERS
 from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, largest_error
 from benchmarks.request import Request
 from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
@@ -108,17 +109,21 @@ LARGE_FUNCTIONS = [spread(name, size) for name, (*_, sizes) in SPREADS.items() f
 def tables(request: Request) -> Iterator[Problem]:
     """At a few elements first, so that a run cut short has every function; what is kept by malloc comes last, as malloc
     no longer adapts after it."""
-    functions = [FUNCTIONS[name] for name in request.kinds or FUNCTIONS]
+    every = FUNCTIONS | OTHERS
+    chosen = request.kinds or (FUNCTIONS if request.quick else every)
+    functions = [every[name] for name in chosen]
     keeps = allocation.can_be_kept() and not request.quick and not request.sizes
     for count in request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS):
         for function in functions:
+            if function.name in OTHERS and request.suite == "all" and count != MANY:
+                continue  # for they would take an hour
             if not keeps or count < LARGE:
                 yield problem(function, count)
             elif function.name in WITH_FRESH_PAGES:
                 yield dataclasses.replace(problem(function, count), threads=(1,))
     if request.sizes:
         return
-    layouts = [layout for layout in LAYOUTS if FUNCTIONS[layout[1]] in functions]
+    layouts = [layout for layout in LAYOUTS if every[layout[1]] in functions]
     for layout in layouts[:1] if request.quick else layouts:
         yield strided_problem(*layout)
     if not request.kinds and not request.quick:
@@ -134,7 +139,8 @@ def problem(function: Function, count: int, views: Sequence[View] = ()) -> Probl
     arguments = [view(x) for view, x in zip(views, drawn, strict=True)] if views else drawn
     outputs = function.results(*arguments)
     taking = function.gradients
-    many = (f"{function.name} from 100,000 elements on",) * (count >= MANY)
+    name = "other functions" if function.name in OTHERS else function.name
+    many = (f"{name} from 100,000 elements on",) * (count >= MANY)
     return Problem(
         title=f"{function.name} of {count:,} elements, float32",
         parameters=tuple(arguments[:taking]),

@@ -12,6 +12,7 @@ import fourfold
 from benchmarks import allocation, aten, elementwise, layers, measure, mlp, onnx_runtime, pointwise, recurrent, sweep
 from benchmarks.functions import FUNCTIONS, adam, black_scholes, mandelbrot, rms_norm
 from benchmarks.mlp import OUR_FUNCTION, SEQUENTIAL
+from benchmarks.other_functions import OTHERS
 from benchmarks.problem import FLOAT32, PRECISIONS, Candidate, Contender, Unavailable, bytes_kept, largest_norm
 from benchmarks.recurrent import LSTM
 from benchmarks.results import Comparison
@@ -206,7 +207,7 @@ def test_cold_rows_are_the_gpus(monkeypatch):
     assert small.works == () and elementwise.problem("axpby", 10**7).phases == (NO_GRAD,)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("function", (FUNCTIONS | OTHERS).values(), ids=FUNCTIONS | OTHERS)
 def test_every_row_of_a_function_is_right(function):
     problem = pointwise.problem(function, 200)
     assert problem.trains == (function.gradients > 0) and len(problem.parameters) == function.gradients

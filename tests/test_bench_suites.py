@@ -170,6 +170,7 @@ def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
         }
     assert on_gpus <= on_gpu
     assert set(suites.FUNCTIONS) == set(pointwise.FUNCTIONS)
+    assert set(suites.OTHER_FUNCTIONS) == set(pointwise.OTHERS)
     assert {target.threads for target in TARGETS} == {None, 1, 2}
 
 
