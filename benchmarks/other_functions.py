@@ -63,12 +63,12 @@ def focal_loss(x: Tensor, target: Tensor) -> Tensor:
     return loss * (1 - right) ** 2
 
 
-def lif(potential: Tensor, current: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def lif(potential: Tensor, current: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """A leaky integrate-and-fire neuron's step; exact in float32 for multiples of 1/64."""
     current = current + 0.25 * (x - current)
     potential = potential + 0.125 * (current - potential)
     spike = (potential > 1).float()
-    return potential * (1 - spike), current, spike
+    return potential * (1 - spike), current
 
 
 def lion(p: Tensor, gradient: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
