@@ -17,6 +17,6 @@ decompose = importlib.import_module("fourfold.compiler.passes.decompose")
 def everything_in_programs() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(alone, "slow", lambda node: None))
-        stack.enter_context(mock.patch.object(alone, "reason", lambda operators: None))
+        stack.enter_context(mock.patch.object(alone, "reason", lambda *given: None))
         stack.enter_context(mock.patch.object(decompose, "has_fused_neighbour", lambda node: True))
         yield

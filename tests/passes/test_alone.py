@@ -7,21 +7,23 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from compiled import compiled, draw
 from fourfold.compiler import alone
 from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.nest import service
 from fourfold.compiler.record import Captured, Record
 
 
-def captured(function: Callable[..., Tensor], *arguments: Tensor) -> Captured:
+def captured(function: Callable[..., Tensor], *arguments: Tensor, **options: object) -> Captured:
     record = Record()
-    torch.testing.assert_close(compiled(function, record)(*arguments), function(*arguments))
+    torch.testing.assert_close(compiled(function, record, **options)(*arguments), function(*arguments))
     return record.captured[0]
 
 
-def programs(function: Callable[..., Tensor], *arguments: Tensor) -> int:
-    return len(captured(function, *arguments).forward.compiled.programs)
+def programs(function: Callable[..., Tensor], *arguments: Tensor, **options: object) -> int:
+    return len(captured(function, *arguments, **options).forward.compiled.programs)
 
 
 X = draw(4, 8, gradient=False)
@@ -55,6 +57,30 @@ def test_functions_of_float64_are_in_programs(function: Callable[[Tensor], Tenso
 def test_divisions_with_rest(function: Callable[[Tensor, float], Tensor]) -> None:
     assert programs(lambda x: function(x, 3.0), X) == 0
     assert programs(lambda x: function(x * 2 + 1, 3.0), X) == 1
+
+
+@pytest.mark.skipif(bool(service.obstacle()), reason=f"no loop nests here: {service.obstacle()}")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.fmod(x, 3.0),
+        lambda x: torch.softmax(x, -1),
+        lambda x: F.glu(x),
+        lambda x: F.huber_loss(x, x[:1].expand_as(x)),
+    ],
+)
+def test_ours_as_loop_nests(function: Callable[[Tensor], Tensor]) -> None:
+    """Whose programs are faster than torch's kernels only if they are compiled."""
+    x = torch.randn(64, 512)
+    assert programs(function, x, options={"generator": "interpreter"}) == 0
+    assert programs(function, x, options={"generator": "auto"}) == 1
+
+
+def test_losses_of_each_element_are_torchs() -> None:
+    assert (
+        programs(lambda x: F.huber_loss(x, x.new_ones(x.shape), reduction="none"), X, options={"generator": "auto"})
+        == 0
+    )
 
 
 def test_bytes() -> None:

@@ -1,8 +1,10 @@
 """Single operators: which of them a program computes as fast as torch if nothing is fused with them. All others are
 left to torch, whose kernels make one pass over memory as well, so that no single operator is slower than in eager mode.
 
-``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread, on
-processors with AVX2 and with AVX-512: they list an operator if its program is no slower on either."""
+``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread. OURS,
+for programs that the interpreter runs, on processors with AVX2 and with AVX-512: it lists an operator if its program is
+no slower on either. NESTS, for those that run as loop nests, on a processor with AVX2: it lists an operator if its
+program is 1.2 times as fast at both sizes, and as fast with its gradient."""
 
 from __future__ import annotations
 
@@ -60,6 +62,37 @@ OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] 
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 
+NESTS_OF_FLOATS = words("""
+    _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
+    log_sigmoid_backward log_sigmoid_forward logaddexp nansum remainder silu silu_backward smooth_l1_loss.reduced
+    smooth_l1_loss_backward softplus_backward
+""")
+NESTS_OF_LOW = NESTS_OF_FLOATS | words("""
+    _prelu_kernel _softmax _softmax_backward_data add addcmul clamp frac gelu.none gelu_backward.none hardshrink
+    hardsigmoid_backward hardtanh leaky_relu_backward logit_backward mean native_layer_norm relu rsub signbit sub sum
+    threshold
+""")
+NESTS_OF_INTEGERS = words("amax amin angle deg2rad div.Tensor exp2 ldexp pow.Tensor_Scalar rad2deg reciprocal rsqrt")
+# Operators by dtype that are also ours where programs run as loop nests.
+NESTS = {
+    torch.float32: NESTS_OF_FLOATS | words("_softmax amax hardswish isneginf isposinf"),
+    torch.float64: NESTS_OF_FLOATS
+    | (OF_NUMBERS - words("cos"))
+    | words("""
+        _safe_softmax celu elu gelu.none gelu_backward.none isneginf isposinf logical_and logical_or mish mish_backward
+        pow.Tensor_Tensor softplus
+    """),
+    torch.bfloat16: NESTS_OF_LOW | words("clamp_max clamp_min maximum minimum softshrink"),
+    torch.float16: NESTS_OF_LOW
+    | words("""
+        _native_batch_norm_legit_no_training deg2rad div.Tensor hardsigmoid hardtanh_backward lerp mul native_group_norm
+        rad2deg sigmoid_backward tanh_backward
+    """),
+    torch.int64: NESTS_OF_INTEGERS | LOGICAL | words("add heaviside isposinf signbit"),
+    torch.uint8: NESTS_OF_INTEGERS | words("all any isneginf isposinf nansum signbit sum"),
+    torch.bool: NESTS_OF_INTEGERS | words("isnan nansum sum"),
+}
+
 # By dtype: operators so slow in a program that no fusion makes up for it.
 SLOW = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16), words("prod")) | {
     torch.float16: words("div.Scalar_mode div.Tensor_mode prod _log_softmax _log_softmax_backward_data"),
@@ -72,6 +105,8 @@ def names_of(node: Node) -> tuple[str, str]:
     formula = node.target._overloadname
     if name in ("gelu", "gelu_backward"):
         formula = node.kwargs.get("approximate", "none")
+    elif name in ("huber_loss", "smooth_l1_loss"):
+        formula = "none" if node.args[2:3] == (0,) or node.kwargs.get("reduction") == 0 else "reduced"
     elif formula == "Tensor_Scalar" and name == "pow" and powers.is_product(node.args[1]):
         formula = "products"
     return name, f"{name}.{formula}"
@@ -87,11 +122,11 @@ def slow(node: Node) -> str | None:
     return None
 
 
-def reason(operators: Sequence[Node]) -> str | None:
+def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
     """Why torch runs a group's operators instead of a program: none of them reads another, and torch's kernels are as
-    fast. None if the program stays."""
+    fast. None if the program stays. as_nests: whether it would run as a loop nest."""
     own = [node for node in operators if not computes_nothing(node)]
-    if not own or any(is_ours(node) for node in own):
+    if not own or any(is_ours(node, as_nests) for node in own):
         return None
     if any(reads(node, set(own)) for node in own):
         return None
@@ -99,12 +134,15 @@ def reason(operators: Sequence[Node]) -> str | None:
     return f"torch's kernel is as fast for {', '.join(names)} alone"
 
 
-def is_ours(node: Node) -> bool:
+def is_ours(node: Node, as_nest: bool) -> bool:
+    """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
     known = OURS.get(dtype, frozenset())
+    if as_nest:
+        known |= NESTS.get(dtype, frozenset())
     if dtype == torch.float32 and math.prod(map(hint, first.shape)) < FEW:
         known |= OF_FEW
     return not known.isdisjoint(names_of(node))

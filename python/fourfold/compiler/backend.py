@@ -104,7 +104,7 @@ class Compilation:
         """Partitions a joint graph into forward and backward, like AOTAutograd's partitioners."""
         from torch._functorch.partitioners import default_partition
 
-        joint.meta["forward outputs"] = num_fwd_outputs
+        joint.meta |= {"forward outputs": num_fwd_outputs, "options": self.options}
         joint = passes.run(passes.JOINT, joint)
         joint.recompile()
         forward, self.backward_graph = default_partition(joint, given, num_fwd_outputs=num_fwd_outputs, **settings)
@@ -118,6 +118,7 @@ class Compilation:
         return runtime.for_torch(self.captured.forward.compiled)
 
     def inference(self, graph: GraphModule, fakes: Sequence[object]) -> Function:
+        graph.meta["options"] = self.options
         return self.forward(passes.run(passes.INFERENCE, graph), fakes)
 
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Function:

@@ -36,12 +36,16 @@ def obstacle() -> str:
     return "" if memory.can_be_executed() else "memory that was written can't be made executable here"
 
 
+def compiles(generator: str | None = None) -> bool:
+    """Whether programs run as loop nests. None: as FOURFOLD_GENERATOR says."""
+    return (generator or generator_of_environment()) != "interpreter" and not obstacle()
+
+
 def number(generator: str | None = None) -> int:
     """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says."""
-    generator = generator or generator_of_environment()
-    if generator != "interpreter" and not obstacle():
+    if compiles(generator):
         start()
-    return GENERATORS.index(generator)
+    return GENERATORS.index(generator or generator_of_environment())
 
 
 class Service:

@@ -1,4 +1,5 @@
-"""Decomposes operators, but only next to operators that fuse with the pieces: alone, torch's own kernel is faster."""
+"""Decomposes operators, but only next to operators that fuse with the pieces, and those whose program is as fast as
+torch's kernel: alone, that is faster for the others."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler import alone
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.nest import service
+from fourfold.compiler.options import Options
 from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
@@ -24,14 +28,16 @@ BACKWARD = "is_backward"
 
 
 def decompose(module: GraphModule) -> GraphModule:
-    """Decomposes each operator whose pieces would fuse with a neighbour."""
+    """Decomposes each operator whose pieces would fuse with a neighbour, or are faster without one."""
+    as_nests = service.compiles(module.meta.get("options", Options()).generator)
     table, inputs = late(), numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     found = left
     while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
-            pieces = replaced(node, table, inputs) if has_fused_neighbour(node) else None
+            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or alone.is_ours(node, as_nests))
+            pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
                 left.remove(node)
                 found.update(other for piece in pieces for other in neighbours(piece))
@@ -39,12 +45,15 @@ def decompose(module: GraphModule) -> GraphModule:
     return module
 
 
+def has_known_sizes(node: Node) -> bool:
+    """Whether no size of its operands and results depends on data."""
+    around = [node, *node.all_input_nodes]
+    return all(has_hints(value) for each in around for value in results_of(each) if isinstance(value, Tensor))
+
+
 def has_fused_neighbour(node: Node) -> bool:
     """Whether a neighbour has as many elements and can be in a program, or indexes the result."""
-    around = [node, *node.all_input_nodes]
-    if not all(has_hints(value) for each in around for value in results_of(each) if isinstance(value, Tensor)):
-        return False  # sizes depend on data
-    most = max(map(elements_of, around))
+    most = max(map(elements_of, [node, *node.all_input_nodes]))
     # An operator that indexes the result will index the input of the pieces instead (sink_gather).
     return any(
         other.target in RULES or is_computed(other, POINTWISE, ROWS) and elements_of(other) == most

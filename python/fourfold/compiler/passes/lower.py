@@ -20,11 +20,12 @@ log = logging.getLogger("fourfold.compiler")
 
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
+    as_nests = service.compiles(options.generator)
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue
         fused = node.target
-        why = alone.reason(fused.members)
+        why = alone.reason(fused.members, as_nests)
         if why is not None:
             inline(node, why)
             continue
