@@ -1,9 +1,10 @@
-"""``models``: training of small models of the package transformers under torch.compile's backends, each in a process of
-its own: a first step is a fresh process's."""
+"""``models``: training and inference of small models of the package transformers under torch.compile's backends, each
+in a process of its own: a first step is a fresh process's."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import math
 import os
@@ -22,13 +23,17 @@ from benchmarks.problem import compiled
 from benchmarks.processes import Ended, environment_in, worker
 from benchmarks.request import Request
 from benchmarks.results import Report, count
-from benchmarks.targets import BACKENDS, OURS, PLAIN, Outcome
+from benchmarks.targets import BACKENDS, INDUCTOR, OURS, PLAIN, Outcome
 
 STEPS = 3  # whose losses are compared
 TOLERANCE = 1e-5  # of a loss: what Inductor's is off after three steps is a twentieth of it
 BATCH, LENGTH, VOCABULARY = 8, 64, 1000
 HIDDEN, LAYERS, HEADS = 128, 4, 4
+STAGES = [32, 64, 128, 256]  # channels
+IMAGES = ("ViT", "ResNet", "ConvNeXt")
+WARM = 3  # calls of inference that are not timed, the first of which compiles
 
+QUESTIONS = {"step": "training", "inference": "inference"}  # and what a target calls it
 Answer = Callable[[str, str], Any]  # of a way, to a question
 
 
@@ -43,6 +48,12 @@ def model(name: str) -> nn.Module:
         kept = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         config = t.ViTConfig(hidden_size=HIDDEN, intermediate_size=4 * HIDDEN, **heads, **image, **kept)
         return t.ViTForImageClassification(config)
+    if name == "ResNet":
+        stages = {"embedding_size": 32, "hidden_sizes": STAGES, "depths": [2, 2, 2, 2]}
+        return t.ResNetForImageClassification(t.ResNetConfig(layer_type="basic", num_labels=10, **stages))
+    if name == "ConvNeXt":
+        stages = {"hidden_sizes": STAGES, "depths": [1, 1, 3, 1]}
+        return t.ConvNextForImageClassification(t.ConvNextConfig(image_size=64, num_labels=10, **stages))
     if name == "GPT-2":
         sizes = {"n_positions": LENGTH, "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS}
         return t.GPT2LMHeadModel(t.GPT2Config(**tokens, **sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
@@ -51,7 +62,7 @@ def model(name: str) -> nn.Module:
 
 
 def batch(name: str) -> dict[str, torch.Tensor]:
-    if name == "ViT":
+    if name in IMAGES:
         return {"pixel_values": torch.randn(BATCH, 3, 64, 64), "labels": torch.randint(10, (BATCH,))}
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH))
     return {"input_ids": tokens, "labels": tokens}
@@ -59,11 +70,12 @@ def batch(name: str) -> dict[str, torch.Tensor]:
 
 def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
     """In a process of its own: "first" gives the seconds of the first step and STEPS losses, "step" the seconds of one
-    more. The model learns one batch again and again."""
+    more, and "inference" those of a forward without gradients of a copy. The model learns one batch again and again."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    trained, inputs = model(name).train(), batch(name)
+    untrained, inputs = model(name), batch(name)
+    trained = copy.deepcopy(untrained).train()
     optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
     losses, calls = [], []
 
@@ -76,7 +88,19 @@ def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
         optimizer.step()
         losses.append(loss.item())
 
+    inferring = []
+
+    def infer() -> None:
+        if not inferring:
+            inferring.append(compiled(copy.deepcopy(untrained).eval(), backend))
+        with torch.no_grad():
+            inferring[0](**inputs)
+
     def answer(question: str) -> Any:
+        if question == "inference":
+            for _ in range(0 if inferring else WARM):
+                infer()
+            return wall_seconds(infer)
         seconds = wall_seconds(step)
         if question == "step":
             return seconds
@@ -89,20 +113,20 @@ def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
 
 @dataclass
 class Way:
-    """What became of a backend. losses: of the first steps. seconds: of warm ones."""
+    """What became of a backend. losses: of the first steps. seconds: of warm ones, and of warm inference."""
 
     name: str
     reason: str = ""
     first: float = 0.0
     losses: list[float] = field(default_factory=list)
     error: float = math.nan  # the largest relative difference between its losses and plain PyTorch's
-    seconds: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {question: [] for question in QUESTIONS})
 
 
 def tables(request: Request) -> Iterator[Report]:
     if importlib.util.find_spec("transformers") is None:
         note = "Not measured: this benchmark needs the package transformers: pip install transformers"
-        yield Report("Training of small models", ("model",), notes=(note,))
+        yield Report("Training and inference of small models", ("model",), notes=(note,))
         return
     threads = max(request.threads)
     names = [name for name, backend in BACKENDS.items() if backend not in request.skip]
@@ -134,8 +158,8 @@ def measure(ways: list[Way], repeats: int, answer: Answer) -> list[Way]:
     for repeat in range(repeats):
         for way in (right[name] for name in in_turn(list(right), repeat)):
             try:
-                if not way.reason:
-                    way.seconds.append(answer(way.name, "step"))
+                for question in QUESTIONS if not way.reason else ():
+                    way.seconds[question].append(answer(way.name, question))
             except Ended as ended:
                 way.reason = str(ended)
     return ways
@@ -148,26 +172,47 @@ def report(model: str, threads: int, ways: list[Way]) -> Report:
     losses = ", ".join(f"{loss:.4f}" for loss in plain.losses)
     notes = [f"Losses of {STEPS} steps of {PLAIN}: {losses}; the others' may be off by {TOLERANCE:.0e} of them."]
     notes += [f"{way.name}: {way.reason}" for way in ways if way.reason]
-    if lost := beaten({way.name: way.seconds for way in ways if way is not ours}, ours.seconds):
-        notes.append(f"{OURS} loses: {', '.join(lost)}.")
+    for question, words in QUESTIONS.items():
+        others = {way.name: way.seconds[question] for way in ways if way is not ours}
+        if lost := beaten(others, ours.seconds[question]):
+            notes.append(f"{OURS} loses, {words}: {', '.join(lost)}.")
     cells, figures = [], []
-    for way in (way for way in ways if way.seconds):
-        found, ratio = summarise(way.seconds), median_ratio(plain.seconds, way.seconds)
-        times = (f"{1e3 * seconds:.1f}" for seconds in (found.median, found.minimum, found.spread))
-        cells.append(
-            (way.name, f"{way.first:.2f}", *times, "-" if ratio is None else f"{ratio:.2f}×", f"{way.error:.1e}")
-        )
+    for way in (way for way in ways if all(way.seconds.values())):
+        found = {question: summarise(seconds) for question, seconds in way.seconds.items()}
+        ratios = {question: median_ratio(plain.seconds[question], way.seconds[question]) for question in QUESTIONS}
+        times = [
+            cell
+            for question in QUESTIONS
+            for cell in (
+                *(f"{1e3 * seconds:.1f}" for seconds in (found[question].median, found[question].spread)),
+                "-" if ratios[question] is None else f"{ratios[question]:.2f}×",
+            )
+        ]
+        cells.append((way.name, f"{way.first:.2f}", *times, f"{way.error:.1e}"))
         figures.append(
-            {"way": way.name, "model": model, "threads": threads, "first_step": way.first, "median": found.median}
-            | {"minimum": found.minimum, "ratio": ratio, "relative_error": way.error, "repeats": found.repeats}
+            {"way": way.name, "model": model, "threads": threads, "first_step": way.first}
+            | {"relative_error": way.error, "repeats": found["step"].repeats}
+            | {
+                words: {"median": each.median, "minimum": each.minimum, "ratio": ratios[question]}
+                for (question, words), each in zip(QUESTIONS.items(), found.values(), strict=True)
+            }
         )
-    target = suites.target(f"losses of {STEPS} steps of training")
+    losses_target = suites.target(f"losses of {STEPS} steps of training")
+    outcomes = [Outcome(losses_target, where, ours.error / TOLERANCE if ours.losses else None)]
+    inductor = by_name.get(INDUCTOR, Way(INDUCTOR))
+    for question, words in QUESTIONS.items():
+        ratio = median_ratio(inductor.seconds[question], ours.seconds[question])
+        outcomes.append(Outcome(suites.target(f"{words} of a model"), where, ratio))
     return Report(
-        title=f"Training of a small {where}, batch {BATCH}: seconds of a fresh process's first step; ms of a warm step",
-        headings=("", "first step, s", "median, ms", "minimum", "spread", "ratio", "largest error of a loss"),
+        title=f"A small {where}, batch {BATCH}: seconds of a fresh process's first step; ms of a warm step of training "
+        "and of inference",
+        headings=(
+            *("", "first step, s", "training, ms", "spread", "ratio", "inference, ms", "spread", "ratio"),
+            "largest error of a loss",
+        ),
         cells=cells,
         figures=figures,
         notes=notes,
-        outcomes=[Outcome(target, where, ours.error / TOLERANCE if ours.losses else None)],
+        outcomes=outcomes,
         wrong=bool(ours.reason),
     )

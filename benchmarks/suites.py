@@ -22,7 +22,7 @@ OTHER_FUNCTIONS = (
     *("instance_norm_leaky_relu", "rgb_to_yuv", "total_variation", "lorenz_step", "quaternion_product"),
     *("fake_quantize", "causal_alibi"),
 )
-MODELS = ("ViT", "GPT-2", "Llama")
+MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 # times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any. source: yields
 # the suite's problems or reports, where that isn't ``tables`` of the module of its name. targets, a line: the work; the
 # row that its ratios are to; the only number of threads that it holds at; the smallest ratio, or with ≤ the largest
@@ -161,14 +161,16 @@ targets =
   import fourfold | | | ≤ 0 modules of Dynamo
 
 [models]
-title = training of models
-times = a ViT, a GPT-2 and a Llama of `transformers` from their configurations: three steps' losses, the time to the
-  first step, a warm step; needs `pip install transformers`
+title = training and inference of models
+times = a ViT, a GPT-2, a Llama, a ResNet and a ConvNeXt of `transformers` from their configurations: three steps'
+  losses, the time to the first step, a warm step of training and of inference; needs `pip install transformers`
 against = plain PyTorch, aot_eager, Inductor
 options = --model=${models} ${on_cpu} --skip=inductor,aot_eager
 example = --model GPT-2 --threads 1
 targets =
   losses of 3 steps of training | plain PyTorch | | ≤ 1 of the tolerance
+  training of a model | torch.compile (Inductor) | | ≥ 1.05
+  inference of a model | torch.compile (Inductor) | | ≥ 1.05
 
 [compiling]
 title = torch.compile's time

@@ -133,7 +133,7 @@ def test_training_gives_losses_and_seconds(monkeypatch):
     answer = models.training("GPT-2", "", 1)
     first = answer("first")
     assert len(first["losses"]) == models.STEPS and first["losses"][0] > first["losses"][2]
-    assert 0 < first["seconds"] < 10 and 0 < answer("step") < 10
+    assert 0 < first["seconds"] < 10 and 0 < answer("step") < 10 and 0 < answer("inference") < 10
 
 
 def test_models_with_other_losses_are_not_timed():
@@ -143,21 +143,24 @@ def test_models_with_other_losses_are_not_timed():
     def answer(way, question):
         if not losses[way]:
             raise Ended("its process ended")
-        return {"seconds": 2.0, "losses": losses[way]} if question == "first" else 0.04 if way == OURS else 0.02
+        if question == "first":
+            return {"seconds": 2.0, "losses": losses[way]}
+        return 0.01 if question == "inference" else 0.04 if way == OURS else 0.02
 
     ways = models.measure([models.Way(name) for name in names], 3, answer)
-    assert [len(way.seconds) for way in ways] == [3, 0, 0, 3]
+    assert [[len(seconds) for seconds in way.seconds.values()] for way in ways] == [[3, 3], [0, 0], [0, 0], [3, 3]]
     found = models.report("GPT-2", 2, ways)
     assert found.cells == [
-        (PLAIN, "2.00", "20.0", "20.0", "0.0", "1.00×", "0.0e+00"),
-        (OURS, "2.00", "40.0", "40.0", "0.0", "0.50×", "4.0e-06"),
+        (PLAIN, "2.00", "20.0", "0.0", "1.00×", "10.0", "0.0", "1.00×", "0.0e+00"),
+        (OURS, "2.00", "40.0", "0.0", "0.50×", "10.0", "0.0", "1.00×", "4.0e-06"),
     ]
     assert found.notes[1:] == [
         f"{INDUCTOR}: its process ended",
         f"{AOT_EAGER}: WRONG: a loss is off by 9.0e-05 of it, tolerance 1e-05; not timed",
-        "fourfold loses: 0.50× of plain PyTorch.",
+        "fourfold loses, training: 0.50× of plain PyTorch.",
     ]
-    assert [(o.measured, o.met) for o in found.outcomes] == [(pytest.approx(0.4), True)] and not found.wrong
+    assert [(o.measured, o.met) for o in found.outcomes] == [(pytest.approx(0.4), True), (None, None), (None, None)]
+    assert not found.wrong
     ways[-1].reason = "its process ended"
     assert models.report("GPT-2", 2, ways).wrong
 
