@@ -24,6 +24,8 @@ COMPARISONS = {
 INTRINSICS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
 }  # fmt: skip
+# Behind a fence: LLVM would round float16 numbers as such, which processors without them do one at a time.
+ROUNDINGS = ("floor", "ceil", "trunc", "round")
 
 
 def called(op: str, type: str) -> str:
@@ -66,6 +68,8 @@ class Operations(Lines):
         if op == "abs":
             return self.intrinsic("fabs", like, values)
         if op in INTRINSICS:
+            if op in ROUNDINGS:
+                values = [self.intrinsic("arithmetic.fence", like, values)]
             return self.intrinsic(INTRINSICS[op], like, values)
         if op in ("minimum", "maximum"):
             return self.extreme(op, like, a, b)
