@@ -3,6 +3,7 @@
 #include <torch/headeronly/core/DeviceType.h>
 
 #include <atomic>
+#include <optional>
 
 #include "cpu/program/loops.h"
 #include "cpu/program/run.h"
@@ -34,21 +35,22 @@ class Scheduled final : public program::Executable {
   std::atomic<Generator> generator_{Generator::interpreter};
 };
 
-// By its loop nest if there is one, else by the interpreter.
-class ScheduledCall final : public program::Call {
+// The loops of a call, and its nest once there is one.
+class NestedLoops {
  public:
-  ScheduledCall(const Scheduled& made, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
-                const program::Tensor* outputs)
-      : made_(made), sizes_(sizes), loops_(made.program(), made.schedule(), sizes, inputs, outputs) {}
+  NestedLoops(const Scheduled& made, Loops loops) : made_(made), loops_(std::move(loops)) {}
 
-  void run(const program::Tensor* inputs, const program::Tensor* outputs) const override {
-    if (const program::Nest* nest = this->nest()) return loops_.run(*nest, inputs, outputs);
-    cpu::run(made_.program(), made_.schedule(), sizes_, inputs, outputs);
+  const Loops& loops() const { return loops_; }
+
+  // False if there is no nest.
+  bool run(const program::Tensor* inputs, const program::Tensor* outputs) const {
+    const program::Nest* const nest = find();
+    if (nest != nullptr) loops_.run(*nest, inputs, outputs);
+    return nest != nullptr;
   }
-  const std::string& layout() const override { return loops_.layout(); }
 
  private:
-  const program::Nest* nest() const {
+  const program::Nest* find() const {
     const Generator generator = made_.generator();
     if (generator == Generator::interpreter || loops_.rows() == 0 || loops_.columns() == 0) return nullptr;
     if (is_known_.load(std::memory_order_acquire)) return nest_;
@@ -60,10 +62,35 @@ class ScheduledCall final : public program::Call {
   }
 
   const Scheduled& made_;
-  const std::vector<int64_t> sizes_;
   const Loops loops_;
   mutable std::atomic<const program::Nest*> nest_{nullptr};
   mutable std::atomic<bool> is_known_{false};
+};
+
+// By its loop nest if there is one, else by the interpreter.
+class ScheduledCall final : public program::Call {
+ public:
+  ScheduledCall(const Scheduled& made, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
+                const program::Tensor* outputs)
+      : made_(made), sizes_(sizes), nested_(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs)) {
+    if (nested_.loops().is_large()) {
+      streamed_.emplace(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs, true));
+      if (layout() == nested_.loops().layout()) streamed_.reset();  // nothing can be stored past the caches
+    }
+  }
+
+  void run(const program::Tensor* inputs, const program::Tensor* outputs) const override {
+    const bool streams = streamed_ && streamed_->loops().can_stream(inputs, outputs);
+    if ((streams ? *streamed_ : nested_).run(inputs, outputs)) return;
+    cpu::run(made_.program(), made_.schedule(), sizes_, inputs, outputs);
+  }
+  const std::string& layout() const override { return (streamed_ ? *streamed_ : nested_).loops().layout(); }
+
+ private:
+  const Scheduled& made_;
+  const std::vector<int64_t> sizes_;
+  NestedLoops nested_;
+  std::optional<NestedLoops> streamed_;
 };
 
 std::unique_ptr<const program::Call> Scheduled::prepare(

@@ -17,12 +17,18 @@ enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows 
 
 class Loops {
  public:
-  // The program and its schedule outlive it.
+  // The program and its schedule outlive it. streams: whether outputs are stored past the caches, where they can be.
   Loops(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-        const program::Tensor* inputs, const program::Tensor* outputs);
+        const program::Tensor* inputs, const program::Tensor* outputs, bool streams = false);
+
+  // Whether the tensors are so large that the caches don't hold what a call writes until somebody reads it.
+  bool is_large() const;
+  // Whether these outputs, each behind its address, can be stored past the caches: they are aligned, and none is an input.
+  bool can_stream(const program::Tensor* inputs, const program::Tensor* outputs) const;
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
-  // along each axis is: 0, 1, or another, of the innermost axis 2 to 8 too. Of short rows, "s1x4:c1,01", also the number of their
+  // along each axis is: 0, 1, or another, of the innermost axis 2 to 8 too, and = for 1 where an
+  // output is stored past the caches. Of short rows, "s1x4:c1,01", also the number of their
   // columns, and where a row follows another behind so many elements.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
@@ -38,6 +44,7 @@ class Loops {
   void share_elements();
   void find_short_rows();
   bool is_interleaved(size_t axis, size_t tensor) const;
+  bool is_streamed(size_t axis, size_t tensor) const;
   void find_turned(const Strides& strides);
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
@@ -53,6 +60,7 @@ class Loops {
   size_t turned_ = no_axis;  // along which tensors lie side by side whose neighbours are not those along the innermost axis
   int64_t grain_;
   int64_t lanes_;
+  bool streams_;
   std::vector<int64_t> sizes_;      // of each merged axis, those of the rows first
   Strides strides_;                 // of each, by tensor
   std::vector<int64_t> arguments_;  // of a nest, without addresses

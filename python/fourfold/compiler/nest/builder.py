@@ -71,7 +71,7 @@ class Builder:
         return self.writer.let("argument", type, attribute=(index, kind), name=name)
 
     def stride(self, slot: Slot, axis: int) -> Operand:
-        known = self.layout.strides[slot.index][axis]
+        known = self.layout.stride(slot.index, axis)
         if known.isdigit():
             return Constant(int(known), INT64)
         index = self.first_stride + axis * len(self.slots) + slot.index

@@ -256,6 +256,9 @@ class Printer:
         mask = None if store.mask is None else self.value(store.mask).code
         stride = None if store.stride is None else self.index(store.stride)
         place = self.place(store.pointer, store.offset, store.kind, stride)
+        if store.is_streamed:
+            self.emit(self.dialect.stream(place, value))
+            return
         self.emit(self.dialect.store(place, value, lanes, mask, None if stride is None else stride.code))
 
     def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:

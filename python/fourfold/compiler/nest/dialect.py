@@ -143,6 +143,9 @@ class Dialect:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
 
+    def stream(self, place: Place, value: str) -> str:
+        return f"{call('stream', place.address.code, value)};"
+
     def transpose(self, *given: str) -> str:
         return f"{call('transpose', *given)};"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # What threads share: elements, whole rows, the columns of each row, or rows of few columns.
 ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
-INTERLEAVED = "2345678"  # the stride itself
+STREAMED = "="  # 1, of an output that is stored past the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,13 @@ class Layout:
         head, tensors = text.split(":")
         rows, _, columns = head[1:].partition("x")
         return cls(head[0], int(rows), tuple(tensors.split(",")), int(columns or 0))
+
+    def stride(self, tensor: int, axis: int) -> str:
+        """Its class: a digit is the stride itself."""
+        return UNIT if self.is_streamed(tensor) and axis == self.axes - 1 else self.strides[tensor][axis]
+
+    def is_streamed(self, tensor: int) -> bool:
+        return self.strides[tensor][-1] == STREAMED
 
     @property
     def turned(self) -> int | None:

@@ -28,7 +28,9 @@ class Printer(Memory):
     def text(self) -> str:
         self.print(self.function.body)
         head = f"define void @{self.function.name}(i64 %begin, i64 %end, ptr %arguments, ptr %scratch) nounwind {{"
-        return "\n".join([head, "entry:", *self.allocas, "  br label %start", "start:", *self.lines, "  ret void", "}"])
+        fence = ["  fence seq_cst"] * self.streams  # other threads see what was stored past the caches
+        start = ["  br label %start", "start:"]
+        return "\n".join([head, "entry:", *self.allocas, *start, *self.lines, *fence, "  ret void", "}"])
 
     def print(self, body: list[Statement]) -> None:
         for statement in body:

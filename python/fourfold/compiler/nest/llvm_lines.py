@@ -36,6 +36,7 @@ class Lines:
         self.allocas: list[str] = []
         self.declared: set[str] = set()
         self.left: dict[str, Operand] = {}  # by mask: how many lanes it has
+        self.streams = False  # whether something is stored past the caches
         self.rows_loaded: dict[tuple, str] = {}
         self.count = 0
 

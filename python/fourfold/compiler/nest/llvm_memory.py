@@ -109,7 +109,11 @@ class Memory(Operations):
             return self.scatter(store, value)
         place = self.place(store.pointer, store.offset, kind)
         if store.mask is None:
-            self.emit(f"store {type} {value}, ptr {place}, align {size}")
+            streamed = (
+                f"align {min(lanes * size, 64)}, !nontemporal !{{i32 1}}" if store.is_streamed else f"align {size}"
+            )
+            self.emit(f"store {type} {value}, ptr {place}, {streamed}")
+            self.streams |= store.is_streamed
         elif size < 4 and not self.target.has_byte_masks:
             memory = self.alloca(type, 64)
             self.emit(f"store {type} {value}, ptr {memory}, align 64")

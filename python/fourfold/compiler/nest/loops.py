@@ -56,7 +56,8 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A number or a vector to an address and an offset, converted to a kind; where there is a mask, its lanes alone."""
+    """A number or a vector to an address and an offset, converted to a kind; where there is a mask, its lanes alone.
+    is_streamed: past the caches; the address is a multiple of 64."""
 
     value: Operand
     pointer: Ref
@@ -64,6 +65,7 @@ class Store:
     kind: str
     mask: Ref | None = None
     stride: Operand | None = None
+    is_streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

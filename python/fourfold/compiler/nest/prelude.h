@@ -166,6 +166,16 @@ void store(Kind* to, V value) {
   memcpy(to, &value, sizeof value);
 }
 
+// Past the caches, from which nobody reads it soon.
+template <typename Kind, typename V>
+void stream(Kind* to, V value) {
+#if defined(__clang__)
+  __builtin_nontemporal_store(value, (V*)to);
+#else
+  store(to, value);
+#endif
+}
+
 // A matrix into its transpose.
 template <typename Kind>
 void transpose(Kind* to, int64 to_step, const Kind* source, int64 source_step, int64 rows, int64 columns) {

@@ -87,7 +87,7 @@ class VectorBody:
 
     def stride(self, slot: int) -> str:
         is_turned = any(slot == turned.index for turned in self.builder.across)
-        return UNIT if is_turned else self.builder.layout.strides[slot][self.inner]
+        return UNIT if is_turned else self.builder.layout.stride(slot, self.inner)
 
     def step(self, slot: Slot) -> Operand | None:
         """How many elements lie from one lane to the next, if they don't lie side by side."""
@@ -173,7 +173,8 @@ class VectorBody:
         if slot.is_column_sum:
             return self.add_to_columns(slot, vector, k, mask)
         pointer, step = self.place.pointers[slot.index], self.step(slot)
-        self.writer.body.append(Store(vector, pointer, k, slot.kind, mask, step))
+        is_streamed = mask is None and self.builder.layout.is_streamed(slot.index)
+        self.writer.body.append(Store(vector, pointer, k, slot.kind, mask, step, is_streamed))
         return None
 
     def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
