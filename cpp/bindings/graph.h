@@ -29,16 +29,25 @@ class Held {
   PyObject* object_;
 };
 
+// A value that an output of a program is the new value of.
+struct Update {
+  size_t output;
+  size_t value;
+};
+
 // Steps read values by index: the graph's inputs come first, then the results of the steps, in order.
 struct ProgramStep {
   std::shared_ptr<Held> held;  // whose program it is
   NamedProgram program;
   std::shared_ptr<Held> eagerly;  // called with the error and the inputs if the program rejects them
   std::vector<size_t> inputs;
+  std::vector<Update> updates;
+  std::vector<size_t> unused;  // inputs whose memory the outputs may have
 
   void run(Values& values) const;
 
  private:
+  Reuse reuse(const Values& values) const;
   void run_eagerly(const c10::Error& error, Values& values) const;
 };
 

@@ -88,6 +88,7 @@ class Compilation:
                     inference_compiler=self.inference,
                     partition_fn=self.partition,
                     decompositions=decompositions(),
+                    keep_inference_input_mutations=True,
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1
@@ -143,8 +144,7 @@ class Compilation:
     def thin(self, inputs: Sequence[object]) -> Function | None:
         """The call through our own runtime, or None if the graphs are not simple."""
         forward, backward = self.captured.forward, self.backward_graph
-        modules = [forward.compiled.module] if backward is None else [forward.compiled.module, backward]
-        self.captured.runtime = runtime.obstacle(self.metadata, inputs, modules)
+        self.captured.runtime = runtime.obstacle(self.metadata, inputs, forward.compiled, backward)
         if self.captured.runtime:
             return None
         if backward is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler import in_place
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
@@ -26,6 +27,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)  # the values' indices, -1 for None
     read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
+    updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
 
 
 def plan(module: GraphModule) -> GraphModule:
@@ -56,11 +58,16 @@ class Writer:
         self.count = len(inputs)
         self.plan = Plan()
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
+        self.new: set[int] = set()  # the values whose memory belongs to nothing else
 
     def write(self, module: GraphModule) -> Plan:
+        self.plan.updates = in_place.updates(module.graph)
+        updated = {result: copy.args[0] for copy, result in self.plan.updates.items()}
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
-                self.program(node)
+                self.program(node, updated)
+            elif node in self.plan.updates:
+                self.index[node] = self.index_of(node.args[0])
             elif node.target is operator.getitem:
                 self.item(node)
             elif node.op not in ("placeholder", "output"):
@@ -72,6 +79,9 @@ class Writer:
         for index, step in self.last.items():
             if index not in self.plan.outputs:
                 self.plan.steps[step][3].append(index)
+        for what, of, inputs, last in self.plan.steps:
+            if what == "program":
+                of[3].extend(index for index in dict.fromkeys(inputs) if index in last and index in self.new)
         return self.plan
 
     def add(self, what: str, first: object, second: object) -> None:
@@ -95,11 +105,15 @@ class Writer:
         self.last[index] = len(self.plan.steps)
         return index
 
-    def program(self, node: Node) -> None:
+    def program(self, node: Node, updated: dict[Node, Node]) -> None:
         fused = node.target
-        self.add("program", (fused.call, fused.run_operators), [self.read(given) for given in node.args])
         results = results_of(node)
+        updates = [(k, self.read(updated[result])) for k, result in enumerate(results) if result in updated]
+        self.add(
+            "program", (fused.call, fused.run_operators, updates, []), [self.read(given) for given in node.args]
+        )
         first = self.made(len(results))
+        self.new.update(first + k for k, result in enumerate(results) if result not in updated)
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
 
     def item(self, node: Node) -> None:
@@ -126,6 +140,8 @@ class Writer:
         ]
         self.add("operator", (schema.name, schema.overload_name), arguments)
         self.index[node] = self.made(len(schema.returns))
+        if in_place.is_new(node):
+            self.new.update(range(self.index[node], self.count))
 
     def argument(self, given: object, expected: torch.Argument) -> tuple[str, object]:
         if isinstance(given, Node):
