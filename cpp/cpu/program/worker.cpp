@@ -156,8 +156,17 @@ void Worker::lay_out(const Worker* shared) {
 
 bool Worker::overwrites(int output) const {
   if (call_.program.outputs[output].level != Level::element) return false;
-  for (size_t k = 0; k < call_.program.inputs.size(); ++k) {
-    if (call_.program.inputs[k].level == Level::element && call_.inputs[k].data == call_.outputs[output].data) return true;
+  const auto is_overwritten = [&](int slot) {
+    return slot < output_slot(0) && call_.program.inputs[slot].level == Level::element &&
+           call_.inputs[slot].data == call_.outputs[output].data;
+  };
+  for (const Stage& stage : plan_.stages) {
+    bool is_written = false;
+    for (const auto& [instruction, expands] : stage.elements) {
+      const auto& in = instruction.in;
+      if (is_written && std::any_of(std::begin(in), std::end(in), is_overwritten)) return true;
+      is_written |= instruction.out == output_slot(output) || instruction.second == output_slot(output);
+    }
   }
   return false;
 }

@@ -74,7 +74,7 @@ class Worker {
   // Assigns memory of the worker's own to slots.
   void lay_out(const Worker* shared);
   bool needs_scratch(int slot) const;
-  // Whether an output's memory is that of an input, which later steps of the same block may read.
+  // Whether an output's memory is that of an input that its stage reads again behind the first step that writes it.
   bool overwrites(int output) const;
 
   // What is the same for all elements.

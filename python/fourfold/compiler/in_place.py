@@ -36,7 +36,7 @@ def can_be_left_out(copy: Node, position: dict[Node, int]) -> bool:
         return False
     if updated.meta["val"].dtype != result.meta["val"].dtype:
         return False
-    program = result if isinstance(result.target, Fused) else result.args[0]
+    program = program_of(result)
     reads_before = all(position[user] <= position[program] for user in readers(updated) if user is not copy)
     return reads_before and not any(user.op == "output" or has_effect(user) for user in readers(result) if user is not copy)
 
@@ -46,6 +46,11 @@ def is_result(node: object) -> bool:
     if not isinstance(node, Node) or not is_tensor(node.meta.get("val")):
         return False
     return isinstance(node.target, Fused) or node.target is operator.getitem and isinstance(node.args[0].target, Fused)
+
+
+def program_of(result: Node) -> Node:
+    """The fused node of a result."""
+    return result if isinstance(result.target, Fused) else result.args[0]
 
 
 def readers(node: Node) -> list[Node]:
