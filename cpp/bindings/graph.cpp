@@ -22,8 +22,7 @@ Held::~Held() {
 namespace {
 
 // Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
-// (Program, its fallback, pairs of an output and the index of the tensor whose new value it is, indices of inputs in whose memory
-// it may write outputs), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
+// (Program, its fallback, pairs of an output and the index of the input whose new value it is), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
 // each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
 // that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
@@ -44,7 +43,7 @@ GraphStep step_of(pybind11::handle given) {
     std::vector<Update> updates;
     for (const auto& [output, value] : given[2].cast<std::vector<std::pair<size_t, size_t>>>()) updates.push_back({output, value});
     return {ProgramStep{held(given[0]), program_of(given[0].ptr()), held(given[1]), step[2].cast<std::vector<size_t>>(),
-                        std::move(updates), given[3].cast<std::vector<size_t>>()},
+                        std::move(updates)},
             std::move(last)};
   }
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
@@ -126,16 +125,12 @@ void ProgramStep::run(Values& values) const {
   for (const size_t index : inputs) read.push_back(&values[index]);
   const size_t first = values.size();
   try {
-    if (updates.empty() && unused.empty()) {
-      run_program(program, read, written);
-    } else {
-      const Reuse reuse = this->reuse(values);
-      run_program(program, read, written, &reuse);
-    }
+    run_program(program, read, written, updated(values));
     for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
   } catch (const c10::Error& error) {
     run_eagerly(error, values);
   }
+  if (updates.empty()) return;
   const at::NoGradGuard no_grad;
   for (const Update& update : updates) {
     const at::Tensor& result = values[first + update.output].toTensor();
@@ -144,14 +139,11 @@ void ProgramStep::run(Values& values) const {
   }
 }
 
-Reuse ProgramStep::reuse(const Values& values) const {
-  Reuse found;
+std::vector<at::Tensor> ProgramStep::updated(const Values& values) const {
+  std::vector<at::Tensor> found;
   for (const Update& update : updates) {
-    if (update.output >= found.updated.size()) found.updated.resize(update.output + 1);
-    found.updated[update.output] = values[update.value].toTensor();
-  }
-  for (const size_t index : unused) {
-    if (values[index].isTensor()) found.unused.push_back(&values[index].toTensor());
+    if (update.output >= found.size()) found.resize(update.output + 1);
+    found[update.output] = values[update.value].toTensor();
   }
   return found;
 }

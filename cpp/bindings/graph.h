@@ -29,7 +29,7 @@ class Held {
   PyObject* object_;
 };
 
-// A value that an output of a program is the new value of.
+// An output of a program, and the input of the graph whose new value it is.
 struct Update {
   size_t output;
   size_t value;
@@ -42,12 +42,11 @@ struct ProgramStep {
   std::shared_ptr<Held> eagerly;  // called with the error and the inputs if the program rejects them
   std::vector<size_t> inputs;
   std::vector<Update> updates;
-  std::vector<size_t> unused;  // inputs whose memory the outputs may have
 
   void run(Values& values) const;
 
  private:
-  Reuse reuse(const Values& values) const;
+  std::vector<at::Tensor> updated(const Values& values) const;
   void run_eagerly(const c10::Error& error, Values& values) const;
 };
 

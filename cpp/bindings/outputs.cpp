@@ -3,7 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/InferenceMode.h>
 
-#include <cstdlib>
+#include <cstdint>
 
 #include "values.h"
 
@@ -51,8 +51,6 @@ bool is_plain(const at::Tensor& tensor) {
          (!tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
-bool is_only_reference(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
-
 }  // namespace
 
 void* Outputs::allocate(
@@ -61,24 +59,15 @@ void* Outputs::allocate(
 }
 
 void* Outputs::choose(int32_t output, const fourfold_tensor& layout) {
-  const auto take = [&](const at::Tensor& tensor) {
-    taken_.push_back(described(tensor));
-    written_.push_back(tensor);
-    return written_.back().mutable_data_ptr();
-  };
-  if (reuse_ != nullptr) {
-    const auto k = static_cast<size_t>(output);
-    if (k < reuse_->updated.size() && suits(reuse_->updated[k], output, layout)) {
-      updated_.push_back(reuse_->updated[k]);
-      return take(reuse_->updated[k]);
-    }
-    for (const at::Tensor* tensor : reuse_->unused) {
-      if (is_only_reference(*tensor) && suits(*tensor, output, layout)) return take(*tensor);
-    }
+  const auto k = static_cast<size_t>(output);
+  if (k < updated_.size() && suits(updated_[k], output, layout)) {
+    in_place_.push_back(k);
+    written_.push_back(updated_[k]);
+  } else {
+    const auto dim = static_cast<size_t>(layout.dim);
+    const auto dtype = static_cast<at::ScalarType>(layout.dtype);
+    written_.emplace_back(at::detail::empty_strided_cpu({layout.sizes, dim}, {layout.strides, dim}, dtype));
   }
-  const auto dim = static_cast<size_t>(layout.dim);
-  written_.emplace_back(
-      at::detail::empty_strided_cpu({layout.sizes, dim}, {layout.strides, dim}, static_cast<at::ScalarType>(layout.dtype)));
   return written_.back().mutable_data_ptr();
 }
 
@@ -86,8 +75,8 @@ bool Outputs::suits(const at::Tensor& tensor, int32_t output, const fourfold_ten
   if (!is_plain(tensor)) return false;
   const fourfold_tensor own = described(tensor);
   if (!have_same_layout(own, layout)) return false;
-  for (const fourfold_tensor& other : taken_) {
-    if (overlap(own, other)) return false;
+  for (const size_t other : in_place_) {
+    if (overlap(own, described(updated_[other]))) return false;
   }
   for (size_t k = 0; k < inputs_.size(); ++k) {
     const fourfold_tensor& input = inputs_[k];
@@ -99,7 +88,7 @@ bool Outputs::suits(const at::Tensor& tensor, int32_t output, const fourfold_ten
 }
 
 void Outputs::bump_versions() const {
-  for (const at::Tensor& tensor : updated_) tensor.unsafeGetTensorImpl()->bump_version();
+  for (const size_t output : in_place_) updated_[output].unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace fourfold::bindings

@@ -9,23 +9,18 @@
 
 namespace fourfold::bindings {
 
-// What a call may write into, besides new memory.
-struct Reuse {
-  std::vector<at::Tensor> updated;        // by output, a tensor whose new value it is; undefined: none. May be shorter.
-  std::vector<const at::Tensor*> unused;  // tensors that nobody reads after this call, if they have no other reference
-};
-
 class Outputs {
  public:
-  // inputs: those of the call, alive until it returns.
-  Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs, const Reuse* reuse,
-          std::vector<at::Tensor>& written)
-      : program_(program), inputs_(inputs), reuse_(reuse), written_(written) {}
+  // inputs: those of the call, alive until it returns. updated: by output, the tensor whose new value it is; undefined, or
+  // beyond the last: none.
+  Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
+          const std::vector<at::Tensor>& updated, std::vector<at::Tensor>& written)
+      : program_(program), inputs_(inputs), updated_(updated), written_(written) {}
 
   // A fourfold_allocate, whose context is an Outputs.
   static void* allocate(
       void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides);
-  // Behind the call: autograd learns that tensors were changed in place.
+  // After the call: autograd learns which tensors were changed in place.
   void bump_versions() const;
 
  private:
@@ -35,10 +30,9 @@ class Outputs {
 
   const fourfold_program* program_;
   const c10::SmallVectorImpl<fourfold_tensor>& inputs_;
-  const Reuse* reuse_;
+  const std::vector<at::Tensor>& updated_;
   std::vector<at::Tensor>& written_;
-  std::vector<fourfold_tensor> taken_;  // existing memory that outputs are written into
-  std::vector<at::Tensor> updated_;
+  std::vector<size_t> in_place_;  // the outputs written into existing tensors
 };
 
 }  // namespace fourfold::bindings

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import GraphModule
 
-from fourfold.compiler import fallback, passes, runtime
+from fourfold.compiler import fallback, in_place, passes, runtime
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others
@@ -115,6 +115,8 @@ class Compilation:
         context = torch._guards.TracingContext.try_get()
         self.metadata = context and context.fw_metadata
         self.captured.copied = getattr(self.metadata, "num_mutated_inp_runtime_indices", 0)
+        if self.metadata is not None and self.backward_graph is None:
+            graph.meta[in_place.RETURNED] = in_place.returned_inputs(self.metadata)
         self.captured.forward = self.half(graph, "forward")
         return runtime.for_torch(self.captured.forward.compiled)
 

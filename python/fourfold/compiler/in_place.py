@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fused import Fused
 from fourfold.compiler.support import has_effect, is_tensor
@@ -20,25 +20,52 @@ from fourfold.compiler.views import VIEWS
 COPY = torch.ops.aten.copy_.default
 
 
-def updates(graph: Graph) -> dict[Node, Node]:
+RETURNED = "returned inputs"  # in a graph's meta: see returned_inputs
+
+
+def returned_inputs(metadata: object) -> dict[int, int | None]:
+    """The graph's results that are inputs or views of inputs: torch returns the inputs, or makes the views, and ignores
+    the values of these results. Each with the input's index, for a view None. metadata: AOTAutograd's."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    first = metadata.num_mutated_inp_runtime_indices
+    return {
+        first + k: info.base_idx if info.output_type == OutputType.is_input else None
+        for k, info in enumerate(metadata.output_info)
+        if info.output_type in (OutputType.is_input, OutputType.alias_of_input)
+    }
+
+
+def updates(module: GraphModule) -> dict[Node, Node]:
     """The copies that are not needed, each with the node of the result that its program writes into the input."""
-    position = {node: k for k, node in enumerate(graph.nodes)}
+    position = {node: k for k, node in enumerate(module.graph.nodes)}
+    given_away = {
+        result
+        for k, result in enumerate(module.graph.output_node().args[0])
+        if isinstance(result, Node) and k not in module.meta.get(RETURNED, ())
+    }
     found: dict[Node, Node] = {}
-    for copy in graph.find_nodes(op="call_function", target=COPY):
-        if can_be_left_out(copy, position) and copy.args[1] not in found.values():
-            found[copy] = copy.args[1]
+    for copy in module.graph.find_nodes(op="call_function", target=COPY):
+        result = copy.args[1]
+        if result not in found.values() and can_be_left_out(copy, position, given_away):
+            found[copy] = result
     return found
 
 
-def can_be_left_out(copy: Node, position: dict[Node, int]) -> bool:
+def can_be_left_out(copy: Node, position: dict[Node, int], given_away: set[Node]) -> bool:
+    """given_away: the graph's results, which belong to the caller or are kept for the backward."""
     updated, result = copy.args[:2]
     if updated.op != "placeholder" or not is_result(result):
         return False
     if updated.meta["val"].dtype != result.meta["val"].dtype:
         return False
     program = program_of(result)
-    reads_before = all(position[user] <= position[program] for user in readers(updated) if user is not copy)
-    return reads_before and not any(user.op == "output" or has_effect(user) for user in readers(result) if user is not copy)
+    old = [user for user in readers(updated) if user is not copy and user.op != "output"]
+    new = [user for user in readers(result) if user is not copy]
+    views = {result, *(user for user in new if not is_result(user) and not is_new(user))}
+    if any(position[user] > position[program] for user in old):
+        return False
+    return views.isdisjoint(given_away) and not any(map(has_effect, new))
 
 
 def is_result(node: object) -> bool:

@@ -21,11 +21,10 @@ def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, back
     if metadata is None:
         return "torch tells nothing of the graph's inputs and outputs"
     graphs = [forward.module] if backward is None else [forward.module, backward]
-    updates = {} if forward.plan is None else forward.plan.updates
     return (
         of_inputs(metadata, inputs, has_gradient=backward is not None)
-        or of_outputs(metadata)
-        or of_effects(metadata, graphs, updates)
+        or of_outputs(metadata, has_gradient=backward is not None)
+        or of_effects(metadata, graphs, forward.updates)
     )
 
 
@@ -44,13 +43,13 @@ def of_inputs(metadata: object, inputs: Sequence[object], has_gradient: bool) ->
     return ""
 
 
-def of_outputs(metadata: object) -> str:
+def of_outputs(metadata: object, has_gradient: bool) -> str:
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 
     if any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info):
         return "an output is no tensor"
-    new = (OutputType.non_alias, OutputType.unsafe_view_alias)
-    if any(info.output_type not in new for info in metadata.output_info):
+    allowed = {OutputType.non_alias, OutputType.unsafe_view_alias} | (set() if has_gradient else {OutputType.is_input})
+    if any(info.output_type not in allowed for info in metadata.output_info):
         return "an output is an input, or a view of a tensor that is there already"
     if metadata.num_intermediate_bases:
         return "an output is a view of what another is a view of"

@@ -20,7 +20,7 @@ log = logging.getLogger("fourfold.compiler")
 
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
-    updating = {in_place.program_of(result) for result in in_place.updates(module.graph).values()}
+    updating = {in_place.program_of(result) for result in in_place.updates(module).values()}
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue

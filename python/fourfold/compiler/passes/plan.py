@@ -58,10 +58,9 @@ class Writer:
         self.count = len(inputs)
         self.plan = Plan()
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
-        self.new: set[int] = set()  # the values whose memory belongs to nothing else
 
     def write(self, module: GraphModule) -> Plan:
-        self.plan.updates = in_place.updates(module.graph)
+        self.plan.updates = in_place.updates(module)
         updated = {result: copy.args[0] for copy, result in self.plan.updates.items()}
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
@@ -75,13 +74,14 @@ class Writer:
         results = module.graph.output_node().args[0]
         if not all(result is None or isinstance(result, Node) for result in results):
             raise NeedsPython("a result that is a number")
-        self.plan.outputs = [-1 if result is None else self.index_of(result) for result in results]
+        returned = module.meta.get(in_place.RETURNED, {})
+        self.plan.outputs = [
+            -1 if result is None else self.index_of(result) if returned.get(k) is None else returned[k]
+            for k, result in enumerate(results)
+        ]
         for index, step in self.last.items():
             if index not in self.plan.outputs:
                 self.plan.steps[step][3].append(index)
-        for what, of, inputs, last in self.plan.steps:
-            if what == "program":
-                of[3].extend(index for index in dict.fromkeys(inputs) if index in last and index in self.new)
         return self.plan
 
     def add(self, what: str, first: object, second: object) -> None:
@@ -109,11 +109,8 @@ class Writer:
         fused = node.target
         results = results_of(node)
         updates = [(k, self.read(updated[result])) for k, result in enumerate(results) if result in updated]
-        self.add(
-            "program", (fused.call, fused.run_operators, updates, []), [self.read(given) for given in node.args]
-        )
+        self.add("program", (fused.call, fused.run_operators, updates), [self.read(given) for given in node.args])
         first = self.made(len(results))
-        self.new.update(first + k for k, result in enumerate(results) if result not in updated)
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
 
     def item(self, node: Node) -> None:
@@ -140,8 +137,6 @@ class Writer:
         ]
         self.add("operator", (schema.name, schema.overload_name), arguments)
         self.index[node] = self.made(len(schema.returns))
-        if in_place.is_new(node):
-            self.new.update(range(self.index[node], self.count))
 
     def argument(self, given: object, expected: torch.Argument) -> tuple[str, object]:
         if isinstance(given, Node):
