@@ -65,7 +65,8 @@ def can_be_left_out(copy: Node, position: dict[Node, int], given_away: set[Node]
     views = {result, *(user for user in new if not is_result(user) and not is_new(user))}
     if any(position[user] > position[program] for user in old):
         return False
-    return views.isdisjoint(given_away) and not any(map(has_effect, new))
+    writes = [user for user in new if has_effect(user) and not (user.target is COPY and user.args[0] not in views)]
+    return views.isdisjoint(given_away) and not writes
 
 
 def is_result(node: object) -> bool:

@@ -14,7 +14,7 @@ NAMES = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp "
     "log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh "
     "trunc"
-).split()
+)
 OF_NUMBERS = {"maximum": torch.clamp_min, "minimum": torch.clamp_max}  # the functions themselves take tensors only
 NAMED = {"alpha": "alpha", "value": "value", "scalars": "value"}  # arguments that torch's functions take by name
 
@@ -22,7 +22,7 @@ NAMED = {"alpha": "alpha", "value": "value", "scalars": "value"}  # arguments th
 def decompositions() -> dict[object, Function]:
     """By operator."""
     found: dict[object, Function] = {}
-    for name in NAMES:
+    for name in NAMES.split():
         packet = getattr(torch.ops.aten, f"_foreach_{name}")
         for overload in (getattr(packet, which) for which in packet.overloads()):
             schema = overload._schema
