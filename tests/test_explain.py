@@ -202,9 +202,17 @@ def test_in_place_changes_random_numbers_and_mixed_results() -> None:
     assert explanation.graphs[0].runtime != "" and "torch's own runtime" in str(explanation)
 
 
-def test_what_torch_copies_into_a_changed_input_is_counted() -> None:
+def test_what_a_program_writes_in_place_is_not_copied() -> None:
     half = fourfold.explain(lambda x: x.mul_(2).sin_(), torch.randn(1000)).graphs[0].forward
-    assert (half.bytes_before, half.bytes_after) == (16_000, 16_000)
+    assert (half.bytes_before, half.bytes_after) == (16_000, 8_000)
+    assert not half.outside and [box.lines[0] for box in half.boxes][-1] == "x, in place"
+
+
+def test_what_is_copied_into_a_changed_input_is_counted() -> None:
+    half = fourfold.explain(lambda x: x.copy_(x.sort()[0]), torch.randn(1000)).graphs[0].forward
+    assert "copy_" in [one.operator for one in half.outside]
+    changed = torch.randn(1000, requires_grad=True) * 1
+    half = fourfold.explain(lambda x: x.mul_(2).sin_(), changed).graphs[0].forward
     assert [(one.operator, one.count) for one in half.outside] == [("copy_", 1)]
 
 

@@ -22,7 +22,7 @@ Held::~Held() {
 namespace {
 
 // Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
-// (Program, its fallback), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
+// (Program, its fallback, pairs of an output and the index of the input whose new value it is), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
 // each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
 // that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
@@ -38,10 +38,13 @@ GraphStep step_of(pybind11::handle given) {
   const auto what = step[0].cast<std::string>();
   auto last = step[3].cast<std::vector<size_t>>();
   if (what == "program") {
-    const auto [program, eagerly] = step[1].cast<std::pair<pybind11::object, pybind11::object>>();
-    const auto held = [](const pybind11::object& object) { return std::make_shared<Held>(object.ptr()); };
-    auto inputs = step[2].cast<std::vector<size_t>>();
-    return {ProgramStep{held(program), program_of(program.ptr()), held(eagerly), std::move(inputs)}, std::move(last)};
+    const auto given = step[1].cast<pybind11::tuple>();
+    const auto held = [](pybind11::handle object) { return std::make_shared<Held>(object.ptr()); };
+    std::vector<Update> updates;
+    for (const auto& [output, value] : given[2].cast<std::vector<std::pair<size_t, size_t>>>()) updates.push_back({output, value});
+    return {ProgramStep{held(given[0]), program_of(given[0].ptr()), held(given[1]), step[2].cast<std::vector<size_t>>(),
+                        std::move(updates)},
+            std::move(last)};
   }
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
@@ -120,12 +123,29 @@ void ProgramStep::run(Values& values) const {
   std::vector<at::Tensor> written;
   read.reserve(inputs.size());
   for (const size_t index : inputs) read.push_back(&values[index]);
+  const size_t first = values.size();
   try {
-    run_program(program, read, written);
+    run_program(program, read, written, updated(values));
+    for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
   } catch (const c10::Error& error) {
-    return run_eagerly(error, values);
+    run_eagerly(error, values);
   }
-  for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
+  if (updates.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (const Update& update : updates) {
+    const at::Tensor& result = values[first + update.output].toTensor();
+    const at::Tensor& updated = values[update.value].toTensor();
+    if (!result.is_same(updated)) updated.copy_(result);
+  }
+}
+
+std::vector<at::Tensor> ProgramStep::updated(const Values& values) const {
+  std::vector<at::Tensor> found;
+  for (const Update& update : updates) {
+    if (update.output >= found.size()) found.resize(update.output + 1);
+    found[update.output] = values[update.value].toTensor();
+  }
+  return found;
 }
 
 void ProgramStep::run_eagerly(const c10::Error& error, Values& values) const {

@@ -29,16 +29,24 @@ class Held {
   PyObject* object_;
 };
 
+// An output of a program, and the input of the graph whose new value it is.
+struct Update {
+  size_t output;
+  size_t value;
+};
+
 // Steps read values by index: the graph's inputs come first, then the results of the steps, in order.
 struct ProgramStep {
   std::shared_ptr<Held> held;  // whose program it is
   NamedProgram program;
   std::shared_ptr<Held> eagerly;  // called with the error and the inputs if the program rejects them
   std::vector<size_t> inputs;
+  std::vector<Update> updates;
 
   void run(Values& values) const;
 
  private:
+  std::vector<at::Tensor> updated(const Values& values) const;
   void run_eagerly(const c10::Error& error, Values& values) const;
 };
 

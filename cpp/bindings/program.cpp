@@ -1,7 +1,6 @@
 #define PY_SSIZE_T_CLEAN  // lengths are Py_ssize_t
 #include "program.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
@@ -28,12 +27,6 @@ struct Program {
 };
 
 PyTypeObject* program_type = nullptr;
-
-// Whether it is a batch of vmap, or a dual tensor.
-bool is_wrapped(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet batches({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched});
-  return tensor.key_set().has_any(batches) || has_tangent(tensor);
-}
 
 // The inputs of one call, alive until it returns.
 class Inputs {
@@ -87,13 +80,6 @@ class Inputs {
   c10::SmallVector<fourfold_tensor, 8> given_;
   std::vector<int64_t> numbers_;
 };
-
-void* allocate(void* context, int32_t, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides) {
-  auto& outputs = *static_cast<std::vector<at::Tensor>*>(context);
-  const at::IntArrayRef shape(sizes, static_cast<size_t>(dim)), distances(strides, static_cast<size_t>(dim));
-  outputs.emplace_back(at::detail::empty_strided_cpu(shape, distances, static_cast<at::ScalarType>(dtype)));
-  return outputs.back().mutable_data_ptr();
-}
 
 PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
@@ -166,7 +152,8 @@ NamedProgram program_of(PyObject* object) {
   return {self.program, self.name->c_str()};
 }
 
-void run_program(const NamedProgram& named, const std::vector<const c10::IValue*>& values, std::vector<at::Tensor>& outputs) {
+void run_program(const NamedProgram& named, const std::vector<const c10::IValue*>& values, std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& updated) {
   at::RecordFunction record(at::RecordScope::FUNCTION);
   if (record.isActive()) {
     std::vector<c10::IValue> shown;
@@ -190,9 +177,11 @@ void run_program(const NamedProgram& named, const std::vector<const c10::IValue*
   // A program may wait for its nest, which Python compiles; torch's compiled autograd calls with the GIL.
   std::optional<pybind11::gil_scoped_release> released;
   if (PyGILState_Check() != 0) released.emplace();
+  Outputs memory(named.program, inputs.given(), updated, outputs);
   const int32_t failed = fourfold_program_run(
-      named.program, inputs.given().data(), static_cast<int32_t>(expected), allocate, &outputs);
+      named.program, inputs.given().data(), static_cast<int32_t>(expected), Outputs::allocate, &memory);
   TORCH_CHECK_VALUE(failed == 0, fourfold_program_error());
+  memory.bump_versions();
 }
 
 }  // namespace fourfold::bindings

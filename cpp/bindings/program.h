@@ -9,6 +9,8 @@
 
 #include <vector>
 
+#include "outputs.h"
+
 namespace fourfold::bindings {
 
 // The types' objects, new references; null with a Python error set.
@@ -26,7 +28,9 @@ struct NamedProgram {
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
 NamedProgram program_of(PyObject* object);
 
-// Its outputs, appended to `outputs`. Throws c10::Error where the inputs, tensors and numbers, are not what it takes.
-void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs);
+// Its outputs, appended to `outputs`: new tensors, or those of `updated` that could be written into, by output (outputs.h). Throws
+// c10::Error where the inputs, tensors and numbers, are not what it takes.
+void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& updated = {});
 
 }  // namespace fourfold::bindings

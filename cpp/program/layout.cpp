@@ -1,5 +1,6 @@
 #include "program/layout.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -73,6 +74,40 @@ Shape shape_of(const Output& output, const std::vector<int64_t>& sizes) {
     if (shape.sizes[*d] > 1) stride *= shape.sizes[*d];
   }
   return shape;
+}
+
+namespace {
+
+// For each value how many reductions it depends on, one after the other.
+std::vector<int> stages_of(const Program& program) {
+  std::vector<int> stages;
+  for (const Value& value : program.values) {
+    const bool is_operation = value.source == Source::operation;
+    int stage = 0;
+    for (int k = 0; is_operation && k < describe(value.op).operands; ++k) stage = std::max(stage, stages[value.operand[k]]);
+    stages.push_back(stage + (is_operation && is_reduction(value.op)));
+  }
+  return stages;
+}
+
+}  // namespace
+
+std::vector<bool> find_overwritable(const Program& program) {
+  std::vector<bool> found;
+  const std::vector<int> stages = stages_of(program);
+  int last = 0;
+  for (const Output& output : program.outputs) last = std::max(last, stages[output.value]);
+  for (const Output& output : program.outputs) {
+    if (output.part > 0) continue;
+    size_t axes = 0;
+    for (const Dim& dim : output.dims) axes += dim.size();
+    const bool is_whole = output.level == Level::element && output.parts == 1 && axes == program.axes.size();
+    for (const Input& input : program.inputs) {
+      const bool is_alike = !input.is_number && input.kind == output.kind && input.dims == output.dims;
+      found.push_back(is_whole && is_alike && stages[output.value] == last);
+    }
+  }
+  return found;
 }
 
 }  // namespace fourfold::program

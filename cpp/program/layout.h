@@ -36,4 +36,10 @@ struct Shape {
 };
 Shape shape_of(const Output& output, const std::vector<int64_t>& sizes);
 
+
+// For each whole output in turn, and within it for each input, whether the output may be written into the memory of the input
+// if that has its strides: both have one element for each of the iteration space, at the same place, and no stage after the
+// output's reads the input again.
+std::vector<bool> find_overwritable(const Program& program);
+
 }  // namespace fourfold::program

@@ -54,6 +54,7 @@ struct fourfold_program {
 
   fourfold::program::Program program;
   std::unique_ptr<fourfold::program::Executable> executable;
+  std::vector<bool> overwritable;  // fourfold::program::find_overwritable()
   // Those of the first calls, filled from the front; calls with others are laid out each time.
   mutable std::array<std::atomic<const Layout*>, 8> layouts{};
 
@@ -167,6 +168,7 @@ using namespace fourfold::program;
 fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type) try {
   auto made = std::make_unique<fourfold_program>();
   made->program = parse({text, static_cast<size_t>(length)});
+  made->overwritable = find_overwritable(made->program);
   made->executable = backend_of(device_type).compile(made->program, {text, static_cast<size_t>(length)});
   return made.release();
 } catch (const std::exception& error) {
@@ -187,6 +189,11 @@ int32_t fourfold_program_inputs(const fourfold_program* program) {
 int32_t fourfold_program_number(const fourfold_program* program, int32_t input) {
   const auto& described = program->program.inputs[static_cast<size_t>(input)];
   return described.is_number ? dtype_of(described.kind) : -1;
+}
+
+int32_t fourfold_program_overwrites(const fourfold_program* program, int32_t output, int32_t input) {
+  const size_t inputs = program->program.inputs.size();
+  return program->overwritable[static_cast<size_t>(output) * inputs + static_cast<size_t>(input)] ? 1 : 0;
 }
 
 int32_t fourfold_program_run(

@@ -14,7 +14,9 @@ void Worker::Free::operator()(char* memory) const { std::free(memory); }
 
 Worker::Worker(const Call& call, const Worker* shared)
     : call_(call), plan_(call.schedule), slots_(plan_.slots.size()), own_(plan_.slots.size()), scratch_(plan_.slots.size()),
+      overwrites_(plan_.slots.size()),
       panels_(call.elements, tensors_across(), call.rows_of_panel(), call.panel_columns) {
+  for (size_t k = 0; k < call.program.outputs.size(); ++k) overwrites_[output_slot(static_cast<int>(k))] = overwrites(static_cast<int>(k));
   lay_out(shared);
   frame_ = {slots_.data(), 1, 0, true};
   if (shared == nullptr) start();
@@ -152,10 +154,27 @@ void Worker::lay_out(const Worker* shared) {
   }
 }
 
+bool Worker::overwrites(int output) const {
+  if (call_.program.outputs[output].level != Level::element) return false;
+  const auto is_overwritten = [&](int slot) {
+    return slot < output_slot(0) && call_.program.inputs[slot].level == Level::element &&
+           call_.inputs[slot].data == call_.outputs[output].data;
+  };
+  for (const Stage& stage : plan_.stages) {
+    bool is_written = false;
+    for (const auto& [instruction, expands] : stage.elements) {
+      const auto& in = instruction.in;
+      if (is_written && std::any_of(std::begin(in), std::end(in), is_overwritten)) return true;
+      is_written |= instruction.out == output_slot(output) || instruction.second == output_slot(output);
+    }
+  }
+  return false;
+}
+
 bool Worker::needs_scratch(int slot) const {
   const int inputs = static_cast<int>(call_.program.inputs.size());
   const Level level = slot < inputs ? call_.program.inputs[slot].level : call_.program.outputs[slot - inputs].level;
-  return level == Level::element ? !call_.elements.side_by_side(slot)
+  return level == Level::element ? overwrites_[slot] || !call_.elements.side_by_side(slot)
                                  : level == Level::row && !call_.rows.side_by_side(slot);
 }
 
@@ -213,7 +232,7 @@ void Worker::bring(int slot, const Space& space, int64_t at, int64_t count) {
 void Worker::make_room(int slot, const Space& space, int64_t at, int64_t count) {
   const Space::Run run = space.find(slot, at, count);
   char* data = static_cast<char*>(call_.tensor(slot).data);
-  slots_[slot] = {run.stride == 1 ? data + run.offset * plan_.slots[slot].size : scratch_[slot], 1};
+  slots_[slot] = {run.stride == 1 && !overwrites_[slot] ? data + run.offset * plan_.slots[slot].size : scratch_[slot], 1};
 }
 
 void Worker::put_back(int slot, const Space& space, int64_t at, int64_t count) {

@@ -74,6 +74,8 @@ class Worker {
   // Assigns memory of the worker's own to slots.
   void lay_out(const Worker* shared);
   bool needs_scratch(int slot) const;
+  // Whether an output's memory is that of an input that its stage reads again behind the first step that writes it.
+  bool overwrites(int output) const;
 
   // What is the same for all elements.
   void start();
@@ -90,7 +92,8 @@ class Worker {
   const Schedule& plan_;
   std::vector<Slot> slots_;
   std::vector<char*> own_;
-  std::vector<char*> scratch_;  // for the elements of a tensor that don't lie side by side
+  std::vector<char*> scratch_;  // for the elements of a tensor that don't lie side by side, or overwrite an input
+  std::vector<bool> overwrites_;
   std::vector<int> materialized_;
   Panels panels_;
   std::unique_ptr<char, Free> memory_;

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import GraphModule
 
-from fourfold.compiler import fallback, passes, runtime
+from fourfold.compiler import fallback, in_place, passes, runtime
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others
@@ -88,6 +88,7 @@ class Compilation:
                     inference_compiler=self.inference,
                     partition_fn=self.partition,
                     decompositions=decompositions(),
+                    keep_inference_input_mutations=True,
                 )
         except Exception:
             counters["aot_autograd"]["not_ok"] += 1
@@ -114,6 +115,8 @@ class Compilation:
         context = torch._guards.TracingContext.try_get()
         self.metadata = context and context.fw_metadata
         self.captured.copied = getattr(self.metadata, "num_mutated_inp_runtime_indices", 0)
+        if self.metadata is not None and self.backward_graph is None:
+            graph.meta[in_place.RETURNED] = in_place.returned_inputs(self.metadata)
         self.captured.forward = self.half(graph, "forward")
         return runtime.for_torch(self.captured.forward.compiled)
 
@@ -144,8 +147,7 @@ class Compilation:
     def thin(self, inputs: Sequence[object]) -> Function | None:
         """The call through our own runtime, or None if the graphs are not simple."""
         forward, backward = self.captured.forward, self.backward_graph
-        modules = [forward.compiled.module] if backward is None else [forward.compiled.module, backward]
-        self.captured.runtime = runtime.obstacle(self.metadata, inputs, modules)
+        self.captured.runtime = runtime.obstacle(self.metadata, inputs, forward.compiled, backward)
         if self.captured.runtime:
             return None
         if backward is None:

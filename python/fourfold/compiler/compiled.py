@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 from torch.fx.graph import CodeGen
 
+from fourfold import _native
 from fourfold.compiler import passes
 from fourfold.compiler.fused import Fused, fused_nodes
 from fourfold.compiler.options import Options
@@ -56,6 +57,11 @@ class Compiled:
     @property
     def plan(self) -> Plan | None:
         return self.module.meta.get("plan")
+
+    @property
+    def updates(self) -> Mapping[Node, Node]:
+        """The copies into inputs that programs make unnecessary, each with the result that is written in place."""
+        return {} if self.plan is None or _native.module is None else self.plan.updates
 
     @functools.cached_property
     def layouts(self) -> list[tuple[int, list[int]]]:

@@ -4,7 +4,7 @@ graphs do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
@@ -14,19 +14,25 @@ from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.support import has_effect
 
 
-def obstacle(metadata: object, inputs: Sequence[object], graphs: Sequence[GraphModule]) -> str:
+def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, backward: GraphModule | None) -> str:
     """Why torch's runtime has to run them; empty if ours can. metadata: AOTAutograd's, for the captured function."""
     if _native.module is None:
         return f"no calls compiled for this torch: {_native.road}"
     if metadata is None:
         return "torch tells nothing of the graph's inputs and outputs"
-    return of_inputs(metadata, inputs) or of_outputs(metadata) or of_effects(metadata, graphs)
+    graphs = [forward.module] if backward is None else [forward.module, backward]
+    return (
+        of_inputs(metadata, inputs, has_gradient=backward is not None)
+        or of_outputs(metadata, has_gradient=backward is not None)
+        or of_effects(metadata, graphs, forward.updates)
+    )
 
 
-def of_inputs(metadata: object, inputs: Sequence[object]) -> str:
+def of_inputs(metadata: object, inputs: Sequence[object], has_gradient: bool) -> str:
     from torch._functorch._aot_autograd.schemas import MutationType, SubclassCreationMeta
 
-    if any(info.mutation_type != MutationType.NOT_MUTATED for info in metadata.input_info):
+    allowed = {MutationType.NOT_MUTATED} if has_gradient else {MutationType.NOT_MUTATED, MutationType.MUTATED_IN_GRAPH}
+    if any(info.mutation_type not in allowed for info in metadata.input_info):
         return "an input is changed in place"
     if any(isinstance(meta, SubclassCreationMeta) for meta in metadata.subclass_inp_meta):
         return "an input is of a subclass of Tensor"
@@ -37,13 +43,13 @@ def of_inputs(metadata: object, inputs: Sequence[object]) -> str:
     return ""
 
 
-def of_outputs(metadata: object) -> str:
+def of_outputs(metadata: object, has_gradient: bool) -> str:
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 
     if any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info):
         return "an output is no tensor"
-    new = (OutputType.non_alias, OutputType.unsafe_view_alias)
-    if any(info.output_type not in new for info in metadata.output_info):
+    allowed = {OutputType.non_alias, OutputType.unsafe_view_alias} | (set() if has_gradient else {OutputType.is_input})
+    if any(info.output_type not in allowed for info in metadata.output_info):
         return "an output is an input, or a view of a tensor that is there already"
     if metadata.num_intermediate_bases:
         return "an output is a view of what another is a view of"
@@ -52,7 +58,8 @@ def of_outputs(metadata: object) -> str:
     return ""
 
 
-def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
+def of_effects(metadata: object, graphs: Sequence[GraphModule], updates: Container[Node]) -> str:
+    """updates: copies that programs make unnecessary."""
     random = ("num_graphsafe_rng_states", "is_rng_op_functionalized")
     effects = ("tokens", "num_backward_tokens", "act_input_indices", *random)
     if any(getattr(metadata, name, None) for name in effects) or metadata.grad_enabled_mutation is not None:
@@ -63,7 +70,7 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule]) -> str:
         return "hooks see what is kept for the backward"
     for graph in graphs:
         for node in graph.graph.nodes:
-            if has_effect(node):
+            if has_effect(node) and node not in updates:
                 return f"{node.target} draws random numbers, or has another effect"
     return ""
 

@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fourfold.compiler import record
 from fourfold.compiler.calling import CPU
 from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
+from fourfold.compiler.in_place import COPY
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
@@ -32,6 +33,7 @@ NO_REASON = "programs have no such operator"
 CONSTANT_REASON = "a constant that torch's operators read, or a result"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
+UPDATED = "an input's new value, which no program writes into it"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 CLEARS = re.compile(r";  [\w, =]+ = None$")
@@ -83,6 +85,11 @@ def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> G
     return Graph(code_of(captured.graph), captured.runtime, forward, backward)
 
 
+def touched(node: Node) -> list[Node]:
+    """What an operator reads and writes."""
+    return [node.args[1], node] if node.target is COPY else [*node.all_input_nodes, node]
+
+
 def placeholders(module: GraphModule) -> list[str]:
     return [node.name for node in module.graph.find_nodes(op="placeholder")]
 
@@ -108,7 +115,7 @@ def half_of(
     """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last are saved."""
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
-    left = [node for node in graph.nodes if is_operator(node)]
+    left = [node for node in graph.nodes if is_operator(node) and node not in half.compiled.updates]
     operators = [one for node in calls for one in operators_of(node.target)] + left
     outside = Counter((operator_name(node), reason(node)) for node in left)
     outside += Counter({("copy_", COPIED): copied})
@@ -119,13 +126,13 @@ def half_of(
         f"The {name}{of}: {plural(len(operators), 'operator')}",
         code_of(half.graph),
         code_of(half.compiled.module),
-        boxes_of(graph, inputs, is_backward, results, kept),
+        boxes_of(graph, inputs, is_backward, results, kept, half.compiled.updates),
         tuple(map(program_of, calls)),
         tuple(Outside(operator, count, why) for (operator, why), count in outside.items()),
         len(operators),
         sum(map(is_again, operators)) if is_backward else 0,
-        moved([*node.all_input_nodes, node] for node in traced),
-        moved([*([node, node] for node in updated), *([*node.all_input_nodes, node] for node in (*calls, *left))]),
+        moved(touched(node) for node in traced if node.target is not COPY),
+        moved([*([node, node] for node in updated), *map(touched, (*calls, *left))]),
     )
 
 
@@ -158,13 +165,21 @@ def operators_of(fused: Fused) -> list[Node]:
 def reason(node: Node) -> str:
     if REFUSAL in node.meta:
         return node.meta[REFUSAL]
+    if node.target is COPY:
+        return UPDATED
     return EFFECT if has_effect(node) else CONSTANT_REASON if node.target in CONSTANT else NO_REASON
 
 
 def boxes_of(
-    graph: torch.fx.Graph, inputs: Inputs, is_backward: bool, results: Sequence[str] | None = None, kept: int = 0
+    graph: torch.fx.Graph,
+    inputs: Inputs,
+    is_backward: bool,
+    results: Sequence[str] | None = None,
+    kept: int = 0,
+    updates: Container[Node] = (),
 ) -> tuple[Box, ...]:
-    """The boxes in topological order. results: None within a program, whose results have neither boxes nor names."""
+    """The boxes in topological order. results: None within a program, whose results have neither boxes nor names.
+    updates: copies of what a program writes in place."""
     boxes: list[Box] = []
     box_of: dict[Node, str] = {}  # the box of each node; an item of several results shares its operator's
     outputs = () if results is None else graph.output_node().args[0][: len(results)]
@@ -174,7 +189,11 @@ def boxes_of(
             continue
         reads = tuple(dict.fromkeys(box_of[one] for one in node.all_input_nodes))
         box_of[node] = reads[0] if node.target is operator.getitem else node.name
-        if node.op == "placeholder":
+        if node in updates:
+            box_of[node] = box_of[node.args[1]]
+            label = f"{inputs[node.args[0].name][0]}, in place"
+            boxes.append(edge_box(node.name, "result", label, node, (box_of[node],)))
+        elif node.op == "placeholder":
             label, kind = inputs[node.name]
             boxes.append(edge_box(node.name, "kept" if node in saved else kind, label, node))
         elif isinstance(node.target, Fused):

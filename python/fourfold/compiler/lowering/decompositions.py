@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
 
+from fourfold.compiler.lowering import foreach
+
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
 
@@ -42,7 +44,7 @@ def decompositions() -> dict[object, Function]:
     """The table for tracing, from torch's table and ours."""
     from torch._decomp import get_decompositions
 
-    found = get_decompositions(TORCHS) | EARLY
+    found = get_decompositions(TORCHS) | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Exists once Dynamo has written it, for addcmul_ and addcdiv_ with a value, as optimizers call them.

@@ -7,6 +7,7 @@ import heapq
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.fused import fused_nodes, remove_unread
+from fourfold.compiler.in_place import COPY, readers
 from fourfold.compiler.support import has_effect
 
 
@@ -24,7 +25,8 @@ def eliminate_dead_code(graph: Graph) -> None:
 
 
 def sort(module: GraphModule) -> GraphModule:
-    """Sorts the nodes topologically and otherwise keeps their order, always that of nodes with effects."""
+    """Sorts the nodes topologically and otherwise keeps their order, always that of nodes with effects. What reads an
+    input before its new value is copied into it still does so."""
     nodes = list(module.graph.nodes)
     index = {node: k for k, node in enumerate(nodes)}
     waiting: dict[Node, int] = {}
@@ -35,6 +37,8 @@ def sort(module: GraphModule) -> GraphModule:
         if has_effect(node) or node.op == "output":
             before |= {last} if last is not None else set()
             last = node
+        if node.target is COPY:
+            before |= {reader for reader in readers(node.args[0]) if index[reader] < index[node]}
         waiting[node] = len(before)
         for other in before:
             users.setdefault(other, []).append(node)

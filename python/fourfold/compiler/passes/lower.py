@@ -6,7 +6,7 @@ import logging
 
 from torch.fx import GraphModule
 
-from fourfold.compiler import alone
+from fourfold.compiler import alone, in_place
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fallback import FAILED, report, visiting
@@ -21,11 +21,12 @@ log = logging.getLogger("fourfold.compiler")
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
     as_nests = service.compiles(options.generator)
+    updating = {in_place.program_of(result) for result in in_place.updates(module).values()}
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue
         fused = node.target
-        why = alone.reason(fused.members, as_nests)
+        why = None if node in updating else alone.reason(fused.members, as_nests)
         if why is not None:
             inline(node, why)
             continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler import in_place
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
@@ -26,6 +27,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)  # the values' indices, -1 for None
     read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
+    updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
 
 
 def plan(module: GraphModule) -> GraphModule:
@@ -58,9 +60,13 @@ class Writer:
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
 
     def write(self, module: GraphModule) -> Plan:
+        self.plan.updates = in_place.updates(module)
+        updated = {result: copy.args[0] for copy, result in self.plan.updates.items()}
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
-                self.program(node)
+                self.program(node, updated)
+            elif node in self.plan.updates:
+                self.index[node] = self.index_of(node.args[0])
             elif node.target is operator.getitem:
                 self.item(node)
             elif node.op not in ("placeholder", "output"):
@@ -68,7 +74,11 @@ class Writer:
         results = module.graph.output_node().args[0]
         if not all(result is None or isinstance(result, Node) for result in results):
             raise NeedsPython("a result that is a number")
-        self.plan.outputs = [-1 if result is None else self.index_of(result) for result in results]
+        returned = module.meta.get(in_place.RETURNED, {})
+        self.plan.outputs = [
+            -1 if result is None else self.index_of(result) if returned.get(k) is None else returned[k]
+            for k, result in enumerate(results)
+        ]
         for index, step in self.last.items():
             if index not in self.plan.outputs:
                 self.plan.steps[step][3].append(index)
@@ -95,10 +105,11 @@ class Writer:
         self.last[index] = len(self.plan.steps)
         return index
 
-    def program(self, node: Node) -> None:
+    def program(self, node: Node, updated: dict[Node, Node]) -> None:
         fused = node.target
-        self.add("program", (fused.call, fused.run_operators), [self.read(given) for given in node.args])
         results = results_of(node)
+        updates = [(k, self.read(updated[result])) for k, result in enumerate(results) if result in updated]
+        self.add("program", (fused.call, fused.run_operators, updates), [self.read(given) for given in node.args])
         first = self.made(len(results))
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
 

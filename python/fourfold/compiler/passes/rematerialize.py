@@ -28,7 +28,8 @@ def rematerialize(module: GraphModule) -> GraphModule:
     changed = changed_inputs(graph)
     free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
     free |= {node for node in results if isinstance(node, Node)}
-    crossing = [n for n in forward if n not in free and any(user not in forward for user in n.users)]
+    others = forward.keys() - free - changed
+    crossing = [n for n in forward if n in others and any(user not in forward for user in n.users)]
     known = free.union(crossing)  # available to the backward without computation
     chosen: list[Node] = []
     for node in reversed(crossing):
@@ -86,7 +87,8 @@ def changed_inputs(graph: Graph) -> set[Node]:
     """The inputs that the function mutates: the backward would read their new values."""
     results = graph.output_node().meta.get("desc") or ()  # AOTAutograd's descriptions
     changed = {result.mutated_input for result in results if hasattr(result, "mutated_input")}
-    return {node for node in graph.find_nodes(op="placeholder") if node.meta.get("desc") in changed}
+    copied = {node.args[0] for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
+    return {node for node in graph.find_nodes(op="placeholder") if node.meta.get("desc") in changed} | copied
 
 
 def is_cheap(node: Node) -> bool:
