@@ -240,8 +240,8 @@ class IterationSpace:
         if rows is None:
             return None
         for dims in self.dims.values():
-            order = [axis in rows for dim in dims for axis in dim]
-            if along(dims) == self.axes and order != sorted(order, reverse=True):
+            order = [axis for dim in dims for axis in dim]
+            if along(dims) == self.axes and order[-1] in rows:
                 return None
         return self.axes - rows
 
