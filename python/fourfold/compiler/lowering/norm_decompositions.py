@@ -61,6 +61,37 @@ def group_norm(
     return result.to(x.dtype).reshape(x.shape), mean, rstd
 
 
+@decomposes(aten.native_group_norm_backward.default, LATE)
+def group_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    batch: int,
+    channels: int,
+    size: int,
+    groups: int,
+    mask: list[bool],
+) -> object:
+    """From two sums over each channel of an image: one program adds up, one computes the input's gradient."""
+    if not x.is_contiguous() or not is_real(x) or is_empty(x):
+        return NotImplemented
+    shape = batch, groups, channels // groups, size
+    g, value = (computed(each).reshape(shape) for each in (grad, x))
+    mean, rstd = (computed(each).reshape(batch, groups, 1, 1) for each in (mean, rstd))
+    sums = (g * ((value - mean) * rstd)).sum(3, keepdim=True), g.sum(3, keepdim=True)
+    own = None
+    if mask[0]:
+        scale = 1 if weight is None else weight.reshape(1, groups, -1, 1)
+        slope, shift = ((each * scale).sum(2, keepdim=True) / (channels // groups * size) for each in sums)
+        # Not in terms of the normalized input, which the first program would then write to memory.
+        own = g * (rstd * scale) + ((mean - value) * (slope * rstd * rstd) - shift * rstd)
+        own = own.to(x.dtype).reshape(x.shape)
+    dtype = x.dtype if weight is None else weight.dtype
+    return own, *(each.sum(0).reshape(channels).to(dtype) if mask[k + 1] else None for k, each in enumerate(sums))
+
+
 @decomposes(aten._native_batch_norm_legit_no_training.default, LATE)
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float

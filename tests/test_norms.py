@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from compiled import compiled
+from fourfold.compiler.fused import fused_nodes
 from fourfold.compiler.record import Record
+from fourfold.compiler.support import results_of
 
 aten = torch.ops.aten
 BATCH_NORM = (
@@ -20,6 +22,7 @@ BATCH_NORM = (
     aten._native_batch_norm_legit_no_training.default,
 )
 BACKWARD = aten.native_batch_norm_backward.default
+GROUP_NORM = (aten.native_group_norm.default, aten.native_group_norm_backward.default)
 LOW = (torch.bfloat16, torch.float16)
 MIXED = [(torch.float32, torch.float32), (torch.float64, torch.float64)] + [
     (low, parameters) for low in LOW for parameters in (torch.float32, low)
@@ -106,6 +109,9 @@ LAYERS = {
     "batch norm of one dimension": (lambda: nn.BatchNorm1d(6), (3, 6, 128)),
     "batch norm of three dimensions": (lambda: nn.BatchNorm3d(6, momentum=0.3), (3, 6, 4, 4, 16)),
     "of odd sizes": (lambda: nn.BatchNorm2d(5, eps=1e-3), (3, 5, 13, 11)),
+    "group norm": (lambda: nn.GroupNorm(3, 6), (4, 6, 8, 8)),
+    "group norm without parameters": (lambda: nn.GroupNorm(2, 6, affine=False), (4, 6, 5, 7)),
+    "group norm of one dimension": (lambda: nn.GroupNorm(6, 6), (4, 6, 40)),
     "instance norm": (lambda: nn.InstanceNorm2d(6), (4, 6, 8, 8)),
     "instance norm with parameters": (lambda: nn.InstanceNorm2d(6, affine=True), (4, 6, 8, 8)),
     "instance norm with statistics": (
@@ -125,7 +131,21 @@ def test_values_gradients_and_statistics(
     make, shape = LAYERS[name]
     module = block(make(), F.silu, dtype, parameters).train(is_trained)
     record = compared(module, draw(*shape, dtype=dtype))
-    assert not targets(record) & {*BATCH_NORM, BACKWARD}
+    assert not targets(record) & {*BATCH_NORM, BACKWARD, *GROUP_NORM}
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("activation", [F.relu, F.silu])
+def test_a_group_norms_backward_writes_one_tensor_between_programs(activation: Callable[[Tensor], Tensor]) -> None:
+    """The first program takes the activation's gradient and all sums, the last computes the input's gradient."""
+    record = compared(block(nn.GroupNorm(3, 6), activation, torch.float32, torch.float32), draw(4, 6, 8, 8))
+    (captured,) = record.captured
+    sizes = [
+        [result.numel() for result in results_of(node)] for node in fused_nodes(captured.backward.compiled.module.graph)
+    ]
+    assert programs(record)[0] == 1
+    assert [max(each) for each in sizes].count(4 * 6 * 8 * 8) == 2
+    assert sum(each.count(4 * 6 * 8 * 8) for each in sizes) == 2
 
 
 @pytest.mark.usefixtures("strict")
