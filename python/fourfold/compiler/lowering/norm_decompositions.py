@@ -78,7 +78,7 @@ def group_norm_backward(
     if not x.is_contiguous() or not is_real(x) or is_empty(x):
         return NotImplemented
     shape = batch, groups, channels // groups, size
-    g, value = (computed(each).reshape(shape) for each in (grad, x))
+    g, value = computed(grad).reshape(shape), x.reshape(shape)  # which both programs convert
     mean, rstd = (computed(each).reshape(batch, groups, 1, 1) for each in (mean, rstd))
     sums = (g * ((value - mean) * rstd)).sum(3, keepdim=True), g.sum(3, keepdim=True)
     own = None

@@ -16,6 +16,7 @@ from fourfold.compiler.dtypes import statistics_dtype
 from fourfold.compiler.lowering.call import named
 
 aten = torch.ops.aten
+ALIASES = (aten.alias.default, aten.detach.default)
 Given = Mapping[str, Tensor]  # a call's tensors by name
 Dtypes = dict[int, torch.dtype]  # those of results, by index
 
@@ -54,4 +55,12 @@ def correct(node: Node, dtypes: Dtypes) -> None:
     node.meta["val"] = tuple(results)
     for user in node.users:
         if user.target is operator.getitem and user.args[1] in dtypes:
-            user.meta["val"] = results[user.args[1]]
+            propagate(user, results[user.args[1]])
+
+
+def propagate(node: Node, value: object) -> None:
+    """To what is saved of it for the backward."""
+    node.meta["val"] = value
+    for user in node.users:
+        if user.target in ALIASES:
+            propagate(user, value)
