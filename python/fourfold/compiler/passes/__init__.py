@@ -38,6 +38,7 @@ HALF: Sequence[Pass] = (
     share,
     sink_gather,
     by_parts,
+    share,
     flatten,
     fuse,
     epilogues,
@@ -58,5 +59,5 @@ def run_all(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
     for each in passes:
         start = time.perf_counter()
         module = each(module)
-        seconds[each.__name__] = time.perf_counter() - start
+        seconds[each.__name__] = seconds.get(each.__name__, 0) + time.perf_counter() - start
     return module

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.alone import computes_nothing
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.parts import SLICE, SPLITS
+from fourfold.compiler.parts import SELECT, SLICE, SPLITS, UNBIND
 from fourfold.compiler.passes.by_parts import parting_of_slices
 from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, has_hints, hint
@@ -101,9 +101,9 @@ def is_cheap(node: Node) -> bool:
 
 
 def is_cheap_slice(node: Node) -> bool:
-    """Whether it slices a tensor in memory, or one that will be computed slice by slice (by_parts)."""
+    """Whether it slices or selects from a tensor in memory, or one that will be computed by parts (by_parts)."""
     node = node.args[0] if node.target is operator.getitem else node
-    if node.target is not SLICE and node.target not in SPLITS:
+    if node.target not in (SLICE, SELECT, UNBIND, *SPLITS):
         return False
     return not is_computed(node.args[0], POINTWISE, ROWS) or parting_of_slices(node.args[0])[0] is not None
 

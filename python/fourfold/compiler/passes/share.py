@@ -12,12 +12,13 @@ from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.parts import SELECT, SLICE
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import layout
 from fourfold.compiler.support import is_computed, is_tensor
 from fourfold.compiler.views import RESHAPES, VIEWS
 
-SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT)
+SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT, (SLICE, SELECT))
 
 
 def share(module: GraphModule) -> GraphModule:
@@ -40,7 +41,7 @@ def replace(node: Node, other: Node) -> None:
 
 
 def is_returned(user: Node) -> bool:
-    return user.op == "output" or user.target in VIEWS and any(map(is_returned, user.users))
+    return user.op == "output" or user.target in (*VIEWS, SLICE, SELECT) and any(map(is_returned, user.users))
 
 
 def reshaped_back(node: Node) -> Node:
