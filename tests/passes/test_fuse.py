@@ -55,19 +55,6 @@ def of_columns_in_parts(x: Tensor, weight: Tensor) -> Tensor:
     return ((x.exp().view(2, 3, 2, 4, 5) * 2).sum((2, 3, 4), keepdim=True) * x.view(2, 3, 2, 4, 5)).view(2, 6, 20) + 1
 
 
-@pytest.mark.parametrize(("side", "groups"), [(8, 1), (3, 2)])
-def test_rows_between_columns_if_enough_of_these_are_adjacent(side: int, groups: int) -> None:
-    """A scale per channel, computed in the program that reads it."""
-
-    def function(x: Tensor, weight: Tensor) -> Tensor:
-        return (x * (weight.exp() + 1).view(1, 6, 1, 1)).sin()
-
-    arguments = torch.randn(2, 6, side, side), torch.randn(6)
-    module = fuse(traced(function, *arguments))
-    assert len(fused_nodes(module.graph)) == groups
-    assert_alike(module, function, *arguments)
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", [normalized_groups, of_columns_in_parts])
 def test_axes_are_split_where_a_reshape_needs_it(function, dynamic: bool) -> None:

@@ -5,7 +5,6 @@ that a reduction covers become the space's columns; a value that does not run al
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,6 @@ from fourfold.compiler.views import (
     RESHAPES,
     Size,
     broadcast,
-    hint,
     is_one,
     memory_order,
     same,
@@ -29,7 +27,6 @@ from fourfold.compiler.views import (
     viewed,
 )
 
-FEWEST_TOGETHER = 32  # adjacent columns, where other columns are outside the rows
 Pairs = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]  # corresponding dimensions of two spaces
 
 
@@ -243,12 +240,8 @@ class IterationSpace:
         if rows is None:
             return None
         for dims in self.dims.values():
-            order = [axis for dim in dims for axis in dim]
-            is_row = [axis in rows for axis in order]
-            if along(dims) != self.axes or is_row == sorted(is_row, reverse=True):
-                continue
-            last = itertools.takewhile(lambda axis: axis not in rows, reversed(order))
-            if math.prod(hint(self.sizes[axis]) for axis in last) < FEWEST_TOGETHER:
+            order = [axis in rows for dim in dims for axis in dim]
+            if along(dims) == self.axes and order != sorted(order, reverse=True):
                 return None
         return self.axes - rows
 
