@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from compiled import compiled, draw, results_of
+from fourfold.compiler.parts import MOST_STACKED
 from fourfold.compiler.passes.by_parts import MOST_COMPUTED, by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
+from fourfold.compiler.passes.share import share
 from fourfold.compiler.record import Record
 from graphs import assert_alike, operators, traced
 
@@ -77,6 +79,32 @@ def gates(x: Tensor, y: Tensor) -> Tensor:
     return o.sigmoid() * (f.sigmoid() * i + g.tanh())
 
 
+def of_columns(state: Tensor) -> Tensor:
+    """A step of the Lorenz system."""
+    x, y, z = state.unbind(-1)
+    return state + 0.01 * torch.stack((10 * (y - x), x * (28 - z) - y, x * y - z), -1)
+
+
+def of_selections(state: Tensor) -> Tensor:
+    x, y = state[..., 0], state[..., 1]
+    return torch.stack((y.sin(), x * y), -1) * state
+
+
+def of_narrow_slices(state: Tensor) -> Tensor:
+    x, y, z = state.split(1, -1)
+    return state * 2 - torch.cat((y * z, x.exp(), x + z), -1)
+
+
+def of_leading_parts(state: Tensor) -> Tensor:
+    x, y = state.unbind(0)
+    return (torch.stack((x * y, x - y)) * state).sigmoid()
+
+
+def of_chunks(state: Tensor) -> Tensor:
+    x, y, z = state.chunk(3, -1)
+    return state + torch.stack((x.cos(), x * y, y * z), -1).squeeze(-2)
+
+
 # A function, its arguments, and the number of programs forward and backward.
 CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int]]] = {
     "rotary": (lambda q, cos, sin: q * cos + turned(q) * sin, (x, cos, sin), (1, 1)),
@@ -93,6 +121,10 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int
     "stacked": (lambda x: torch.stack((x[..., 0] * 2, x[..., 1].sin()), -1), (draw(4, 5, 2),), (1, 1)),
     "both signs": (lambda x: torch.cat((x, -x), 1).relu() * 2, (x,), (1, 1)),
     "gates": (gates, (x, y), (1, 1)),
+    "columns": (of_columns, (draw(4, 50, 3),), (1, 1)),
+    "selections": (of_selections, (draw(4, 50, 2),), (1, 1)),
+    "narrow slices": (of_narrow_slices, (draw(4, 50, 3),), (1, 1)),
+    "chunks": (of_chunks, (draw(4, 50, 3),), (1, 1)),
 }
 
 
@@ -138,12 +170,40 @@ def test_dynamic_batches(name: str) -> None:
     assert found == programs
 
 
+@pytest.mark.usefixtures("strict")
+def test_a_stack_along_a_leading_dimension() -> None:
+    record, given = Record(), (draw(2, 7, 20),)
+    got, expected = results_of(compiled(of_leading_parts, record), given), results_of(of_leading_parts, given)
+    torch.testing.assert_close(got, expected)
+    (captured,) = record.captured
+    assert [len(half.compiled.programs) for half in (captured.forward, captured.backward)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.stack((x[..., 0], y[..., 1]), -1) * 2,  # parts in memory
+        lambda x, y: torch.stack([x[..., k].sin() for k in range(MOST_STACKED + 1)], -1) * 2,  # many
+    ],
+)
+def test_stacks_that_stay_whole(function: Callable[..., Tensor]) -> None:
+    assert passed(function, x, y)[-1] == "[mul]"
+
+
+def test_one_slice_of_equal_slices_is_read() -> None:
+    assert passed(lambda x, y: x * y + turned(x), x, y).count("slice") == 0
+    module = share(by_parts(canonicalize(traced(lambda x, y: x * y + turned(x), x.detach(), y.detach()))))
+    assert operators(module).count("slice") == 4
+
+
 def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = False) -> list[str]:
     arguments = tuple(each.detach() for each in arguments)
-    module = epilogues(fuse(flatten(by_parts(canonicalize(traced(function, *arguments, dynamic=dynamic))))))
+    module = epilogues(
+        fuse(flatten(share(by_parts(share(canonicalize(traced(function, *arguments, dynamic=dynamic)))))))
+    )
     module.graph.lint()
     assert_alike(module, function, *arguments)
-    return [name for name in operators(module) if name not in ("slice", "getitem", "permute", "unsqueeze")]
+    return [name for name in operators(module) if name not in ("slice", "getitem", "permute", "unsqueeze", "select")]
 
 
 @pytest.mark.parametrize(

@@ -48,5 +48,5 @@ def test_arithmetic_of_sizes_needs_python(function, reason: str) -> None:
 
 def test_passes_are_timed() -> None:
     seconds = planned(lambda x: x.sin(), x)["seconds"]
-    assert list(seconds) == [each.__name__ for each in passes.HALF]
+    assert list(seconds) == list(dict.fromkeys(each.__name__ for each in passes.HALF))
     assert all(value > 0 for value in seconds.values())

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.passes.rematerialize import rematerialize
 
-x = torch.randn(4, 6, requires_grad=True)
+x = torch.randn(4, 16, requires_grad=True)
 
 
 def kept(function: Callable) -> set[str]:
@@ -37,6 +37,9 @@ def kept(function: Callable) -> set[str]:
         (lambda x: x.sin().cos().exp(), set()),
         (lambda x: (x.sin() @ x.t()).cos(), {"mm", "sin"}),  # which products' gradients read
         (lambda x: x.softmax(-1).sin(), {"_softmax"}),
+        (lambda x: x * (x.detach().amax(-1, keepdim=True) + 1).rsqrt(), {"rsqrt"}),  # a number per row, not its source
+        (lambda x: x.detach().amax(-1, keepdim=True).exp() * x.sin(), {"exp"}),
+        (lambda x: x[:, 0].sin() * x.unbind(1)[1].exp(), set()),  # selections of an input
     ],
 )
 def test_what_is_kept(function, expected: set[str]) -> None:

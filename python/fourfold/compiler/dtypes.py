@@ -18,3 +18,9 @@ NUMBERS = {getattr(torch, name): number for name, _, _, number, _ in _C.dtypes()
 # By dtype: the operation that wraps or rounds a value of the computed type to the dtype.
 NARROW = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == INT32 != kind}
 ROUNDED = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == FLOAT32 != kind}
+
+
+def statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
+    """The dtype of the mean and the reciprocal deviation that torch's batch norm of x saves. torch traces x's."""
+    is_mixed = any(each is not None and each.dtype != x.dtype for each in parameters)
+    return torch.float32 if is_mixed else x.dtype

@@ -21,6 +21,7 @@ STACK = aten.stack.default
 SLICE = aten.slice.Tensor
 SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 SELECT, UNBIND, RESHAPE = aten.select.int, aten.unbind.int, aten.reshape.default
+MOST_STACKED = 8  # parts of one element along a dimension, computed apart
 Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the places along it
 
 
@@ -58,15 +59,25 @@ class Joined:
     dim: int
     parting: Parting
 
+    @property
+    def is_stack(self) -> bool:
+        """Whether the parts lack the dimension, along which each has one element."""
+        return self.node.target is STACK
+
 
 def joined(node: Node) -> Joined | None:
-    """The equal parts of a concatenation, or of a stack along a new dimension behind the one that a reshape merges it
-    with: these are interleaved."""
+    """The equal parts of a concatenation or a stack, or of a stack along a new dimension behind the one that a reshape
+    merges it with: these are interleaved."""
     if node.target is CONCATENATION:
         parts, dim = parts_of(node)
         if len(parts) < 2 or len(shape_of(parts[0])) != len(shape_of(node)):
             return None
         parting = Parting(len(parts), shape_of(parts[0])[dim])
+    elif node.target is STACK:
+        parts, dim = parts_of(node)
+        parting = Parting(len(parts), 1)
+        if not 2 <= len(parts) <= MOST_STACKED:
+            return None
     elif node.target is RESHAPE and node.args[0].target is STACK:
         parts, place = parts_of(node.args[0])
         dim = place - 1
@@ -91,10 +102,10 @@ def parts_of(node: Node) -> tuple[Sequence[Node], int]:
 
 
 def takes_pieces(user: Node) -> bool:
-    """Whether it takes nothing but slices, perhaps by selections along a dimension that a reshape makes."""
+    """Whether it takes nothing but slices or selections, perhaps along a dimension that a reshape makes."""
     if user.target is RESHAPE:
         return bool(user.users) and all(map(is_selection, user.users))
-    return user.target is SLICE or user.target in SPLITS and has_items(user)
+    return user.target is SLICE or is_selection(user) or user.target in SPLITS and has_items(user)
 
 
 def is_selection(node: Node) -> bool:
@@ -111,6 +122,11 @@ def pieces(user: Node) -> list[Piece]:
         return [piece for selection in user.users for piece in selected(selection, shape_of(user.args[0]))]
     given, shape = named(user.target, user.args, user.kwargs), shape_of(user.args[0])
     dim = given["dim"] % max(len(shape), 1)
+    if is_selection(user):
+        if not isinstance(shape[dim], int) or user.target is SELECT and not isinstance(given["index"], int):
+            return []
+        items = [(user, given["index"] % shape[dim])] if user.target is SELECT else [(n, n.args[1]) for n in user.users]
+        return [(item, dim, range(index, index + 1)) for item, index in items]
     if user.target is SLICE:
         place = [given[name] for name in ("start", "end", "step")]
         is_known = all(each is None or isinstance(each, int) for each in place) and isinstance(shape[dim], int)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Container
 
 import torch
@@ -15,14 +14,6 @@ from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import VIEWS, has_hints
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
-# Operators that torch traces with another dtype than they return: statistics of low precision.
-MISTRACED = frozenset(
-    {
-        torch.ops.aten._native_batch_norm_legit_functional.default,
-        torch.ops.aten._batch_norm_with_update_functional.default,
-    }
-)
-
 EFFECTS: dict[object, bool] = {}  # a cache: whether an operator has an effect other than drawing random numbers
 
 
@@ -42,8 +33,6 @@ def can_be_held(value: torch.Tensor) -> bool:
 def can_be_read(node: Node) -> bool:
     """Whether a program can take it as an input: a strided CPU tensor of a supported dtype, or a number."""
     value = node.meta.get("val")
-    if node.target is operator.getitem and node.args[0].target in MISTRACED:
-        return False
     return can_be_held(value) if is_tensor(value) else is_number(value)
 
 

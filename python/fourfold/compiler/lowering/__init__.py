@@ -8,10 +8,18 @@ Each is a formula on values (``ir.Value``), registered by ``pointwise`` if its a
 
 Formulas are those of torch's own kernels (aten/src/ATen/native/cpu), so that values agree at special points."""
 
-from fourfold.compiler.lowering import activations, arithmetic, conversions, functions, norms, reductions
+from fourfold.compiler.lowering import (
+    activations,
+    arithmetic,
+    conversions,
+    functions,
+    norm_decompositions,
+    norms,
+    reductions,
+)
 from fourfold.compiler.lowering.call import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, fits, refusal
 from fourfold.compiler.lowering.decompositions import decompositions
 
 __all__ = ["CONSTANT", "POINTWISE", "ROWS", "Call", "NotFusable", "Operand", "decompositions", "fits", "refusal"]
 
-_FILLED = (activations, arithmetic, conversions, functions, norms, reductions)  # each registers its lowerings
+_FILLED = (activations, arithmetic, conversions, functions, norm_decompositions, norms, reductions)  # each fills tables

@@ -36,7 +36,6 @@ TORCHS_LATE = (
     aten.glu.default,
     aten.huber_loss_backward.default,
     aten.smooth_l1_loss.default,
-    aten.native_group_norm_backward.default,
 )
 
 
@@ -192,61 +191,3 @@ def nll_loss_backward(
     own = torch.where(counted, -grad, 0).unsqueeze(1)
     places = torch.arange(x.shape[1], device=x.device)
     return torch.where(places == target.unsqueeze(1), own, 0).to(x.dtype)
-
-
-@decomposes(aten.native_layer_norm_backward.default, LATE)
-def layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    shape: list[int],
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: list[bool],
-) -> object:
-    """Separates the input's gradient from the parameters' gradients, which are sums over the rows."""
-    rows = list(range(x.dim() - len(shape)))
-    if not mask[0] or not any(mask[1:]) or not rows:
-        return NotImplemented
-    operator = aten.native_layer_norm_backward.default
-    own = operator(grad, x, shape, mean, rstd, weight, bias, [True, False, False])[0]
-    dtype = mean.dtype  # in which the kernel computes
-    g = grad.to(dtype)
-    of_weight = (g * ((x.to(dtype) - mean) * rstd)).sum(rows).to(weight.dtype) if mask[1] else None
-    return own, of_weight, g.sum(rows).to(bias.dtype) if mask[2] else None
-
-
-@decomposes(aten.native_group_norm.default, LATE)
-def group_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
-) -> object:
-    """Each group is a row."""
-    if not x.is_contiguous() or is_empty(x):
-        return NotImplemented
-    shaped = x.reshape(batch, groups, channels // groups, size)
-    if x.dtype in (torch.float16, torch.bfloat16):
-        shaped = shaped.float()
-    variance, mean = torch.var_mean(shaped, (2, 3), correction=0, keepdim=True)
-    rstd = (variance + eps).rsqrt()
-    result = (shaped - mean) * rstd
-    for parameter, operation in ((weight, torch.mul), (bias, torch.add)):
-        if parameter is not None:
-            result = operation(result, parameter.reshape(1, groups, channels // groups, 1))
-    dtype = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
-    mean, rstd = (each.to(dtype).reshape(batch, groups) for each in (mean, rstd))
-    return result.to(x.dtype).reshape(x.shape), mean, rstd
-
-
-@decomposes(aten._native_batch_norm_legit_no_training.default, LATE)
-def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """With known statistics."""
-    shape = [1, -1, *[1] * (x.dim() - 2)]
-    scale = (variance + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    result = (x * scale.reshape(shape) + shift.reshape(shape)).to(x.dtype)
-    result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
-    return result, x.new_empty((0,)), x.new_empty((0,))

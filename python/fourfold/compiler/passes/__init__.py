@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from fourfold.compiler.fallback import recovering
 from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
+from fourfold.compiler.passes.correct_dtypes import correct_dtypes
 from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
@@ -22,6 +23,7 @@ from fourfold.compiler.passes.lower import lower
 from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
+from fourfold.compiler.passes.share import share
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.stack_gradients import stack_gradients
 from fourfold.compiler.support import REFUSAL
@@ -29,12 +31,14 @@ from fourfold.compiler.support import REFUSAL
 Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent,)
-JOINT: Sequence[Pass] = (decompose, stack_gradients, rematerialize)
-INFERENCE: Sequence[Pass] = (decompose,)
+JOINT: Sequence[Pass] = (correct_dtypes, decompose, stack_gradients, rematerialize)
+INFERENCE: Sequence[Pass] = (correct_dtypes, decompose)
 HALF: Sequence[Pass] = (
     canonicalize,
+    share,
     sink_gather,
     by_parts,
+    share,
     flatten,
     fuse,
     epilogues,
@@ -55,5 +59,5 @@ def run_all(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
     for each in passes:
         start = time.perf_counter()
         module = each(module)
-        seconds[each.__name__] = time.perf_counter() - start
+        seconds[each.__name__] = seconds.get(each.__name__, 0) + time.perf_counter() - start
     return module

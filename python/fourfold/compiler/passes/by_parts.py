@@ -18,7 +18,10 @@ from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.parts import (
     CONCATENATION,
+    MOST_STACKED,
+    SELECT,
     STACK,
+    UNBIND,
     Joined,
     Parting,
     dim_of_base,
@@ -28,7 +31,7 @@ from fourfold.compiler.parts import (
     takes_pieces,
     whole,
 )
-from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.passes.cleanup import eliminate_dead_code, sort
 from fourfold.compiler.recorder import NotRecorded, Recorder, is_alike, numbers_of
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import REFUSAL, constant_of, is_computed, is_tensor, refuse
@@ -46,7 +49,7 @@ def by_parts(module: GraphModule) -> GraphModule:
         if found is not None:
             divide(found, inputs)
     eliminate_dead_code(module.graph)
-    return module
+    return sort(module)
 
 
 class Undivided(Exception):
@@ -175,6 +178,8 @@ def region_of(seed: Node) -> Region | None:
     """What to divide with a concatenation that an elementwise operator reads, or with an elementwise operator of which
     others read slices."""
     found = joined(seed)
+    if found is not None and found.is_stack and not any(map(is_fusible, found.parts)):
+        return None
     if found is not None:
         region, dim = Region(found.parting, seed), found.dim
     elif is_computed(seed, POINTWISE):
@@ -203,7 +208,7 @@ def parting_of_slices(node: Node) -> tuple[Parting | None, int]:
         return None, 0
     _, dim, places = found[0]
     size, length = shape_of(node)[dim], len(places)
-    if not length or length == size or size % length:
+    if not length or length == size or size % length or length == 1 and size > MOST_STACKED:
         return None, 0
     return Parting(size // length, length, is_interleaved=places.step > 1), dim
 
@@ -234,12 +239,16 @@ class Division:
                 if node not in region.given:
                     self.write(node, node, lambda record, p, node=node: self.computed(record, node, p))
                     self.write_whole(node)
+                elif region.given[node].is_stack:
+                    self.write(node, node, lambda record, p, node=node: self.unsqueezed(record, node, p))
+            replaced = {piece: self.part_for(piece, number) for piece, number in region.taken.items()}
         except NotRecorded:
             for record in reversed(self.written):
                 record.erase()
             raise
-        for piece, number in region.taken.items():
-            piece.replace_all_uses_with(self.parts[self.source_of(piece)][number])
+        for piece, part in replaced.items():
+            if part is not piece:
+                piece.replace_all_uses_with(part)
         for node, result in self.wholes.items():
             node.replace_all_uses_with(result, delete_user_cb=self.is_outside)
 
@@ -251,6 +260,21 @@ class Division:
             piece = piece.args[0]
         return piece
 
+    def part_for(self, piece: Node, number: int) -> Node:
+        """A part as a slice has it, or as a selection, which lacks the dimension."""
+        source = self.source_of(piece)
+        part = self.parts[source][number]
+        if piece in part.args:  # the part itself is this selection
+            return piece
+        if len(shape_of(piece)) == len(shape_of(part)):
+            return part
+        with self.recorder(piece) as record:
+            return record.node(record.value(part).squeeze(self.dim_of(source)))
+
+    def dim_of(self, node: Node) -> int:
+        region = self.region
+        return region.dims[node] if node in region.dims else region.read[node]
+
     def recorder(self, before: Node) -> Recorder:
         self.written.append(Recorder(before, self.inputs))
         return self.written[-1]
@@ -259,7 +283,15 @@ class Division:
         with self.recorder(before) as record:
             self.parts[node] = [record.node(part(record, p)) for p in range(self.region.parting.count)]
 
+    def unsqueezed(self, record: Recorder, node: Node, number: int) -> Tensor:
+        found = self.region.given[node]
+        return record.value(found.parts[number]).unsqueeze(found.dim)
+
     def sliced(self, record: Recorder, node: Node, dim: int, number: int) -> Tensor:
+        if self.region.parting.length == 1:
+            known = selection_of(node, dim, number)
+            selected = torch.ops.aten.select.int(record.value(node), dim, number) if known is None else known
+            return (record.value(selected) if selected is known else selected).unsqueeze(dim)
         start, stop, step = self.region.parting.place(number)
         return torch.ops.aten.slice.Tensor(record.value(node), dim, start, stop, step)
 
@@ -297,6 +329,12 @@ class Division:
             self.wholes[node] = record.node(result)
         if not is_alike(self.wholes[node], fake):
             raise NotRecorded("another layout")
+
+
+def selection_of(node: Node, dim: int, index: int) -> Node | None:
+    """What selects this index of a tensor, if anything does."""
+    found = [piece for user in node.users if user.target in (SELECT, UNBIND) for piece in pieces(user)]
+    return next((piece for piece, along, places in found if along == dim and places.start == index), None)
 
 
 def after(node: Node) -> Node:

@@ -8,13 +8,15 @@ import operator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from fourfold.compiler.alone import computes_nothing
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.parts import SLICE, SPLITS
+from fourfold.compiler.parts import SELECT, SLICE, SPLITS, UNBIND
 from fourfold.compiler.passes.by_parts import parting_of_slices
 from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, has_hints, hint
 
 MOST_STEPS = 64  # recomputed for one value
+FEW = 8  # how many times smaller a value, such as a row's deviation, is saved rather than what it is computed from
 
 
 def rematerialize(module: GraphModule) -> GraphModule:
@@ -32,20 +34,25 @@ def rematerialize(module: GraphModule) -> GraphModule:
     crossing = [n for n in forward if n in others and any(user not in forward for user in n.users)]
     known = free.union(crossing)  # available to the backward without computation
     chosen: list[Node] = []
-    for node in reversed(crossing):
+    few = max((bytes_of(n) for n in forward if n.op == "call_function"), default=0) / FEW
+    # Few bytes last: what larger values are recomputed from serves them too.
+    for node in sorted(reversed(crossing), key=lambda node: bytes_of(node) < few):
         if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in forward):
             continue
         known.remove(node)
         steps = steps_of(node, known) or []
         sources = {o for step in steps for o in step.all_input_nodes}.difference(steps, known)
-        if steps and not sources & changed and sum(map(bytes_of, sources)) <= bytes_of(node):
+        saved = bytes_of(node) - sum(map(bytes_of, sources))
+        # As many bytes: other values may be recomputed from the sources too, unless these are few.
+        pays_off = saved > 0 or saved == 0 and (bytes_of(node) >= few or all(map(computes_nothing, steps)))
+        if steps and not sources & changed and pays_off:
             known |= sources
             chosen.append(node)
         else:
             known.add(node)
     copies: dict[Node, Node] = {}
     insert_after = next(reversed(forward))
-    for node in reversed(chosen):  # in their order
+    for node in sorted(chosen):
         steps = steps_of(node, known)
         if steps is None:  # its sources are not saved either, so this value is, and later ones start from it
             known.add(node)
@@ -96,9 +103,9 @@ def is_cheap(node: Node) -> bool:
 
 
 def is_cheap_slice(node: Node) -> bool:
-    """Whether it slices a tensor in memory, or one that will be computed slice by slice (by_parts)."""
+    """Whether it slices or selects from a tensor in memory, or one that will be computed by parts (by_parts)."""
     node = node.args[0] if node.target is operator.getitem else node
-    if node.target is not SLICE and node.target not in SPLITS:
+    if node.target not in (SLICE, SELECT, UNBIND, *SPLITS):
         return False
     return not is_computed(node.args[0], POINTWISE, ROWS) or parting_of_slices(node.args[0])[0] is not None
 
@@ -113,11 +120,19 @@ def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
         step = pending.pop()
         if step in known or step in steps or not is_cheap(step):  # the last: a source, which would be saved instead
             continue
+        if bytes_of(step) * FEW < bytes_of(node) and not is_free(step, known):
+            continue
         steps.add(step)
         if len(steps) > MOST_STEPS:
             return None
         pending.extend(step.all_input_nodes)
     return sorted(steps)
+
+
+def is_free(step: Node, known: set[Node]) -> bool:
+    """Whether it can be recomputed without saving anything for it."""
+    steps = set(steps_of(step, known) or [])
+    return bool(steps) and all(o in known or o in steps for each in steps for o in each.all_input_nodes)
 
 
 def bytes_of(node: Node) -> int:

@@ -1,0 +1,60 @@
+"""Shares common subexpressions: of equal calls one remains, so that one group computes what others also read.
+
+The IR shares equal operations of one program; this pass makes them one node before groups are formed. The backward
+of a norm, for instance, normalizes its input, and rematerialization does so again for the activation behind it."""
+
+from __future__ import annotations
+
+import operator
+
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_flatten
+
+from fourfold.compiler.fallback import visiting
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.parts import SELECT, SLICE
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.recorder import layout
+from fourfold.compiler.support import is_computed, is_tensor
+from fourfold.compiler.views import RESHAPES, VIEWS
+
+SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT, (SLICE, SELECT))
+
+
+def share(module: GraphModule) -> GraphModule:
+    seen: dict[object, Node] = {}
+    for node in visiting(module):
+        if node.target in RESHAPES:
+            replace(node, reshaped_back(node))
+        is_item = node.target is operator.getitem and is_computed(node.args[0], ROWS)
+        if not is_item and not is_computed(node, *SHARED):
+            continue
+        replace(node, seen.setdefault(key_of(node), node))
+    eliminate_dead_code(module.graph)
+    return module
+
+
+def replace(node: Node, other: Node) -> None:
+    """For all users that compute with it: two results of the graph stay two tensors."""
+    if other is not node:
+        node.replace_all_uses_with(other, delete_user_cb=lambda user: not is_returned(user))
+
+
+def is_returned(user: Node) -> bool:
+    return user.op == "output" or user.target in (*VIEWS, SLICE, SELECT) and any(map(is_returned, user.users))
+
+
+def reshaped_back(node: Node) -> Node:
+    """What a chain of reshapes begins with, if it ends with the same shape and layout."""
+    found = base = node
+    while base.target in RESHAPES:
+        base = base.args[0]
+        if is_tensor(base.meta.get("val")) and layout(base.meta["val"]) == layout(node.meta["val"]):
+            found = base
+    return found
+
+
+def key_of(node: Node) -> object:
+    """Equal for calls of one operator with the same arguments. 1, 1.0 and True are different arguments."""
+    leaves, structure = tree_flatten((node.args, dict(sorted(node.kwargs.items()))))
+    return node.target, tuple((type(leaf), repr(leaf)) for leaf in leaves), str(structure)

@@ -1,0 +1,51 @@
+"""The pass that makes equal calls one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiled import draw
+from fourfold.compiler.passes.canonicalize import canonicalize
+from fourfold.compiler.passes.share import share
+from graphs import assert_alike, operators, traced
+
+x, y = draw(4, 6, gradient=False), draw(4, 6, seed=1, gradient=False)
+
+
+def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = False) -> list[str]:
+    module = share(canonicalize(traced(function, *arguments, dynamic=dynamic)))
+    module.graph.lint()
+    assert_alike(module, function, *arguments)
+    return operators(module)
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda x, y: (x * y).sin() + (x * y).cos(), ["mul", "sin", "cos", "add"]),
+        (lambda x, y: x[:, :3] * x[:, :3] + y[:, 3:], ["slice", "mul", "slice", "add"]),
+        (lambda x, y: x.softmax(-1) + x.softmax(-1) * y, ["_softmax", "mul", "add"]),
+        (lambda x, y: x.var(1) + x.var(1, correction=0), ["var", "var", "add"]),
+        (lambda x, y: x * 2 + x * 2.5 + x * 2, ["mul", "mul", "add", "add"]),
+        (lambda x, y: x.view(24).view(4, 6) + y, ["add"]),  # reshaped back
+        (lambda x, y: x.cumsum(0) + x.cumsum(0), ["cumsum", "cumsum", "add"]),  # in no program
+        (lambda x, y: torch.rand(4) + torch.rand(4), ["rand", "rand", "add"]),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_equal_calls(function: Callable[..., Tensor], left: list[str], dynamic: bool) -> None:
+    if "rand" in left:
+        assert operators(share(canonicalize(traced(function, x, y)))) == left
+    else:
+        assert [
+            name for name in passed(function, x, y, dynamic=dynamic) if name not in ("sym_size", "floordiv")
+        ] == left
+
+
+def test_two_results_stay_two_tensors() -> None:
+    assert passed(lambda x, y: (x.sin(), x.sin(), x.sin() * y), x, y) == ["sin", "sin", "mul"]
+    assert passed(lambda x, y: (x.sin().view(24), x.sin() * y, x.sin()), x, y).count("sin") == 2
