@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "memory.h"
 #include "values.h"
 
 namespace fourfold::bindings {
@@ -66,7 +67,9 @@ void* Outputs::choose(int32_t output, const fourfold_tensor& layout) {
   } else {
     const auto dim = static_cast<size_t>(layout.dim);
     const auto dtype = static_cast<at::ScalarType>(layout.dtype);
-    written_.emplace_back(at::detail::empty_strided_cpu({layout.sizes, dim}, {layout.strides, dim}, dtype));
+    constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+    written_.emplace_back(at::detail::empty_strided_generic(
+        {layout.sizes, dim}, {layout.strides, dim}, allocator_of_results(), cpu, dtype));
   }
   return written_.back().mutable_data_ptr();
 }

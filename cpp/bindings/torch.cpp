@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory.h"
 #include "program.h"
 #include "vectorcall_type.h"
 
@@ -246,7 +247,10 @@ int fill(PyObject* module) {
   return add("Frozen", fourfold::bindings::make_frozen_type());
 }
 
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::bindings::release_kept_memory()); }
+
 PyMethodDef methods[] = {
+    {"release_memory", release_memory, METH_NOARGS, "Gives the memory kept for results back to the system; how many bytes."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
      "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},
     {nullptr, nullptr, 0, nullptr}};

@@ -45,6 +45,7 @@ _flops.enable()
 
 from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold._event import Event
+from fourfold._native import empty_cache
 from fourfold._optimize import optimize, restore
 from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *
@@ -57,6 +58,7 @@ __all__ = [
     "Event",
     "backends",
     "cpu_capability",
+    "empty_cache",
     "freeze",
     "frozen",
     "functional",

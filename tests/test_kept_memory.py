@@ -1,0 +1,123 @@
+"""Large results of compiled functions get memory that earlier ones have left, and nothing is kept for long or beyond a
+limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+import fourfold
+from fourfold import _native
+
+pytestmark = pytest.mark.skipif(_native.module is None, reason="gradients and calls are Python's here")
+
+LARGE, SMALL = 2**23, 2**20  # elements of float32: 32 MiB and 4 MiB
+
+
+@pytest.fixture
+def double() -> object:
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: x * 2 + 1, backend="fourfold")
+    fourfold.empty_cache()
+    yield function
+    fourfold.empty_cache()
+
+
+def test_large_results_reuse_memory(double) -> None:
+    x = torch.ones(LARGE)
+    first = double(x)
+    place = first.data_ptr()
+    assert fourfold.empty_cache() == 0
+    del first
+    second = double(x)
+    assert second.data_ptr() == place and bool((second == 3).all())
+    third = double(x)  # the memory is in use
+    assert third.data_ptr() != place and bool((second == 3).all())
+    del second, third
+    assert fourfold.empty_cache() == 2 * 4 * LARGE and fourfold.empty_cache() == 0
+
+
+def test_small_results_are_not_kept(double) -> None:
+    double(torch.ones(SMALL))
+    assert fourfold.empty_cache() == 0
+
+
+def test_a_block_serves_results_that_are_a_little_smaller(double) -> None:
+    place = double(torch.ones(LARGE * 9 // 8)).data_ptr()
+    assert double(torch.ones(LARGE)).data_ptr() == place
+    double(torch.ones(LARGE * 2))
+    assert fourfold.empty_cache() == 4 * (LARGE * 9 // 8 + LARGE * 2)
+
+
+def test_results_can_be_resized_and_shared(double) -> None:
+    result = double(torch.ones(LARGE))
+    view = result[:4]
+    result.resize_(2 * LARGE)
+    assert result.untyped_storage().nbytes() == 8 * LARGE and view.tolist() == [3] * 4
+    assert result.untyped_storage().resizable()
+    result.share_memory_()
+    assert result[:4].tolist() == [3] * 4
+
+
+def test_threads(double) -> None:
+    x, wrong = torch.ones(LARGE), []
+
+    def run(number: int) -> None:
+        for _ in range(5):
+            result: Tensor = double(x * number)
+            if not bool((result == 2 * number + 1).all()):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and fourfold.empty_cache() > 0
+
+
+PROGRAM = f"""
+import torch, fourfold
+function = torch.compile(lambda x: x * 2 + 1, backend="fourfold")
+for _ in range(2):
+    results = [function(torch.ones({LARGE})) for _ in range(3)]
+    del results
+print(fourfold.empty_cache() >> 20)
+"""
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("0", 0), ("64", 64), ("", 96)])
+def test_the_limit(limit: str, kept: int) -> None:
+    environment = os.environ | {"FOURFOLD_KEPT_MEMORY": limit, "FOURFOLD_GENERATOR": "interpreter"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [str(kept)], done.stderr
+
+
+def test_another_limit_is_refused() -> None:
+    environment = os.environ | {"FOURFOLD_KEPT_MEMORY": "1 GB"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert "expected FOURFOLD_KEPT_MEMORY to be a number of mebibytes, but got '1 GB'" in done.stderr
+
+
+def test_a_forked_process(double) -> None:
+    x = torch.ones(LARGE)
+    double(x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if bool((double(x) == 3).all()) and fourfold.empty_cache() == 4 * LARGE else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_profiler_sees_what_is_allocated_and_freed(double) -> None:
+    x = torch.ones(LARGE)
+    double(x)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        double(x)
+    sizes = [event.cpu_memory_usage for event in profile.events() if event.name == "[memory]"]
+    assert sizes.count(-4 * LARGE) >= 1
