@@ -107,20 +107,21 @@ class Stages(Builder):
     # Vectors.
 
     def vectors(self, count: Operand, copies: int, body: Body) -> None:
-        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, and for those that are left, one by
-        one under a mask: chain is then the index of the chain that they go to."""
+        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, for those that are left, and under a
+        mask for the rest: chain is then the index of the chain that they go to. Of two copies the one vector that may be
+        left has a mask too, since such bodies are long."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
-        main = writer.index("*", writer.index("/", count, step), step, "main")
+        main = whole = writer.index("*", writer.index("/", count, step), step, "main")
         with writer.loop(0, main, step) as k:
             body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
-        with writer.loop(main, count, lanes) as k:
-            left = writer.index("-", count, k, "left")
-            mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
-            is_part = writer.let("<", BOOLEAN, left, Constant(lanes, INT64))
-            number = writer.index("/", writer.index("-", k, main), lanes)
-            chain = writer.let("where", INT64, is_part, Constant(CHAINS - 1, INT64), number, name="chain")
-            body([k], mask, chain)
+        if copies > 2:
+            whole = writer.index("*", writer.index("/", count, lanes), lanes, "whole")
+            with writer.loop(main, whole, lanes) as k:
+                body([k], None, writer.index("/", writer.index("-", k, main), lanes, "chain"))
+        with writer.loop(whole, count, lanes) as k:
+            mask = writer.let("mask", BOOLEAN, writer.index("-", count, k, "left"), lanes=lanes, name="mask")
+            body([k], mask, Constant(CHAINS - 1, INT64))
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
         """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
@@ -130,12 +131,13 @@ class Stages(Builder):
 
     def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
         writer, op = self.writer, each.value.op
-        if mask is None:
-            variable = each.chains[copy]
+        if mask is not None:
+            first = Constant(identity(op, vector.type), vector.type, self.lanes)
+            vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
+        if chain is None or isinstance(chain, Constant):
+            variable = each.chains[copy if chain is None else chain.value]
             writer.assign(variable, self.combined(op, writer.get(variable), vector))
             return
-        first = Constant(identity(op, vector.type), vector.type, self.lanes)
-        vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
         for k, variable in enumerate(each.chains):
             old = writer.get(variable)
             is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
