@@ -107,9 +107,9 @@ class Stages(Builder):
     # Vectors.
 
     def vectors(self, count: Operand, copies: int, body: Body) -> None:
-        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, for those that are left, and for the
-        rest under a mask: chain is then the index of the chain that they go to. Of two copies the one vector that may
-        be left has a mask too, since such bodies are long."""
+        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, for those that are left, and then
+        under a mask; chain is the index of the chain that what is left goes to. Where there are two copies the vector
+        that may be left has a mask too: such bodies are long."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
         main = whole = writer.index("*", writer.index("/", count, step), step, "main")
