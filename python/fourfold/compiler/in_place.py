@@ -1,5 +1,4 @@
-"""Which results of programs are written into existing memory: into inputs that the graph updates, and into values that
-nothing reads after the program.
+"""Which results of programs are written into inputs that the graph updates.
 
 AOTAutograd removes mutation from a graph and copies each new value into its input at the end of the graph. If nothing
 reads the old value after the program that computes the new one, the program writes it into the input. Whether the

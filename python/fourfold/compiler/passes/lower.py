@@ -21,7 +21,9 @@ log = logging.getLogger("fourfold.compiler")
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
     as_nests = service.compiles(options.generator)
-    updating = {in_place.program_of(result) for result in in_place.updates(module).values()}
+    # A number, such as a count of steps, is copied in any case.
+    updated = [result for result in in_place.updates(module).values() if result.meta["val"].dim()]
+    updating = {in_place.program_of(result) for result in updated}
     for node in visiting(module):
         if not isinstance(node.target, Fused):
             continue
