@@ -32,7 +32,11 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "an index twice": (lambda x: x[1].sin() + x[1].cos() + x[0], (0, 1, 0)),
     "halves": (lambda x: x[:3] * x[3:], (0, 1, 0)),
     "an index and a part": (lambda x: x[0] * x[1:3].sum(0), (0, 1, 0)),
-    "parts that overlap": (lambda x: x[:4] * x[2:], (0, 0, 2)),
+    "parts that overlap": (lambda x: x[:4] * x[2:], (0, 1, 0)),
+    "differences of neighbours": (lambda x: x[:, 1:] - x[:, :-1], (0, 1, 0)),
+    "second differences": (lambda x: x[..., 2:] - 2 * x[..., 1:-1] + x[..., :-2], (0, 1, 0)),
+    "an index within a part": (lambda x: x[2:5] * x[3], (0, 1, 0)),
+    "many shifted parts": (lambda x: x[:2] * x[1:3] * x[2:4] * x[3:5] * x[4:], (0, 1, 1)),
     "two dimensions": (lambda x: x[0].sum() * x[:, 0].sum(), (0, 0, 2)),
     "one part": (lambda x: x[2] * 3, (0, 0, 1)),
     "in steps": (lambda x: x[::2] * x[1::2], (1, 0, 0)),
@@ -64,6 +68,16 @@ def test_additions_keep_their_order() -> None:
         return x[0] * 1e8 + x[1] * 3 + x[0] * 0.3 - x[0] * 1e8 + x[2] + x.sum(0) * 0.7
 
     x = draw(3, 64)
+    (own,) = torch.autograd.grad(compiled(function)(x).sum(), x)
+    (theirs,) = torch.autograd.grad(function(x).sum(), x)
+    assert torch.equal(own, theirs)
+
+
+def test_additions_of_shifted_parts_keep_their_order() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[4:] * 1e8 + x[2:-2] * 3 - x[:-4] * 1e8 + x[1:-3] * 0.3
+
+    x = draw(64, 3)
     (own,) = torch.autograd.grad(compiled(function)(x).sum(), x)
     (theirs,) = torch.autograd.grad(function(x).sum(), x)
     assert torch.equal(own, theirs)

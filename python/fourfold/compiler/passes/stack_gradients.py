@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ aten = torch.ops.aten
 ADD = aten.add.Tensor
 SELECT = aten.select_backward.default
 SLICE = aten.slice_backward.default
+MOST_SHIFTED = 4  # ranges that overlap
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,17 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
 
 
 def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
-    """Whether the part can join: parts must not overlap, except equal ranges in the first segment, which are added.
-    Interleaved parts join such with the same step."""
+    """Whether the part can join: parts must not overlap, except in the first segment, where those that do are added:
+    equal ranges, and a few shifted ones, as differences of neighbours have. Interleaved parts join such with the same
+    step."""
     for other in parts:
-        same = (other.places, other.is_selected) == (part.places, part.is_selected)
-        if other.places.step != part.places.step or overlap(other.places, part.places) and not (same and is_first):
+        if other.places.step != part.places.step:
             return False
+        if overlap(other.places, part.places):
+            same = (other.places, other.is_selected) == (part.places, part.is_selected)
+            shifted = part.places.step == 1 and len({each.places for each in (*parts, part)}) <= MOST_SHIFTED
+            if not is_first or not (same or shifted):
+                return False
     return True
 
 
@@ -161,13 +168,18 @@ def whole(segment: Segment, record: Recorder) -> Tensor:
     if len(ordered) == fake.shape[dim] and all(is_selected for (_, is_selected), _ in ordered):
         return torch.stack([gradient for _, gradient in ordered], dim)
 
-    def zeros(count: int) -> list[Tensor]:
+    def zeros(count: int) -> Tensor:
         sizes = [*fake.shape[:dim], count, *fake.shape[dim + 1 :]]
-        return [torch.zeros(sizes, dtype=fake.dtype, device=fake.device)] if count else []
+        return torch.zeros(sizes, dtype=fake.dtype, device=fake.device)
 
-    pieces: list[Tensor] = []
-    end = 0
-    for (place, is_selected), gradient in ordered:
-        pieces += [*zeros(place.start - end), gradient.unsqueeze(dim) if is_selected else gradient]
-        end = place.stop
-    return torch.cat([*pieces, *zeros(fake.shape[dim] - end)], dim)
+    given = [(place, x.unsqueeze(dim) if is_selected else x) for (place, is_selected), x in places.items()]
+    bounds = sorted({0, fake.shape[dim], *(bound for place, _ in given for bound in (place.start, place.stop))})
+    pieces = []
+    for begin, end in itertools.pairwise(bounds):  # between two bounds the same gradients are added, in their order
+        covering = [
+            x if len(place) == end - begin else x.narrow(dim, begin - place.start, end - begin)
+            for place, x in given
+            if place.start <= begin < place.stop
+        ]
+        pieces.append(functools.reduce(torch.add, covering) if covering else zeros(end - begin))
+    return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
