@@ -5,10 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -19,7 +16,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t mebibyte = size_t{1} << 20;
 constexpr size_t smallest = 32 * mebibyte;  // glibc's largest threshold for blocks of their own (mallopt(3))
-constexpr size_t most_by_default = 1024 * mebibyte;
 constexpr auto longest = std::chrono::seconds(30);
 
 struct Block {
@@ -27,17 +23,6 @@ struct Block {
   size_t size;
   Clock::time_point freed;
 };
-
-size_t most_kept() {
-  const char* const given = std::getenv("FOURFOLD_KEPT_MEMORY");
-  if (given == nullptr || *given == 0) return most_by_default;
-  size_t mebibytes = 0;
-  const char* const end = given + std::strlen(given);
-  const auto [behind, error] = std::from_chars(given, end, mebibytes);
-  TORCH_CHECK_VALUE(error == std::errc() && behind == end,
-                    "fourfold: expected FOURFOLD_KEPT_MEMORY to be a number of mebibytes, but got '", given, "'");
-  return mebibytes * mebibyte;
-}
 
 class KeptBlocks {
  public:
@@ -59,6 +44,12 @@ class KeptBlocks {
     block->freed = Clock::now();
     blocks_.push_back(block);
     bytes_ += block->size;
+    drop_old();
+  }
+
+  void limit(size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    most_ = bytes;
     drop_old();
   }
 
@@ -88,7 +79,7 @@ class KeptBlocks {
   std::mutex mutex_;
   std::vector<Block*> blocks_;  // the one freed first in front
   size_t bytes_ = 0;
-  const size_t most_ = most_kept();
+  size_t most_ = 0;
 };
 
 // Never destroyed: tensors may be freed while the process ends.
@@ -135,6 +126,8 @@ c10::Allocator* allocator_of_results() {
   static ResultAllocator allocator;
   return &allocator;
 }
+
+void keep_at_most(size_t bytes) { kept().limit(bytes); }
 
 size_t release_kept_memory() { return kept().release(); }
 

@@ -7,9 +7,12 @@
 
 namespace fourfold::bindings {
 
-// Gives smaller blocks as torch's allocator does. Keeps at most FOURFOLD_KEPT_MEMORY mebibytes, 1024 if it isn't set; none
-// longer than half a minute behind the next call.
+// Gives smaller blocks as torch's allocator does. What was kept for half a minute is freed when the next large block is allocated
+// or freed.
 c10::Allocator* allocator_of_results();
+
+// From now on; at first nothing is kept.
+void keep_at_most(size_t bytes);
 
 // Gives what is kept back to the system, and says how many bytes it was.
 size_t release_kept_memory();

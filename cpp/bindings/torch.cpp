@@ -247,9 +247,17 @@ int fill(PyObject* module) {
   return add("Frozen", fourfold::bindings::make_frozen_type());
 }
 
+PyObject* keep_memory(PyObject*, PyObject* bytes) {
+  const size_t most = PyLong_AsSize_t(bytes);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  fourfold::bindings::keep_at_most(most);
+  Py_RETURN_NONE;
+}
+
 PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::bindings::release_kept_memory()); }
 
 PyMethodDef methods[] = {
+    {"keep_memory", keep_memory, METH_O, "How many bytes of memory are kept for results at most."},
     {"release_memory", release_memory, METH_NOARGS, "Gives the memory kept for results back to the system; how many bytes."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
      "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},

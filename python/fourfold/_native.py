@@ -13,6 +13,7 @@ from fourfold import _C
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
+KEPT_MEMORY = "FOURFOLD_KEPT_MEMORY"
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -33,7 +34,17 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, f"Python ({error})"
 
 
+def _kept_memory() -> int:
+    """In bytes. Raises ValueError for another text than a number of mebibytes."""
+    given = os.environ.get(KEPT_MEMORY) or "1024"
+    if not (given.isascii() and given.isdigit() and len(given) <= 12):
+        raise ValueError(f"fourfold: expected {KEPT_MEMORY} to be a number of mebibytes, but got {given!r}")
+    return int(given) << 20
+
+
 module, road = _load()
+if module is not None:
+    module.keep_memory(_kept_memory())
 
 
 def _versions() -> list[str]:
@@ -47,8 +58,9 @@ def empty_cache() -> int:
     """Gives the memory that is kept for large results of compiled functions back to the system, as
     ``torch.cuda.empty_cache`` does on GPUs. Returns how many bytes it was.
 
-    Results of 32 MiB and more are kept when they are freed, for half a minute and up to ``FOURFOLD_KEPT_MEMORY``
-    mebibytes (1024), because glibc would give them back at once, and the kernel would clear new pages in every call."""
+    The memory of results of 32 MiB and more is kept when they are freed, up to ``FOURFOLD_KEPT_MEMORY`` mebibytes
+    (1024), because glibc would return it at once, and the kernel would clear new pages in every call. What was kept for
+    half a minute is returned when the next such result is made or freed."""
     return 0 if module is None else module.release_memory()
 
 

@@ -198,3 +198,12 @@ def test_many_norms_are_looked_at_a_few_times_each(layers: list[nn.Module], monk
     backward = record.captured[0].backward.graph.graph
     whole = [node for node in backward.nodes if node.target is LAYER_NORM and all(node.args[-1])]
     assert not whole and 20 <= len(looked) <= 3 * 20
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_losses_refuse_what_torch_refuses(reduction: str) -> None:
+    x, y = draw(4, 8, gradient=False), draw(4, 8, gradient=False, seed=1)
+    with pytest.raises(RuntimeError, match="does not support negative values for beta"):
+        compiled(lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=-1.0).sin())(x, y)
+    with pytest.raises(RuntimeError, match="non-positive values for delta"):
+        compiled(lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=-1.0).sin())(x, y)

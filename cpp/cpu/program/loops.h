@@ -27,8 +27,8 @@ class Loops {
   bool can_stream(const program::Tensor* inputs, const program::Tensor* outputs) const;
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
-  // along each axis is: 0, 1, or another, of the innermost axis 2 to 8 too, and = for 1 where an
-  // output is stored past the caches. Of short rows, "s1x4:c1,01", also the number of their
+  // along each axis is: 0, 1, or another (n). Along the innermost axis 2 to 8 are written as they are, and = is 1 of an output
+  // that is stored past the caches. Of short rows, "s1x4:c1,01", also the number of their
   // columns, and where a row follows another behind so many elements.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }

@@ -35,7 +35,6 @@ TORCHS = (
 TORCHS_LATE = (
     aten.glu.default,
     aten.huber_loss_backward.default,
-    aten.smooth_l1_loss.default,
 )
 
 
@@ -145,6 +144,14 @@ def huber_loss_of_two_dtypes(x: Tensor, target: Tensor, reduction: int = 1, delt
 
 def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+@decomposes(aten.smooth_l1_loss.default, LATE)
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> object:
+    """torch's kernel raises an error for a negative beta."""
+    from torch._decomp.decompositions import smooth_l1_loss
+
+    return NotImplemented if beta < 0 else smooth_l1_loss(x, target, reduction, beta)
 
 
 @decomposes(aten.smooth_l1_loss_backward.default, LATE)

@@ -44,12 +44,12 @@ def on_each(name: str, overload: torch._ops.OpOverload) -> Function:
         lists = [value for value in values.values() if isinstance(value, (list, tuple))]
         if any(isinstance(x, Tensor) and x.device.type != "cpu" for each in lists for x in each):
             return NotImplemented
-        return [one(function, values, k, has_value) for k in range(len(lists[0]))]
+        return [computed(function, values, k, has_value) for k in range(len(lists[0]))]
 
     return apply
 
 
-def one(function: Function, values: dict[str, object], k: int, has_value: bool) -> Tensor:
+def computed(function: Function, values: dict[str, object], k: int, has_value: bool) -> Tensor:
     positional: list[object] = []
     named: dict[str, object] = {}
     for name, value in values.items():

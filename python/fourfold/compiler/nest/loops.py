@@ -57,7 +57,7 @@ class Let:
 @dataclass(frozen=True, slots=True)
 class Store:
     """A number or a vector to an address and an offset, converted to a kind; where there is a mask, its lanes alone.
-    is_streamed: past the caches; the address is a multiple of 64."""
+    is_streamed: past the caches; the address is a multiple of the vector's bytes, or of 64 where it has more."""
 
     value: Operand
     pointer: Ref

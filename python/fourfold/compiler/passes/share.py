@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.fallback import visiting
+from fourfold.compiler.in_place import is_new
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.parts import SELECT, SLICE
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
@@ -41,7 +42,8 @@ def replace(node: Node, other: Node) -> None:
 
 
 def is_returned(user: Node) -> bool:
-    return user.op == "output" or user.target in (*VIEWS, SLICE, SELECT) and any(map(is_returned, user.users))
+    """Whether it returns the memory of what it reads, also through views."""
+    return user.op == "output" or not is_new(user) and any(map(is_returned, user.users))
 
 
 def reshaped_back(node: Node) -> Node:
