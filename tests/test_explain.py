@@ -205,11 +205,11 @@ def test_in_place_changes_random_numbers_and_mixed_results() -> None:
 def test_what_a_program_writes_in_place_is_not_copied() -> None:
     half = fourfold.explain(lambda x: x.mul_(2).sin_(), torch.randn(1000)).graphs[0].forward
     assert (half.bytes_before, half.bytes_after) == (16_000, 8_000)
-    assert not half.outside and [box.lines[0] for box in half.boxes][-1] == "x, in place"
+    assert not half.outside and "x, in place" in [box.lines[0] for box in half.boxes]
 
 
 def test_what_is_copied_into_a_changed_input_is_counted() -> None:
-    half = fourfold.explain(lambda x: x.copy_(x.sort()[0]), torch.randn(1000)).graphs[0].forward
+    half = fourfold.explain(lambda x: x.cumsum_(0), torch.randn(1000)).graphs[0].forward
     assert "copy_" in [one.operator for one in half.outside]
     changed = torch.randn(1000, requires_grad=True) * 1
     half = fourfold.explain(lambda x: x.mul_(2).sin_(), changed).graphs[0].forward
