@@ -177,7 +177,8 @@ def test_which_models_are_trained(monkeypatch):
     monkeypatch.setattr(models, "measure", lambda ways, repeats, ask: seen.append([way.name for way in ways]) or ways)
     monkeypatch.setattr(models, "report", lambda model, threads, ways: (model, threads))
     monkeypatch.setattr(models, "worker", lambda *words, environment: __import__("contextlib").nullcontext())
-    assert list(models.tables(Request("models", threads=(1, 2)))) == [("ViT", 2), ("GPT-2", 2), ("Llama", 2)]
+    every = ["ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt"]
+    assert list(models.tables(Request("models", threads=(1, 2)))) == [(name, 2) for name in every]
     assert list(models.tables(Request("models", quick=True, skip={"inductor"}))) == [("GPT-2", 1)]
     assert seen[0] == list(BACKENDS) and seen[-1] == [PLAIN, AOT_EAGER, OURS]
 
