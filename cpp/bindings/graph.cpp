@@ -1,10 +1,12 @@
 #include "graph.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "memory.h"
 #include "values.h"
 #include "vectorcall_type.h"
 
@@ -22,8 +24,9 @@ Held::~Held() {
 namespace {
 
 // Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
-// (Program, its fallback, pairs of an output and the index of the input whose new value it is), indices of its inputs), ("operator", (name, overload), arguments) and ("item", index of a list, which),
-// each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
+// (Program, its fallback, updates: an output, the index of the tensor that is to have its value, and whether that is new), indices
+// of its inputs), ("operator", (name, overload), arguments), ("item", index of a list, which) and ("concatenation", (sizes,
+// strides, dtype), (dimension, lengths of the parts)), each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
 // that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
@@ -41,10 +44,17 @@ GraphStep step_of(pybind11::handle given) {
     const auto given = step[1].cast<pybind11::tuple>();
     const auto held = [](pybind11::handle object) { return std::make_shared<Held>(object.ptr()); };
     std::vector<Update> updates;
-    for (const auto& [output, value] : given[2].cast<std::vector<std::pair<size_t, size_t>>>()) updates.push_back({output, value});
+    for (const auto& [output, value, is_new] : given[2].cast<std::vector<std::tuple<size_t, size_t, bool>>>()) {
+      updates.push_back({output, value, is_new});
+    }
     return {ProgramStep{held(given[0]), program_of(given[0].ptr()), held(given[1]), step[2].cast<std::vector<size_t>>(),
                         std::move(updates)},
             std::move(last)};
+  }
+  if (what == "concatenation") {
+    auto [sizes, strides, dtype] = step[1].cast<std::tuple<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType>>();
+    auto [dim, lengths] = step[2].cast<std::pair<int64_t, std::vector<int64_t>>>();
+    return {ConcatenationStep{std::move(sizes), std::move(strides), dtype, dim, std::move(lengths)}, std::move(last)};
   }
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
@@ -125,7 +135,7 @@ void ProgramStep::run(Values& values) const {
   for (const size_t index : inputs) read.push_back(&values[index]);
   const size_t first = values.size();
   try {
-    run_program(program, read, written, updated(values));
+    run_program(program, read, written, targets(values));
     for (at::Tensor& tensor : written) values.emplace_back(std::move(tensor));
   } catch (const c10::Error& error) {
     run_eagerly(error, values);
@@ -139,11 +149,11 @@ void ProgramStep::run(Values& values) const {
   }
 }
 
-std::vector<at::Tensor> ProgramStep::updated(const Values& values) const {
-  std::vector<at::Tensor> found;
+std::vector<Target> ProgramStep::targets(const Values& values) const {
+  std::vector<Target> found;
   for (const Update& update : updates) {
     if (update.output >= found.size()) found.resize(update.output + 1);
-    found[update.output] = values[update.value].toTensor();
+    found[update.output] = {values[update.value].toTensor(), update.is_new};
   }
   return found;
 }
@@ -165,6 +175,20 @@ void ProgramStep::run_eagerly(const c10::Error& error, Values& values) const {
 }
 
 void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef().at(item)); }
+
+void ConcatenationStep::run(Values& values) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  const at::Tensor whole = at::detail::empty_strided_generic(sizes, strides, allocator_of_results(), cpu, dtype);
+  values.emplace_back(whole);
+  std::vector<int64_t> own = sizes;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    own[static_cast<size_t>(dim)] = length;
+    values.emplace_back(whole.as_strided(own, strides, begin * strides[static_cast<size_t>(dim)]));
+    begin += length;
+  }
+}
 
 at::Tensor InputLayout::of(const at::Tensor& tensor) const {
   int64_t dense = 1;

@@ -29,10 +29,11 @@ class Held {
   PyObject* object_;
 };
 
-// An output of a program, and the input of the graph whose new value it is.
+// An output of a program, and the tensor that is to have its value: an input of the graph, or a new part of a concatenation.
 struct Update {
   size_t output;
   size_t value;
+  bool is_new;
 };
 
 // Steps read values by index: the graph's inputs come first, then the results of the steps, in order.
@@ -46,7 +47,7 @@ struct ProgramStep {
   void run(Values& values) const;
 
  private:
-  std::vector<at::Tensor> updated(const Values& values) const;
+  std::vector<Target> targets(const Values& values) const;
   void run_eagerly(const c10::Error& error, Values& values) const;
 };
 
@@ -58,8 +59,19 @@ struct ItemStep {
   void run(Values& values) const;
 };
 
+// Memory for a concatenation, and then each of its parts, views of it.
+struct ConcatenationStep {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  at::ScalarType dtype;
+  int64_t dim;
+  std::vector<int64_t> lengths;  // of the parts, along the dimension
+
+  void run(Values& values) const;
+};
+
 struct GraphStep {
-  std::variant<ProgramStep, OperatorStep, ItemStep> call;
+  std::variant<ProgramStep, OperatorStep, ItemStep, ConcatenationStep> call;
   std::vector<size_t> last;  // the values whose last use this is
 };
 

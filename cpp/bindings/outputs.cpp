@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "memory.h"
@@ -52,34 +53,44 @@ bool is_plain(const at::Tensor& tensor) {
          (!tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
+// An expanded tensor has one element for several indices.
+bool is_expanded(const fourfold_tensor& tensor) {
+  for (int32_t d = 0; d < tensor.dim; ++d) {
+    if (tensor.sizes[d] > 1 && tensor.strides[d] == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+Outputs::Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
+                 const std::vector<Target>& targets)
+    : program_(program), inputs_(inputs), targets_(targets) {
+  if (targets.empty()) return;
+  given_.resize(static_cast<size_t>(fourfold_program_outputs(program)));
+  for (size_t k = 0; k < std::min(targets.size(), given_.size()); ++k) {
+    const auto& [tensor, is_new] = targets[k];
+    if (is_new || suits(tensor, static_cast<int32_t>(k))) given_[k] = described(tensor);
+  }
+}
 
 void* Outputs::allocate(
     void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides) {
-  return static_cast<Outputs*>(context)->choose(output, {nullptr, dtype, dim, sizes, strides});
+  auto& self = *static_cast<Outputs*>(context);
+  const auto k = static_cast<size_t>(output), dims = static_cast<size_t>(dim);
+  if (self.new_.size() <= k) self.new_.resize(k + 1);
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  self.new_[k] = at::detail::empty_strided_generic(
+      {sizes, dims}, {strides, dims}, allocator_of_results(), cpu, static_cast<at::ScalarType>(dtype));
+  return self.new_[k].mutable_data_ptr();
 }
 
-void* Outputs::choose(int32_t output, const fourfold_tensor& layout) {
-  const auto k = static_cast<size_t>(output);
-  if (k < updated_.size() && suits(updated_[k], output, layout)) {
-    in_place_.push_back(k);
-    written_.push_back(updated_[k]);
-  } else {
-    const auto dim = static_cast<size_t>(layout.dim);
-    const auto dtype = static_cast<at::ScalarType>(layout.dtype);
-    constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-    written_.emplace_back(at::detail::empty_strided_generic(
-        {layout.sizes, dim}, {layout.strides, dim}, allocator_of_results(), cpu, dtype));
-  }
-  return written_.back().mutable_data_ptr();
-}
-
-bool Outputs::suits(const at::Tensor& tensor, int32_t output, const fourfold_tensor& layout) const {
+bool Outputs::suits(const at::Tensor& tensor, int32_t output) const {
   if (!is_plain(tensor)) return false;
   const fourfold_tensor own = described(tensor);
-  if (!have_same_layout(own, layout)) return false;
-  for (const size_t other : in_place_) {
-    if (overlap(own, described(updated_[other]))) return false;
+  if (is_expanded(own)) return false;
+  for (const fourfold_tensor& other : given_) {
+    if (other.data != nullptr && overlap(own, other)) return false;
   }
   for (size_t k = 0; k < inputs_.size(); ++k) {
     const fourfold_tensor& input = inputs_[k];
@@ -90,8 +101,12 @@ bool Outputs::suits(const at::Tensor& tensor, int32_t output, const fourfold_ten
   return true;
 }
 
-void Outputs::bump_versions() const {
-  for (const size_t output : in_place_) updated_[output].unsafeGetTensorImpl()->bump_version();
+void Outputs::take(std::vector<at::Tensor>& written) {
+  new_.resize(std::max(new_.size(), given_.size()));
+  for (size_t k = 0; k < new_.size(); ++k) {
+    if (!new_[k].defined()) targets_[k].tensor.unsafeGetTensorImpl()->bump_version();
+    written.push_back(new_[k].defined() ? std::move(new_[k]) : targets_[k].tensor);
+  }
 }
 
 }  // namespace fourfold::bindings

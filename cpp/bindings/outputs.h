@@ -9,30 +9,35 @@
 
 namespace fourfold::bindings {
 
+// An existing tensor that is to have an output's value; undefined: none. is_new: it overlaps nothing that the call reads or writes.
+struct Target {
+  at::Tensor tensor;
+  bool is_new = false;
+};
+
 class Outputs {
  public:
-  // inputs: those of the call, alive until it returns. updated: by output, the tensor whose new value it is; undefined, or
-  // beyond the last: none.
+  // inputs: those of the call, alive until it returns. targets: by output; none beyond the last.
   Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
-          const std::vector<at::Tensor>& updated, std::vector<at::Tensor>& written)
-      : program_(program), inputs_(inputs), updated_(updated), written_(written) {}
+          const std::vector<Target>& targets);
 
+  // The targets that the program may write into, as fourfold_program_run() takes them.
+  const fourfold_tensor* given() const { return given_.empty() ? nullptr : given_.data(); }
   // A fourfold_allocate, whose context is an Outputs.
   static void* allocate(
       void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides);
-  // After the call: autograd learns which tensors were changed in place.
-  void bump_versions() const;
+  // After the call: appends the outputs in order. Autograd learns which tensors were changed in place.
+  void take(std::vector<at::Tensor>& written);
 
  private:
-  void* choose(int32_t output, const fourfold_tensor& layout);
-  // Whether a tensor has that layout, and its memory overlaps no other output and only inputs that allow it.
-  bool suits(const at::Tensor& tensor, int32_t output, const fourfold_tensor& layout) const;
+  // Whether the program may write into a tensor: it overlaps no other target, and only inputs that allow it.
+  bool suits(const at::Tensor& tensor, int32_t output) const;
 
   const fourfold_program* program_;
   const c10::SmallVectorImpl<fourfold_tensor>& inputs_;
-  const std::vector<at::Tensor>& updated_;
-  std::vector<at::Tensor>& written_;
-  std::vector<size_t> in_place_;  // the outputs written into existing tensors
+  const std::vector<Target>& targets_;
+  std::vector<fourfold_tensor> given_;
+  std::vector<at::Tensor> new_;  // by output, as they were asked for
 };
 
 }  // namespace fourfold::bindings

@@ -153,7 +153,7 @@ NamedProgram program_of(PyObject* object) {
 }
 
 void run_program(const NamedProgram& named, const std::vector<const c10::IValue*>& values, std::vector<at::Tensor>& outputs,
-                 const std::vector<at::Tensor>& updated) {
+                 const std::vector<Target>& targets) {
   at::RecordFunction record(at::RecordScope::FUNCTION);
   if (record.isActive()) {
     std::vector<c10::IValue> shown;
@@ -177,11 +177,11 @@ void run_program(const NamedProgram& named, const std::vector<const c10::IValue*
   // A program may wait for its nest, which Python compiles; torch's compiled autograd calls with the GIL.
   std::optional<pybind11::gil_scoped_release> released;
   if (PyGILState_Check() != 0) released.emplace();
-  Outputs memory(named.program, inputs.given(), updated, outputs);
+  Outputs memory(named.program, inputs.given(), targets);
   const int32_t failed = fourfold_program_run(
-      named.program, inputs.given().data(), static_cast<int32_t>(expected), Outputs::allocate, &memory);
+      named.program, inputs.given().data(), static_cast<int32_t>(expected), memory.given(), Outputs::allocate, &memory);
   TORCH_CHECK_VALUE(failed == 0, fourfold_program_error());
-  memory.bump_versions();
+  memory.take(outputs);
 }
 
 }  // namespace fourfold::bindings

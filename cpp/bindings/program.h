@@ -28,9 +28,9 @@ struct NamedProgram {
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
 NamedProgram program_of(PyObject* object);
 
-// Its outputs, appended to `outputs`: new tensors, or those of `updated` that could be written into, by output (outputs.h). Throws
+// Its outputs, appended to `outputs`: new tensors, or those of `targets` that could be written into, by output (outputs.h). Throws
 // c10::Error where the inputs, tensors and numbers, are not what it takes.
 void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,
-                 const std::vector<at::Tensor>& updated = {});
+                 const std::vector<Target>& targets = {});
 
 }  // namespace fourfold::bindings

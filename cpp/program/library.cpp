@@ -17,10 +17,18 @@
 namespace fourfold::program {
 namespace {
 
-// What inputs of certain dtypes, sizes and strides come to.
+// The tensors that a call is given.
+struct Given {
+  const fourfold_tensor* inputs;
+  int32_t count;
+  const fourfold_tensor* outputs;  // null, or one for each
+};
+
+// What tensors of certain dtypes, sizes and strides come to.
 struct Layout {
   std::vector<int64_t> key;
-  std::vector<Shape> shapes;  // of the outputs, each whole
+  std::vector<Shape> shapes;   // of the outputs, each whole
+  std::vector<bool> is_given;  // likewise: written into a given tensor
   std::unique_ptr<const Call> call;
 
   void add(const fourfold_tensor& given) {
@@ -29,21 +37,29 @@ struct Layout {
     key.insert(key.end(), given.sizes, given.sizes + given.dim);
     key.insert(key.end(), given.strides, given.strides + given.dim);
   }
+  void add_none() { key.push_back(none); }
 
-  bool fits(const fourfold_tensor* given, int32_t count) const {
+  bool fits(const Given& given) const {
     auto at = key.begin();
-    const auto left = [&] { return key.end() - at; };
-    for (int32_t k = 0; k < count; ++k) {
-      const fourfold_tensor& tensor = given[k];
-      if (left() < 2 + 2 * tensor.dim || at[0] != tensor.dtype || at[1] != tensor.dim) return false;
+    const auto is_next = [&](const fourfold_tensor& tensor) {
+      if (key.end() - at < 2 + 2 * tensor.dim || at[0] != tensor.dtype || at[1] != tensor.dim) return false;
       at += 2;
       if (!std::equal(tensor.sizes, tensor.sizes + tensor.dim, at)) return false;
       at += tensor.dim;
       if (!std::equal(tensor.strides, tensor.strides + tensor.dim, at)) return false;
       at += tensor.dim;
+      return true;
+    };
+    if (!std::all_of(given.inputs, given.inputs + given.count, is_next)) return false;
+    for (size_t k = 0; given.outputs != nullptr && k < shapes.size(); ++k) {
+      const bool is_none = given.outputs[k].data == nullptr;
+      if (is_none ? at == key.end() || *at++ != none : !is_next(given.outputs[k])) return false;
     }
     return at == key.end();
   }
+
+ private:
+  static constexpr int64_t none = -1;  // no dtype
 };
 
 }  // namespace
@@ -95,16 +111,29 @@ Tensor tensor_of(const Output& output, const Shape& shape, void* data) {
   return {part, output.kind, static_cast<int>(output.dims.size()), shape.sizes.data(), shape.strides.data()};
 }
 
-std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const fourfold_tensor* given, int32_t count) {
+bool can_be_written(const fourfold_tensor& tensor, const Output& output, const Shape& shape) {
+  const auto dim = static_cast<int32_t>(shape.sizes.size());
+  return tensor.data != nullptr && output.level != Level::column && tensor.dtype == dtype_of(output.kind) && tensor.dim == dim &&
+         std::equal(tensor.sizes, tensor.sizes + dim, shape.sizes.begin());
+}
+
+std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Given& given) {
   auto layout = std::make_unique<Layout>();
   std::vector<Tensor> inputs, outputs;
-  for (int32_t k = 0; k < count; ++k) {
-    layout->add(given[k]);
-    inputs.push_back({nullptr, kind_of(given[k].dtype), given[k].dim, given[k].sizes, given[k].strides});
+  for (int32_t k = 0; k < given.count; ++k) {
+    const fourfold_tensor& input = given.inputs[k];
+    layout->add(input);
+    inputs.push_back({nullptr, kind_of(input.dtype), input.dim, input.sizes, input.strides});
   }
   const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
   for (const auto& output : made.program.outputs) {
-    if (output.part == 0) layout->shapes.push_back(shape_of(output, sizes));
+    if (output.part > 0) continue;
+    Shape shape = shape_of(output, sizes);
+    const fourfold_tensor* const target = given.outputs == nullptr ? nullptr : given.outputs + layout->shapes.size();
+    if (target != nullptr) target->data == nullptr ? layout->add_none() : layout->add(*target);
+    layout->is_given.push_back(target != nullptr && can_be_written(*target, output, shape));
+    if (layout->is_given.back()) shape.strides.assign(target->strides, target->strides + target->dim);
+    layout->shapes.push_back(std::move(shape));
   }
   size_t shape = 0;
   for (const auto& output : made.program.outputs) {
@@ -116,18 +145,20 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const four
 }
 
 // False where `allocate` gives up.
-bool run(const fourfold_program& made, const Layout& layout, const fourfold_tensor* given, int32_t count,
-         fourfold_allocate allocate, void* context) {
+bool run(const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
   std::vector<Tensor> tensors;
-  tensors.reserve(static_cast<size_t>(count) + made.program.outputs.size());
-  for (int32_t k = 0; k < count; ++k) {
-    tensors.push_back({given[k].data, made.program.inputs[k].kind, given[k].dim, given[k].sizes, given[k].strides});
+  tensors.reserve(static_cast<size_t>(given.count) + made.program.outputs.size());
+  for (int32_t k = 0; k < given.count; ++k) {
+    const fourfold_tensor& input = given.inputs[k];
+    tensors.push_back({input.data, made.program.inputs[k].kind, input.dim, input.sizes, input.strides});
   }
   size_t index = 0;
   void* data = nullptr;
   for (const auto& output : made.program.outputs) {
     const Shape& shape = layout.shapes[index];
-    if (output.part == 0) {
+    if (output.part == 0 && layout.is_given[index]) {
+      data = given.outputs[index].data;
+    } else if (output.part == 0) {
       const auto dim = static_cast<int32_t>(output.dims.size());
       data = allocate(context, static_cast<int32_t>(index), dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
       const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
@@ -136,17 +167,17 @@ bool run(const fourfold_program& made, const Layout& layout, const fourfold_tens
     tensors.push_back(tensor_of(output, shape, data));
     index += output.part + 1 == output.parts;
   }
-  layout.call->run(tensors.data(), tensors.data() + count);
+  layout.call->run(tensors.data(), tensors.data() + given.count);
   return true;
 }
 
-bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t count, fourfold_allocate allocate, void* context) {
+bool run(const fourfold_program& made, const Given& given, fourfold_allocate allocate, void* context) {
   for (const auto& known : made.layouts) {
     const Layout* const layout = known.load(std::memory_order_acquire);
     if (layout == nullptr) break;
-    if (layout->fits(given, count)) return run(made, *layout, given, count, allocate, context);
+    if (layout->fits(given)) return run(made, *layout, given, allocate, context);
   }
-  std::unique_ptr<const Layout> layout = layout_of(made, given, count);
+  std::unique_ptr<const Layout> layout = layout_of(made, given);
   const Layout& present = *layout;
   for (auto& known : made.layouts) {
     const Layout* none = nullptr;
@@ -154,7 +185,7 @@ bool run(const fourfold_program& made, const fourfold_tensor* given, int32_t cou
     layout.release();
     break;
   }
-  return run(made, present, given, count, allocate, context);
+  return run(made, present, given, allocate, context);
 }
 
 }  // namespace
@@ -186,6 +217,11 @@ int32_t fourfold_program_inputs(const fourfold_program* program) {
   return static_cast<int32_t>(program->program.inputs.size());
 }
 
+int32_t fourfold_program_outputs(const fourfold_program* program) {
+  const auto& outputs = program->program.outputs;
+  return static_cast<int32_t>(std::count_if(outputs.begin(), outputs.end(), [](const Output& output) { return output.part == 0; }));
+}
+
 int32_t fourfold_program_number(const fourfold_program* program, int32_t input) {
   const auto& described = program->program.inputs[static_cast<size_t>(input)];
   return described.is_number ? dtype_of(described.kind) : -1;
@@ -197,9 +233,9 @@ int32_t fourfold_program_overwrites(const fourfold_program* program, int32_t out
 }
 
 int32_t fourfold_program_run(
-    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, fourfold_allocate allocate,
-    void* context) try {
-  return run(*program, inputs, count, allocate, context) ? 0 : 2;
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    fourfold_allocate allocate, void* context) try {
+  return run(*program, {inputs, count, outputs}, allocate, context) ? 0 : 2;
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;
@@ -208,7 +244,7 @@ int32_t fourfold_program_run(
 int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout)) try {
-  take(context, layout_of(*program, inputs, count)->call->layout().c_str());
+  take(context, layout_of(*program, {inputs, count, nullptr})->call->layout().c_str());
   return 0;
 } catch (const std::exception& error) {
   reason = error.what();

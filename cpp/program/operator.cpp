@@ -142,7 +142,7 @@ std::vector<Tensor> run_program(
   fourfold_program_generate(program.get(), static_cast<int32_t>(generator));
   const Inputs inputs(program.get(), tensors, floats, integers);
   const int32_t failed =
-      fourfold_program_run(program.get(), inputs.data(), inputs.size(), &Outputs::allocate, &outputs);
+      fourfold_program_run(program.get(), inputs.data(), inputs.size(), nullptr, &Outputs::allocate, &outputs);
   if (failed == 2) fail("program: expected memory for the outputs, but there is none");
   if (failed != 0) fail(fourfold_program_error());
   return std::move(outputs.tensors);

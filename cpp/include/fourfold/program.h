@@ -19,8 +19,8 @@ typedef struct fourfold_tensor {
   const int64_t* strides;
 } fourfold_tensor;
 
-// Memory for an output of that layout, or null to give up the call: called for each output in turn. It may be an input's
-// memory if the input has the output's strides and fourfold_program_overwrites() allows it; outputs overlap nothing else.
+// Memory for an output of that layout, or null to give up the call: called in turn for each output that is written into no given
+// tensor.
 typedef void* (*fourfold_allocate)(
     void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides);
 
@@ -34,16 +34,20 @@ FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);
+FOURFOLD_EXPORT int32_t fourfold_program_outputs(const fourfold_program* program);
 // Of an input that is a number, its dtype; of a tensor -1.
 FOURFOLD_EXPORT int32_t fourfold_program_number(const fourfold_program* program, int32_t input);
 
 // Whether that output may be written into the memory of that input: the program reads each element before it writes it.
 FOURFOLD_EXPORT int32_t fourfold_program_overwrites(const fourfold_program* program, int32_t output, int32_t input);
 
-// Computes the outputs. Returns 0; 1 if the inputs don't fit the program, with the reason in fourfold_program_error(); 2 if
-// `allocate` gave up. Any number of threads may run one program at once.
+// Computes the outputs. outputs: null, or a tensor for each, of any strides, that the output is written into if it has the output's
+// dtype and sizes; data null for none. It may be an input if it has its strides and fourfold_program_overwrites() allows it; outputs
+// overlap nothing else. Sums over rows are written into memory of their own. Returns 0; 1 if the inputs don't fit the program,
+// with the reason in fourfold_program_error(); 2 if `allocate` gave up. Any number of threads may run one program at once.
 FOURFOLD_EXPORT int32_t fourfold_program_run(
-    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, fourfold_allocate allocate, void* context);
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    fourfold_allocate allocate, void* context);
 
 // The error of this thread's last call that failed.
 FOURFOLD_EXPORT const char* fourfold_program_error();

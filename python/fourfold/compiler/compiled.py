@@ -63,6 +63,11 @@ class Compiled:
         """The copies into inputs that programs make unnecessary, each with the result that is written in place."""
         return {} if self.plan is None or _native.module is None else self.plan.updates
 
+    @property
+    def concatenations(self) -> Mapping[Node, Sequence[Node]]:
+        """The concatenations of which programs write parts, with these parts."""
+        return {} if self.plan is None or _native.module is None else self.plan.concatenations
+
     @functools.cached_property
     def layouts(self) -> list[tuple[int, list[int]]]:
         return layouts(self.module.graph.find_nodes(op="placeholder"), self.plan)

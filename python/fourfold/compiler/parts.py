@@ -1,7 +1,8 @@
-"""Equal parts of a dimension: which nodes join them, which are one of them, and where the dimension is in a view."""
+"""Parts of a dimension: which nodes join them, which are one of them, and where the dimension is in a view."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -22,32 +23,52 @@ SLICE = aten.slice.Tensor
 SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 SELECT, UNBIND, RESHAPE = aten.select.int, aten.unbind.int, aten.reshape.default
 MOST_STACKED = 8  # parts of one element along a dimension, computed apart
+# Parts of different sizes are computed by a program each: few, of so many bytes together.
+MOST_UNEQUAL = 4
+FEWEST_BYTES = 1 << 16
 Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the places along it
 
 
 @dataclass(frozen=True)
 class Parting:
-    """How a dimension is divided into ``count`` parts of ``length``: one behind the other, or interleaved."""
+    """How a dimension is divided into parts of these lengths: one behind the other, or equal ones interleaved."""
 
-    count: int
-    length: Size
+    lengths: tuple[Size, ...]
     is_interleaved: bool = False
+
+    @classmethod
+    def equal(cls, count: int, length: Size, is_interleaved: bool = False) -> Parting:
+        return cls((length,) * count, is_interleaved)
+
+    @property
+    def count(self) -> int:
+        return len(self.lengths)
+
+    @functools.cached_property
+    def length(self) -> Size | None:
+        """That of each part; None if they differ."""
+        first = self.lengths[0]
+        return first if all(each is first or same(each, first) for each in self.lengths) else None
 
     @property
     def size(self) -> Size:
-        return self.count * self.length
+        return sum(self.lengths) if self.length is None else self.count * self.length
 
     def place(self, part: int) -> tuple[Size, Size, int]:
         """The start, stop and step of a part."""
         if self.is_interleaved:
             return part, self.size, self.count
-        return part * self.length, (part + 1) * self.length, 1
+        start = sum(self.lengths[:part]) if self.length is None else part * self.length
+        return start, start + self.lengths[part], 1
+
+    def is_part(self, places: range) -> bool:
+        return self.number_of(places) is not None
 
     def number_of(self, places: range) -> int | None:
         """The part at these places; None if they are not exactly a part."""
-        found = places.start if self.is_interleaved else places.start // max(len(places), 1)
-        is_known = found < self.count and isinstance(self.length, int)
-        return found if is_known and range(*self.place(found)) == places else None
+        if not all(isinstance(length, int) for length in self.lengths):
+            return None
+        return next((part for part in range(self.count) if range(*self.place(part)) == places), None)
 
 
 @dataclass(frozen=True)
@@ -66,16 +87,18 @@ class Joined:
 
 
 def joined(node: Node) -> Joined | None:
-    """The equal parts of a concatenation or a stack, or of a stack along a new dimension behind the one that a reshape
-    merges it with: these are interleaved."""
+    """The parts of a concatenation or a stack, or of a stack along a new dimension behind the one that a reshape merges
+    it with: these are interleaved. Those of a concatenation may differ in size."""
     if node.target is CONCATENATION:
         parts, dim = parts_of(node)
-        if len(parts) < 2 or len(shape_of(parts[0])) != len(shape_of(node)):
+        if len(parts) < 2 or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
             return None
-        parting = Parting(len(parts), shape_of(parts[0])[dim])
+        parting = Parting(tuple(shape_of(part)[dim] for part in parts))
+        if parting.length is None and not are_worthwhile(parting, node):
+            return None
     elif node.target is STACK:
         parts, dim = parts_of(node)
-        parting = Parting(len(parts), 1)
+        parting = Parting.equal(len(parts), 1)
         if not 2 <= len(parts) <= MOST_STACKED:
             return None
     elif node.target is RESHAPE and node.args[0].target is STACK:
@@ -84,15 +107,24 @@ def joined(node: Node) -> Joined | None:
         sizes = [*shape_of(parts[0])]
         if len(parts) < 2 or dim < 0 or len(shape_of(node)) != len(sizes):
             return None
-        parting = Parting(len(parts), sizes[dim], is_interleaved=True)
+        parting = Parting.equal(len(parts), sizes[dim], is_interleaved=True)
         sizes[dim] = parting.size
         if not all(map(same, sizes, shape_of(node))):
             return None
     else:
         return None
     dtype = node.meta["val"].dtype
-    is_even = all(have_same_shape(part, parts[0]) and part.meta["val"].dtype == dtype for part in parts)
+    is_even = parting.length is None or all(have_same_shape(part, parts[0]) for part in parts)
+    is_even = is_even and all(part.meta["val"].dtype == dtype for part in parts)
     return Joined(node, parts, dim, parting) if is_even and same(parting.size, shape_of(node)[dim]) else None
+
+
+def are_worthwhile(parting: Parting, node: Node) -> bool:
+    """Whether parts of different sizes are computed apart."""
+    sizes = [*shape_of(node), *parting.lengths]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return False
+    return parting.count <= MOST_UNEQUAL and node.meta["val"].nbytes >= FEWEST_BYTES
 
 
 def parts_of(node: Node) -> tuple[Sequence[Node], int]:
@@ -149,7 +181,7 @@ def selected(node: Node, shape: Sequence[Size]) -> list[Piece]:
         return []
     dim, count = places[0], sizes[new]
     items = [(node, given["index"] % count)] if node.target is SELECT else [(n, n.args[1]) for n in node.users]
-    parting = Parting(count, rest[dim], is_interleaved=dim < new)
+    parting = Parting.equal(count, rest[dim], is_interleaved=dim < new)
     return [(item, dim, range(*parting.place(index))) for item, index in items]
 
 

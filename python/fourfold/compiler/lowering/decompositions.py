@@ -101,6 +101,37 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
     return aten.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=CONTIGUOUS)
 
 
+@decomposes(aten.constant_pad_nd.default, LATE)
+def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
+    """A concatenation, where one dimension is padded or cropped."""
+    padded = [k for k in range(len(pad) // 2) if (pad[2 * k], pad[2 * k + 1]) != (0, 0)]
+    if len(padded) != 1 or suggest_memory_format(x) != CONTIGUOUS:
+        return NotImplemented
+    before, after = pad[2 * padded[0]], pad[2 * padded[0] + 1]
+    dim = x.dim() - 1 - padded[0]
+    kept = x.narrow(dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
+
+    def border(count: int) -> list[Tensor]:
+        sizes = [*x.shape[:dim], count, *x.shape[dim + 1 :]]
+        return [torch.full(sizes, value, dtype=x.dtype, device=x.device)] if count > 0 else []
+
+    parts = [*border(before), kept, *border(after)]
+    return torch.cat(parts, dim) if len(parts) > 1 else kept.clone(memory_format=CONTIGUOUS)
+
+
+@decomposes(aten.roll.default, LATE)
+def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> object:
+    """As torch's kernel does it: a concatenation."""
+    if len(shifts) != 1 or len(dims) != 1 or suggest_memory_format(x) != CONTIGUOUS:
+        return NotImplemented
+    dim = dims[0] % x.dim()
+    size = x.shape[dim]
+    if not all(isinstance(each, int) for each in (size, shifts[0])) or size == 0 or shifts[0] % size == 0:
+        return NotImplemented
+    start = -shifts[0] % size
+    return torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim)
+
+
 def laid_as_eager(operator: Callable[..., Tensor], x: Tensor, y: Tensor) -> object:
     """torch traces a formula that begins with y, so the result has y's layout instead of x's."""
     if x.is_contiguous() and y.is_contiguous():

@@ -6,6 +6,7 @@ gradient, slices of computed values are computed from slices of their operands."
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from fourfold.compiler.parts import (
     UNBIND,
     Joined,
     Parting,
+    are_worthwhile,
     dim_of_base,
     dim_of_view,
     joined,
@@ -204,13 +206,28 @@ def parting_of_slices(node: Node) -> tuple[Parting | None, int]:
     found = [piece for user in sliced for piece in pieces(user)]
     readers = [user for piece, *_ in found for user in piece.users]
     joins = (CONCATENATION, STACK)
-    if not any(map(is_fusible, readers)) or not all(is_fusible(user) or user.target in joins for user in readers):
+    is_read = any(is_fusible(user) or user.target is CONCATENATION for user in readers)
+    if not is_read or not all(is_fusible(user) or user.target in joins for user in readers):
         return None, 0
     _, dim, places = found[0]
     size, length = shape_of(node)[dim], len(places)
-    if not length or length == size or size % length or length == 1 and size > MOST_STACKED:
+    if not length or length == size:
         return None, 0
-    return Parting(size // length, length, is_interleaved=places.step > 1), dim
+    all_places = {each for _, along, each in found if along == dim}
+    parting = Parting.equal(size // length, length, is_interleaved=places.step > 1)
+    if size % length or not all(map(parting.is_part, all_places)):
+        parting = tiled(all_places, size)
+        return (parting, dim) if parting is not None and are_worthwhile(parting, node) else (None, 0)
+    return (parting, dim) if length > 1 or size <= MOST_STACKED else (None, 0)
+
+
+def tiled(ranges: Iterable[range], size: int) -> Parting | None:
+    """The parts of which these ranges are some; None if they overlap or have steps."""
+    ordered = sorted(ranges, key=lambda each: each.start)
+    bounds = [0, *(bound for each in ordered for bound in (each.start, each.stop)), size]
+    if any(each.step > 1 for each in ordered) or bounds != sorted(bounds):
+        return None
+    return Parting(tuple(stop - start for start, stop in itertools.pairwise(bounds) if stop > start))
 
 
 def divide(region: Region, inputs: Sizes) -> None:
@@ -288,11 +305,12 @@ class Division:
         return record.value(found.parts[number]).unsqueeze(found.dim)
 
     def sliced(self, record: Recorder, node: Node, dim: int, number: int) -> Tensor:
-        if self.region.parting.length == 1:
+        parting = self.region.parting
+        if parting.length == 1:
             known = selection_of(node, dim, number)
             selected = torch.ops.aten.select.int(record.value(node), dim, number) if known is None else known
             return (record.value(selected) if selected is known else selected).unsqueeze(dim)
-        start, stop, step = self.region.parting.place(number)
+        start, stop, step = parting.place(number)
         return torch.ops.aten.slice.Tensor(record.value(node), dim, start, stop, step)
 
     def computed(self, record: Recorder, node: Node, number: int) -> Tensor:
@@ -305,18 +323,18 @@ class Division:
             if dim is None:
                 return record.value(given)
             fake = given.meta["val"]  # a constant
-            return torch.full(self.shape(given, dim), constant_of(given), dtype=fake.dtype, device=fake.device)
+            return torch.full(self.shape(given, dim, number), constant_of(given), dtype=fake.dtype, device=fake.device)
 
         if node.target in PERMUTATIONS:
             return operand(node.args[0]).permute(permutation(node))
         if node.target in VIEWS:
-            sizes = self.shape(node, self.region.dims[node])
+            sizes = self.shape(node, self.region.dims[node], number)
             base = operand(node.args[0])
             return base.expand(sizes) if node.target in EXPANSIONS else base.reshape(sizes)
         return node.target(*torch.fx.map_arg(node.args, operand), **torch.fx.map_arg(node.kwargs, operand))
 
-    def shape(self, node: Node, dim: int) -> list[object]:
-        return [*shape_of(node)[:dim], self.region.parting.length, *shape_of(node)[dim + 1 :]]
+    def shape(self, node: Node, dim: int, number: int) -> list[object]:
+        return [*shape_of(node)[:dim], self.region.parting.lengths[number], *shape_of(node)[dim + 1 :]]
 
     def write_whole(self, node: Node) -> None:
         """The parts joined, for users that are not divided. Raises NotRecorded if it would have another layout."""

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 from fourfold.compiler import alone, in_place
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
+from fourfold.compiler.concatenations import concatenations
 from fourfold.compiler.fallback import FAILED, report, visiting
 from fourfold.compiler.fused import Fused, fused_nodes, inline
 from fourfold.compiler.lowering import NotFusable
@@ -23,6 +24,7 @@ def lower(module: GraphModule) -> GraphModule:
     as_nests = service.compiles(options.generator)
     # A number, such as a count of steps, is copied in any case.
     updated = [result for result in in_place.updates(module).values() if result.meta["val"].dim()]
+    updated += [part for parts in concatenations(module).values() for part in parts]
     updating = {in_place.program_of(result) for result in updated}
     for node in visiting(module):
         if not isinstance(node.target, Fused):

@@ -11,7 +11,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler import in_place
+from fourfold.compiler.concatenations import concatenations, lengths_of
 from fourfold.compiler.fused import Fused, results_of
+from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
 
@@ -28,6 +30,7 @@ class Plan:
     outputs: list[int] = field(default_factory=list)  # the values' indices, -1 for None
     read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
     updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
+    concatenations: dict[Node, list[Node]] = field(default_factory=dict)  # each with the parts that programs write
 
 
 def plan(module: GraphModule) -> GraphModule:
@@ -58,15 +61,21 @@ class Writer:
         self.count = len(inputs)
         self.plan = Plan()
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
+        self.targets: dict[Node, tuple[int, bool]] = {}  # by result: the tensor that is to have its value, whether new
+        self.joined_by: dict[Node, Node] = {}  # the concatenation of a part that a program writes
 
     def write(self, module: GraphModule) -> Plan:
         self.plan.updates = in_place.updates(module)
-        updated = {result: copy.args[0] for copy, result in self.plan.updates.items()}
+        self.plan.concatenations = concatenations(module)
+        self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
+        self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
-                self.program(node, updated)
+                self.program(node)
             elif node in self.plan.updates:
                 self.index[node] = self.index_of(node.args[0])
+            elif node in self.plan.concatenations:
+                self.complete(node)
             elif node.target is operator.getitem:
                 self.item(node)
             elif node.op not in ("placeholder", "output"):
@@ -105,13 +114,34 @@ class Writer:
         self.last[index] = len(self.plan.steps)
         return index
 
-    def program(self, node: Node, updated: dict[Node, Node]) -> None:
+    def program(self, node: Node) -> None:
         fused = node.target
         results = results_of(node)
-        updates = [(k, self.read(updated[result])) for k, result in enumerate(results) if result in updated]
+        for result in results:
+            if result in self.joined_by and result not in self.targets:
+                self.begin(self.joined_by[result])
+        updates = [(k, *self.targets[result]) for k, result in enumerate(results) if result in self.targets]
+        self.last.update((index, len(self.plan.steps)) for _, index, _ in updates)
         self.add("program", (fused.call, fused.run_operators, updates), [self.read(given) for given in node.args])
         first = self.made(len(results))
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
+
+    def begin(self, node: Node) -> None:
+        """Makes the memory of a concatenation."""
+        fake, (parts, dim) = node.meta["val"], parts_of(node)
+        self.add("concatenation", (list(fake.shape), list(fake.stride()), fake.dtype), (dim, lengths_of(node)))
+        self.index[node] = self.made(1 + len(parts))
+        own = enumerate(parts, self.index[node] + 1)
+        self.targets |= {part: (index, True) for index, part in own if part in self.joined_by}
+
+    def complete(self, node: Node) -> None:
+        """Copies the parts of a concatenation that no program has written."""
+        for index, part in enumerate(parts_of(node)[0], self.index[node] + 1):
+            if part not in self.joined_by:
+                self.last[index] = len(self.plan.steps)
+                values = [("value", index), ("value", self.read(part)), ("default", None)]
+                self.add("operator", ("aten::copy_", ""), values)
+                self.made(1)
 
     def item(self, node: Node) -> None:
         source, item = node.args

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.alone import computes_nothing
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.parts import SELECT, SLICE, SPLITS, UNBIND
+from fourfold.compiler.parts import SELECT, SLICE, SPLITS, UNBIND, joined
 from fourfold.compiler.passes.by_parts import parting_of_slices
 from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, has_hints, hint
@@ -99,7 +99,7 @@ def changed_inputs(graph: Graph) -> set[Node]:
 
 
 def is_cheap(node: Node) -> bool:
-    return is_computed(node, POINTWISE, VIEWS, CONSTANT) or is_cheap_slice(node)
+    return is_computed(node, POINTWISE, VIEWS, CONSTANT) or is_cheap_slice(node) or is_divided(node)
 
 
 def is_cheap_slice(node: Node) -> bool:
@@ -108,6 +108,11 @@ def is_cheap_slice(node: Node) -> bool:
     if node.target not in (SLICE, SELECT, UNBIND, *SPLITS):
         return False
     return not is_computed(node.args[0], POINTWISE, ROWS) or parting_of_slices(node.args[0])[0] is not None
+
+
+def is_divided(node: Node) -> bool:
+    """Whether it is a concatenation that nothing reads as a whole, where what reads it is computed by parts."""
+    return joined(node) is not None and all(is_computed(user, POINTWISE) for user in node.users)
 
 
 def steps_of(node: Node, known: set[Node]) -> list[Node] | None:

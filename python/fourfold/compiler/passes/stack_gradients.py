@@ -1,4 +1,5 @@
-"""Stacks the gradients of parts of one tensor: torch traces each as zeros as large as the whole, and adds them up."""
+"""Stacks the gradients of parts of one tensor: torch traces each as zeros as large as the whole, and adds them up. One
+alone becomes a concatenation with zeros."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
+from fourfold.compiler.lowering import POINTWISE
+from fourfold.compiler.parts import Parting, are_worthwhile
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL
+from fourfold.compiler.support import REFUSAL, is_computed
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor
@@ -51,8 +54,22 @@ def stack_gradients(module: GraphModule) -> GraphModule:
         is_dead = not root.users  # was part of a sum that has been replaced
         if not is_dead and REFUSAL not in root.meta and is_sum(root) and not is_within_sum(root):
             stack(root, inputs)
+    for node in visiting(module, [n for n in graph.nodes if n.target in (SELECT, SLICE) and REFUSAL not in n.meta]):
+        concatenate(node, inputs)
     eliminate_dead_code(graph)
     return module
+
+
+def concatenate(node: Node, inputs: Sizes) -> None:
+    """Makes a part's gradient a concatenation with zeros if what reads it will be computed by parts (by_parts)."""
+    dim, part = part_of(node) or (-1, None)
+    if part is None or part.places.step > 1 or not all(is_computed(user, POINTWISE) for user in node.users):
+        return
+    bounds = [0, part.places.start, part.places.stop, node.meta["val"].shape[dim]]
+    lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds) if stop > start)
+    if len(lengths) > 1 and are_worthwhile(Parting(lengths), node):
+        segment = Segment([part], [node], dim)
+        rewritten(node, lambda record: whole(segment, record), inputs, reader="the concatenation reads")
 
 
 def is_sum(node: object) -> bool:
@@ -90,7 +107,7 @@ def summands(root: Node) -> list[Node]:
 
 def part_of(node: Node) -> tuple[int, Part] | None:
     """The dimension and the part; None if the node is not the gradient of a part, or if sizes are symbolic."""
-    if node.target not in (SELECT, SLICE) or len(node.users) != 1 or node.kwargs:
+    if node.target not in (SELECT, SLICE) or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args
     dim %= len(sizes)
@@ -108,7 +125,7 @@ def segments(nodes: Sequence[Node]) -> list[Segment]:
     """Splits summands into segments that can be one stack without changing the order of any element's additions."""
     found: list[Segment] = []
     for node in nodes:
-        dim, part = part_of(node) or (-1, None)
+        dim, part = (len(node.users) == 1 and part_of(node)) or (-1, None)
         last = found[-1] if found else None
         is_next = part is not None and last is not None and last.dim == dim
         if is_next and can_follow(last.parts, part, is_first=len(found) == 1):
