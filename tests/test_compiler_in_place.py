@@ -12,15 +12,12 @@ from torch.profiler import profile
 
 import fourfold
 from fourfold import _native
-from fourfold.compiler.nest import service
+from nests import GENERATORS
+from operator_events import events
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),
     pytest.mark.skipif(_native.module is None, reason="Python runs the graphs, and copies"),
-]
-GENERATORS = [
-    "interpreter",
-    pytest.param("llvm", marks=pytest.mark.skipif(bool(service.obstacle()), reason="no nests")),
 ]
 
 
@@ -37,22 +34,14 @@ def update(p: Tensor, q: Tensor) -> None:
     p.mul_(0.5).add_(q, alpha=0.25)
 
 
-def events(call: Callable, *arguments: Tensor) -> list[str]:
-    """torch's operators that a call runs, and how often memory is allocated."""
-    call(*arguments)
-    with profile(profile_memory=True) as profiled:
-        call(*arguments)
-    return [event.name for event in profiled.events() if event.name.startswith(("aten::", "[memory]"))]
-
-
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_no_copy_and_no_new_memory(generator: str) -> None:
     p, q = draw(100, 30), draw(100, 30)
-    assert events(compiled(update, generator), p, q) == []
+    assert events(compiled(update, generator), p, q, memory=True) == []
 
 
 def test_one_operator_alone_is_a_program() -> None:
-    assert events(compiled(lambda p, q: p.lerp_(q, 0.25)), draw(100, 30), draw(100, 30)) == []
+    assert events(compiled(lambda p, q: p.lerp_(q, 0.25)), draw(100, 30), draw(100, 30), memory=True) == []
 
 
 def read_before(p: Tensor, q: Tensor) -> Tensor:
@@ -208,7 +197,7 @@ def test_a_parameter_under_no_grad() -> None:
         with torch.no_grad():
             update(p, q)
 
-    assert events(compiled(f), p.detach().clone().requires_grad_(), q) == []
+    assert events(compiled(f), p.detach().clone().requires_grad_(), q, memory=True) == []
     compiled(f)(p, q)
     assert p.requires_grad and p.is_leaf
     torch.testing.assert_close(p.detach(), expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from fourfold import _C
 from fourfold.cli import main
 from fourfold.compiler.nest import service
 from machine import ROOT
+from nests import needs_nests
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,7 @@ def test_nests_as_cpp_and_as_llvm_ir() -> None:
     assert "rsqrt(" in explanation.nest() and "float32x" in explanation.nest()
 
 
-@pytest.mark.skipif(
-    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
-)
+@needs_nests
 def test_assembly() -> None:
     assert "rows:" in explained().assembly()
 

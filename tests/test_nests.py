@@ -18,13 +18,11 @@ from torch.nn import functional as F
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, reading, service
 from fourfold.compiler.nest.layout import Layout
-from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of
+from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of, needs_nests
 from program_cases import assert_same_bits, programs
 from programs import HEAD
 
-pytestmark = pytest.mark.skipif(
-    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
-)
+pytestmark = needs_nests
 
 CASES = {name: (text, draw) for name, text, draw in programs()}
 ROWS = (

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 
 import pytest
 import torch
 from torch import Tensor
 
-from fourfold.compiler.nest import service
-from nests import DTYPES, drawn, expect_the_interpreters_bits
+from nests import DTYPES, drawn, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
-pytestmark = pytest.mark.skipif(
-    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
-)
+pytestmark = needs_nests
 
 LENGTHS = (1, 7, 8, 16, 33, 70, 2000)
 STEPS = (2, 3, 4, 5, 8, 9)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 from fourfold.compiler.nest import service
-from nests import expect_the_interpreters_bits
+from nests import expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
-pytestmark = pytest.mark.skipif(
-    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
-)
+pytestmark = needs_nests
 
 ELEMENTS = (
     f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ny: float32 = exp x\nz: float64 = to_float64 y\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +12,8 @@ from torch.nn import functional as F
 from compiled import compiled, draw
 from fourfold.compiler import alone
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.nest import service
 from fourfold.compiler.record import Captured, Record
+from nests import needs_nests
 
 
 def captured(function: Callable[..., Tensor], *arguments: Tensor, **options: object) -> Captured:
@@ -60,9 +59,7 @@ def test_divisions_with_rest(function: Callable[[Tensor, float], Tensor]) -> Non
     assert programs(lambda x: function(x * 2 + 1, 3.0), X) == 1
 
 
-@pytest.mark.skipif(
-    bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
-)
+@needs_nests
 @pytest.mark.parametrize(
     "function",
     [

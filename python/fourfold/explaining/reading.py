@@ -22,6 +22,7 @@ from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.in_place import COPY
 from fourfold.compiler.lowering import CONSTANT
+from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
 from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
@@ -34,6 +35,7 @@ CONSTANT_REASON = "a constant that torch's operators read, or a result"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
 UPDATED = "an input's new value, which no program writes into it"
+PARTLY = "programs write some of its parts where they belong, and the others are copied"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 CLEARS = re.compile(r";  [\w, =]+ = None$")
@@ -115,10 +117,17 @@ def half_of(
     """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last are saved."""
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
-    left = [node for node in graph.nodes if is_operator(node) and node not in half.compiled.updates]
+    compiled = half.compiled
+    copied_parts = {node: parts_left(node, written) for node, written in compiled.concatenations.items()}
+    done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
+    left = [node for node in graph.nodes if is_operator(node) and node not in done]
     operators = [one for node in calls for one in operators_of(node.target)] + left
-    outside = Counter((operator_name(node), reason(node)) for node in left)
+    outside = Counter((operator_name(node), PARTLY if node in copied_parts else reason(node)) for node in left)
     outside += Counter({("copy_", COPIED): copied})
+
+    def moves(node: Node) -> list[Node]:
+        return copied_parts[node] * 2 if node in copied_parts else touched(node)
+
     traced = [node for node in half.graph.graph.nodes if is_operator(node) and not (is_backward and is_again(node))]
     updated = graph.output_node().args[0][:copied]
     return Half(
@@ -126,14 +135,19 @@ def half_of(
         f"The {name}{of}: {plural(len(operators), 'operator')}",
         code_of(half.graph),
         code_of(half.compiled.module),
-        boxes_of(graph, inputs, is_backward, results, kept, half.compiled.updates),
+        boxes_of(graph, inputs, is_backward, results, kept, done),
         tuple(map(program_of, calls)),
         tuple(Outside(operator, count, why) for (operator, why), count in outside.items()),
         len(operators),
         sum(map(is_again, operators)) if is_backward else 0,
         moved(touched(node) for node in traced if node.target is not COPY),
-        moved([*([node, node] for node in updated), *map(touched, (*calls, *left))]),
+        moved([*([node, node] for node in updated), *map(touched, calls), *map(moves, left)]),
     )
+
+
+def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:
+    """The parts of a concatenation that no program writes."""
+    return [part for part in parts_of(node)[0] if part not in written]
 
 
 def program_of(node: Node) -> Program:
@@ -176,10 +190,10 @@ def boxes_of(
     is_backward: bool,
     results: Sequence[str] | None = None,
     kept: int = 0,
-    updates: Container[Node] = (),
+    done: Container[Node] = (),
 ) -> tuple[Box, ...]:
     """The boxes in topological order. results: None within a program, whose results have neither boxes nor names.
-    updates: copies of what a program writes in place."""
+    done: updates and concatenations that programs write in place."""
     boxes: list[Box] = []
     box_of: dict[Node, str] = {}  # the box of each node; an item of several results shares its operator's
     outputs = () if results is None else graph.output_node().args[0][: len(results)]
@@ -189,7 +203,7 @@ def boxes_of(
             continue
         reads = tuple(dict.fromkeys(box_of[one] for one in node.all_input_nodes))
         box_of[node] = reads[0] if node.target is operator.getitem else node.name
-        if node in updates:
+        if node in done and node.target is COPY:
             box_of[node] = box_of[node.args[1]]
             label = f"{inputs[node.args[0].name][0]}, in place"
             boxes.append(edge_box(node.name, "result", label, node, (box_of[node],)))
@@ -201,7 +215,7 @@ def boxes_of(
             given = {own.name: (inputs.get(name, (name,))[0], "given") for own, name in owns}
             boxes.append(program_box(node, reads, boxes_of(node.target.graph, given, is_backward)))
         elif node.target is not operator.getitem:
-            boxes.append(operator_box(node, reads, is_backward and is_again(node), results is None))
+            boxes.append(operator_box(node, reads, is_backward and is_again(node), results is None, node in done))
     for k, (node, label) in enumerate(zip(outputs, results or (), strict=True)):
         is_kept = k >= len(outputs) - kept
         if node in box_of and not (is_kept and node.op == "placeholder"):
@@ -221,8 +235,8 @@ def program_box(node: Node, reads: tuple[str, ...], inside: tuple[Box, ...]) -> 
     return Box(node.name, "program", lines, program.counted, reads, inside)
 
 
-def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool) -> Box:
-    kind = "view" if not is_operator(node) else "again" if again else "operator" if inner else "torch"
+def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool, done: bool) -> Box:
+    kind = "view" if done or not is_operator(node) else "again" if again else "operator" if inner else "torch"
     words = ", ".join(filter(None, [detail(node), "again" * again]))
     tip = [f"{node.name} = {operator_name(node)}({', '.join(one.name for one in node.all_input_nodes)})"]
     tip += [f"torch runs it: {reason(node)}"] if kind == "torch" or again and not inner else []

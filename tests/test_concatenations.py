@@ -1,0 +1,243 @@
+"""Concatenations of any sizes: what reads them is computed by parts, and programs write parts where they belong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from compiled import assert_same, compiled, draw, programs_of, results_of
+from fourfold import _native
+from fourfold.compiler import parts
+from fourfold.compiler.record import Record
+from nests import GENERATORS
+from operator_events import events
+
+pytestmark = pytest.mark.usefixtures("strict")
+needs_plans = pytest.mark.skipif(_native.module is None, reason="Python runs the graphs, and concatenates")
+x, y = draw(12, 20), draw(12, 20, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def small_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "FEWEST_BYTES", 0)
+
+
+def token_shift(x: Tensor, y: Tensor) -> Tensor:
+    """As RWKV writes it."""
+    before = F.pad(x, (0, 0, 1, -1))
+    return x * y + before * (1 - y)
+
+
+def features(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x.relu(), (x * y)[:, :6].sin(), x.sum(1, keepdim=True), y], 1)
+
+
+def class_token(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([y[:1].tanh(), x * y + 1]).sigmoid()
+
+
+def differences(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x[:1] * y[:1], x[1:] - x[:-1] * y[1:]])
+
+
+def rolled(x: Tensor, y: Tensor) -> Tensor:
+    return torch.roll(x * y, 3, 1) - torch.roll(x, -2, 0).cos()
+
+
+def second_difference(x: Tensor, y: Tensor) -> Tensor:
+    wide = F.pad(x * y, (1, 1), value=0.5)
+    return wide[:, 2:] - 2 * wide[:, 1:-1] + wide[:, :-2]
+
+
+def cropped(x: Tensor, y: Tensor) -> Tensor:
+    return F.pad(x.exp(), (-2, -3)) * y[:, :15]
+
+
+def divided(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = (x * y).split([7, 13], 1)
+    return a.sin(), b.cos() * 2
+
+
+def some_columns(x: Tensor, y: Tensor) -> Tensor:
+    return (x.exp() * y)[:, 4:9].sin()
+
+
+def column_of_many(x: Tensor, y: Tensor) -> Tensor:
+    return x * (x.exp() + y)[:, 4:5] + y
+
+
+def twice(x: Tensor, y: Tensor) -> Tensor:
+    part = x.sin() * y
+    return torch.cat([part, y[:, :5], part], 1)
+
+
+def also_returned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    part = x.sin() * y
+    return part, torch.cat([part, (y * 2)[:, :5]], 1)
+
+
+def read_by_torch(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x.sin() * y, (y.cos() + x)[:, :5]], 1) @ torch.ones(25, 3)
+
+
+def nested(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([torch.cat([x.sin(), y[:, :3].cos()], 1), x[:, :9].exp()], 1) * 2
+
+
+def of_two_dtypes(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([(x * 2).double(), y.sin()[:, :7]], 1)
+
+
+def with_nothing(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(0), (x * y)[:, :0], x.sin(), y[:, :3].cos()], 1)
+
+
+def stacked_rows(x: Tensor, y: Tensor) -> Tensor:
+    both = torch.cat([x.mT.sin(), (x * y).mT[:, :5]], 1)
+    return both.mT.exp() + 1
+
+
+def sums_beside(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([(x * y).sum(0), x.mean(1), y.amax(1)])
+
+
+def normalized(x: Tensor, y: Tensor) -> Tensor:
+    return F.layer_norm(torch.cat([x[:1], x * y]) + 1, (20,))
+
+
+CASES = (
+    token_shift, features, class_token, differences, rolled, second_difference, cropped, divided, some_columns,
+    column_of_many, twice, also_returned, read_by_torch, nested, of_two_dtypes, with_nothing, stacked_rows,
+    sums_beside, normalized,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("function", CASES)
+def test_results_and_gradients_are_eagers(function: Callable, generator: str) -> None:
+    call = compiled(function, options={"generator": generator})
+    for _ in range(2):
+        assert_same(results_of(call, (x, y)), results_of(function, (x, y)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", [token_shift, features, differences, rolled])
+def test_other_dtypes(function: Callable, dtype: torch.dtype) -> None:
+    own = x.detach().to(dtype), y.detach().to(dtype)
+    tolerance = {} if dtype is torch.float64 else {"rtol": 2e-2, "atol": 2e-2}
+    assert_same(results_of(compiled(function), own), results_of(function, own), **tolerance)
+
+
+def test_integers() -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return torch.roll(a * b, 1, 1) + F.pad(a, (2, -2), value=7)
+
+    own = tuple(torch.randint(-9, 9, (5, 11), generator=torch.Generator().manual_seed(k)) for k in range(2))
+    assert_same(results_of(compiled(function), own), results_of(function, own))
+
+
+@pytest.mark.parametrize("function", [token_shift, features, differences, second_difference])
+def test_any_sizes(function: Callable) -> None:
+    call = compiled(function, dynamic=True)
+    for rows in (12, 9, 1):
+        own = draw(rows, 20), draw(rows, 20, seed=1)
+        assert_same(results_of(call, own), results_of(function, own))
+
+
+def test_other_layouts() -> None:
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a.sin(), b.cos()], 1) * 2
+
+    a = draw(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    b = draw(2, 6, 4, 5).to(memory_format=torch.channels_last)
+    turned = draw(5, 4, 3, 2).permute(3, 2, 1, 0)
+    for own in ((a, b), (turned, b), (a[:, :, ::2], b[:, :, ::2])):
+        assert_same(results_of(compiled(function), own), results_of(function, own))
+
+
+@needs_plans
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_parts_are_written_where_they_belong(generator: str) -> None:
+    """By programs into one new tensor; what no program computes is copied."""
+    own = x.detach(), y.detach()
+    options = {"generator": generator}
+    ran = events(compiled(differences, options=options), *own, memory=True)
+    assert set(ran) == {"aten::slice", "aten::as_strided", "[memory]"} and ran.count("[memory]") == 1
+    assert events(compiled(features, options=options), *own).count("aten::copy_") == 1
+    assert "aten::cat" not in events(compiled(token_shift, options=options), *own)
+
+
+@needs_plans
+def test_results_do_not_share_memory() -> None:
+    call = compiled(differences)
+    a, b = call(x.detach(), y.detach()), call(y.detach(), x.detach())
+    torch.testing.assert_close(a, differences(x, y).detach())
+    torch.testing.assert_close(b, differences(y, x).detach())
+    assert a._version == 0
+    a.add_(1).mul_(b)  # a result is like any other tensor
+
+
+def test_what_nobody_reads_is_not_computed() -> None:
+    record = Record()
+    compiled(some_columns, record)(x.detach(), y.detach())
+    (program,) = record.captured[0].forward.compiled.programs
+    assert "b=5" in program.text
+
+
+@pytest.mark.parametrize(("function", "most"), [(token_shift, 5), (differences, 7), (features, 4)])
+def test_programs_are_few(function: Callable, most: int) -> None:
+    record = Record()
+    call = compiled(function, record)
+    torch.autograd.backward(call(x, y), torch.ones_like(function(x, y)))
+    assert 2 <= programs_of(record) <= most
+
+
+def test_small_ones_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    record = Record()
+    compiled(class_token, record)(x.detach(), y.detach())
+    assert len(record.captured[0].forward.compiled.programs) == 3  # two parts in one concatenation, and its sigmoid
+
+
+def some_function(choose: random.Random) -> Callable[[Tensor, Tensor], Tensor]:
+    """A few elementwise operators, concatenations, slices, pads and rolls, one after the other."""
+    steps = [choose.choice(("join", "slice", "pad", "roll", "compute", "compute", "swap")) for _ in range(5)]
+    numbers = [choose.random() for _ in steps]
+    dims = [choose.randrange(2) for _ in steps]
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        value, other = x * y, y
+        for step, number, dim in zip(steps, numbers, dims, strict=True):
+            size = value.shape[dim]
+            cut = max(1, int(number * size))
+            if step == "join":
+                piece = other.narrow(dim, 0, max(1, int(number * other.shape[dim]))).sin()
+                beside = value.narrow(1 - dim, 0, min(value.shape[1 - dim], piece.shape[1 - dim]))
+                piece = piece.narrow(1 - dim, 0, beside.shape[1 - dim])
+                value = torch.cat([piece, beside, piece * 2] if number > 0.5 else [beside, piece], dim)
+            elif step == "slice":
+                value = value.narrow(dim, size - cut, cut)
+            elif step == "pad":
+                widths = [0, 0, 0, 0]
+                widths[2 * dim : 2 * dim + 2] = [int(4 * number) - 1, 1] if value.shape[1 - dim] > 4 else [0, 2]
+                value = F.pad(value, widths, value=number)
+            elif step == "roll":
+                value = torch.roll(value, cut, dim)
+            elif step == "swap":
+                value = torch.cat([value.narrow(dim, cut, size - cut), value.narrow(dim, 0, cut)], dim)
+            else:
+                value = value.sin() * number + value
+        return value
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_functions(seed: int) -> None:
+    function = some_function(random.Random(seed))
+    assert_same(results_of(compiled(function), (x, y)), results_of(function, (x, y)))
