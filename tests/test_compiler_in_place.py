@@ -40,6 +40,18 @@ def test_no_copy_and_no_new_memory(generator: str) -> None:
     assert events(compiled(update, generator), p, q, memory=True) == []
 
 
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("view", [lambda p: p[:, ::2], lambda p: p.t(), lambda p: p[3:, 5:], lambda p: p[:, 1]])
+def test_views_are_written_where_they_are(view: Callable, generator: str) -> None:
+    """Every second column, a transposed tensor, a block, a column."""
+    own, expected = draw(50, 60), draw(50, 60)
+    q = torch.ones(view(own).shape)
+    assert events(compiled(update, generator), view(own), q, memory=True) == []
+    for _ in range(2):
+        update(view(expected), q)
+    torch.testing.assert_close(own, expected)
+
+
 def test_one_operator_alone_is_a_program() -> None:
     assert events(compiled(lambda p, q: p.lerp_(q, 0.25)), draw(100, 30), draw(100, 30), memory=True) == []
 
