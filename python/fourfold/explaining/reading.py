@@ -22,6 +22,7 @@ from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.in_place import COPY
 from fourfold.compiler.lowering import CONSTANT
+from fourfold.compiler.lowering.decompositions import late
 from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
@@ -31,6 +32,7 @@ from fourfold.explaining.running import Observed, parameter_names, uncompiled
 
 Inputs = dict[str, tuple[str, str]]
 NO_REASON = "programs have no such operator"
+KEPT_REASON = "torch's kernel is as fast as its pieces would be here"
 CONSTANT_REASON = "a constant that torch's operators read, or a result"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
@@ -181,6 +183,8 @@ def reason(node: Node) -> str:
         return node.meta[REFUSAL]
     if node.target is COPY:
         return UPDATED
+    if node.target in late():
+        return KEPT_REASON
     return EFFECT if has_effect(node) else CONSTANT_REASON if node.target in CONSTANT else NO_REASON
 
 
