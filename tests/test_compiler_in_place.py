@@ -52,6 +52,18 @@ def test_views_are_written_where_they_are(view: Callable, generator: str) -> Non
     torch.testing.assert_close(own, expected)
 
 
+def test_an_input_that_overlaps_itself_is_copied_into() -> None:
+    """Its rows share elements: torch leaves undefined which value these get, and the generators agree."""
+    results = []
+    for generator in ("interpreter", "llvm"):
+        p = draw(40).as_strided((10, 5), (3, 1))
+        call = compiled(update, generator)
+        for _ in range(2):
+            call(p, torch.ones(10, 5))
+        results.append(p)
+    assert torch.equal(*results)
+
+
 def test_one_operator_alone_is_a_program() -> None:
     assert events(compiled(lambda p, q: p.lerp_(q, 0.25)), draw(100, 30), draw(100, 30), memory=True) == []
 

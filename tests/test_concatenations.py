@@ -241,3 +241,51 @@ def some_function(choose: random.Random) -> Callable[[Tensor, Tensor], Tensor]:
 def test_random_functions(seed: int) -> None:
     function = some_function(random.Random(seed))
     assert_same(results_of(compiled(function), (x, y)), results_of(function, (x, y)))
+
+
+def ring_buffer(state: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    moved = torch.cat([state[:, 1:], new[:, :1]], 1)
+    shown, old = moved.tanh() * 2, moved[:, :-1]
+    state.copy_(moved)
+    return shown, old
+
+
+def padded_and_cropped(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    wide = F.pad(x, (1, 2))
+    shown = wide.sin()
+    x.add_(1)
+    return shown, wide[:, 1:-2]
+
+
+def halves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    both = torch.cat([x, y], 1)
+    shown = both.sin()
+    x.add_(1)
+    return shown, both[:, :20], both[:, 20:].mT
+
+
+def pieces_of_rolled(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    turned = torch.roll(x, 7, 1)
+    x.mul_(0)
+    return (turned.exp() * y, *turned.split([7, 13], 1))
+
+
+@pytest.mark.parametrize("function", [ring_buffer, padded_and_cropped, halves, pieces_of_rolled])
+def test_a_slice_that_is_returned_is_of_the_whole(function: Callable) -> None:
+    """It has the whole's strides and shares no memory with an input."""
+    own, expected = (tuple(t.detach().clone() for t in (x, y)) for _ in range(2))
+    got, given = compiled(function)(*own), function(*expected)
+    assert_same([*got, *own], [*given, *expected])
+    memory = [t.untyped_storage().data_ptr() for t in (*got, *own)]
+    expected_memory = [t.untyped_storage().data_ptr() for t in (*given, *expected)]
+    assert [memory.index(each) for each in memory] == [expected_memory.index(each) for each in expected_memory]
+
+
+def test_gradients_share_nothing_with_the_upstream_gradient() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.roll(torch.cat([x, y[:6]]) + torch.cat([y, x[:6]]).sin(), 6, 0)
+
+    own = [t.detach().clone().requires_grad_() for t in (x, y)]
+    upstream = torch.ones(18, 20)
+    compiled(function)(*own).backward(upstream)
+    assert all(t.grad.untyped_storage().data_ptr() != upstream.untyped_storage().data_ptr() for t in own)

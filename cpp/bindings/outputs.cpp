@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "memory.h"
 #include "values.h"
@@ -53,10 +54,17 @@ bool is_plain(const at::Tensor& tensor) {
          (!tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
-// An expanded tensor has one element for several indices.
-bool is_expanded(const fourfold_tensor& tensor) {
+// Whether two indices may have one element, as in an expanded tensor.
+bool overlaps_itself(const fourfold_tensor& tensor) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> steps;  // strides, and how many there are of each
   for (int32_t d = 0; d < tensor.dim; ++d) {
-    if (tensor.sizes[d] > 1 && tensor.strides[d] == 0) return true;
+    if (tensor.sizes[d] > 1) steps.emplace_back(tensor.strides[d], tensor.sizes[d] - 1);
+  }
+  std::sort(steps.begin(), steps.end());
+  int64_t last = 0;  // the offset of the last element along the dimensions so far
+  for (const auto& [stride, count] : steps) {
+    if (stride <= last) return true;
+    last += stride * count;
   }
   return false;
 }
@@ -88,7 +96,7 @@ void* Outputs::allocate(
 bool Outputs::suits(const at::Tensor& tensor, int32_t output) const {
   if (!is_plain(tensor)) return false;
   const fourfold_tensor own = described(tensor);
-  if (is_expanded(own)) return false;
+  if (overlaps_itself(own)) return false;
   for (const fourfold_tensor& other : given_) {
     if (other.data != nullptr && overlap(own, other)) return false;
   }

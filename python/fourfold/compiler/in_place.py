@@ -93,6 +93,11 @@ def readers(node: Node) -> list[Node]:
     return list(found)
 
 
+def is_returned(user: Node) -> bool:
+    """Whether it returns the memory of what it reads, also through views."""
+    return user.op == "output" or not is_new(user) and any(map(is_returned, user.users))
+
+
 def is_new(node: Node) -> bool:
     """Whether the memory of an operator's results belongs to nothing else."""
     target = node.target

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import FAILED, visiting
+from fourfold.compiler.in_place import is_returned
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.parts import (
     CONCATENATION,
@@ -116,8 +117,9 @@ class Region:
                 raise Undivided
 
     def take(self, user: Node, dim: int) -> bool:
-        """Whether the user takes nothing but exact parts."""
-        if not takes_pieces(user):
+        """Whether the user takes nothing but exact parts, to compute with: a part that the graph returns stays a slice of
+        the whole, since a part may be a slice of an input."""
+        if not takes_pieces(user) or is_returned(user):
             return False
         found = {}
         for piece, along, places in pieces(user):

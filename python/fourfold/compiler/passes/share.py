@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.in_place import is_new
+from fourfold.compiler.in_place import is_returned
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.parts import SELECT, SLICE
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
@@ -39,11 +39,6 @@ def replace(node: Node, other: Node) -> None:
     """For all users that compute with it: two results of the graph stay two tensors."""
     if other is not node:
         node.replace_all_uses_with(other, delete_user_cb=lambda user: not is_returned(user))
-
-
-def is_returned(user: Node) -> bool:
-    """Whether it returns the memory of what it reads, also through views."""
-    return user.op == "output" or not is_new(user) and any(map(is_returned, user.users))
 
 
 def reshaped_back(node: Node) -> Node:
