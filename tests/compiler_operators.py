@@ -28,7 +28,8 @@ with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), wa
         UnaryUfuncInfo,
     )
 
-# Each draw of samples would look for torch's own test case in the stack, with the source of each frame: a tenth of a second.
+# Each draw of samples would look for torch's own test case in the stack, with the source of each frame, which takes a
+# tenth of a second.
 common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 # Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.

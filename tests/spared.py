@@ -9,8 +9,8 @@ import torch
 
 
 def spare_torch_its_diagnostics() -> None:
-    # torch.compile writes each of its graphs as JSON once this logger has a handler, and pytest gives one to every logger
-    # that does not propagate.
+    # torch.compile writes each of its graphs as JSON once this logger has a handler, and pytest gives one to every
+    # logger that does not propagate.
     logging.getLogger("torch.__trace").propagate = True
     if not torch.cuda.is_available():
         # Without devices to seed, torch keeps the stack of each call that seeds them.
