@@ -23,8 +23,10 @@ TORCH = Path(torch.__file__).parent
 HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
 # Those between which the kernels differ; the wheel is compiled for more.
 CUDA_ARCHITECTURES = "75-real;90"
-# What nvcc writes PTX for, and what CUDA 12.8's ptxas then assembles it for: those that the newer one is not asked for.
-OLD_ARCHITECTURES = {"75": "89", "90": "120"}
+# What nvcc writes PTX for with the headers of CUDA 12.8: the first whose tensor cores the kernels use, which takes more
+# of CUDA than what runs before it. And what that ptxas assembles it for: those that the newer one is not asked for.
+OLD_VIRTUAL = "80"
+OLD_ARCHITECTURES = ("89", "120")
 OLD_PTX = "8.7"
 
 
@@ -146,7 +148,7 @@ def cuda_old(report: Report) -> None:
         "cuda-12.8",
         "-DFOURFOLD_CUDA=ON",
         "-DFOURFOLD_HIP=OFF",
-        f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(f'{number}-virtual' for number in OLD_ARCHITECTURES)}",
+        f"-DCMAKE_CUDA_ARCHITECTURES={OLD_VIRTUAL}-virtual",
         f"-DCMAKE_CUDA_FLAGS=-I{headers} --keep --keep-dir={kept}",
         CUDACXX=str(nvcc),
     )
@@ -154,13 +156,13 @@ def cuda_old(report: Report) -> None:
     build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators}, "fourfold_cuda")
     if str(headers / "cuda_runtime_api.h") not in output(BIN / "ninja", "-C", folder, "-t", "deps"):
         raise Refused("nvcc did not read the headers of CUDA 12.8")
-    wanted = [(name, virtual, real) for name in report.operators for virtual, real in OLD_ARCHITECTURES.items()]
+    wanted = [(name, real) for name in report.operators for real in OLD_ARCHITECTURES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        refusals = pool.map(lambda w: assemble(kept / f"{w[0]}.compute_{w[1]}.ptx", w[2], ptxas), wanted)
+        refusals = pool.map(lambda w: assemble(kept / f"{w[0]}.ptx", w[1], ptxas), wanted)
     for (operator, *_), why in zip(wanted, refusals, strict=True):
         if why:
             report.refuse("cuda", "compiled", why, [operator])
-    names = ", ".join(OLD_ARCHITECTURES.values())
+    names = ", ".join(OLD_ARCHITECTURES)
     report.facts.append(f"cuda: also compiled with the headers of CUDA 12.8, and assembled by its ptxas for {names}")
 
 
@@ -170,9 +172,9 @@ def assemble(file: Path, architecture: str, ptxas: Path) -> str:
         return f"nvcc wrote no {file.name} with the headers of CUDA 12.8"
     # A newer nvcc writes a newer version of the language; what the kernels use of it has to be in the older one.
     text = re.sub(r"^\.version .*$", f".version {OLD_PTX}", file.read_text(), count=1, flags=re.MULTILINE)
-    older = file.with_suffix(".old.ptx")
+    older = file.with_suffix(f".{architecture}.ptx")
     older.write_text(text)
-    command = [str(ptxas), f"-arch=sm_{architecture}", str(older), "-o", str(file.with_suffix(".cubin"))]
+    command = [str(ptxas), f"-arch=sm_{architecture}", str(older), "-o", str(older.with_suffix(".cubin"))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return f"CUDA 12.8's ptxas refuses {file.name} for {architecture}: {done.stderr.strip().splitlines()[0]}"

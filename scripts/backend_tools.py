@@ -5,11 +5,14 @@
 prints the path of nvcc, and says on stderr what it does to get there. Sees to cuobjdump too, which tests look for.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections import defaultdict
 from pathlib import Path
 
 from backend_report import Refused
@@ -84,10 +87,17 @@ def apt_packages() -> None:
         )
 
 
+FETCHING = defaultdict(threading.Lock)
+
+
 def python_packages(folder: Path, wanted: tuple[str, ...], platform: str | None = None) -> None:
-    """Packages in a folder of their own; with `platform`, those of that platform."""
-    if folder.exists():
-        return
+    """Packages in a folder of their own; with `platform`, those of that platform. Two threads may ask for the same."""
+    with FETCHING[folder]:
+        if not folder.exists():
+            fetch(folder, wanted, platform)
+
+
+def fetch(folder: Path, wanted: tuple[str, ...], platform: str | None) -> None:
     partial = folder.parent / f"{folder.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +122,18 @@ def metal_metadata() -> Path:
     folder = WORK / "pyobjc-metal"
     python_packages(folder, PYOBJC_METAL, "macosx_10_9_universal2")
     return folder / "Metal" / "_metadata.py"
+
+
+def fetch_ahead() -> None:
+    """What later steps need, while earlier ones compile. A step that needs what was not to be had says so itself."""
+    packages = [(WORK / "zig", ZIG, None), (WORK / "pyobjc-metal", PYOBJC_METAL, "macosx_10_9_universal2")]
+    packages += [(WORK / f"torch-{v}-macos", (f"torch=={v}",), TORCH_FOR_MACOS[v]) for v in TORCH_FOR_MACOS]
+    with contextlib.suppress(Refused):
+        if not nvcc_version(nvcc()).startswith("12."):
+            packages.insert(0, (WORK / "cuda-12.8", OLD_HEADERS, None))
+    for each in packages:
+        with contextlib.suppress(Refused):
+            python_packages(*each)
 
 
 def darwin_toolchain(headers: Path) -> Path:
@@ -156,7 +178,7 @@ def nvcc() -> Path:
         raise Refused(f"there is no nvcc, and {why}: install the CUDA toolkit, or set CUDACXX to its nvcc") from None
     root = packages / "nvidia" / "cu13"
     # nvcc looks for libraries in lib64, and the packages have them in lib.
-    if not (root / "lib64").exists():
+    with contextlib.suppress(FileExistsError):
         (root / "lib64").symlink_to("lib")
     return root / "bin" / "nvcc"
 

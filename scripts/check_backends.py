@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +111,7 @@ def main() -> None:
     backend_tools.apt_packages()
     if library_symbols.missing_tools():
         sys.exit(f"check_backends.py needs {', '.join(library_symbols.missing_tools())}: install binutils")
+    threading.Thread(target=backend_tools.fetch_ahead, daemon=True).start()
     for name, step, proofs in STEPS:
         print(f"\n== {name}", flush=True)
         started = time.monotonic()

@@ -14,7 +14,7 @@ APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
 OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
 # Compiled, with this system's headers of Python, and not linked: zig's linker knows no bundles.
-MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch.cpp.o")
+MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch_module.cpp.o")
 # Of an ordinary type, so that PyObjC need not say anything of it. torch's own library calls it.
 UNLISTED = {"setLanguageVersion:"}
 # Of Foundation, of which this PyObjC package knows nothing.

@@ -17,7 +17,9 @@ from fourfold.compiler.dtypes import KINDS
 # like to be installed.
 with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo import core
     from torch.testing._internal.opinfo.core import (
         BinaryUfuncInfo,
         OpInfo,
@@ -25,6 +27,10 @@ with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), wa
         SampleInput,
         UnaryUfuncInfo,
     )
+
+# Each draw of samples would look for torch's own test case in the stack, with the source of each frame, which takes a
+# tenth of a second.
+common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 # Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.
 _PLAIN = """

@@ -1,5 +1,6 @@
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import torch
 
 import simulated
+import spared
 
+spared.spare_torch_its_diagnostics()
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
 
@@ -43,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if place(item) == len(LONG)]
     size = -(-len(others) // workers)
     items[:] = [item for k in range(workers) for item in (*first[k::workers], *others[k * size : (k + 1) * size])]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if "torch._dynamo" in sys.modules:
+        spared.spare_dynamo_its_clock()
+    spared.spare_the_collector()
 
 
 @pytest.fixture(autouse=True)

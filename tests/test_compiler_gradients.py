@@ -168,7 +168,7 @@ def squares(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("function", [euler, spikes, squares])
-def test_loops_that_are_longer_than_what_is_computed_again(function: Callable, whose: str) -> None:
+def test_loops_that_are_longer_than_what_is_computed_again(function: Callable) -> None:
     x = draw(50) if function is spikes else (draw(50).sigmoid() / 2).detach().requires_grad_()
     assert_same(results_of(compiled(function), (x,)), results_of(function, (x,)), rtol=1e-4, atol=1e-5)
 

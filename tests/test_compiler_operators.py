@@ -24,13 +24,16 @@ FIRST = 20  # of an entry's samples, among which these few are chosen
 
 
 def dtypes_of(entry: OpInfo, place: int) -> list[torch.dtype]:
-    """All that it lists, or float32, bfloat16 and one of the others, which is another one for the next entry."""
+    """All that it lists, or float32 and one of the others: bfloat16 for every second entry, and for those between
+    another one each time."""
     listed = sorted(entry.supported_dtypes("cpu"), key=str)
     if FULL:
         return listed
-    always = [dtype for dtype in (torch.float32, torch.bfloat16) if dtype in listed]
-    others = [dtype for dtype in listed if dtype in (*KINDS, torch.complex64) and dtype not in always]
-    return always + others[place % max(1, len(others)) :][:1]
+    first, second = ([dtype for dtype in (each,) if dtype in listed] for each in (torch.float32, torch.bfloat16))
+    others = [dtype for dtype in listed if dtype in (*KINDS, torch.complex64) and dtype not in (*first, *second)]
+    if place % 2 == 0 or not second:
+        second = others[place // 2 % max(1, len(others)) :][:1] or second
+    return first + second
 
 
 def cases() -> list[tuple[str, torch.dtype]]:

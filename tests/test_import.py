@@ -113,7 +113,6 @@ def test_a_torch_without_gradients_is_one_warning_at_the_import():
     )
     for options, environment in (
         (("-W", "ignore:fourfold runs gradients"), {}),
-        ((), {"PYTHONWARNINGS": "ignore::UserWarning"}),
         (("-W", "error"), {"FOURFOLD_GRADIENTS": "python"}),  # chosen
     ):
         done = run_python(ANOTHER_TORCH, *options, **environment)

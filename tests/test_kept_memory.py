@@ -14,6 +14,7 @@ from torch import Tensor
 
 import fourfold
 from fourfold import _native
+from programs import HEAD
 
 pytestmark = pytest.mark.skipif(_native.module is None, reason="no C++ module for this torch")
 
@@ -82,9 +83,12 @@ def test_threads(double) -> None:
     assert not wrong and fourfold.empty_cache() > 0
 
 
+# As compiled functions call it, without what compiling takes.
 PROGRAM = f"""
 import torch, fourfold
-function = torch.compile(lambda x: x * 2 + 1, backend="fourfold")
+from fourfold.compiler.calling import Program
+text = {HEAD!r} + "axes a=x.0\\nx: float32 = input float32 [a]\\ny: float32 = exp x\\noutput y float32 [a]\\n"
+function = Program(text, "", 0)
 for _ in range(2):
     results = [function(torch.ones({LARGE})) for _ in range(3)]
     del results
@@ -94,7 +98,7 @@ print(fourfold.empty_cache() >> 20)
 
 @pytest.mark.parametrize(("limit", "kept"), [("0", 0), ("64", 64), ("", 96)])
 def test_the_limit(limit: str, kept: int) -> None:
-    environment = os.environ | {"FOURFOLD_KEPT_MEMORY": limit, "FOURFOLD_GENERATOR": "interpreter"}
+    environment = os.environ | {"FOURFOLD_KEPT_MEMORY": limit}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [str(kept)], done.stderr
 

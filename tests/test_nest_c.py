@@ -24,6 +24,7 @@ from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
 from nests import SHORT
+from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
 
@@ -143,7 +144,7 @@ CASES = dict(cases())
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+def compiled(shared: Path) -> dict[str, Case]:
     """All cases with their nests as C++ in place of LLVM's, which their texts' blank lines keep apart."""
     asked: list[tuple[str, str]] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +163,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             nests[text, layout] = build(read(text), Layout.of(layout), TARGETS[level()].lanes)
         except NotCompiled:
             continue
-    attach(nests, tmp_path_factory.mktemp("nests"))
+    attach(nests, shared / "nests_in_c")
     for text, layout in nests:
         next(case for case in CASES.values() if case.own == text).layouts.append(layout)
     return CASES
@@ -175,8 +176,14 @@ def refuse(text: str, layout: str) -> None:
 def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
     names = {key: f"nest_{k}" for k, key in enumerate(nests)}
     parts = [{names[key]: nests[key] for key in list(nests)[unit::UNITS]} for unit in range(UNITS)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        libraries = list(pool.map(library, parts, (folder / f"unit_{unit}" for unit in range(UNITS))))
+    texts = [c.print_file(part) for part in parts]
+
+    def compile_all(folder: Path) -> None:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(compile_one, parts, texts, (folder / f"unit_{unit}" for unit in range(UNITS))))
+
+    made_once(folder, compile_all)
+    libraries = [library(text, folder / f"unit_{unit}") for unit, text in enumerate(texts)]
     for key, nest in nests.items():
         own = next(one for one, part in zip(libraries, parts, strict=True) if names[key] in part)
         table = (ctypes.c_void_p * len(nest.functions)).in_dll(own, names[key])
@@ -185,13 +192,12 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
         _C.attach_nest(*key, addresses, *sizes)
 
 
-def library(nests: dict[str, Nest], path: Path) -> ctypes.CDLL:
-    """Each nest's functions in a table of its name; the elementary functions by their addresses."""
+def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
+    """Each nest's functions in a table of its name."""
     tables = []
     for name, nest in nests.items():
         functions = ", ".join("nullptr" if one is None else f"&fourfold::{name}::{one.name}" for one in nest.functions)
         tables.append(f'extern "C" fourfold::Function* const {name}[] = {{{functions}}};')
-    text = c.print_file(nests)
     path.with_suffix(".cpp").write_text("\n".join([text, *tables, ""]), encoding="utf-8")
     options = [
         "-O1",
@@ -207,6 +213,11 @@ def library(nests: dict[str, Nest], path: Path) -> ctypes.CDLL:
     command = [COMPILER, *FLAGS[level()], *options, f"{path}.cpp", "-o", f"{path}.so"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:5000]
+
+
+def library(text: str, path: Path) -> ctypes.CDLL:
+    """The elementary functions by their addresses. All workers compile the same text."""
+    assert path.with_suffix(".cpp").read_text(encoding="utf-8").startswith(text)
     found = ctypes.CDLL(f"{path}.so")
     for name, address in _C.vector_functions().items():
         if re.search(rf"\b{name};", text):

@@ -247,12 +247,11 @@ assert os.waitpid(child, 0)[1] == 0
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ("", "", "obstacle:  compiled: 1"),
         (NO_LLVMLITE, "", "obstacle: llvmlite is not installed compiled: 0"),
         (NO_EXECUTABLE_MEMORY, "", "obstacle: memory that was written can't be made executable here compiled: 0"),
         ("torch.set_num_threads(1)", FORK, "obstacle:  compiled: 2"),
     ],
-    ids=["plain", "without llvmlite", "without executable memory", "in a forked process"],
+    ids=["without llvmlite", "without executable memory", "in a forked process"],
 )
 def test_a_process(before: str, after: str, expected: str) -> None:
     if before == NO_EXECUTABLE_MEMORY and not has_policy():
@@ -292,7 +291,7 @@ def test_code_is_cached_for_other_processes(tmp_path: Path) -> None:
             [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
         )
         assert done.returncode == 0, done.stderr
-        assert "compiled: 1" in done.stdout
+        assert "obstacle:  compiled: 1" in done.stdout
     (file,) = (tmp_path / "cache" / "nests").iterdir()
     file.write_bytes(b"something else")
     script = SCRIPT.format(before="", after="")

@@ -46,11 +46,10 @@ def put(index, version):
             wheel.writestr(name, text)
 
 
-@pytest.mark.parametrize("wanted", ["AUTO", "ON"])
-def test_a_wheel_has_gradients_for_every_minor_version(configure, wanted):
+def test_a_wheel_has_gradients_for_every_minor_version(configure):
     for version in ("2.9.1", "2.10.0", "2.98.0", "2.98.1", "2.99.0"):
         put(configure.index, version)
-    code, said = configure(wanted)
+    code, said = configure("AUTO")
     assert code == 0, said
     assert "headers of torch 2.98.1" in said and "2.98.0" not in said
     assert f"-- gradients {MINE} 2.10 2.98 2.99 -- CPU on" in said

@@ -199,7 +199,7 @@ struct Compiled {
   std::shared_ptr<Function>* function;
 };
 
-PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+PyObject* call_compiled(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const std::shared_ptr<Function>& function = *reinterpret_cast<Compiled*>(callable)->function;
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
@@ -224,12 +224,12 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
   END_HANDLE_TH_ERRORS
 }
 
-int init(PyObject* made, PyObject* given, PyObject*) {
+int init_compiled(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   Compiled& self = *reinterpret_cast<Compiled*>(made);
   PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *wanted = nullptr;
   if (!PyArg_ParseTuple(given, "OOOO", &forward, &backward, &differentiable, &wanted)) return -1;
-  self.vectorcall = call;
+  self.vectorcall = call_compiled;
   self.function = new std::shared_ptr<Function>(
       new Function{graph_of(forward), Held(backward), pybind11::handle(differentiable).cast<std::vector<bool>>(),
                    pybind11::handle(wanted).cast<std::vector<bool>>(), nullptr, {}});
@@ -237,7 +237,7 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   END_HANDLE_TH_ERRORS_RET(-1)
 }
 
-void dealloc(PyObject* made) {
+void dealloc_compiled(PyObject* made) {
   PyTypeObject* type = Py_TYPE(made);
   delete reinterpret_cast<Compiled*>(made)->function;
   type->tp_free(made);
@@ -247,7 +247,8 @@ void dealloc(PyObject* made) {
 }  // namespace
 
 PyObject* make_compiled_type() {
-  return make_vectorcall_type<Compiled>("fourfold.Compiled", "A compiled function, and its gradient.", init, dealloc);
+  return make_vectorcall_type<Compiled>(
+      "fourfold.Compiled", "A compiled function, and its gradient.", init_compiled, dealloc_compiled);
 }
 
 }  // namespace fourfold::bindings

@@ -277,7 +277,7 @@ PyObject* states_of(const std::vector<Tensor>& results, size_t first) {
   return tuple_of({results.begin() + static_cast<std::ptrdiff_t>(first), results.end()});
 }
 
-PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
+PyObject* call_frozen(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const Calls* const calls = reinterpret_cast<Frozen*>(callable)->calls;
   const auto count = PyVectorcall_NARGS(flags);
@@ -343,7 +343,7 @@ Layer layer_of(const Calls& calls, pybind11::handle layer, bool reverse) {
   return made;
 }
 
-int init(PyObject* made, PyObject* given, PyObject*) {
+int init_frozen(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   const char* name = nullptr;
   PyObject *attributes = nullptr, *layers = nullptr;
@@ -376,13 +376,13 @@ int init(PyObject* made, PyObject* given, PyObject*) {
   calls->hidden_size = size("hidden_size");
   calls->dtype = calls->layers.at(0).parameters.at(0).value().toTensor().scalar_type();
   Frozen& self = *reinterpret_cast<Frozen*>(made);
-  self.vectorcall = call;
+  self.vectorcall = call_frozen;
   delete std::exchange(self.calls, calls.release());
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
 }
 
-void dealloc(PyObject* object) {
+void dealloc_frozen(PyObject* object) {
   delete reinterpret_cast<Frozen*>(object)->calls;
   PyTypeObject* const type = Py_TYPE(object);
   type->tp_free(object);
@@ -392,7 +392,7 @@ void dealloc(PyObject* object) {
 }  // namespace
 
 PyObject* make_frozen_type() {
-  return make_vectorcall_type<Frozen>("fourfold.Frozen", "A frozen module's calls.", init, dealloc);
+  return make_vectorcall_type<Frozen>("fourfold.Frozen", "A frozen module's calls.", init_frozen, dealloc_frozen);
 }
 
 }  // namespace fourfold::bindings

@@ -61,7 +61,7 @@ GraphStep step_of(pybind11::handle given) {
   return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};
 }
 
-PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+PyObject* call_graph(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const CompiledGraph& graph = **reinterpret_cast<Graph*>(callable)->graph;
   const bool is_one_list = names == nullptr && PyVectorcall_NARGS(flags) == 1 && PyList_Check(arguments[0]);
@@ -85,7 +85,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
   END_HANDLE_TH_ERRORS
 }
 
-int init(PyObject* made, PyObject* given, PyObject*) {
+int init_graph(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr, *layouts = nullptr;
   if (!PyArg_ParseTuple(given, "OOOO", &function, &steps, &outputs, &layouts)) return -1;
@@ -97,13 +97,13 @@ int init(PyObject* made, PyObject* given, PyObject*) {
     for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
   }
-  reinterpret_cast<Graph*>(made)->vectorcall = call;
+  reinterpret_cast<Graph*>(made)->vectorcall = call_graph;
   reinterpret_cast<Graph*>(made)->graph = new std::shared_ptr<const CompiledGraph>(std::move(graph));
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
 }
 
-void dealloc(PyObject* made) {
+void dealloc_graph(PyObject* made) {
   PyTypeObject* type = Py_TYPE(made);
   delete reinterpret_cast<Graph*>(made)->graph;
   type->tp_free(made);
@@ -114,7 +114,8 @@ void dealloc(PyObject* made) {
 
 PyObject* make_graph_type() {
   PyObject* type = make_vectorcall_type<Graph>(
-      "fourfold.Graph", "A compiled graph: a function, and its plan where it needs no Python.", init, dealloc);
+      "fourfold.Graph", "A compiled graph: a function, and its plan where it needs no Python.", init_graph,
+      dealloc_graph);
   graph_type = reinterpret_cast<PyTypeObject*>(type);
   // What AOTAutograd asks for before it hands over its arguments in a list, which the callee empties.
   if (type != nullptr && PyObject_SetAttrString(type, "_boxed_call", Py_True) != 0) return nullptr;

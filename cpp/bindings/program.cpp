@@ -81,7 +81,7 @@ class Inputs {
   std::vector<int64_t> numbers_;
 };
 
-PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+PyObject* call_program(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   TORCH_CHECK_TYPE(names == nullptr, "program: expected no names of arguments");
@@ -106,7 +106,7 @@ PyObject* call(PyObject* callable, PyObject* const* arguments, size_t flags, PyO
   END_HANDLE_TH_ERRORS
 }
 
-int init(PyObject* made, PyObject* given, PyObject*) {
+int init_program(PyObject* made, PyObject* given, PyObject*) {
   Program& self = *reinterpret_cast<Program*>(made);
   const char* text = nullptr;
   const char* name = "fourfold_program";
@@ -123,12 +123,12 @@ int init(PyObject* made, PyObject* given, PyObject*) {
     return -1;
   }
   fourfold_program_generate(self.program, generator);
-  self.vectorcall = call;
+  self.vectorcall = call_program;
   self.name = new std::string(name);
   return 0;
 }
 
-void dealloc(PyObject* made) {
+void dealloc_program(PyObject* made) {
   PyTypeObject* type = Py_TYPE(made);
   fourfold_program_delete(reinterpret_cast<Program*>(made)->program);
   delete reinterpret_cast<Program*>(made)->name;
@@ -140,7 +140,8 @@ void dealloc(PyObject* made) {
 
 PyObject* make_program_type() {
   PyObject* type = make_vectorcall_type<Program>(
-      "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init, dealloc);
+      "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init_program,
+      dealloc_program);
   program_type = reinterpret_cast<PyTypeObject*>(type);
   return type;
 }

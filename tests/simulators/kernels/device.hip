@@ -6,16 +6,9 @@
 
 namespace {
 
-__global__ void add_one(int* out) { *out += 1; }
-
 __global__ void copy_value(const int* from, int* to) { *to = *from; }
 
 __global__ void nothing() {}
-
-bool is(hipError_t got, hipError_t wanted) {
-  if (got != wanted) std::fprintf(stderr, "%s instead of %s\n", hipGetErrorName(got), hipGetErrorName(wanted));
-  return got == wanted;
-}
 
 hipError_t start(void (*kernel)(int*), hipStream_t stream, int* argument) {
   hipLaunchKernelGGL(kernel, dim3(1), dim3(1), 0, stream, argument);

@@ -3,8 +3,6 @@
 
 namespace {
 
-constexpr unsigned long long all_lanes = ~0ull;
-
 // Without the barrier, a thread reads what its neighbour may not have written yet.
 __global__ void read_neighbour_unordered(int* out) {
   HIP_DYNAMIC_SHARED(int, values)
@@ -203,8 +201,6 @@ bool waiting_for_later_blocks() {
   hipLaunchKernelGGL(wait_for_all_blocks, dim3(4), dim3(64), 0, nullptr, arrived.data());
   return launched();
 }
-
-__global__ void add_one(int* out) { *out += 1; }
 
 bool run_on(int* memory, hipStream_t stream = nullptr) {
   hipLaunchKernelGGL(add_one, dim3(1), dim3(1), 0, stream, memory);

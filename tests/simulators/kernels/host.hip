@@ -16,13 +16,6 @@ __global__ void fill_shared(unsigned char* out, int last) {
   *out = bytes[last];
 }
 
-__global__ void add_one(int* out) { *out += 1; }
-
-bool is(hipError_t got, hipError_t wanted) {
-  if (got != wanted) std::fprintf(stderr, "%s instead of %s\n", hipGetErrorName(got), hipGetErrorName(wanted));
-  return got == wanted;
-}
-
 hipError_t try_launch(dim3 grid, dim3 block, size_t shared_bytes = 0) {
   hipLaunchKernelGGL(touch, grid, block, shared_bytes, nullptr, static_cast<int*>(nullptr));
   const hipError_t error = hipPeekAtLastError();

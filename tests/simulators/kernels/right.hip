@@ -3,9 +3,7 @@
 
 namespace {
 
-constexpr unsigned long long all_lanes = ~0ull;
-
-__global__ void add_one(const float* in, float* out, int64_t size) {
+__global__ void add_one_to_each(const float* in, float* out, int64_t size) {
   const int64_t k = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (k < size) out[k] = in[k] + 1.0f;
 }
@@ -13,7 +11,7 @@ __global__ void add_one(const float* in, float* out, int64_t size) {
 bool elementwise() {
   Array<float> in(1000), out(1000);
   for (size_t k = 0; k < in.size(); ++k) in[k] = static_cast<float>(k);
-  hipLaunchKernelGGL(add_one, dim3(4), dim3(256), 0, nullptr, in.data(), out.data(), in.size());
+  hipLaunchKernelGGL(add_one_to_each, dim3(4), dim3(256), 0, nullptr, in.data(), out.data(), in.size());
   bool right = launched();
   for (size_t k = 0; k < in.size(); ++k) right = right && same("out", out[k], k + 1.0);
   return right;

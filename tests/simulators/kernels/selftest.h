@@ -50,3 +50,16 @@ inline bool same(const char* what, double got, double wanted) {
   if (got != wanted) std::fprintf(stderr, "%s is %.9g instead of %.9g\n", what, got, wanted);
   return got == wanted;
 }
+
+namespace {
+
+constexpr unsigned long long all_lanes = ~0ull;
+
+__global__ void add_one(int* out) { *out += 1; }
+
+[[maybe_unused]] bool is(hipError_t got, hipError_t wanted) {
+  if (got != wanted) std::fprintf(stderr, "%s instead of %s\n", hipGetErrorName(got), hipGetErrorName(wanted));
+  return got == wanted;
+}
+
+}  // namespace

@@ -1,0 +1,6 @@
+// The self-test as one source: the simulator's headers take longer to compile than all kernels here.
+#include "device.hip"
+#include "driver.hip"
+#include "faulty.hip"
+#include "host.hip"
+#include "right.hip"
