@@ -117,8 +117,8 @@ class Region:
                 raise Undivided
 
     def take(self, user: Node, dim: int) -> bool:
-        """Whether the user takes nothing but exact parts, to compute with. One that the graph returns stays a slice of the
-        whole: the part may be a slice of an input."""
+        """Whether the user takes nothing but exact parts, to compute with. One that the graph returns stays a slice of
+        the whole: the part may be a slice of an input."""
         if not takes_pieces(user) or is_returned(user):
             return False
         found = {}
