@@ -1,4 +1,5 @@
-"""Functions of many fields: LOST once lost to Inductor; MORE were drawn to see how others do."""
+"""Functions of many fields: LOST once lost to Inductor; MORE were drawn to see how others do; JOINED concatenate
+tensors of different sizes."""
 
 from __future__ import annotations
 
@@ -144,6 +145,22 @@ def causal_alibi(scores: Tensor, slopes: Tensor) -> Tensor:
     return torch.softmax(biased.masked_fill(distance > 0, -torch.inf), dim=-1)
 
 
+def token_shift(x: Tensor, mix: Tensor) -> Tensor:
+    """Each token mixed with the one before it, as in RWKV."""
+    before = F.pad(x, (0, 0, 1, -1))
+    return x * mix + before * (1 - mix)
+
+
+def side_by_side(x: Tensor, y: Tensor) -> Tensor:
+    """Features of one row, of three widths."""
+    part = x.shape[-1] // 3
+    return torch.cat((torch.relu(x), (x * y)[:, :part], x.sum(-1, keepdim=True)), dim=-1)
+
+
+def first_differences(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat((x[:1] * y[:1], x[1:] - x[:-1] * y[1:]))
+
+
 def draw_images(count: int, generator: Generator, channels: int = CHANNELS) -> Tensor:
     """Of at least one image; more elements first make larger images."""
     side = SIDE if count < 10**6 else 4 * SIDE
@@ -238,5 +255,10 @@ MORE = (
     Function("fake_quantize", fake_quantize, draw_quantized, 1, rows),
     Function("causal_alibi", causal_alibi, draw_scores, 1, lambda count: CAUSAL),
 )
+JOINED = (
+    Function("token_shift", token_shift, draw_rows_of(2), 2),
+    Function("side_by_side", side_by_side, draw_rows_of(2), 2, longest),
+    Function("first_differences", first_differences, draw_rows_of(2), 2),
+)
 
-OTHERS = {function.name: function for function in (*LOST, *MORE)}
+OTHERS = {function.name: function for function in (*LOST, *MORE, *JOINED)}

@@ -20,7 +20,7 @@ OTHER_FUNCTIONS = (
     *("lennard_jones", "rotary", "group_norm_silu", "huber", "polynomial", "powers", "cosine_similarity", "mish"),
     *("focal_loss", "lif", "lion", "batch_norm", "kl_divergence", "rbf_kernel", "rotate_pairs", "gaussian_mixture"),
     *("instance_norm_leaky_relu", "rgb_to_yuv", "total_variation", "lorenz_step", "quaternion_product"),
-    *("fake_quantize", "causal_alibi"),
+    *("fake_quantize", "causal_alibi", "token_shift", "side_by_side", "first_differences"),
 )
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 # times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any. source: yields
