@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold import _native
-from fourfold.compiler import parts
+from fourfold.compiler import parts, runtime
 from fourfold.compiler.record import Record
 from nests import GENERATORS
 from operator_events import events
@@ -289,3 +290,31 @@ def test_gradients_share_nothing_with_the_upstream_gradient() -> None:
     upstream = torch.ones(18, 20)
     compiled(function)(*own).backward(upstream)
     assert all(t.grad.untyped_storage().data_ptr() != upstream.untyped_storage().data_ptr() for t in own)
+
+
+def test_concatenations_that_programs_write_are_not_torchs() -> None:
+    """And of those that they write in part only what is copied is counted."""
+    x = draw(100, 200, gradient=False)
+
+    def outside(function: Callable) -> tuple[dict[str, str], int]:
+        half = fourfold.explain(function, x).graphs[0].forward
+        return {one.operator: one.reason for one in half.outside}, half.bytes_after
+
+    reasons, moved = outside(lambda x: torch.cat([x[:1].exp(), x[1:] - x[:-1]]))
+    assert reasons == {} and moved == 4 * 200 * (1 + 99 * 2 + 100)
+    reasons, moved = outside(lambda x: torch.cat([x[:1].exp(), x]))
+    assert reasons["cat"].startswith("programs write some") and moved == 4 * 200 * (1 + 1 + 100 * 2)
+
+
+@needs_plans
+def test_a_program_writes_into_tensors_of_any_strides() -> None:
+    """Called without Dynamo's guards: what it has prepared for one layout is not used for another."""
+    record = Record()
+    p, q = torch.ones(12, 20), torch.full((12, 20), 2.0)
+    compiled(lambda p, q: p.mul_(q).add_(1), record)(p.clone(), q)
+    graph = runtime.graph_of(record.captured[0].forward.compiled)
+    wide = torch.ones(12, 60)
+    for target in (p.clone(), wide[:, 40:], wide[:, 0:40:2], torch.ones(20, 12).t()):
+        graph([target, q])
+        assert torch.equal(target, torch.full((12, 20), 3.0))
+    assert torch.equal(wide[:, 1:40:2], torch.ones(12, 20))

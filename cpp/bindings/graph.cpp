@@ -1,7 +1,7 @@
 #include "graph.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -26,8 +26,8 @@ namespace {
 // Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
 // (Program, its fallback, updates: an output, the index of the tensor that is to have its value, and whether that is new), indices
 // of its inputs), ("operator", (name, overload), arguments), ("item", index of a list, which) and ("concatenation", (sizes,
-// strides, dtype), (dimension, lengths of the parts)), each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
-// that needs a certain memory layout. A Graph is called like the function.
+// strides, dtype), (dimension, lengths of the parts)), each with the indices of the values whose last use it is. layouts: index
+// and dimensions, from the outermost in, of each input that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;

@@ -6,8 +6,6 @@ no program computes is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch.fx import GraphModule, Node
 
@@ -43,11 +41,7 @@ def is_part(part: Node, whole: torch.Tensor) -> bool:
 
 def is_written(part: Node, node: Node) -> bool:
     """Whether a program's result is read by the concatenation alone, once."""
-    return is_result(part) and list(part.users) == [node] and count(part, parts_of(node)[0]) == 1
-
-
-def count(part: Node, parts: Sequence[Node]) -> int:
-    return sum(each is part for each in parts)
+    return is_result(part) and list(part.users) == [node] and parts_of(node)[0].count(part) == 1
 
 
 def lengths_of(node: Node) -> list[int]:
