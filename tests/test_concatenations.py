@@ -318,3 +318,23 @@ def test_a_program_writes_into_tensors_of_any_strides() -> None:
         graph([target, q])
         assert torch.equal(target, torch.full((12, 20), 3.0))
     assert torch.equal(wide[:, 1:40:2], torch.ones(12, 20))
+
+
+def backward_of(function: Callable) -> Record:
+    record = Record()
+    compiled(function, record)(x, y).sum().backward()
+    return record
+
+
+def test_the_backward_computes_concatenations_again() -> None:
+    """Kept are the inputs, and no padded tensor."""
+    forward = backward_of(token_shift).captured[0].forward.compiled
+    kept = forward.module.graph.output_node().args[0][1:]
+    assert [node.op for node in kept] == ["placeholder"] * 2
+
+
+def test_a_slices_gradient_is_no_tensor_of_zeros() -> None:
+    backward = backward_of(features).captured[0].backward.compiled
+    ran = {str(node.target) for node in backward.nodes}
+    assert not ran & {"aten.slice_backward.default", "aten.add.Tensor"}
+    assert backward.concatenations or _native.module is None
