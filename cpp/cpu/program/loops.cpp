@@ -146,7 +146,13 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     for (size_t a = 0; a < strides_.size(); ++a) {
       const int64_t stride = strides_[a][t];
       const bool is_whole = split_ == Split::short_rows && a + 1 == row_axes_ && stride == columns_ && columns_ > 1;
-      layout_ += stride == 0 ? '0' : is_whole ? 'c' : is_streamed(a, t) ? '=' : stride == 1 ? '1' : is_interleaved(a, t) ? digit(stride) : 'n';
+      layout_ += stride == 0                ? '0'
+                 : is_whole                 ? 'c'
+                 : is_streamed(a, t)        ? '='
+                 : stride == 1              ? '1'
+                 : is_interleaved(a, t)     ? digit(stride)
+                 : continues_columns(a, t) ? 'd'
+                                            : 'n';
     }
   }
   arguments_.resize(first_tensor + strides.size());
@@ -165,6 +171,12 @@ bool Loops::is_interleaved(size_t axis, size_t tensor) const {
   const int64_t stride = strides_[axis][tensor];
   if (split_ == Split::short_rows || axis + 1 != strides_.size() || stride < 2 || stride > most_interleaved) return false;
   return std::none_of(strides_.begin(), strides_.end(), [&](const auto& of_axis) { return of_axis[tensor] == 1; });
+}
+
+// Whether a tensor steps through this axis of a row's columns and the next one as through one.
+bool Loops::continues_columns(size_t axis, size_t tensor) const {
+  if (!program_.has_rows || axis < row_axes_ || axis + 1 >= strides_.size()) return false;
+  return strides_[axis][tensor] == strides_[axis + 1][tensor] * sizes_[axis + 1];
 }
 
 // Whether whole vectors of an output begin at multiples of their size.

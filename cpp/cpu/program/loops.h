@@ -28,8 +28,9 @@ class Loops {
 
   // Such as "r1:n1,01,n1": the split, the number of axes of the rows, and for each tensor, inputs first, what its stride
   // along each axis is: 0, 1, or another (n). Along the innermost axis 2 to 8 are written as they are, and = is 1 of an output
-  // that is stored past the caches. Of short rows, "s1x4:c1,01", also the number of their
-  // columns, and where a row follows another behind so many elements.
+  // that is stored past the caches. Of a row's columns along several axes, d is an axis that a tensor steps through as through
+  // one with the next. Of short rows, "s1x4:c1,01", also the number of their columns, and where a row follows another behind so
+  // many elements.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -44,6 +45,7 @@ class Loops {
   void share_elements();
   void find_short_rows();
   bool is_interleaved(size_t axis, size_t tensor) const;
+  bool continues_columns(size_t axis, size_t tensor) const;
   bool is_streamed(size_t axis, size_t tensor) const;
   void find_turned(const Strides& strides);
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;

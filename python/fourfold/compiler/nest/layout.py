@@ -7,6 +7,7 @@ from dataclasses import dataclass
 # What threads share: elements, whole rows, the columns of each row, or rows of few columns.
 ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
+CONTINUED = "d"  # an axis of a row's columns that a tensor steps through as through one with the next
 STREAMED = "="  # 1, of an output that is stored past the caches
 
 
@@ -32,6 +33,11 @@ class Layout:
 
     def is_streamed(self, tensor: int) -> bool:
         return self.strides[tensor][-1] == STREAMED
+
+    def has_dense_columns(self, tensor: int) -> bool:
+        """Whether it steps through all axes of a row's columns as through one."""
+        own = self.strides[tensor][self.rows :]
+        return all(a == CONTINUED or a == b == BROADCAST for a, b in zip(own, own[1:], strict=False))
 
     @property
     def turned(self) -> int | None:

@@ -44,7 +44,7 @@ class Stages(Builder):
     def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
         """So many columns of a row; gives what its reductions come to there."""
         sums = {value: Sum(value) for value in self.plan.sums(stage)}
-        if len(self.column_axes) == 1:
+        if self.has_one_axis(stage):
             for each in sums.values():
                 each.chains = self.new_chains(each.value)
             inner = self.axes[-1]
@@ -52,6 +52,13 @@ class Stages(Builder):
         else:
             self.run_segments(stage, pointers, start, count, sums)
         return {value: self.folded(each) for value, each in sums.items()}
+
+    def has_one_axis(self, stage: int) -> bool:
+        """Whether all tensors of a stage step through a row's columns as through one axis. Others of the program may
+        not: the weights of a group norm repeat along each channel, and are read behind the statistics."""
+        loaded = [value.attribute for value in self.plan.elements(stage) if value.op == "input"]
+        stored = [slot.index for slot in self.plan.stores(stage) if not slot.is_column_sum]
+        return all(self.layout.has_dense_columns(tensor) for tensor in (*loaded, *stored))
 
     def new_chains(self, value: Value) -> list[Ref]:
         first = Constant(identity(value.op, value.type), value.type, self.lanes)
