@@ -16,7 +16,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import build, reading, service
+from fourfold.compiler.nest import build, c, reading, service
 from fourfold.compiler.nest.layout import Layout
 from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of, needs_nests
 from program_cases import assert_same_bits, programs
@@ -154,6 +154,39 @@ def test_a_short_innermost_axis(shape: tuple[int, ...]) -> None:
     inputs = (torch.randn(shape), torch.randn(a, 1, c), torch.randn(b, c))
     expect_the_interpreters_bits(POINTWISE, inputs)
     expect_the_interpreters_bits(POINTWISE, (*inputs[:2], torch.randn(b, 1).expand(b, c)))
+
+
+# The statistics' operands step through a row's columns as through one axis, and the weights don't.
+GROUPED = (
+    f"{HEAD}axes a=x.0 | b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a b c]\n"
+    "w: float32 = input float32 [b]\nu: float32 = mul x y\ns: float32 = sum u\nd: float32 = sub x s\n"
+    "q: float32 = mul d d\nm: float32 = amax q\ne: float32 = exp d\nf: float32 = mul e w\nt: float32 = sum f\n"
+    "g: float32 = div f t\noutput g float32 [a b c]\noutput q float32 [a b c]\noutput m float32 [a]\n"
+    "column_sum g float32 [b c]\n"
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(4, 3, 5), (3, 4, 64), (2, 7, 37), (1, 33, 900), (300, 2, 16)])
+def test_columns_that_are_one_axis_for_some_tensors(shape: tuple[int, ...], threads: int) -> None:
+    torch.set_num_threads(threads)
+    a, b, c = shape
+    x, y, w = torch.randn(shape), torch.randn(shape).bfloat16(), torch.randn(b)
+    expect_the_interpreters_bits(GROUPED, (x, y, w))
+    expect_the_interpreters_bits(GROUPED, (x[:1, :1, :1].expand(shape), y, w))
+    expect_the_interpreters_bits(GROUPED, (torch.randn(a, b, 2 * c)[..., ::2], y, w))
+    expect_the_interpreters_bits(GROUPED, (torch.randn(a, 2 * b, c)[:, ::2], y, w))
+    expect_the_interpreters_bits(GROUPED, (torch.randn(a, b, c + 3)[..., 3:], y, w))
+
+
+def test_only_a_stage_that_needs_it_gathers_a_row() -> None:
+    """That of the weights; the others would if x had gaps between its channels."""
+
+    def gathered(x: str) -> int:
+        layout = Layout.of(f"r1:{x},nd1,010,nd1,nd1,000,0d1")
+        return c.print_nest(build.build(reading.read(GROUPED), layout, 8)).count("% size")
+
+    assert gathered("nd1") == 1 < gathered("nn1")
 
 
 def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
