@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import suites
+from benchmarks import nests, suites
 from benchmarks.measure import beaten, in_turn, median_ratio, summarise, wall_seconds
 from benchmarks.problem import compiled
 from benchmarks.processes import Ended, environment_in, worker
@@ -98,14 +98,17 @@ def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
 
     def answer(question: str) -> Any:
         if question == "inference":
-            for _ in range(0 if inferring else WARM):
-                infer()
+            if not inferring:
+                for _ in range(WARM):
+                    infer()
+                nests.wait()
             return wall_seconds(infer)
         seconds = wall_seconds(step)
         if question == "step":
             return seconds
         for _ in range(STEPS - 1):
             step()
+        nests.wait()
         return {"seconds": seconds, "losses": losses}
 
     return answer

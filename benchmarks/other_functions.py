@@ -215,7 +215,11 @@ def draw_vectors(tensors: int, width: int) -> Draw:
 
 
 def draw_quantized(count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    return draw_rows(count, generator), 0.01 + 0.02 * torch.rand(width(count), generator=generator)
+    """Some are cut off. None lies where rounding could give the one integer or the other, or is nearly cut off."""
+    shape = count // width(count), width(count)
+    scale = 0.01 + 0.02 * torch.rand(width(count), generator=generator)
+    offset = 0.1 + 0.3 * torch.rand(shape, generator=generator)
+    return (torch.randint(-150, 150, shape, generator=generator) + offset) * scale, scale
 
 
 def draw_scores(count: int, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,7 @@ targets =
 
 [pointwise]
 title = functions under torch.compile
-times = eleven functions under `torch.compile(backend="fourfold")`, and twenty-three of other fields, 1,000 to
+times = eleven functions under `torch.compile(backend="fourfold")`, and twenty-six of other fields, 1,000 to
   10,000,000 elements, with and without gradients, 1 and 2 threads; transposed and strided arguments; activations of
   spread 5 to 100 and rows under masks; with memory that malloc keeps
 against = torch.compile with Inductor and aot_eager, plain PyTorch
