@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import EXPANSIONS, PERMUTATIONS, Size, have_same_shape, is_one, permutation, same, shape_of
@@ -131,6 +131,27 @@ def parts_of(node: Node) -> tuple[Sequence[Node], int]:
     """The operands and the dimension of a concatenation or a stack."""
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return list(node.args[0]), dim % len(shape_of(node))
+
+
+def flatten(graph: Graph) -> None:
+    """Makes the parts of a concatenation parts of the one along the same dimension that alone reads it."""
+
+    def flat(node: Node, dim: int) -> list[Node]:
+        parts, own = parts_of(node)
+        if own != dim or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
+            return [node]
+        within = [part.target is CONCATENATION and list(part.users) == [node] for part in parts]
+        return [
+            each
+            for part, is_within in zip(parts, within, strict=True)
+            for each in (flat(part, dim) if is_within else [part])
+        ]
+
+    for node in graph.find_nodes(op="call_function", target=CONCATENATION):
+        parts, dim = parts_of(node)
+        own = flat(node, dim)
+        if len(own) > len(parts):
+            node.args, node.kwargs = (own, dim), {}
 
 
 def takes_pieces(user: Node) -> bool:

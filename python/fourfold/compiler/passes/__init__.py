@@ -25,6 +25,7 @@ from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.share import share
 from fourfold.compiler.passes.sink_gather import sink_gather
+from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
 from fourfold.compiler.support import REFUSAL
 
@@ -37,6 +38,8 @@ HALF: Sequence[Pass] = (
     canonicalize,
     share,
     sink_gather,
+    sink_slices,
+    share,
     by_parts,
     share,
     flatten,

@@ -29,6 +29,7 @@ from fourfold.compiler.parts import (
     are_worthwhile,
     dim_of_base,
     dim_of_view,
+    flatten,
     joined,
     pieces,
     takes_pieces,
@@ -51,6 +52,7 @@ def by_parts(module: GraphModule) -> GraphModule:
         found = region_of(node)
         if found is not None:
             divide(found, inputs)
+    flatten(module.graph)
     eliminate_dead_code(module.graph)
     return sort(module)
 

@@ -1,0 +1,184 @@
+"""Moves slices before cheap elementwise operators whose result is read by overlapping slices alone.
+
+The gradient of a difference between neighbours, d[k - 1] - d[k], reads its operand at two places: one program computes
+both from tensors in memory, where d would be written to memory and read twice. Slices that don't overlap are parts
+(by_parts)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from fourfold.compiler.alone import words
+from fourfold.compiler.fallback import visiting
+from fourfold.compiler.in_place import is_returned
+from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.parts import CONCATENATION, SLICE, pieces
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.recorder import NotRecorded, Recorder, numbers_of
+from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
+from fourfold.compiler.views import VIEWS, is_one, shape_of
+
+# What takes a processor less time than reading a result again.
+CHEAP = words("""
+    abs add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min div eq ge gt le lerp lt
+    logical_and logical_not logical_or masked_fill maximum minimum mul ne neg relu rsub sgn sign square sub
+    threshold_backward where _to_copy
+""")
+MOST_COMPUTED = 12  # operators for each slice
+MOST_SLICES = 8
+MOST_ROUNDS = 3
+MOST_AGAIN = 3  # of all slices together, in elements of the whole
+
+
+@dataclass
+class Need:
+    """Which places along one dimension of a result are read; by slices, or by operators of whose results no more is."""
+
+    dim: int
+    places: set[range] = field(default_factory=set)
+
+    def overlaps(self) -> bool:
+        ordered = sorted(self.places, key=lambda each: each.start)
+        return any(a.stop > b.start for a, b in zip(ordered, ordered[1:], strict=False))
+
+
+def sink_slices(module: GraphModule) -> GraphModule:
+    inputs = numbers_of(module.graph)
+    for _ in range(MOST_ROUNDS):  # slices of what is computed from slices
+        needs = needs_of(module.graph)
+        if not needs:
+            break
+        for node in visiting(module):
+            if node.target is SLICE and node.args[0] in needs and REFUSAL not in node.meta:
+                compute_from_slices(node, needs, Recorder(node, inputs))
+        eliminate_dead_code(module.graph)
+    return module
+
+
+def needs_of(graph: Graph) -> dict[Node, Need]:
+    """What is read of each operator before which slices move."""
+    found: dict[Node, Need] = {}
+    for node in reversed(graph.nodes):
+        if is_cheap(node) and (need := need_of(node, found)) is not None:
+            found[node] = need
+    while lost := [node for node in found if not reads_memory(node, found) or not is_read_by_slices(node, found)]:
+        for node in lost:
+            del found[node]
+    overlapping: set[Node] = set()
+    for node in found:  # the graph's last first
+        computed = behind(node, found)
+        if len(computed) <= MOST_COMPUTED and any(found[each].overlaps() for each in computed):
+            overlapping |= computed
+    kept = {node: need for node, need in found.items() if node in overlapping}
+    while lost := [node for node in kept if not reads_memory(node, kept) or not is_read_by_slices(node, kept)]:
+        for node in lost:
+            del kept[node]
+    return kept
+
+
+def is_cheap(node: Node) -> bool:
+    return is_computed(node, POINTWISE) and node.target._schema.name.partition("::")[2] in CHEAP and bool(node.users)
+
+
+def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
+    """None if all of it is read."""
+    shape = shape_of(node)
+    found: Need | None = None
+    for user in node.users:
+        if user in needs:
+            own = needs[user]
+            dim, places = own.dim + len(shape) - len(shape_of(user)), own.places
+            if dim < 0 or is_one(shape[dim]):
+                return None
+        elif user.target is SLICE and not is_returned(user) and all(map(is_part_of_program, user.users)):
+            found_here = pieces(user)
+            if not found_here:
+                return None
+            _, dim, place = found_here[0]
+            places = {place}
+        else:
+            return None
+        found = found or Need(dim)
+        if found.dim != dim or any(place.step > 1 or not place for place in places):
+            return None
+        found.places |= places
+    size = shape[found.dim] if found is not None else 0
+    is_few = found is not None and len(found.places) <= MOST_SLICES and isinstance(size, int)
+    return found if is_few and sum(map(len, found.places)) <= MOST_AGAIN * size else None
+
+
+def is_part_of_program(user: Node) -> bool:
+    return is_computed(user, POINTWISE, ROWS) or user.target is CONCATENATION
+
+
+def reads_memory(node: Node, needs: dict[Node, Need]) -> bool:
+    """Whether slices of its operands are computed likewise, or lie in memory anyway."""
+    return all(operand in needs or not is_divided(operand, node, needs[node]) or lies_in_memory(operand)
+               for operand in node.all_input_nodes)  # fmt: skip
+
+
+def is_read_by_slices(node: Node, needs: dict[Node, Need]) -> bool:
+    return all(user in needs or user.target is SLICE for user in node.users)
+
+
+def is_divided(operand: Node, node: Node, need: Need) -> bool:
+    """Whether an operand varies along the dimension that is sliced."""
+    if not is_tensor(operand.meta["val"]):
+        return False
+    dim = need.dim + len(shape_of(operand)) - len(shape_of(node))
+    return dim >= 0 and not is_one(shape_of(operand)[dim])
+
+
+def lies_in_memory(node: Node) -> bool:
+    while node.target in VIEWS or node.target is SLICE:
+        node = node.args[0]
+    return not is_computed(node, POINTWISE, ROWS)
+
+
+def behind(node: Node, needs: dict[Node, Need]) -> set[Node]:
+    """The operators that compute it from what lies in memory."""
+    found, pending = set(), [node]
+    while pending:
+        each = pending.pop()
+        if each in needs and each not in found:
+            found.add(each)
+            pending += each.all_input_nodes
+    return found
+
+
+def compute_from_slices(piece: Node, needs: dict[Node, Need], recorder: Recorder) -> None:
+    _, _, place = pieces(piece)[0]
+    known: dict[Node, Tensor] = {}
+
+    def computed(record: Recorder, node: Node) -> Tensor:
+        if node not in known:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda given: operand(record, node, given))
+            known[node] = node.target(*args, **kwargs)
+        return known[node]
+
+    def operand(record: Recorder, node: Node, given: Node) -> object:
+        if not is_divided(given, node, needs[node]):
+            return record.value(given)
+        dim = needs[node].dim + len(shape_of(given)) - len(shape_of(node))
+        return computed(record, given) if given in needs else sliced(record, given, dim, place)
+
+    try:
+        with recorder as record:
+            result = record.node(computed(record, piece.args[0]))
+    except NotRecorded as reason:
+        recorder.erase()
+        refuse(piece, f"its operands' slices read {reason}")
+    else:
+        piece.replace_all_uses_with(result)  # its users don't mind how it lies: they are programs
+
+
+def sliced(record: Recorder, node: Node, dim: int, place: range) -> Tensor:
+    """Of a slice, the slice of what it slices: two may be the same then."""
+    start, stop = place.start, place.stop
+    while node.target is SLICE and (found := pieces(node)) and found[0][1] == dim and found[0][2].step == 1:
+        start, stop, node = start + found[0][2].start, stop + found[0][2].start, node.args[0]
+    return torch.ops.aten.slice.Tensor(record.value(node), dim, start, stop)
