@@ -11,9 +11,9 @@
 
 namespace fourfold::cpu {
 
-// How threads share a call: elements, whole rows, the columns of each row, or rows of few columns, many of which are computed
-// at once.
-enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows = 's' };
+// How threads share a call: elements, whole rows, the columns of each row, or rows of which many are computed at once, because
+// they have few columns or lie side by side in memory.
+enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows = 's', side_by_side = 'b' };
 
 class Loops {
  public:
@@ -44,6 +44,7 @@ class Loops {
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
   void find_short_rows();
+  void find_rows_side_by_side();
   bool is_interleaved(size_t axis, size_t tensor) const;
   bool continues_columns(size_t axis, size_t tensor) const;
   bool is_streamed(size_t axis, size_t tensor) const;

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from fourfold.compiler import powers
+from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
+from fourfold.compiler.lowering import ROWS
 from fourfold.compiler.views import VIEWS, hint
 
 LOW = (torch.bfloat16, torch.float16)
@@ -40,6 +42,8 @@ FUNCTIONS = OF_NUMBERS | words("""
 CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
+# Those of them that are ours over other dimensions than the innermost one in memory, as loop nests.
+OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
 OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words("copysign count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt")
 # Operators by the dtype of their first tensor, which for `where` is the mask.
@@ -145,11 +149,19 @@ def is_ours(node: Node, as_nest: bool) -> bool:
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
     known = OURS.get(dtype, frozenset())
+    if node.target in ROWS and not is_over_innermost(node):
+        return as_nest and not OF_OTHER_ROWS.isdisjoint(names_of(node))
     if as_nest:
         known |= NESTS.get(dtype, frozenset())
     if dtype == torch.float32 and math.prod(map(hint, first.shape)) < FEW:
         known |= OF_FEW
     return not known.isdisjoint(names_of(node))
+
+
+def is_over_innermost(node: Node) -> bool:
+    """Whether a reduction is over the innermost dimension in memory of its operand."""
+    x = node.args[0].meta["val"]
+    return covers_innermost(reduced_dims(ROWS[node.target].dims(*node.args, **node.kwargs), x.dim()), x)
 
 
 def value_of(node: Node) -> object:

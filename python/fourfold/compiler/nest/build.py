@@ -21,12 +21,11 @@ from fourfold.compiler.nest.builder import (
     across,
     bytes_of_block,
 )
-from fourfold.compiler.nest.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, Layout
+from fourfold.compiler.nest.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
 from fourfold.compiler.nest.loops import (
     BEGIN,
     END,
     POINTER,
-    SCRATCH,
     Constant,
     Function,
     Nest,
@@ -38,6 +37,7 @@ from fourfold.compiler.nest.loops import (
 from fourfold.compiler.nest.odometer import Odometer
 from fourfold.compiler.nest.plan import NUMBER, ROW, SIZES, Plan, identity, total_type
 from fourfold.compiler.nest.short_rows import ShortRows
+from fourfold.compiler.nest.side_by_side import SideBySide
 from fourfold.compiler.nest.stages import Stages
 from fourfold.compiler.nest.vectors import Place
 
@@ -57,6 +57,8 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
         functions.append(Shared("elements", plan, layout, lanes).elements())
     elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):
         functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
+    elif layout.split == SIDE_BY_SIDE:
+        functions.append(SideBySide("side_by_side", plan, layout, lanes).side_by_side())
     elif layout.split in (ROWS, SHORT_ROWS):
         functions.append(Shared("rows", plan, layout, lanes).rows())
     else:
@@ -65,11 +67,12 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
             functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
     panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
-    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout), panel, sums)
+    kept = plan.bytes_of_column * (lanes if layout.split == SIDE_BY_SIDE else 1)
+    return Nest(functions, lanes, kept, bytes_of_block(plan, layout, lanes), panel, sums)
 
 
 def check(layout: Layout) -> None:
-    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS):
+    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE):
         return
     if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
         raise NotCompiled("rows that lie across the memory of a tensor, and threads or axes that share them")
@@ -260,9 +263,3 @@ class Shared(Stages):
         columns = self.writer.index("+", self.column_count, SLACK)
         kept = self.writer.index("*", columns, self.plan.bytes_of_column)
         return self.advance(self.behind_blocks(), "uint8", kept, "panels")
-
-    def behind_blocks(self) -> Ref:
-        blocks = self.writer.index(
-            "*", self.writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout)
-        )
-        return self.advance(SCRATCH, "uint8", blocks, "kept")

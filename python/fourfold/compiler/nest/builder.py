@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fourfold.compiler.dtypes import FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.layout import SHORT_ROWS, STRIDED, UNIT, Layout
-from fourfold.compiler.nest.loops import POINTER, Constant, Function, Operand, Ref, Store, Writer
+from fourfold.compiler.nest.layout import SHORT_ROWS, SIDE_BY_SIDE, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.loops import POINTER, SCRATCH, Constant, Function, Operand, Ref, Store, Writer
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
 
 # The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
@@ -19,18 +19,23 @@ COMBINED = {
     "all": "bitwise_and",
     "any": "bitwise_or",
 }
+CHAINS = 4  # of a reduction, each a vector
 SLACK = 64  # elements behind scratch memory that whole vectors may touch
 
 
-def bytes_of_block(plan: Plan, layout: Layout) -> int:
-    """Of the memory that gathers what a block's reductions read, where columns run along several axes."""
+def bytes_of_block(plan: Plan, layout: Layout, lanes: int) -> int:
+    """Of the memory that gathers what a block's reductions read, where columns run along several axes; of rows side by
+    side, of what they come to, which has the size of SLACK elements."""
+    most = max(len(plan.sums(stage)) for stage in range(plan.stages))
+    if layout.split == SIDE_BY_SIDE:
+        return SIZES[FLOAT64] * CHAINS * lanes * lanes * most // SLACK
     is_gathered = layout.axes - layout.rows > 1
-    return SIZES[FLOAT64] * max(len(plan.sums(stage)) for stage in range(plan.stages)) * is_gathered
+    return SIZES[FLOAT64] * most * is_gathered
 
 
 def across(plan: Plan, layout: Layout) -> list[Slot]:
     """The tensors whose neighbours in memory are not those along the innermost axis."""
-    if layout.turned is None or layout.split == SHORT_ROWS:
+    if layout.turned is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
         return []
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
     strides = layout.strides
@@ -134,3 +139,9 @@ class Builder:
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:
         return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
+
+    def behind_blocks(self) -> Ref:
+        blocks = self.writer.index(
+            "*", self.writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout, self.lanes)
+        )
+        return self.advance(SCRATCH, "uint8", blocks, "kept")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What threads share: elements, whole rows, the columns of each row, or rows of few columns.
-ELEMENTS, ROWS, COLUMNS, SHORT_ROWS = "ercs"
+# What threads share: elements, whole rows, the columns of each row, rows of few columns, or rows that lie side by side.
+ELEMENTS, ROWS, COLUMNS, SHORT_ROWS, SIDE_BY_SIDE = "ercsb"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
 CONTINUED = "d"  # an axis of a row's columns that a tensor steps through as through one with the next
 STREAMED = "="  # 1, of an output that is stored past the caches

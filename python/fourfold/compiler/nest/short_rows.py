@@ -40,12 +40,15 @@ class ShortRows(Builder):
     def run_rows(self, pointers: dict[int, Ref], count: Operand) -> None:
         writer, lanes = self.writer, self.lanes
         self.pointers, self.axis = pointers, self.layout.rows - 1
-        self.fixed = {v: self.fixed_columns(v) for v in self.plan.values if self.is_fixed(v)}
+        self.find_fixed()
         whole = writer.index("*", writer.index("/", count, lanes), lanes)
         with writer.loop(0, whole, lanes) as k:
             self.run_vector(k, None)
         with writer.loop(whole, count, lanes) as k:
             self.run_vector(k, writer.let("mask", BOOLEAN, writer.index("-", count, k), lanes=lanes, name="mask"))
+
+    def find_fixed(self) -> None:
+        self.fixed = {v: self.fixed_columns(v) for v in self.plan.values if self.is_fixed(v)}
 
     # Values by column; one that is the same in all columns is the same object in each.
 

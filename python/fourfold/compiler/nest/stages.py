@@ -10,13 +10,11 @@ from collections.abc import Callable
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import SLACK, Builder
+from fourfold.compiler.nest.builder import CHAINS, SLACK, Builder
 from fourfold.compiler.nest.loops import SCRATCH, Constant, Operand, Ref
 from fourfold.compiler.nest.odometer import Odometer
 from fourfold.compiler.nest.plan import SIZES, identity, total_type
 from fourfold.compiler.nest.vectors import Place, Sum, VectorBody
-
-CHAINS = 4
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 

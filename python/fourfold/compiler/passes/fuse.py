@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,14 +15,17 @@ from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, covers_innermost, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.nest import service
+from fourfold.compiler.options import Options
 from fourfold.compiler.order import Units
 from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
 from fourfold.compiler.support import REFUSAL, can_be_computed, is_computed, is_tensor, refuse
-from fourfold.compiler.views import VIEWS, have_same_shape, shape_of
+from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, memory_order, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)
+SUM = torch.ops.aten.sum.dim_IntList
 
 
 def fuse(module: GraphModule) -> GraphModule:
@@ -45,6 +49,7 @@ class Fusion:
     """The groups of a graph. Every node belongs to a unit of the order: a group, or the node alone."""
 
     def __init__(self, module: GraphModule):
+        self.as_nests = service.compiles(module.meta.get("options", Options()).generator)
         self.units = Units()
         self.within: dict[Node, Group] = {}  # the group of each member and of each view of one
         self.groups: dict[int, Group] = {}
@@ -86,7 +91,7 @@ class Fusion:
     def place_rows(self, node: Node) -> bool:
         rule, x = ROWS[node.target], node.args[0]
         over = reduced_dims(rule.dims(*node.args, **node.kwargs), len(shape_of(x)))
-        if not covers_innermost(over, x.meta["val"]):
+        if not covers_innermost(over, x.meta["val"]) and not self.takes_other_reductions(node, over):
             return refuse(node, "a reduction that isn't over the dimension along which its operand is contiguous")
         kinds = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
 
@@ -96,6 +101,13 @@ class Fusion:
 
         is_placed = self.place(node, len(shape_of(x)), dims_in)
         return is_placed or refuse(node, "a reduction of no elements, or of one")
+
+    def takes_other_reductions(self, node: Node, over: list[int]) -> bool:
+        """Whether a reduction over other dimensions than the innermost one in memory is in a program: as a loop nest,
+        which computes rows that lie side by side, and unless it is a sum that can be another program's epilogue."""
+        outermost = memory_order(node.args[0].meta["val"])[: len(over)]
+        is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
+        return self.as_nests and not is_epilogue
 
     def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
         """Adds the node to the group of an operand or to a new one, if possible. count: how many dimensions the
@@ -181,6 +193,22 @@ class Fusion:
         for node in other.members:
             self.units.unit[node] = one.unit
         del self.groups[other.unit]
+
+
+def is_read_again(node: Node) -> bool:
+    """Whether elementwise operators combine a reduction's result with as many elements as it has reduced."""
+    if not has_hints(node.args[0].meta["val"]):
+        return False
+    most, pending, seen = math.prod(map(hint, shape_of(node.args[0]))), list(node.users), set()
+    while pending:
+        user = pending.pop()
+        if user in seen or not (user.target in VIEWS or is_computed(user, POINTWISE)):
+            continue
+        if is_computed(user, POINTWISE) and math.prod(map(hint, shape_of(user))) == most:
+            return True
+        seen.add(user)
+        pending += user.users
+    return False
 
 
 def leads_on(view: Node) -> bool:
