@@ -41,6 +41,18 @@ SHORT = (
     "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
 )
 
+# Rows that lie side by side: several stages, values that are kept for the row, all kinds of reductions and of levels.
+OF_CHANNELS = (
+    f"{HEAD}axes n=x.0 r=x.2 | c=x.1\nx: float32 = input float32 [n c r]\ny: float32 = input bfloat16 [n c r]\n"
+    "w: float32 = input float32 [c 1]\nb: float32 = input float16 [n 1 r]\nk: float32 = number\n"
+    "u: float32 = mul x y\nv: float32 = add u w\nm: float32 = amax v\nd: float32 = sub v m\ne: float32 = exp d\n"
+    "s: float32 = sum e\nz: float32 = div e s\nh: float32 = mul z k\ni: float32 = add h b\np: float32 = prod i\n"
+    "l: float32 = amin i\no: float32 = sub i l\nx64: float64 = to_float64 x\ns64: float64 = sum x64\n"
+    "g: boolean = gt x y\na: boolean = any g\nf: boolean = all g\noutput o float32 [n c r]\noutput z bfloat16 [n c r]\n"
+    "output p float32 [n r]\noutput s64 float64 [n r]\noutput a boolean [n r]\noutput f boolean [n r]\n"
+    "output e float32 [n c r]\n"
+)
+
 # The package has the pass itself under this name.
 lower = importlib.import_module("fourfold.compiler.passes.lower")
 

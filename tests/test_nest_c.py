@@ -23,7 +23,7 @@ from fourfold.compiler.nest.layout import Layout
 from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
-from nests import SHORT
+from nests import OF_CHANNELS, SHORT
 from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
@@ -134,6 +134,13 @@ def cases() -> Iterator[tuple[str, Case]]:
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
     few = (torch.randn(3, 20, 4), torch.randn(3, 1, 4), torch.randn(20, 4).bfloat16(), torch.randn(3, 20, 1))
     yield "rows_of_few_columns", Case(SHORT, [((*few, torch.randn(4, 20).double()), 1)])
+    channels = (
+        torch.randn(2, 70, 20),
+        torch.randn(2, 70, 20).bfloat16(),
+        torch.randn(70, 1),
+        torch.randn(2, 1, 20).half(),
+    )
+    yield "rows_side_by_side", Case(OF_CHANNELS, [((*channels, 0.5), 1)])
     yield (
         "order",
         Case(ORDER, [((torch.randn(1000), torch.randn(1000)), 1), ((torch.randn(99), torch.randn(198)[::2]), 1)]),

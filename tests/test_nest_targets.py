@@ -15,7 +15,7 @@ from fourfold.compiler.nest import build, reading
 from fourfold.compiler.nest.layout import Layout
 from fourfold.compiler.nest.llvm import print_nest
 from fourfold.compiler.nest.llvm_lines import Target
-from nests import SHORT, inputs_of
+from nests import OF_CHANNELS, SHORT, inputs_of
 from program_cases import programs
 
 try:
@@ -33,7 +33,7 @@ TARGETS = {
     "NEON": ("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon", Target(4, False)),
     "Apple": ("arm64-apple-macosx14.0.0", "apple-m1", "+neon", Target(4, False)),
 }
-PROGRAMS = {**{name: text for name, text, _ in programs()}, "rows_of_few_columns": SHORT}
+PROGRAMS = {**{name: text for name, text, _ in programs()}, "rows_of_few_columns": SHORT, "of_channels": OF_CHANNELS}
 CPU = 0  # torch's DeviceType
 
 

@@ -13,22 +13,11 @@ from torch.nn import functional as F
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, service
 from fourfold.compiler.nest.layout import SIDE_BY_SIDE
-from nests import drawn, expect_the_interpreters_bits, needs_nests
+from nests import OF_CHANNELS, drawn, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
 pytestmark = needs_nests
 
-# Several stages, values that are kept for the row, all kinds of reductions and of levels, of (n, columns, rows).
-MANY = (
-    f"{HEAD}axes n=x.0 r=x.2 | c=x.1\nx: float32 = input float32 [n c r]\ny: float32 = input bfloat16 [n c r]\n"
-    "w: float32 = input float32 [c 1]\nb: float32 = input float16 [n 1 r]\nk: float32 = number\n"
-    "u: float32 = mul x y\nv: float32 = add u w\nm: float32 = amax v\nd: float32 = sub v m\ne: float32 = exp d\n"
-    "s: float32 = sum e\nz: float32 = div e s\nh: float32 = mul z k\ni: float32 = add h b\np: float32 = prod i\n"
-    "l: float32 = amin i\no: float32 = sub i l\nx64: float64 = to_float64 x\ns64: float64 = sum x64\n"
-    "g: boolean = gt x y\na: boolean = any g\nf: boolean = all g\noutput o float32 [n c r]\noutput z bfloat16 [n c r]\n"
-    "output p float32 [n r]\noutput s64 float64 [n r]\noutput a boolean [n r]\noutput f boolean [n r]\n"
-    "output e float32 [n c r]\n"
-)
 INTEGERS = (
     f"{HEAD}axes r=x.1 | c=x.0\nx: int64 = input int64 [c r]\ny: int32 = input uint8 [c r]\ns: int64 = sum x\n"
     "m: int32 = amax y\nt: int64 = to_int64 m\nq: int64 = mul x t\np: int64 = sub q s\noutput p int64 [c r]\n"
@@ -58,22 +47,24 @@ def inputs_of(shape: tuple[int, int, int], special: bool = False) -> tuple[objec
 @pytest.mark.parametrize("shape", SHAPES)
 def test_they_give_the_interpreters_bits(shape: tuple[int, int, int], threads: int) -> None:
     torch.set_num_threads(threads)
-    expect_the_interpreters_bits(MANY, inputs_of(shape))
-    expect_the_interpreters_bits(MANY, inputs_of(shape, special=True))
+    expect_the_interpreters_bits(OF_CHANNELS, inputs_of(shape))
+    expect_the_interpreters_bits(OF_CHANNELS, inputs_of(shape, special=True))
     x, *others = inputs_of(shape)
-    expect_the_interpreters_bits(MANY, (x[:, :1].expand(shape), *others))
-    expect_the_interpreters_bits(MANY, (x[..., :1].expand(shape), *others))
+    expect_the_interpreters_bits(OF_CHANNELS, (x[:, :1].expand(shape), *others))
+    expect_the_interpreters_bits(OF_CHANNELS, (x[..., :1].expand(shape), *others))
     n, c, r = shape
-    expect_the_interpreters_bits(MANY, (torch.randn(n, c, r + 3)[..., 3:], *others))
-    expect_the_interpreters_bits(MANY, (torch.randn(n, 2 * c, r)[:, ::2], *others))
+    expect_the_interpreters_bits(OF_CHANNELS, (torch.randn(n, c, r + 3)[..., 3:], *others))
+    expect_the_interpreters_bits(OF_CHANNELS, (torch.randn(n, 2 * c, r)[:, ::2], *others))
     expect_the_interpreters_bits(INTEGERS, (drawn((c, r), torch.int64, False), drawn((c, r), torch.uint8, False)))
 
 
 def test_which_rows_are_computed_so() -> None:
     torch.set_num_threads(1)
     x, *others = inputs_of((3, 40, 50))
-    assert layouts_of(MANY, (x, *others)) == [SIDE_BY_SIDE]
-    assert SIDE_BY_SIDE not in layouts_of(MANY + "\n\n", (x.transpose(1, 2).contiguous().transpose(1, 2), *others))
+    assert layouts_of(OF_CHANNELS, (x, *others)) == [SIDE_BY_SIDE]
+    assert SIDE_BY_SIDE not in layouts_of(
+        OF_CHANNELS + "\n\n", (x.transpose(1, 2).contiguous().transpose(1, 2), *others)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)

@@ -34,6 +34,7 @@ RANGES = {
     "elements": "Elements from begin to end, or pieces of the innermost axis.",
     "rows": "Rows from begin to end.",
     "short": "Rows of few columns from begin to end, many at once.",
+    "side": "Rows that lie side by side in memory, from begin to end, many at once.",
     "columns": "Blocks of one row's columns, from begin to end.",
     "combine": "What these blocks come to.",
 }
