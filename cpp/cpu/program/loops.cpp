@@ -147,13 +147,13 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     for (size_t a = 0; a < strides_.size(); ++a) {
       const int64_t stride = strides_[a][t];
       const bool is_whole = split_ == Split::short_rows && a + 1 == row_axes_ && stride == columns_ && columns_ > 1;
-      layout_ += stride == 0                ? '0'
-                 : is_whole                 ? 'c'
-                 : is_streamed(a, t)        ? '='
-                 : stride == 1              ? '1'
-                 : is_interleaved(a, t)     ? digit(stride)
+      layout_ += stride == 0               ? '0'
+                 : is_whole                ? 'c'
+                 : is_streamed(a, t)       ? '='
+                 : stride == 1             ? '1'
+                 : is_interleaved(a, t)    ? digit(stride)
                  : continues_columns(a, t) ? 'd'
-                                            : 'n';
+                                           : 'n';
     }
   }
   arguments_.resize(first_tensor + strides.size());
@@ -170,7 +170,7 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
 // Whether a tensor's elements along the innermost axis lie a few apart, with others between them.
 bool Loops::is_interleaved(size_t axis, size_t tensor) const {
   const int64_t stride = strides_[axis][tensor];
-  if (split_ == Split::short_rows || split_ == Split::side_by_side || axis + 1 != strides_.size() || stride < 2 || stride > most_interleaved) return false;
+  if (has_rows_together() || axis + 1 != strides_.size() || stride < 2 || stride > most_interleaved) return false;
   return std::none_of(strides_.begin(), strides_.end(), [&](const auto& of_axis) { return of_axis[tensor] == 1; });
 }
 
@@ -184,7 +184,7 @@ bool Loops::continues_columns(size_t axis, size_t tensor) const {
 bool Loops::is_streamed(size_t axis, size_t tensor) const {
   const size_t inputs = program_.inputs.size();
   if (!streams_ || turned_ != no_axis || axis + 1 != strides_.size() || tensor < inputs || strides_[axis][tensor] != 1) return false;
-  if (split_ == Split::short_rows || split_ == Split::side_by_side || split_ == Split::columns) return false;
+  if (has_rows_together() || split_ == Split::columns) return false;
   if (split_ == Split::rows && sizes_.size() != row_axes_ + 1) return false;  // pieces of columns begin anywhere
   const program::Output& output = program_.outputs[tensor - inputs];
   const int64_t size = element_size(output.kind);
@@ -222,12 +222,12 @@ void Loops::find_short_rows() {
   columns_ = columns;
 }
 
-// Rows of one axis of columns, if the neighbour in memory of each tensor's elements is in the next row, or one element serves all
-// rows.
+// Rows with columns along one axis, where an element's neighbour in memory is in the next row, or one element serves all rows.
 void Loops::find_rows_side_by_side() {
   if (split_ == Split::short_rows || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
   if (sizes_.size() != row_axes_ + 1 || sizes_[row_axes_ - 1] < fewest_short_rows || columns_ < 2) return;
-  const std::vector<int64_t>&of_rows = strides_[row_axes_ - 1], &of_columns = strides_.back();
+  const std::vector<int64_t>& of_rows = strides_[row_axes_ - 1];
+  const std::vector<int64_t>& of_columns = strides_.back();
   const auto lies_so = [&](Level level, size_t t) {
     return level != Level::element || of_rows[t] == 1 || (of_rows[t] == 0 && of_columns[t] != 0);
   };
@@ -297,7 +297,7 @@ void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::
   const NestCall call(nest, arguments, grain_);
   call.run_once(0);
   if (split_ == Split::elements) return call.share(1, units_, unit_, sizes_.size() == 1 ? columns_ : 0);
-  const bool by_rows = split_ == Split::rows || split_ == Split::short_rows || split_ == Split::side_by_side;
+  const bool by_rows = split_ == Split::rows || has_rows_together();
   if (by_rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);
   run_by_rows(nest, arguments, outputs);
 }

@@ -43,6 +43,8 @@ class Loops {
 
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
+  // Whether a nest computes as many rows at once as a vector has lanes.
+  bool has_rows_together() const { return split_ == Split::short_rows || split_ == Split::side_by_side; }
   void find_short_rows();
   void find_rows_side_by_side();
   bool is_interleaved(size_t axis, size_t tensor) const;
