@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import fourfold
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, service
 from fourfold.compiler.nest.layout import SIDE_BY_SIDE
@@ -96,3 +97,20 @@ def test_functions_of_channels(function: Callable[[Tensor, Tensor], Tensor], dty
         if expected is not None:
             torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
     assert not service.service.failures
+
+
+def test_a_norm_over_channels_is_one_program() -> None:
+    def norm(x: Tensor) -> Tensor:
+        return torch.relu((x - x.mean(1, keepdim=True)) * torch.rsqrt(x.var(1, keepdim=True) + 1e-5))
+
+    (graph,) = fourfold.explain(norm, torch.randn(5, 24, 6, 7)).graphs
+    assert len(graph.forward.programs) == 1 and not graph.forward.outside
+
+
+def test_the_sums_for_a_norms_parameters_belong_to_its_backwards_program() -> None:
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.silu(F.layer_norm(x, (40,), w, b))
+
+    drawn_now = torch.randn(30, 40), torch.randn(40), torch.randn(40)
+    (graph,) = fourfold.explain(norm, *(x.requires_grad_() for x in drawn_now)).graphs
+    assert len(graph.backward.programs) == 1 and not graph.backward.outside
