@@ -25,7 +25,7 @@ from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, mem
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)
-SUM = torch.ops.aten.sum.dim_IntList
+SUM = torch.ops.aten.sum.dim_IntList  # which epilogues attaches
 
 
 def fuse(module: GraphModule) -> GraphModule:

@@ -65,19 +65,22 @@ def needs_of(graph: Graph) -> dict[Node, Need]:
     for node in reversed(graph.nodes):
         if is_cheap(node) and (need := need_of(node, found)) is not None:
             found[node] = need
-    while lost := [node for node in found if not reads_memory(node, found) or not is_read_by_slices(node, found)]:
-        for node in lost:
-            del found[node]
+    found = that_vanish(found)
     overlapping: set[Node] = set()
     for node in found:  # the graph's last first
         computed = behind(node, found)
         if len(computed) <= MOST_COMPUTED and any(found[each].overlaps() for each in computed):
             overlapping |= computed
-    kept = {node: need for node, need in found.items() if node in overlapping}
-    while lost := [node for node in kept if not reads_memory(node, kept) or not is_read_by_slices(node, kept)]:
+    return that_vanish({node: need for node, need in found.items() if node in overlapping})
+
+
+def that_vanish(needs: dict[Node, Need]) -> dict[Node, Need]:
+    """Those of which nothing is read any more once slices have moved before all of them."""
+    found = dict(needs)
+    while lost := [node for node in found if not reads_memory(node, found) or not is_read_by_slices(node, found)]:
         for node in lost:
-            del kept[node]
-    return kept
+            del found[node]
+    return found
 
 
 def is_cheap(node: Node) -> bool:
