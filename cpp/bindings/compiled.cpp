@@ -28,10 +28,12 @@ struct Function {
   Held make_backward;                // called once, when it is first needed; None without a gradient
   std::vector<bool> differentiable;  // of each output, whether it has a gradient
   std::vector<bool> wanted;          // of each input, whether the backward gives its gradient
+  Held again;                        // called with inputs and gradients for gradients that can be differentiated, or None
   std::shared_ptr<const CompiledGraph> backward;
   std::mutex mutex;
 
   bool has_backward() const { return make_backward.get() != Py_None; }
+  bool is_twice_differentiable() const { return again.get() != Py_None; }
 
   std::shared_ptr<const CompiledGraph> get_backward() {
     {
@@ -68,16 +70,20 @@ struct Node final : torch::autograd::Node {
   std::vector<SavedVariable> tensors;
   std::vector<bool> outputs;  // of the tensors, which are results of this node
   std::vector<c10::IValue> numbers;
+  std::vector<SavedVariable> inputs;    // all of the function's, if it is twice differentiable
+  std::vector<c10::IValue> originals;  // those of them that are numbers
 
   std::string name() const override { return "CompiledFunctionBackward"; }
 
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (SavedVariable& tensor : tensors) tensor.reset_data();
+    for (SavedVariable& input : inputs) input.reset_data();
   }
 
   variable_list apply(variable_list&& grads) override {
     if (!any_defined(grads)) return variable_list(num_outputs());
+    if (at::GradMode::is_enabled() && function->is_twice_differentiable()) return differentiate_again(std::move(grads));
     return without_second(differentiate(*function, unpack(), complete(std::move(grads))));
   }
 
@@ -118,6 +124,27 @@ struct Node final : torch::autograd::Node {
     variable_list results(given.size());
     for (size_t k = 0; k < given.size(); ++k) {
       if (function.wanted[k] && given[k].isTensor()) results[k] = std::move(given[k]).toTensor();
+    }
+    return results;
+  }
+
+  variable_list differentiate_again(variable_list grads) {
+    Values given = originals;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (size_t k = 0, tensor = 0; k < given.size(); ++k) {
+        if (given[k].isNone()) given[k] = inputs[tensor++].unpack();
+      }
+    }
+    Values gradients;
+    for (at::Tensor& grad : grads) gradients.push_back(grad.defined() ? c10::IValue(std::move(grad)) : c10::IValue());
+    const pybind11::gil_scoped_acquire held;
+    const auto taken = [](const Values& values) { return pybind11::reinterpret_steal<pybind11::object>(tuple_of(values)); };
+    const pybind11::object found = pybind11::handle(function->again.get())(taken(given), taken(gradients));
+    variable_list results;
+    for (const auto gradient : found) {
+      const c10::IValue value = value_of(gradient.ptr());
+      results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
     }
     return results;
   }
@@ -167,6 +194,19 @@ bool is_output(const at::Tensor& tensor, const Values& values, size_t count) {
   return false;
 }
 
+// What is kept may be memory of an output, as a loop's states are: a change of the output in place is then found by the
+// kept tensor's version.
+void share_versions(const Values& values, size_t outputs) {
+  for (size_t k = 0; k < outputs; ++k) {
+    if (!values[k].isTensor()) continue;
+    const at::Tensor& output = values[k].toTensor();
+    for (size_t other = outputs; other < values.size(); ++other) {
+      if (!values[other].isTensor() || !values[other].toTensor().is_alias_of(output)) continue;
+      output.unsafeGetTensorImpl()->set_version_counter(values[other].toTensor().unsafeGetTensorImpl()->version_counter());
+    }
+  }
+}
+
 // The outputs, of which those that have a gradient remember where they come from.
 void record(const std::shared_ptr<Function>& function, const Values& inputs, Values& values) {
   const size_t outputs = function->differentiable.size();
@@ -189,10 +229,17 @@ void record(const std::shared_ptr<Function>& function, const Values& inputs, Val
       node->numbers.push_back(std::move(values[k]));
     }
   }
+  if (function->is_twice_differentiable()) {
+    for (const c10::IValue& input : inputs) {
+      node->originals.push_back(input.isTensor() ? c10::IValue() : input);
+      if (input.isTensor()) node->inputs.emplace_back(input.toTensor(), /*is_output=*/false);
+    }
+  }
+  share_versions(values, outputs);
   values.resize(outputs);
 }
 
-// Compiled(forward, make_backward, differentiable, wanted): called with the graph's inputs, gives a tuple of its outputs.
+// Compiled(forward, make_backward, differentiable, wanted, again): called with the graph's inputs, gives a tuple of its outputs.
 struct Compiled {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -227,12 +274,12 @@ PyObject* call_compiled(PyObject* callable, PyObject* const* arguments, size_t f
 int init_compiled(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   Compiled& self = *reinterpret_cast<Compiled*>(made);
-  PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *wanted = nullptr;
-  if (!PyArg_ParseTuple(given, "OOOO", &forward, &backward, &differentiable, &wanted)) return -1;
+  PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *wanted = nullptr, *again = Py_None;
+  if (!PyArg_ParseTuple(given, "OOOO|O", &forward, &backward, &differentiable, &wanted, &again)) return -1;
   self.vectorcall = call_compiled;
   self.function = new std::shared_ptr<Function>(
       new Function{graph_of(forward), Held(backward), pybind11::handle(differentiable).cast<std::vector<bool>>(),
-                   pybind11::handle(wanted).cast<std::vector<bool>>(), nullptr, {}});
+                   pybind11::handle(wanted).cast<std::vector<bool>>(), Held(again), nullptr, {}});
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
 }

@@ -23,11 +23,16 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan: a list of ("program",
-// (Program, its fallback, updates: an output, the index of the tensor that is to have its value, and whether that is new), indices
-// of its inputs), ("operator", (name, overload), arguments), ("item", index of a list, which) and ("concatenation", (sizes,
-// strides, dtype), (dimension, lengths of the parts)), each with the indices of the values whose last use it is. layouts: index
-// and dimensions, from the outermost in, of each input that needs a certain memory layout. A Graph is called like the function.
+// Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan, a list of
+//   ("program", (Program, its fallback, updates: an output, the index of the tensor that is to have its value, and whether that
+//     is new), indices of its inputs)
+//   ("operator", (name, overload), arguments)
+//   ("item", index of a list, which)
+//   ("constant", tensor, None)
+//   ("concatenation", (sizes, strides, dtype), (dimension, lengths of the parts))
+//   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
+// each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
+// that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -56,6 +61,14 @@ GraphStep step_of(pybind11::handle given) {
     auto [dim, lengths] = step[2].cast<std::pair<int64_t, std::vector<int64_t>>>();
     return {ConcatenationStep{std::move(sizes), std::move(strides), dtype, dim, std::move(lengths)}, std::move(last)};
   }
+  if (what == "loop") {
+    const auto given = step[1].cast<pybind11::tuple>();
+    return {LoopStep{std::make_shared<Held>(given[0].ptr()), graph_of(given[1].ptr()), given[2].cast<std::vector<size_t>>(),
+                     given[3].cast<std::vector<bool>>(), given[4].cast<size_t>(), given[5].cast<bool>(),
+                     step[2].cast<std::vector<size_t>>()},
+            std::move(last)};
+  }
+  if (what == "constant") return {ConstantStep{THPVariable_Unpack(step[1].ptr())}, std::move(last)};
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
   return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "loop_step.h"
 #include "operator_step.h"
 #include "program.h"
 
@@ -59,6 +60,13 @@ struct ItemStep {
   void run(Values& values) const;
 };
 
+// A tensor that belongs to the graph.
+struct ConstantStep {
+  at::Tensor value;
+
+  void run(Values& values) const { values.emplace_back(value); }
+};
+
 // Memory for a concatenation, and then each of its parts, views of it.
 struct ConcatenationStep {
   std::vector<int64_t> sizes;
@@ -71,7 +79,7 @@ struct ConcatenationStep {
 };
 
 struct GraphStep {
-  std::variant<ProgramStep, OperatorStep, ItemStep, ConcatenationStep> call;
+  std::variant<ProgramStep, OperatorStep, ItemStep, ConstantStep, ConcatenationStep, LoopStep> call;
   std::vector<size_t> last;  // the values whose last use this is
 };
 

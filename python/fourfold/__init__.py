@@ -52,7 +52,7 @@ from fourfold.functional import *
 
 __version__: str = _C.build_info()["version"]
 
-_LATER = ("explain", "profiler")  # loaded when they are first asked for
+_LATER = ("explain", "profiler", "scan")  # loaded when they are first asked for
 
 __all__ = [
     "Event",
@@ -76,6 +76,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "explain":
         return _importlib.import_module("fourfold.explaining").explain
+    if name == "scan":
+        return _importlib.import_module("fourfold.scanning").scan
     if name in _LATER:
         return _importlib.import_module(f"fourfold.{name}")
     raise AttributeError(f"module 'fourfold' has no attribute {name!r}")

@@ -13,7 +13,7 @@ ROOT = Path(fourfold.__file__).parent
 def imports() -> dict[str, set[str]]:
     """Of each module of the compiler and of explain, those that it imports anywhere in it."""
     files = {}
-    for package in ("compiler", "explaining"):
+    for package in ("compiler", "explaining", "scanning"):
         for path in (ROOT / package).rglob("*.py"):
             parts = path.relative_to(ROOT.parent).with_suffix("").parts
             files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path

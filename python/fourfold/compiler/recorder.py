@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import refuse
+from fourfold.compiler.views import RESHAPES
 
 OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node doesn't pass on to its replacements
 
@@ -103,11 +104,24 @@ class Recorder(TorchDispatchMode):
         result = target(*args, **kwargs)
         if not isinstance(result, (Tensor, tuple, list)):  # a device or a size
             return result
+        if target in RESHAPES and len(args) > 1 and isinstance(args[1], (tuple, list)):
+            args = args[0], self.inferred(args[1])
         node = self.write(result, target, *tree_map(self.spelled, (tuple(args), dict(kwargs))))
         for k, each in enumerate(result if isinstance(result, (tuple, list)) else ()):
             if isinstance(each, Tensor):
                 self.write(each, operator.getitem, (node, k))
         return result
+
+    def inferred(self, sizes: Sequence[object]) -> list[object]:
+        """A reshape's sizes; one that no node has, such as a product of symbols, is left to torch to infer."""
+        unknown = [k for k, size in enumerate(sizes) if isinstance(size, torch.SymInt) and not self.has(size)]
+        return [-1 if unknown == [k] else size for k, size in enumerate(sizes)]
+
+    def has(self, wanted: torch.SymInt) -> bool:
+        try:
+            return self.size(wanted) is not None
+        except NotRecorded:
+            return False
 
     def spelled(self, value: object) -> object:
         """A value as the argument of a node."""

@@ -75,6 +75,11 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule], updates: Contain
     return ""
 
 
+def is_native() -> bool:
+    """Whether graphs are called from C++, by the module compiled for this torch."""
+    return _native.module is not None
+
+
 def graph_of(compiled: Compiled) -> object:
     """The graph as C++ calls it: by its plan, or the Python function."""
     if compiled.native is None:
@@ -105,3 +110,16 @@ def training(
     if taken != forward.outputs - len(differentiable) + sum(differentiable) or len(wanted) != len(metadata.input_info):
         return None
     return _native.module.Compiled(graph_of(forward), lambda: graph_of(make_backward()), differentiable, wanted)
+
+
+def twice_differentiable(
+    forward: Compiled,
+    make_backward: Callable[[], Compiled],
+    differentiable: Sequence[bool],
+    wanted: Sequence[bool],
+    again: Callable[[Sequence[object], Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]],
+) -> Callable[..., object]:
+    """A function with a gradient. differentiable: of each result; wanted: of each input, whether the backward gives its
+    gradient. again: called with the inputs and the results' gradients under create_graph=True, for the inputs'."""
+    backward = lambda: graph_of(make_backward())  # noqa: E731
+    return _native.module.Compiled(graph_of(forward), backward, differentiable, wanted, again)

@@ -5,8 +5,9 @@ from fourfold.nn.elementwise import Axpby, Softshrink
 from fourfold.nn.lltm import LLTM, LLTMCell
 from fourfold.nn.lstm_gru import GRU, LSTM, GRUCell, LSTMCell
 from fourfold.nn.mlp import MLP
+from fourfold.nn.of_cells import Recurrent
 
-__all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Softshrink"]
+__all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Recurrent", "Softshrink"]
 
 for _name in __all__:  # where people import them from is what a pickle and a class's repr say
     globals()[_name].__module__ = __name__

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from fourfold.compiler import in_place
 from fourfold.compiler.concatenations import concatenations, lengths_of
 from fourfold.compiler.fused import Fused, results_of
+from fourfold.compiler.loop import Loop
 from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
@@ -72,12 +73,16 @@ class Writer:
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
                 self.program(node)
+            elif isinstance(node.target, Loop):
+                self.loop(node)
             elif node in self.plan.updates:
                 self.index[node] = self.index_of(node.args[0])
             elif node in self.plan.concatenations:
                 self.complete(node)
             elif node.target is operator.getitem:
                 self.item(node)
+            elif node.op == "get_attr":
+                self.constant(module, node)
             elif node.op not in ("placeholder", "output"):
                 self.operator(node)
         results = module.graph.output_node().args[0]
@@ -126,6 +131,14 @@ class Writer:
         first = self.made(len(results))
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
 
+    def loop(self, node: Node) -> None:
+        loop = node.target
+        if loop.native is None:
+            raise NeedsPython("a loop, which C++ runs by the module for this torch")
+        parts = loop, loop.native, list(loop.feeds), list(loop.trails), loop.series, loop.reverse
+        self.add("loop", parts, [self.read(given) for given in node.args])
+        self.index[node] = self.made(len(node.meta["val"]))
+
     def begin(self, node: Node) -> None:
         """Makes the memory of a concatenation."""
         fake, (parts, dim) = node.meta["val"], parts_of(node)
@@ -143,9 +156,19 @@ class Writer:
                 self.add("operator", ("aten::copy_", ""), values)
                 self.made(1)
 
+    def constant(self, module: GraphModule, node: Node) -> None:
+        value = getattr(module, node.target, None)
+        if not is_tensor(value):
+            raise NeedsPython(f"{node.name} is an attribute of another type than Tensor")
+        self.add("constant", value, None)
+        self.index[node] = self.made(1)
+
     def item(self, node: Node) -> None:
         source, item = node.args
         if isinstance(source.target, Fused):
+            return
+        if isinstance(source.target, Loop):
+            self.index[node] = self.index_of(source) + item
             return
         if not isinstance(source.target, torch._ops.OpOverload) or not isinstance(item, int) or item < 0:
             raise NeedsPython(f"{node.name} is an item of something else than an operator's results")

@@ -1,0 +1,32 @@
+// A loop over the steps of a sequence as a step of a compiled graph: a graph of one step runs once for each, without Python.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <vector>
+
+namespace fourfold::bindings {
+
+using Values = std::vector<c10::IValue>;
+class Held;
+struct CompiledGraph;
+
+struct LoopStep {
+  std::shared_ptr<Held> loop;  // called with the inputs where tensors are not plain ones
+  // Inputs: the states that it reads, a step's element of each series, the invariants. Results: the new states, and what is kept.
+  std::shared_ptr<const CompiledGraph> body;
+  std::vector<size_t> feeds;  // for each state that the body reads, the new state that the next step reads there
+  std::vector<bool> trails;   // for each new state, whether all of them are a result, the initial one included
+  size_t series;
+  bool reverse;
+  std::vector<size_t> inputs;  // the number of steps, initial states, series, invariants
+
+  // Appends each state's last value, or all of shape (steps + 1, ...), then what is kept, of shape (steps, ...).
+  void run(Values& values) const;
+
+ private:
+  void run_in_python(Values& values) const;
+};
+
+}  // namespace fourfold::bindings

@@ -1,0 +1,180 @@
+"""Captures one step: Dynamo traces it once, whatever the length of the sequence, and hands its graph to a function that
+runs the whole loop."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from fourfold.scanning.structure import Structure, filled
+
+Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of scan. carries: the initial state's tensors; xs: tensors with time as the first dimension."""
+
+    carries: Sequence[Tensor]
+    xs: Sequence[Tensor]
+    steps: int
+    reverse: bool
+
+
+def carried(value: Tensor, index: int) -> Tensor:
+    """Marks a tensor of the new state in Dynamo's graph, and makes it a tensor of its own."""
+    return value.clone()
+
+
+def result(value: Tensor, index: int) -> Tensor:
+    """Marks a tensor of the step's result."""
+    return value.clone()
+
+
+def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
+    """Traced by Dynamo. The inputs are cloned, so that the step may change them in place."""
+    olds = [leaf.clone() for leaf in carries]
+    carry, y = step(structure.carry(olds), structure.xs([leaf.clone() for leaf in xs]))
+    news, spec = pytree.tree_flatten(carry)
+    fits = spec == structure.carry_spec and [leaf is not None for leaf in news] == list(structure.has_carry)
+    if fits:
+        news = [leaf for leaf in news if leaf is not None]
+        news = [
+            carried(new if isinstance(new, Tensor) else torch.full_like(old, new), k)
+            for k, (old, new) in enumerate(zip(olds, news))  # noqa: B905
+        ]
+    ys, results = pytree.tree_flatten(y)
+    has = [leaf is not None for leaf in ys]
+    ys = [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in ys if leaf is not None]
+    ys = filled(has, [result(leaf, k) for k, leaf in enumerate(ys)])
+    return fits, (news if fits else carry), pytree.tree_unflatten(ys, results)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A step as Dynamo traced it. inputs: for each of the graph's inputs, ("carry", k), ("x", k) or ("closure", k).
+    carries, ys: the indices of the new state's and the result's tensors among the graph's results. effects: those of
+    values that the step leaves outside, of which the last step's count."""
+
+    module: GraphModule
+    fakes: Sequence[object]
+    inputs: Sequence[tuple[str, int]]
+    carries: Sequence[int]
+    ys: Sequence[int]
+    effects: Sequence[int]
+
+    @classmethod
+    def of(cls, module: GraphModule, fakes: Sequence[object]) -> Captured:
+        results = list(module.graph.output_node().args[0])
+        marks: Mapping[object, dict[int, int]] = {carried: {}, result: {}}
+        for k, node in enumerate(results):
+            if isinstance(node, Node) and node.target in marks:
+                marks[node.target][node.args[1]] = k
+        known = {*marks[carried].values(), *marks[result].values()}
+        return cls(
+            module,
+            fakes,
+            [role_of(node, k) for k, node in enumerate(module.graph.find_nodes(op="placeholder"))],
+            [marks[carried][k] for k in sorted(marks[carried])],
+            [marks[result][k] for k in sorted(marks[result])],
+            [k for k in range(len(results)) if k not in known],
+        )
+
+
+def role_of(node: Node, index: int) -> tuple[str, int]:
+    """By the source that Dynamo recorded: an item of step_once's argument ``carries`` or ``xs``."""
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    base = getattr(source, "base", None)
+    name = getattr(base, "local_name", None)
+    if name in ("carries", "xs") and getattr(base, "is_input", False) and isinstance(source.index, int):
+        return "carry" if name == "carries" else "x", source.index
+    return "closure", index
+
+
+_now = threading.local()
+
+
+def current_call() -> Call:
+    return _now.call
+
+
+def trace(
+    step: Callable[..., object], structure: Structure, call: Call, backend: Backend
+) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
+    """Runs the loop through the graph that Dynamo has, or captures, for this step. Dynamo sees tensors of one step, and
+    floating-point states that require a gradient, because gradients may reach a state through later steps alone."""
+    wants = torch.is_grad_enabled()
+    carries = [stand_in(each, wants and is_differentiable(each)) for each in call.carries]
+    first = [x.detach()[0] if call.steps else x.new_zeros(x.shape[1:]) for x in call.xs]
+    xs = [stand_in(each, wants and x.requires_grad) for each, x in zip(first, call.xs, strict=True)]
+    before = getattr(_now, "call", None)
+    _now.call = call
+    try:
+        try:
+            fits, new, y = compiled_for(step, structure, backend)(step, carries, xs, structure)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            del _compiled[code_of(step)][structure]
+            fits, new, y = compiled_for(step, structure, backend)(step, carries, xs, structure)
+    finally:
+        _now.call = before
+    if not fits:
+        got = pytree.tree_structure(new)
+        raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")
+    return new, *pytree.tree_flatten(y)
+
+
+def stand_in(tensor: Tensor, requires_grad: bool) -> Tensor:
+    """A tensor that is none of the step's own: Dynamo takes the same tensor in two places for one."""
+    return tensor.detach().requires_grad_(requires_grad)
+
+
+def is_differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+# Each dtype, rank and module setting has a graph of its own.
+LIMIT = {"recompile_limit": 64} if "recompile_limit" in inspect.signature(torch.compile).parameters else {}
+_count = itertools.count()
+_compiled: weakref.WeakKeyDictionary[types.CodeType, dict[object, Callable[..., object]]] = weakref.WeakKeyDictionary()
+
+
+def compiled_for(step: object, structure: Structure, backend: Backend) -> Callable[..., object]:
+    """The compiled function for a step's code and structure. Each has a code object of its own, because Dynamo limits
+    how often it compiles one."""
+    known = _compiled.setdefault(code_of(step), {})
+    if structure not in known:
+        for mark in (carried, result):
+            torch._dynamo.allow_in_graph(mark)
+        # Dynamo remembers by name and line which sizes change.
+        code = step_once.__code__.replace(co_name=f"{step_once.__name__}_{next(_count)}")
+        function = types.FunctionType(code, step_once.__globals__, code.co_name)
+        known[structure] = torch.compile(function, backend=backend, fullgraph=True, **LIMIT)
+    return known[structure]
+
+
+def code_of(step: object) -> types.CodeType:
+    """The code that a callable runs; callables with the same code share graphs."""
+    while True:
+        if isinstance(step, functools.partial):
+            step = step.func
+        elif isinstance(step, torch.nn.Module):
+            step = type(step).forward
+        elif isinstance(step, types.MethodType):
+            step = step.__func__
+        elif isinstance(step, types.FunctionType):
+            return step.__code__
+        elif isinstance(method := inspect.getattr_static(type(step), "__call__"), types.FunctionType):
+            return method.__code__
+        else:  # a builtin, such as torch.add
+            return step_once.__code__

@@ -1,0 +1,51 @@
+"""Fake values of a whole sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+class Fakes:
+    """For the fake values of a step, those of a whole sequence. The step's symbolic sizes become symbols of another
+    environment, and so does the number of steps; ``count`` is how many the first call has."""
+
+    def __init__(self, count: int):
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.symbols: dict[object, object] = {}
+        self.steps = self.new_symbol("steps", max(count, 2))  # torch takes 0 and 1 for constants
+
+    def new_symbol(self, name: str, hint: int) -> torch.SymInt:
+        source = ConstantSource(f"{name}_{len(self.symbols)}")
+        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+        return self.env.create_symintnode(symbol, hint=hint, source=source)
+
+    @property
+    def are_general(self) -> bool:
+        """Whether no operator has fixed a size."""
+        return not self.env.replacements
+
+    def number(self, given: object) -> object:
+        if not isinstance(given, torch.SymInt):
+            return given
+        expression = given.node.expr
+        if expression.is_number:
+            return int(expression)
+        for symbol in expression.free_symbols - self.symbols.keys():
+            hint = given.node.shape_env.create_symintnode(symbol, hint=None, source=None).node.hint
+            self.symbols[symbol] = self.new_symbol("size", hint).node.expr
+        return self.env.create_symintnode(expression.xreplace(self.symbols), hint=given.node.hint)
+
+    def tensor(self, given: Tensor, leading: object = None) -> Tensor:
+        """leading: the size of another first dimension, in contiguous memory."""
+        sizes = [self.number(size) for size in given.shape]
+        with _disable_current_modes(), self.mode:  # a recorder is a mode, and would write nodes
+            if leading is not None:
+                return torch.empty([leading, *sizes], dtype=given.dtype, device=given.device)
+            strides = [self.number(stride) for stride in given.stride()]
+            return torch.empty_strided(sizes, strides, dtype=given.dtype, device=given.device)

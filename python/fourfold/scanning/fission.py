@@ -1,0 +1,106 @@
+"""Splits the graph of one step: what runs for all steps before the loop, what within it, and what for all steps behind
+it."""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler.lowering import POINTWISE
+from fourfold.compiler.support import is_computed, is_tensor
+from fourfold.compiler.views import hint
+
+
+class Kind(enum.IntEnum):
+    """What a value depends on."""
+
+    INVARIANT = 0  # the same in every step
+    SERIES = 1  # a step's own, without the state
+    CARRIED = 2  # the state
+
+
+class Place(enum.Enum):
+    BEFORE = "before"
+    INSIDE = "inside"
+    BEHIND = "behind"
+
+
+class Fission:
+    """kinds: of the graph's inputs. states: the nodes of the new states. forced: operators that run in the loop in any
+    case.
+
+    ``kind`` has the kind of every node, ``place`` the place of every operator."""
+
+    def __init__(self, graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node], forced: Collection[Node] = ()):
+        self.kind: dict[Node, Kind] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.kind[node] = kinds[node]
+            elif node.op == "get_attr":
+                self.kind[node] = Kind.INVARIANT
+            elif node.op == "call_function":
+                least = Kind.SERIES if draws(node) else Kind.INVARIANT
+                self.kind[node] = max((self.kind[each] for each in node.all_input_nodes), default=least)
+                self.kind[node] = max(self.kind[node], least)
+                if not is_tensor(node.meta.get("val")) and not isinstance(node.meta.get("val"), (tuple, list)):
+                    self.kind[node] = Kind.INVARIANT  # a size
+                if node in forced:
+                    self.kind[node] = Kind.CARRIED
+        feeding = ancestors([*states, *forced])
+        self.place: dict[Node, Place] = {}
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self.place[node] = self.first_place(node, feeding)
+        self.sink(graph)
+
+    def first_place(self, node: Node, feeding: set[Node]) -> Place:
+        if self.kind[node] is not Kind.CARRIED:
+            return Place.BEFORE
+        if node in feeding or draws(node):
+            return Place.INSIDE
+        if node.target is operator.getitem:
+            return self.place.get(node.args[0], Place.BEHIND)
+        return Place.INSIDE if self.is_near(node) else Place.BEHIND
+
+    def is_near(self, node: Node) -> bool:
+        """Whether the loop computes it although no state needs it: cheap, and not larger than its operands."""
+        operands = [each for each in node.all_input_nodes if self.kind[each] is Kind.CARRIED]
+        if any(self.place.get(each) is Place.BEHIND for each in operands) or not is_computed(node, POINTWISE):
+            return False
+        return elements(node) <= max(map(elements, operands))
+
+    def sink(self, graph: Graph) -> None:
+        """Moves elementwise operators into the loop, or behind it, if all of what reads them is there. Views stay: they
+        cost nothing where they are computed once."""
+        for node in reversed(graph.nodes):
+            if self.place.get(node) is not Place.BEFORE or self.kind[node] is not Kind.SERIES:
+                continue
+            users = {self.place.get(user) for user in node.users}
+            if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE):
+                self.place[node] = Place.INSIDE
+
+
+def draws(node: Node) -> bool:
+    """Whether it draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def ancestors(nodes: Sequence[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return found
+
+
+def elements(node: Node) -> int:
+    value = node.meta.get("val")
+    return math.prod(map(hint, value.shape)) if is_tensor(value) else 0

@@ -1,0 +1,249 @@
+"""Runs a captured step over whole sequences, with gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler import runtime
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.options import Options
+from fourfold.compiler.recorder import NotRecorded
+from fourfold.compiler.views import hint
+from fourfold.scanning.capture import Call, Captured
+from fourfold.scanning.fission import Kind, draws
+from fourfold.scanning.halves import Refused, StepGraph, halves_of
+from fourfold.scanning.sequence import RunsInLoop, Whole, whole_of
+
+
+class RunsInPython(Exception):
+    """The step runs in Python, one by one; the message says why."""
+
+
+def recurrence_of(module: GraphModule, fakes: Sequence[object], call: Call, options: Options) -> Recurrence:
+    """Raises ValueError for a state that changes its shape or dtype, RunsInPython."""
+    captured = Captured.of(module, fakes)
+    check_states(captured, call)
+    try:
+        return Recurrence(captured, options)
+    except Refused as reason:
+        raise RunsInPython(str(reason)) from None
+
+
+def check_states(captured: Captured, call: Call) -> None:
+    graph = captured.module.graph
+    results, inputs = graph.output_node().args[0], graph.find_nodes(op="placeholder")
+    olds = {
+        k: node.meta["example_value"]
+        for (role, k), node in zip(captured.inputs, inputs, strict=True)
+        if role == "carry"
+    }
+    for k, index in enumerate(captured.carries):
+        old, node = olds.get(k, call.carries[k]), results[index]
+        new = node.meta["example_value"]
+        if new.dtype != old.dtype or new.dim() != old.dim() or not all(map(are_equal, new.shape, old.shape)):
+            raise ValueError(
+                f"scan: expected the step to return leaf {k} of the carry as {described(old)}, like the one that it "
+                f"takes, but got {described(new)}{line_of(node.args[0])}"
+            )
+
+
+def are_equal(new: object, old: object) -> bool:
+    """Two symbols: Dynamo guards that they are equal."""
+    is_symbol = isinstance(new, torch.SymInt) and isinstance(old, torch.SymInt)
+    return bool(new == old) if is_symbol else hint(new) == hint(old)
+
+
+def described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(map(hint, tensor.shape))}"
+
+
+def line_of(node: Node) -> str:
+    """Where the step computes it."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    places = [k for k, line in enumerate(lines) if line.startswith("File ")]
+    return f": {' '.join(lines[places[-1] :])}" if places else ""
+
+
+class Recurrence:
+    """The function of a captured step. Dynamo calls it with the inputs of the step's graph, of which those that come
+    from the call of scan stand for whole sequences."""
+
+    def __init__(self, captured: Captured, options: Options):
+        self.captured = captured
+        self.options = options
+        self.halves = halves_of(captured, options)
+        self.functions: dict[tuple[bool, bool], Callable[..., Sequence[object]]] = {}
+        self.wholes: dict[tuple[str, bool], tuple[Whole, Compiled]] = {}
+        self.lock = threading.RLock()
+
+    def __call__(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
+        """The results in the order of the step's graph."""
+        inputs = [
+            call.carries[k] if role == "carry" else call.xs[k] if role == "x" else value
+            for (role, k), value in zip(self.captured.inputs, given, strict=True)
+        ]
+        if call.steps == 0:
+            return self.without_steps(call, given)
+        trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
+        return self.arranged(inputs, self.function(call, trains)(call.steps, *inputs))
+
+    def arranged(self, inputs: Sequence[object], results: Sequence[object]) -> tuple[object, ...]:
+        """Copies the new values of inputs that the step changes in place, and returns the other results in order."""
+        captured, changed = self.captured, self.halves.changed
+        states = [*captured.carries, *captured.effects]
+        for k, value in zip(changed, results[len(states) :], strict=False):
+            with torch.no_grad():
+                inputs[k].copy_(value)
+        found: list[object] = [None] * (len(states) + len(captured.ys))
+        for k, value in zip(states, results, strict=False):
+            found[k] = value
+        for k, value in zip(captured.ys, results[len(states) + len(changed) :], strict=True):
+            found[k] = value
+        return tuple(found)
+
+    def without_steps(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
+        """The initial state, and empty results."""
+        captured = self.captured
+        if captured.effects:
+            raise ValueError("scan: expected at least one step, because the step sets attributes; but got xs of size 0")
+        mode = FakeTensorMode()
+        fakes = [mode.from_tensor(each) if isinstance(each, Tensor) else each for each in given]
+        with mode, torch.no_grad():
+            shapes = captured.module(*fakes)
+        found: list[object] = [None] * len(shapes)
+        for k, index in enumerate(captured.carries):
+            found[index] = call.carries[k].clone()
+        for index in captured.ys:
+            like = shapes[index]
+            found[index] = torch.empty((0, *like.shape), dtype=like.dtype, device=like.device)
+        return tuple(found)
+
+    def function(self, call: Call, trains: bool) -> Callable[..., Sequence[object]]:
+        key = trains, call.reverse
+        if key not in self.functions:
+            with self.lock:
+                if key not in self.functions:
+                    try:
+                        self.functions[key] = self.training(call) if trains else self.inference(call)
+                    except (NotRecorded, RunsInLoop) as reason:
+                        raise RunsInPython(str(reason)) from None
+        return self.functions[key]
+
+    def inference(self, call: Call) -> Callable[..., Sequence[object]]:
+        compiled = self.compiled("inference", self.halves.inference, call.steps, call.reverse)
+        if not runtime.is_native():
+            return lambda *given: compiled.run(list(given))
+        return runtime.inference(compiled, 1 + len(self.captured.inputs))
+
+    def training(self, call: Call) -> Callable[..., Sequence[object]]:
+        halves, steps, reverse = self.halves, call.steps, call.reverse
+        forward = self.compiled("forward", halves.forward, steps, reverse)
+        kind = self.wholes["forward", reverse][0].fission.kind
+        for node, own in zip(halves.backward.inputs, halves.forward.kept or (), strict=False):
+            halves.backward.kinds[node] = min(kind[own], Kind.SERIES)
+
+        def make_backward() -> Compiled:
+            with self.lock:
+                if ("backward", not reverse) not in self.wholes:
+                    self.compiled("backward", halves.backward, steps, not reverse, halves.gradients)
+            return self.wholes["backward", not reverse][1]
+
+        def again(inputs: Sequence[object], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+            return self.differentiated_again(reverse, inputs, grads)
+
+        wanted = [False, *(k is not None for k in halves.gradients)]
+        if not runtime.is_native():
+            return in_python(forward, make_backward, again, halves.differentiable, wanted)
+        backward = torch._dynamo.disable(make_backward)
+        return runtime.twice_differentiable(forward, backward, halves.differentiable, wanted, again)
+
+    def compiled(
+        self, name: str, step: StepGraph, steps: int, reverse: bool, order: Sequence[int | None] | None = None
+    ) -> Compiled:
+        """order: of the results; none for the number of steps, which is the first input."""
+        whole = whole_of(step, steps, reverse, self.options)
+        if order is not None:
+            output = whole.module.graph.output_node()
+            output.args = ((None, *(None if k is None else output.args[0][k] for k in order)),)
+        made = Compiled.of(whole.module, self.options)
+        self.wholes[name, reverse] = whole, made
+        return made
+
+    def differentiated_again(
+        self, reverse: bool, inputs: Sequence[object], grads: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradients of the inputs, which can be differentiated: those of the steps one by one."""
+        if self.halves.changed or any(map(draws, self.halves.forward.graph.nodes)):
+            raise NotImplementedError(
+                "scan: expected no create_graph=True for a step that draws random numbers or changes tensors outside; "
+                "write a Python loop for second derivatives"
+            )
+        wanted = [each for each in inputs if isinstance(each, Tensor) and each.requires_grad]
+        with torch.enable_grad():
+            results = self.one_by_one(reverse, *inputs)
+            pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+            outputs, given = zip(*pairs, strict=True)
+            found = torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True)
+        known = iter(found)
+        return [next(known) if isinstance(each, Tensor) and each.requires_grad else None for each in inputs]
+
+    def one_by_one(self, reverse: bool, steps: int, *inputs: object) -> list[Tensor]:
+        """The results, states first, by the step's graph in Python."""
+        captured = self.captured
+        order = [*captured.carries, *captured.effects]
+        carries = {k: value for (role, k), value in zip(captured.inputs, inputs, strict=True) if role == "carry"}
+        rows: list[list[Tensor]] = []
+        results: Sequence[Tensor] = ()
+        for t in range(steps - 1, -1, -1) if reverse else range(steps):
+            given = [
+                carries[k] if role == "carry" else value[t] if role == "x" else value
+                for (role, k), value in zip(captured.inputs, inputs, strict=True)
+            ]
+            results = captured.module(*given)
+            carries = {k: results[captured.carries[k]] for k in carries}
+            rows.append([results[k] for k in captured.ys])
+        if reverse:
+            rows.reverse()
+        return [*(results[k] for k in order), *(torch.stack(column) for column in zip(*rows, strict=True))]
+
+
+def requires_grad(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def in_python(
+    forward: Compiled,
+    make_backward: Callable[[], Compiled],
+    again: Callable[[Sequence[object], Sequence[Tensor | None]], list[Tensor | None]],
+    differentiable: Sequence[bool],
+    wanted: Sequence[bool],
+) -> Callable[..., Sequence[object]]:
+    """The function with its gradient, without the module for this torch."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):  # noqa: ANN001, ANN002, ANN205
+            results = forward.run(list(inputs))
+            count = len(differentiable)
+            kept = results[count:]
+            ctx.numbers = [value for value in kept if not isinstance(value, Tensor)]
+            ctx.inputs = inputs
+            ctx.save_for_backward(*(value for value in kept if isinstance(value, Tensor)))
+            ctx.mark_non_differentiable(*(r for r, d in zip(results, differentiable, strict=False) if not d))
+            return tuple(results[:count])
+
+        @staticmethod
+        def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+            if torch.is_grad_enabled():
+                return tuple(again(ctx.inputs, grads))
+            given = [g for g, d in zip(grads, differentiable, strict=True) if d]
+            found = make_backward().run([*ctx.numbers, *ctx.saved_tensors, *given])
+            return tuple(g if is_wanted else None for g, is_wanted in zip(found, wanted, strict=True))
+
+    return Function.apply

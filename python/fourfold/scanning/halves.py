@@ -1,0 +1,192 @@
+"""A captured step's forward and backward, as graphs of one step whose inputs and results have roles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from fourfold.compiler import passes
+from fourfold.compiler.backend import Compilation
+from fourfold.compiler.options import Options
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.record import Captured as Record
+from fourfold.compiler.support import is_tensor
+from fourfold.scanning.capture import Captured
+from fourfold.scanning.fission import Kind
+
+aten = torch.ops.aten
+KINDS = {"carry": Kind.CARRIED, "x": Kind.SERIES, "closure": Kind.INVARIANT}
+
+
+class Refused(Exception):
+    """The step can't run as one loop; the message says why."""
+
+
+@dataclass
+class StepGraph:
+    """A graph of one step. inputs: in the order of calls; kinds: theirs. reads: for each state, the input that holds
+    it, or None if the step doesn't read it. states: the nodes of the new states, None for zeros. series: results of
+    each step. totals: results summed over the steps. kept: values that the backward reads; None without one."""
+
+    graph: Graph
+    inputs: list[Node]
+    kinds: dict[Node, Kind]
+    reads: list[Node | None]
+    states: list[Node | None]
+    series: list[Node | None]
+    totals: list[Node | None] = field(default_factory=list)
+    kept: list[Node] | None = None
+
+
+@dataclass
+class Halves:
+    """forward: its states are those of the captured step, then values that the step leaves outside (effects), then the
+    new values of the tensors outside that it changes in place. inference: without what is kept for the backward.
+    backward: None without gradients. Its states are the gradients of states; its inputs what the forward keeps, in that
+    order, and the gradients of the differentiable results, states first.
+    differentiable: for each result of the forward, states first. changed: the inputs that are changed in place.
+    gradients: for each input of the forward the index of its gradient among the backward's results, or None."""
+
+    forward: StepGraph
+    inference: StepGraph
+    backward: StepGraph | None
+    differentiable: list[bool]
+    changed: list[int]
+    gradients: list[int | None]
+
+
+class Differentiation(Compilation):
+    """Has AOTAutograd trace the step's forward and backward, without compiling them."""
+
+    forward_graph: GraphModule | None = None
+
+    def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
+        context = torch._guards.TracingContext.try_get()
+        self.metadata = context and context.fw_metadata
+        self.forward_graph = graph
+        return never
+
+    def inference(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
+        graph.meta["options"] = self.options
+        return self.forward(passes.run(passes.INFERENCE, graph), fakes)
+
+    def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
+        return never
+
+    def thin(self, inputs: Sequence[object]) -> None:
+        return None
+
+
+def never(*given: object) -> None:
+    raise AssertionError("a step runs as part of a loop")
+
+
+def halves_of(captured: Captured, options: Options) -> Halves:
+    """Raises Refused."""
+    differentiation = Differentiation(Record(captured.module), options)
+    differentiation.run(captured.fakes)
+    forward, backward = differentiation.forward_graph, differentiation.backward_graph
+    metadata = differentiation.metadata
+    inputs = forward.graph.find_nodes(op="placeholder")
+    if metadata is None or len(inputs) != len(captured.inputs):
+        raise Refused("AOTAutograd gives the step's graph inputs of its own")
+    if metadata.num_mutated_inp_runtime_indices:
+        raise Refused("it changes a tensor outside that requires a gradient, in place")
+    results = list(forward.graph.output_node().args[0])
+    changes = changes_of(forward.graph, inputs)
+    order = [*captured.carries, *captured.effects]
+    reads: list[Node | None] = [None] * len(order)
+    kinds = {}
+    for node, (role, k) in zip(inputs, captured.inputs, strict=True):
+        kinds[node] = KINDS[role]
+        if role == "carry":
+            reads[k] = node
+    kinds |= dict.fromkeys(changes, Kind.CARRIED)
+    states = [*(results[k] for k in order), *changes.values()]
+    step = StepGraph(forward.graph, inputs, kinds, [*reads, *changes], states, [results[k] for k in captured.ys])
+    requires = [info.requires_grad for info in metadata.output_info]
+    differentiable = [requires[k] for k in order] + [False] * len(changes) + [requires[k] for k in captured.ys]
+    changed = [inputs.index(node) for node in changes]
+    if backward is None:
+        bare(step)
+        return Halves(step, step, None, differentiable, changed, [])
+    names = {node.name: node for node in results[len(requires) :]}
+    made, gradients = backward_of(backward.graph, captured, requires)
+    step.kept = [names[node.name] for node in made.inputs if node.name in names]
+    bare(step)
+    inference = dataclasses.replace(step, kept=None)
+    return Halves(step, inference, made, differentiable, changed, gradients)
+
+
+def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
+    """The inputs that the graph changes in place, each with its new value; removes the copies."""
+    found: dict[Node, Node] = {}
+    for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        if copy.args[0] not in inputs:
+            raise Refused("it changes a part of a tensor outside in place")
+        found[copy.args[0]] = copy.args[1]
+        copy.replace_all_uses_with(copy.args[1])
+        graph.erase_node(copy)
+    return found
+
+
+def bare(step: StepGraph) -> None:
+    """Takes the clones off results, except from inputs and from what is a result of the step twice."""
+    taken: set[Node] = set()
+
+    def without_clone(node: Node, is_state: bool) -> Node:
+        while node.target is aten.clone.default and not node.kwargs:
+            source = node.args[0]
+            if not is_state and (source.op == "placeholder" or source in taken):
+                break
+            node = source
+        if not is_state:
+            taken.add(node)
+        return node
+
+    step.states = [without_clone(node, True) for node in step.states]
+    step.series = [without_clone(node, False) for node in step.series]
+    step.graph.output_node().args = ((*step.states, *step.series, *(step.kept or ())),)
+    eliminate_dead_code(step.graph)
+
+
+def backward_of(graph: Graph, captured: Captured, requires: Sequence[bool]) -> tuple[StepGraph, list[int | None]]:
+    """The backward, and for each input of the forward the index of its gradient."""
+    inputs = graph.find_nodes(op="placeholder")
+    tangents = [node for node in inputs if "tangents" in str(node.target)]
+    kept = [node for node in inputs if node not in tangents]
+    kept.sort(key=lambda node: is_tensor(node.meta["val"]))  # numbers first, as cpp/bindings/compiled.cpp gives them
+    wanted = [k for k, requires_grad in enumerate(requires) if requires_grad]
+    if len(tangents) != len(wanted):
+        raise Refused("AOTAutograd's backward takes other gradients than those of the results")
+    tangent_of = dict(zip(wanted, tangents, strict=True))
+    order = [*captured.carries, *captured.effects]
+    reads = [tangent_of.get(k) for k in order]
+    ordered = [tangent_of[k] for k in (*order, *captured.ys) if k in tangent_of]
+    kinds = dict.fromkeys(inputs, Kind.SERIES) | {node: Kind.CARRIED for node in reads if node is not None}
+    gradients = list(graph.output_node().args[0])
+    states: list[Node | None] = [None] * len(order)
+    series: list[Node | None] = []
+    totals: list[Node | None] = []
+    places: list[tuple[str, int]] = []
+    for (role, k), gradient in zip(captured.inputs, gradients, strict=True):
+        if role == "carry":
+            states[k] = gradient
+            places.append(("states", k))
+        else:
+            own = series if role == "x" else totals
+            places.append(("series" if role == "x" else "totals", len(own)))
+            own.append(gradient)
+    graph.output_node().args = ((*states, *series, *totals),)
+    eliminate_dead_code(graph)
+    first = {"states": 0, "series": len(states), "totals": len(states) + len(series)}
+    found = [first[role] + k for role, k in places]
+    known = [*(s if s is not None or r is None else r for s, r in zip(states, reads, strict=True)), *series, *totals]
+    return (
+        StepGraph(graph, [*kept, *ordered], kinds, reads, states, series, totals),
+        [k if known[k] is not None else None for k in found],
+    )

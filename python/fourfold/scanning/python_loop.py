@@ -1,0 +1,36 @@
+"""The steps one by one in Python: the definition, and what runs under transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fourfold.scanning.structure import Structure
+
+
+def python_loop(
+    step: Callable[..., object],
+    structure: Structure,
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    steps: int,
+    reverse: bool,
+) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
+    """The last carry's leaves, and the results' with their structure. Raises ValueError for no steps."""
+    if steps == 0:
+        raise ValueError("scan: expected at least one step under transforms and tracers, but got xs of size 0")
+    carry, rows, spec = structure.carry(carries), [], None
+    for t in range(steps - 1, -1, -1) if reverse else range(steps):
+        carry, y = step(carry, structure.xs([each.select(0, t) for each in sequences]))
+        row, spec = pytree.tree_flatten(y)
+        rows.append([leaf if isinstance(leaf, Tensor) or leaf is None else torch.tensor(leaf) for leaf in row])
+    if reverse:
+        rows.reverse()
+    ys = [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+    leaves, carry_spec = pytree.tree_flatten(carry)
+    if carry_spec != structure.carry_spec:
+        raise TypeError(f"scan: expected the step to return a carry {structure.carry_spec}, but got {carry_spec}")
+    return [leaf for leaf in leaves if leaf is not None], ys, spec

@@ -1,0 +1,169 @@
+"""fourfold.scan: a recurrence from one step that is written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+from fourfold.compiler import fallback
+from fourfold.compiler.options import Options
+from fourfold.scanning import capture
+from fourfold.scanning.function import RunsInPython, recurrence_of
+from fourfold.scanning.python_loop import python_loop
+from fourfold.scanning.structure import Structure
+
+Carry = TypeVar("Carry")
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def scan(
+    step: Callable[[Carry, Any], tuple[Carry, Any]],
+    init: Carry,
+    xs: Any,
+    dim: int = 0,
+    reverse: bool = False,
+    checkpoint_every: int | None = None,
+) -> tuple[Carry, Any]:
+    """Run ``step`` over a sequence: ``carry, y = step(carry, x)`` for each x along a dimension of ``xs``. Returns the
+    last carry and all y, stacked.
+
+    The step is traced once and runs as compiled code, whatever the length of the sequence: products that don't read the
+    carry are computed for all steps at once before the loop, those that only results need behind it, and gradients of
+    weights are one product. It is differentiable in init, xs and the tensors that the step closes over, twice too.
+
+    step: a function or module of a carry and a slice of xs. It returns the new carry, with the structure, shapes and
+    dtypes of the old one, and a result. It is traced by torch.compile's frontend, so its control flow must not depend
+    on tensors' values. A new length needs no new trace.
+    init: the first carry: a tensor, or a pytree of tensors and None. Numbers become tensors.
+    xs: the sequence: a tensor or a pytree of tensors and None, all with the same size in dimension ``dim``.
+    dim: the dimension of xs to scan along. Results are stacked in the same dimension, or the first if they have fewer.
+    reverse: start with the last element. Results are in the order of xs.
+    checkpoint_every: save the carry every so many steps, and run these steps again in the backward. Memory for the
+    backward shrinks from (steps) to (checkpoint_every + steps / checkpoint_every) steps; the forward is computed twice.
+
+    Raises ValueError or TypeError for arguments or results that don't fit, and RuntimeError for a step that can't be
+    traced, with the line. Under torch.func's transforms, forward-mode differentiation and tracers the steps run one by
+    one, in Python."""
+    if torch.compiler.is_compiling():
+        return outside_graphs(step, init, xs, dim, reverse, checkpoint_every)
+    if not callable(step):
+        raise TypeError(f"scan: expected step to be callable, but got {type(step).__name__}")
+    if checkpoint_every is not None and (type(checkpoint_every) is not int or checkpoint_every < 1):
+        raise ValueError(f"scan: expected checkpoint_every to be a positive integer, but got {checkpoint_every!r}")
+    structure, carries, sequences = Structure.of(init, xs, dim)
+    steps = sequences[0].shape[0]
+    if must_run_in_python((*carries, *sequences)):
+        new, ys, results = python_loop(step, structure, carries, sequences, steps, reverse)
+    elif checkpoint_every is not None and checkpoint_every < steps and torch.is_grad_enabled():
+        new, ys, results = checkpointed(step, structure, carries, sequences, steps, reverse, checkpoint_every)
+    else:
+        new, ys, results = run(step, structure, carries, sequences, steps, reverse)
+    return structure.carry(new), pytree.tree_unflatten([stacked_along(y, dim) for y in ys], results)
+
+
+@torch.compiler.disable
+def outside_graphs(*given: Any) -> tuple[Any, Any]:
+    """Dynamo breaks the graph here, and scan traces its step by itself."""
+    return scan(*given)
+
+
+def stacked_along(y: Tensor | None, dim: int) -> Tensor | None:
+    if y is None or dim == 0:
+        return y
+    return y.movedim(0, dim) if -y.dim() <= dim < y.dim() else y
+
+
+def must_run_in_python(tensors: Sequence[Tensor]) -> bool:
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+        return True
+    if any(type(tensor) not in PLAIN for tensor in tensors):
+        return True
+    return torch.autograd.forward_ad._current_level >= 0 and any(map(fallback.has_tangent, tensors))
+
+
+def run(
+    step: Callable[..., object],
+    structure: Structure,
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    steps: int,
+    reverse: bool,
+) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
+    """The last carry's leaves, and the results' with their structure."""
+    call = capture.Call(carries, sequences, steps, reverse)
+    try:
+        return capture.trace(step, structure, call, backend)
+    except RunsInPython as reason:
+        fallback.report("scan", reason)
+        return python_loop(step, structure, carries, sequences, steps, reverse)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise RuntimeError(f"scan: the step can't be traced{explained(error)}") from error
+
+
+def checkpointed(
+    step: Callable[..., object],
+    structure: Structure,
+    carries: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    steps: int,
+    reverse: bool,
+    every: int,
+) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
+    """Pieces of the sequence, of which each is computed again in the backward."""
+    spec: list[pytree.TreeSpec] = []
+
+    def piece(count: int, *leaves: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+        given = leaves[: len(carries)], leaves[len(carries) :]
+        new, ys, results = run(step, structure, *given, count, reverse)
+        spec.append(results)
+        return new, ys
+
+    starts = range(0, steps, every)
+    found = []
+    for start in reversed(starts) if reverse else starts:
+        count = min(every, steps - start)
+        parts = [each.narrow(0, start, count) for each in sequences]
+        carries, ys = checkpoint(piece, count, *carries, *parts, use_reentrant=False)
+        found.append(ys)
+    if reverse:
+        found.reverse()
+    every_y = [None if pieces[0] is None else torch.cat(pieces) for pieces in zip(*found, strict=True)]
+    return list(carries), every_y, spec[0]
+
+
+def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
+    """Dynamo calls it with the graph of a step. What can't run raises when it is called, so that Dynamo doesn't wrap
+    the error."""
+    try:
+        recurrence = recurrence_of(module, fakes, capture.current_call(), Options())
+    except (ValueError, RunsInPython) as error:
+        return raising(error)
+
+    def run(*given: object) -> tuple[object, ...]:
+        return recurrence(capture.current_call(), given)
+
+    return run
+
+
+def raising(error: Exception) -> Callable[..., object]:
+    def run(*given: object) -> object:
+        raise error
+
+    return run
+
+
+def explained(error: Exception) -> str:
+    """The step's line, and Dynamo's reason."""
+    stack = getattr(error, "real_stack", None)
+    frames = [frame for frame in stack or () if frame.filename != capture.__file__]
+    at = f" at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line!r}" if frames else ""
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{at}: {reason}"

@@ -1,0 +1,236 @@
+"""Writes the graph of a whole sequence: what runs before the loop, the loop, and what runs behind it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from fourfold.compiler import runtime
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.loop import Loop
+from fourfold.compiler.options import Options
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.sizes import Sizes
+from fourfold.compiler.support import is_tensor
+from fourfold.scanning.batching import Totals, batched
+from fourfold.scanning.fakes import Fakes
+from fourfold.scanning.fission import Fission, Kind, Place
+from fourfold.scanning.halves import StepGraph
+
+aten = torch.ops.aten
+
+
+class RunsInLoop(Exception):
+    """An operator of the step that can't be applied to all steps at once."""
+
+    def __init__(self, node: Node):
+        super().__init__(f"{node.target} can't be applied to all steps at once")
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The graph of a whole sequence, and where it has the step's operators. loop: None if the step has no state."""
+
+    module: GraphModule
+    fission: Fission
+    loop: Loop | None
+
+
+def whole_of(step: StepGraph, steps: int, reverse: bool, options: Options) -> Whole:
+    """steps: how many the first call has. Raises RunsInLoop, NotRecorded."""
+    forced: set[Node] = set()
+    while True:
+        try:
+            return Writer(step, Fakes(steps), reverse, options, forced).write()
+        except RunsInLoop as found:
+            if found.node in forced:
+                raise
+            forced.add(found.node)
+
+
+class Writer:
+    """Inputs: the number of steps, then the step's inputs; series with the steps as their first dimension. Results: the
+    last states, the series, the totals, and what is kept with the number of steps before it; None where the step has
+    None. forced: operators that run in the loop."""
+
+    def __init__(self, step: StepGraph, fakes: Fakes, reverse: bool, options: Options, forced: Collection[Node]):
+        self.step, self.fakes, self.reverse, self.options = step, fakes, reverse, options
+        self.graph = Graph()
+        states = [node for node in step.states if node is not None]
+        self.fission = Fission(step.graph, step.kinds, states, forced)
+        self.values: dict[Node, object] = {}  # of the step's nodes, of all steps where they are no invariants
+        self.constants: dict[str, Tensor] = {}
+        self.loop: Loop | None = None
+
+    def write(self) -> Whole:
+        self.steps = self.placeholder("steps", self.fakes.steps)
+        inputs = [self.placeholder(node.name, self.fake_input(node)) for node in self.step.inputs]
+        output = self.graph.output((self.steps, *inputs))
+        with Recorder(output, Sizes()) as self.record:
+            self.record.value(self.steps)
+            self.values.update(
+                (node, self.record.value(own)) for node, own in zip(self.step.inputs, inputs, strict=True)
+            )
+            results = self.results()
+            output.args = (tuple(None if each is None else self.record.spelled(each) for each in results),)
+        eliminate_dead_code(self.graph)
+        return Whole(GraphModule(self.constants, self.graph), self.fission, self.loop)
+
+    def placeholder(self, name: str, fake: object) -> Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = fake
+        return node
+
+    def fake_input(self, node: Node) -> object:
+        value = node.meta["val"]
+        if not is_tensor(value):
+            return self.fakes.number(value)
+        return self.fakes.tensor(value, self.fakes.steps if self.fission.kind[node] is Kind.SERIES else None)
+
+    def results(self) -> list[object]:
+        step = self.step
+        states = self.run_loop()
+        series = [None if node is None else self.of_all_steps(node) for node in step.series]
+        totals = Totals(self.value, self.is_batched, self.values.__contains__, self.fakes.steps)
+        kept = [] if step.kept is None else [self.fakes.steps, *map(self.value, step.kept)]
+        return [*states, *series, *(None if node is None else totals.total(node) for node in step.totals), *kept]
+
+    def is_batched(self, node: Node) -> bool:
+        return self.fission.kind[node] is not Kind.INVARIANT
+
+    def value(self, node: Node) -> object:
+        if node not in self.values:
+            self.values[node] = self.computed(node)
+        return self.values[node]
+
+    def computed(self, node: Node) -> object:
+        fake = node.meta.get("val")
+        if node.op == "get_attr":
+            return self.constant(node)
+        if not is_tensor(fake) and not isinstance(fake, (tuple, list)):
+            return self.fakes.number(fake)
+        for operand in node.all_input_nodes:  # first: an error is about this node
+            self.value(operand)
+        try:
+            result = batched(node, self.value, self.is_batched, self.fakes.steps)
+        except (RuntimeError, ValueError, NotImplementedError, NotRecorded) as error:
+            raise RunsInLoop(node) from error
+        if not self.fakes.are_general:
+            raise RunsInLoop(node)
+        return result
+
+    def constant(self, node: Node) -> Tensor:
+        """A tensor that the step creates from numbers."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = getattr(self.step.graph.owning_module, node.target)
+        with self.graph.inserting_before(self.record.before):
+            own = self.graph.get_attr(name)
+        own.meta["val"] = self.fakes.tensor(self.constants[name])
+        return self.record.value(own)
+
+    def of_all_steps(self, node: Node) -> Tensor:
+        value = self.value(node)
+        return value if self.is_batched(node) else aten.clone.default(value.expand([self.fakes.steps, *value.shape]))
+
+    def run_loop(self) -> list[object]:
+        """Writes the loop's node; returns the last states, None for those that nothing computes."""
+        step = self.step
+        parts = Parts.of(step, self.fission)
+        last: list[object] = [None] * len(step.states)
+        if not parts.states:
+            return last
+        self.loop = looped(step, parts, self.reverse, self.options)
+        operands = [self.value(node) for node in (*parts.read(step), *parts.series, *parts.invariants)]
+        trails = self.loop.trails
+        fakes = [
+            self.fakes.tensor(like(step, k).meta["val"], self.fakes.steps + 1 if is_trail else None)
+            for k, is_trail in zip(parts.states, trails, strict=True)
+        ]
+        fakes += [self.fakes.tensor(node.meta["val"], self.fakes.steps) for node in parts.kept]
+        node = self.record.write(tuple(fakes), self.loop, (self.steps, *map(self.record.spelled, operands)))
+        for k, fake in enumerate(fakes):
+            self.record.write(fake, operator.getitem, (node, k))
+        self.values |= zip(parts.kept, fakes[len(parts.states) :], strict=True)
+        for k, fake, is_trail in zip(parts.states, fakes, trails, strict=False):
+            last[k] = self.last_of_trail(k, fake, parts) if is_trail else fake
+        return last
+
+    def last_of_trail(self, k: int, trail: Tensor, parts: Parts) -> Tensor:
+        """Sets the values of a state in all steps, before and after each, which are all its states but one."""
+        first, rest = aten.slice.Tensor(trail, 0, 0, -1), aten.slice.Tensor(trail, 0, 1)
+        old, new = (rest, first) if self.reverse else (first, rest)
+        self.values[self.step.reads[k]] = old
+        if self.step.states[k] in parts.inside:
+            self.values[self.step.states[k]] = new
+        return aten.clone.default(trail.select(0, 0 if self.reverse else -1))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop reads and gives. inside: its operators. states: the indices of the states that it computes. trails:
+    those of which all values are needed. kept: other values of which those of all steps are needed."""
+
+    inside: Collection[Node]
+    states: Sequence[int]
+    trails: Collection[int]
+    kept: Sequence[Node]
+    series: Sequence[Node]
+    invariants: Sequence[Node]
+
+    @classmethod
+    def of(cls, step: StepGraph, fission: Fission) -> Parts:
+        place = fission.place
+        inside = dict.fromkeys(node for node in step.graph.nodes if place.get(node) is Place.INSIDE)
+        held = {node for node in step.reads if node is not None}
+        results = [node for node in (*step.series, *step.totals, *(step.kept or ())) if node is not None]
+        behind = (o for node in step.graph.nodes if place.get(node) is Place.BEHIND for o in node.all_input_nodes)
+        needed = dict.fromkeys(node for node in (*behind, *results) if node in inside or node in held)
+        states = [k for k, pair in enumerate(zip(step.states, step.reads, strict=True)) if any(pair)]
+        trails = {k for k in states if step.reads[k] in needed}
+        on_trails = {step.states[k] for k in trails}
+        read = [operand for node in inside for operand in node.all_input_nodes]
+        read += [step.states[k] for k in states if step.states[k] is not None]
+        outside = [node for node in dict.fromkeys(read) if node not in inside and node not in held]
+        series = [n for n in outside if is_tensor(n.meta.get("val")) and fission.kind[n] is not Kind.INVARIANT]
+        kept = [node for node in needed if node in inside and node not in on_trails]
+        return cls(inside, states, trails, kept, series, [node for node in outside if node not in series])
+
+    def read(self, step: StepGraph) -> list[Node]:
+        """The inputs of the states that the loop's body takes."""
+        return [step.reads[k] for k in self.states if step.reads[k] is not None]
+
+
+def like(step: StepGraph, k: int) -> Node:
+    """A node with the shape and dtype of a state."""
+    return step.states[k] if step.states[k] is not None else step.reads[k]
+
+
+def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Loop:
+    """Compiles the loop's body."""
+    body = Graph()
+    own: dict[Node, Node] = {}
+    for node in (*parts.read(step), *parts.series, *parts.invariants):
+        own[node] = body.placeholder(node.name)
+        own[node].meta = {"val": node.meta["val"]}
+    for node in parts.inside:
+        own[node] = body.node_copy(node, own.__getitem__)
+    states = [zeros(body, own[like(step, k)]) if step.states[k] is None else own[step.states[k]] for k in parts.states]
+    body.output((*states, *map(own.__getitem__, parts.kept)))
+    compiled = Compiled.of(GraphModule({}, body), options)
+    feeds = [at for at, k in enumerate(parts.states) if step.reads[k] is not None]
+    trails = [k in parts.trails for k in parts.states]
+    native = runtime.graph_of(compiled) if runtime.is_native() else None
+    return Loop(compiled, native, feeds, trails, len(parts.series), reverse)
+
+
+def zeros(graph: Graph, node: Node) -> Node:
+    made = graph.call_function(aten.full_like.default, (node, 0))
+    made.meta = {"val": node.meta["val"]}
+    return made

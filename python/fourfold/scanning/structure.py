@@ -1,0 +1,65 @@
+"""The structure of a scan's carry and sequence: pytrees, of which the tensors are leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Structure:
+    """has_carry, has_x: for each leaf, whether it is a tensor, and not None."""
+
+    carry_spec: pytree.TreeSpec
+    xs_spec: pytree.TreeSpec
+    has_carry: tuple[bool, ...]
+    has_x: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, init: object, xs: object, dim: int) -> tuple[Structure, list[Tensor], list[Tensor]]:
+        """And the carry's tensors, and the sequences' with the steps as the first dimension. Raises ValueError or
+        TypeError."""
+        leaves, carry_spec = pytree.tree_flatten(init)
+        carries = [as_tensor(leaf, k) for k, leaf in enumerate(leaves) if leaf is not None]
+        given, xs_spec = pytree.tree_flatten(xs)
+        sequences = [leaf for leaf in given if leaf is not None]
+        if not sequences:
+            raise ValueError("scan: expected xs to have at least one tensor, whose size is the number of steps")
+        for leaf in sequences:
+            if not isinstance(leaf, Tensor):
+                raise TypeError(f"scan: expected xs to be tensors, but got {type(leaf).__name__}")
+            if not -leaf.dim() <= dim < leaf.dim():
+                raise ValueError(
+                    f"scan: expected tensors in xs with dimension {dim}, but got shape {tuple(leaf.shape)}"
+                )
+        lengths = sorted({leaf.shape[dim] for leaf in sequences})
+        if len(lengths) > 1:
+            raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {lengths}")
+        if dim != 0:
+            sequences = [leaf.movedim(dim, 0) for leaf in sequences]
+        has = (tuple(leaf is not None for leaf in every) for every in (leaves, given))
+        return cls(carry_spec, xs_spec, *has), carries, sequences
+
+    def carry(self, leaves: Sequence[object]) -> object:
+        return pytree.tree_unflatten(filled(self.has_carry, leaves), self.carry_spec)
+
+    def xs(self, leaves: Sequence[object]) -> object:
+        return pytree.tree_unflatten(filled(self.has_x, leaves), self.xs_spec)
+
+
+def filled(has: Sequence[bool], leaves: Sequence[object]) -> list[object]:
+    """The leaves, with None where there is none."""
+    following = iter(leaves)
+    return [next(following) if is_there else None for is_there in has]
+
+
+def as_tensor(leaf: object, index: int) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf
+    if isinstance(leaf, (bool, int, float, complex)):
+        return torch.tensor(leaf)
+    raise TypeError(f"scan: expected init to be tensors and numbers, but leaf {index} is {type(leaf).__name__}")

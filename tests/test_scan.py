@@ -1,0 +1,480 @@
+"""fourfold.scan against a Python loop over the same step, in values and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import fourfold
+from fourfold.scanning.capture import Captured
+
+B, H, T = 3, 5, 7
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that runs in Python raises, where a user is warned."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    torch.manual_seed(0)
+
+
+def loop(step: Step, init: Any, xs: Any, dim: int = 0, reverse: bool = False, **others: Any) -> tuple[Any, Any]:
+    steps = next(leaf.shape[dim] for leaf in pytree.tree_leaves(xs) if leaf is not None)
+    ys = []
+    for t in range(steps - 1, -1, -1) if reverse else range(steps):
+        init, y = step(init, pytree.tree_map_only(Tensor, lambda leaf, t=t: leaf.select(dim, t), xs))
+        ys.append(y)
+    if reverse:
+        ys.reverse()
+
+    def stacked(*leaves: Any) -> Any:
+        if leaves[0] is None:
+            return None
+        rows = torch.stack([leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in leaves])
+        return rows.movedim(0, dim) if dim < rows.dim() else rows
+
+    return init, pytree.tree_map(stacked, *ys)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def outcome(scan: Callable[..., Any], step: Step, init: Any, xs: Any, parameters: list[Tensor], **settings: Any) -> Any:
+    """Results and gradients of all floating-point tensors."""
+
+    def fresh(leaf: Tensor) -> Tensor:
+        return leaf.detach().clone().requires_grad_(leaf.is_floating_point())
+
+    init, xs = pytree.tree_map_only(Tensor, fresh, (init, xs))
+    carry, y = scan(step, init, xs, **settings)
+    results = tensors((carry, y))
+    wanted = [leaf for leaf in [*tensors((init, xs)), *parameters] if leaf.requires_grad]
+    weights = [torch.linspace(-1, 1, r.numel(), dtype=r.dtype).view(r.shape) for r in results if r.requires_grad]
+    loss = sum((r * w).sum() for r, w in zip([r for r in results if r.requires_grad], weights, strict=True))
+    gradients = torch.autograd.grad(loss, wanted, allow_unused=True) if isinstance(loss, Tensor) else []
+    return carry, y, [torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=False)]
+
+
+def check(
+    step: Step, init: Any, xs: Any, parameters: list[Tensor] | None = None, tolerance: float = 1e-5, **settings: Any
+) -> None:
+    given = (step, init, xs, parameters or [])
+    expected, found = outcome(loop, *given, **settings), outcome(fourfold.scan, *given, **settings)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    with torch.no_grad():
+        expected, found = loop(step, init, xs, **settings), fourfold.scan(step, init, xs, **settings)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        ctx.save_for_backward(v)
+        return (v > 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (v,) = ctx.saved_tensors
+        return g / (1 + (math.pi * v) ** 2)
+
+
+def spiking(carry: Any, x: Tensor) -> Any:
+    v, i = carry
+    i = i + 0.2 * (x - i)
+    v = v + 0.1 * (i - v)
+    spike = Spike.apply(v - 0.1)
+    return (v * (1 - spike), i), spike
+
+
+def module_steps() -> Iterator[tuple[str, nn.Module, Step, Any]]:
+    gru, lstm, rnn = nn.GRUCell(H, H), nn.LSTMCell(H, H), nn.RNNCell(H, H)
+
+    def gru_step(h: Tensor, x: Tensor) -> Any:
+        h = gru(x, h)
+        return h, h
+
+    def lstm_step(carry: Any, x: Tensor) -> Any:
+        h, c = lstm(x, carry)
+        return (h, c), h
+
+    def rnn_step(h: Tensor, x: Tensor) -> Any:
+        h = rnn(x, h)
+        return h, {"h": h, "twice": 2 * h}
+
+    yield "gru", gru, gru_step, torch.randn(B, H)
+    yield "lstm", lstm, lstm_step, (torch.randn(B, H), torch.randn(B, H))
+    yield "rnn", rnn, rnn_step, torch.randn(B, H)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("index", range(3), ids=["gru", "lstm", "rnn"])
+def test_torchs_cells(index: int, reverse: bool) -> None:
+    _, cell, step, init = list(module_steps())[index]
+    check(step, init, torch.randn(T, B, H), list(cell.parameters()), reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_spiking_neuron_with_a_surrogate_gradient(reverse: bool) -> None:
+    check(spiking, (torch.zeros(B, H), torch.zeros(B, H)), torch.randn(T, B, H) * 4, reverse=reverse)
+
+
+def test_the_tutorials_lltm() -> None:
+    weights, bias = nn.Parameter(torch.randn(3 * H, 2 * H) / 3), nn.Parameter(torch.randn(3 * H) / 3)
+
+    def step(carry: Any, x: Tensor) -> Any:
+        h, c = carry
+        i, o, g = F.linear(torch.cat([h, x], 1), weights, bias).chunk(3, 1)
+        c = c + F.elu(g) * torch.sigmoid(i)
+        h = torch.tanh(c) * torch.sigmoid(o)
+        return (h, c), h
+
+    check(step, (torch.zeros(B, H), torch.zeros(B, H)), torch.randn(T, B, H), [weights, bias])
+
+
+def test_a_selective_scan() -> None:
+    log, skip = nn.Parameter(torch.rand(H, 4)), nn.Parameter(torch.ones(H))
+
+    def step(h: Tensor, xs: Any) -> Any:
+        x, dt, b, c = xs
+        h = torch.exp(-dt[:, :, None] * torch.exp(log)) * h + dt[:, :, None] * b[:, None, :] * x[:, :, None]
+        return h, (h @ c[:, :, None])[:, :, 0] + skip * x
+
+    xs = (torch.randn(T, B, H), torch.rand(T, B, H), torch.randn(T, B, 4), torch.randn(T, B, 4))
+    check(step, torch.zeros(B, H, 4), xs, [log, skip])
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_any_dimension(dim: int) -> None:
+    def step(s: Tensor, x: Tensor) -> Any:
+        s = 0.9 * s + x
+        return s, torch.sin(s)
+
+    sizes = [B, H]
+    sizes.insert(dim % 3, T)
+    xs = torch.randn(sizes)
+    found, expected = (
+        outcome(scan, step, torch.zeros(B, H), xs, [], dim=dim % 3 if scan is loop else dim)
+        for scan in (fourfold.scan, loop)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    def step(s: Tensor, x: Tensor) -> Any:
+        s = torch.tanh(s) + x
+        return s, s * x
+
+    init, xs = torch.zeros(B, H, dtype=dtype), torch.randn(T, B, H).to(dtype)
+    tolerance = (
+        {} if dtype in (torch.float32, torch.float64) else {"rtol": 0.05, "atol": 0.05}
+    )  # sums of 16-bit gradients
+    found, expected = (outcome(scan, step, init, xs, []) for scan in (fourfold.scan, loop))
+    torch.testing.assert_close(found, expected, **tolerance)
+
+
+def test_carries_that_are_passed_through_swapped_or_replaced() -> None:
+    def step(carry: Any, x: Tensor) -> Any:
+        a, b, c, d = carry
+        return (b, a, c, x), a + b + c + d
+
+    init = tuple(torch.randn(B, H) for _ in range(4))
+    check(step, init, torch.randn(T, B, H))
+
+
+def test_results_that_are_the_carry_twice_and_the_input() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x)
+        return h, (h, h, x, x[0])
+
+    check(step, torch.zeros(B, H), torch.randn(T, B, H))
+    _, (a, b, c, _) = fourfold.scan(step, torch.zeros(B, H), xs := torch.randn(T, B, H))
+    a.zero_()
+    c.zero_()
+    assert b.abs().sum() > 0
+    assert xs.abs().sum() > 0
+
+
+def test_the_last_carry_is_no_view_of_results_or_of_init() -> None:
+    init = torch.ones(B, H)
+    last, ys = fourfold.scan(lambda h, x: (h * x, h), init, torch.rand(T, B, H))
+    assert last.untyped_storage().nbytes() == last.nbytes
+    same, _ = fourfold.scan(lambda h, x: (h, x), init, torch.rand(T, B, H))
+    same.zero_()
+    assert init.sum() == init.numel()
+    assert ys.shape == (T, B, H)
+
+
+def test_integer_boolean_and_none_leaves() -> None:
+    def step(carry: Any, x: Any) -> Any:
+        value, rest = x
+        h, count, seen = carry["h"], carry["count"], carry["seen"]
+        assert carry["none"] is None
+        assert rest is None
+        h = torch.where(value > 0, h * 0.5 + value, h)
+        return {"h": h, "count": count + 1, "seen": seen | (value > 1), "none": None}, {
+            "h": h,
+            "n": count,
+            "two": 2,
+            "no": None,
+        }
+
+    init = {"h": torch.zeros(B, H), "count": torch.zeros((), dtype=torch.int64)}
+    init |= {"seen": torch.zeros(B, H, dtype=torch.bool), "none": None}
+    check(step, init, (torch.randn(T, B, H), None))
+
+
+def test_numbers_as_carry() -> None:
+    (total, count), ys = fourfold.scan(lambda c, x: ((c[0] + x, c[1] + 1), c[0]), (0.0, 0), torch.arange(4.0))
+    assert (float(total), int(count)) == (6.0, 4)
+    assert count.dtype == torch.int64
+    assert ys.tolist() == [0.0, 0.0, 1.0, 3.0]
+
+
+def test_changes_of_carry_and_x_in_place_stay_within_the_step() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        x.mul_(2)
+        h.add_(x)
+        return h, torch.sigmoid(h)
+
+    init, xs = torch.zeros(B, H), torch.randn(T, B, H)
+    before = init.clone(), xs.clone()
+    found = fourfold.scan(step, init, xs)
+    torch.testing.assert_close((init, xs), before)
+    torch.testing.assert_close(found, loop(step, init.clone(), xs.clone()))
+
+
+def test_batch_norm_counts_every_step() -> None:
+    def run(scan: Callable[..., Any]) -> Any:
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(H)
+
+        def step(h: Tensor, x: Tensor) -> Any:
+            h = torch.tanh(norm(x + h))
+            return h, h
+
+        out = outcome(scan, step, torch.zeros(B, H), torch.randn(T, B, H), list(norm.parameters()))
+        return out, list(norm.buffers())
+
+    torch.testing.assert_close(run(fourfold.scan), run(loop), rtol=1e-4, atol=1e-5)
+
+
+def test_attributes_have_the_last_steps_value() -> None:
+    class Cell(nn.Module):
+        def forward(self, h: Tensor, x: Tensor) -> Any:
+            self.seen = torch.tanh(h + x)
+            return self.seen, x
+
+    cells = Cell(), Cell()
+    init, xs = torch.zeros(B, H), torch.randn(T, B, H, requires_grad=True)
+    gradients = []
+    for cell, scan in zip(cells, (fourfold.scan, loop), strict=True):
+        scan(cell, init, xs)
+        gradients.append(torch.autograd.grad(cell.seen.sum(), xs)[0])
+    torch.testing.assert_close(cells[0].seen, cells[1].seen)
+    torch.testing.assert_close(*gradients)
+
+
+def test_random_numbers_differ_from_step_to_step() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        mask = F.dropout(x, 0.5)
+        inner = F.dropout(h, 0.5)
+        return h * 0.5 + mask, (mask, inner)
+
+    _, (masks, inner) = fourfold.scan(step, torch.ones(B, 50), torch.ones(T, B, 50))
+    for each in (masks, inner[1:]):
+        patterns = {tuple((row == 0).flatten().tolist()) for row in each}
+        assert len(patterns) == len(each)
+    assert 0.4 < (masks == 0).float().mean() < 0.6
+
+
+def test_gradients_of_dropout_are_those_of_the_same_masks() -> None:
+    xs = torch.ones(T, B, 50, requires_grad=True)
+    _, ys = fourfold.scan(lambda h, x: (h, F.dropout(x, 0.5)), torch.zeros(()), xs)
+    (gradient,) = torch.autograd.grad(ys.sum(), xs)
+    torch.testing.assert_close(gradient, ys.detach())
+
+
+def test_autocast_and_no_grad_within_the_step() -> None:
+    linear = nn.Linear(H, H)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = linear(x)
+        with torch.no_grad():
+            scale = h.abs().mean()
+        return torch.tanh(h.detach() * scale + h + y.float()), y
+
+    # torch rounds a product in bfloat16 differently if it has more rows.
+    check(step, torch.zeros(B, H), torch.randn(T, B, H), list(linear.parameters()), tolerance=0.02)
+
+
+def test_no_steps() -> None:
+    linear = nn.Linear(H, 2 * H)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        return h + linear(x)[:, :H], linear(x)
+
+    init = torch.randn(B, H, requires_grad=True)
+    carry, ys = fourfold.scan(step, init, torch.randn(0, B, H))
+    assert ys.shape == (0, B, 2 * H)
+    torch.testing.assert_close(carry, init)
+    assert torch.autograd.grad(carry.sum(), init)[0].sum() == init.numel()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_few_steps(steps: int) -> None:
+    _, cell, step, init = next(module_steps())
+    check(step, init, torch.randn(steps, B, H), list(cell.parameters()))
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Captured]:
+    """The traces of steps, as they come."""
+    found: list[Captured] = []
+    of = Captured.of
+    monkeypatch.setattr(Captured, "of", lambda *given: found.append(of(*given)) or found[-1])
+    return found
+
+
+def test_lengths_and_batch_sizes_share_a_trace(traces: list[Captured]) -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        return torch.tanh(h + x), h
+
+    for steps in (2, 3, 10, 100, 1000):
+        check(step, torch.zeros(B, H), torch.randn(steps, B, H))
+    assert len(traces) == 2  # with gradients and without
+    for batch in range(2, 20):
+        check(step, torch.zeros(batch, H), torch.randn(T, batch, H))
+    assert len(traces) == 4  # with a dynamic batch
+
+
+def test_fresh_functions_with_the_same_code_share_a_trace() -> None:
+    for k in range(12):
+        carry, _ = fourfold.scan(lambda h, x, k=k: (h + k * x, None), torch.zeros(3), torch.ones(T, 3))
+        assert carry.tolist() == [k * T] * 3
+
+
+def test_many_shapes_of_one_step() -> None:
+    for rank in range(1, 5):
+        for dtype in (torch.float32, torch.float64, torch.int64):
+            init = torch.zeros([2] * rank, dtype=dtype)
+            carry, _ = fourfold.scan(lambda h, x: (h + x, None), init, torch.ones([T] + [2] * rank, dtype=dtype))
+            assert carry.flatten()[0] == T
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_checkpoints(every: int, reverse: bool) -> None:
+    _, cell, step, init = list(module_steps())[1]
+    check(step, init, torch.randn(T, B, H), list(cell.parameters()), checkpoint_every=every, reverse=reverse)
+
+
+def test_second_derivatives() -> None:
+    cell = nn.GRUCell(H, H).double()
+
+    def run(init: Tensor, xs: Tensor, *weights: Tensor) -> Any:
+        return fourfold.scan(lambda h, x: (cell(x, h),) * 2, init, xs)
+
+    given = [torch.randn(B, H, dtype=torch.float64, requires_grad=True), torch.randn(3, B, H).double().requires_grad_()]
+    assert torch.autograd.gradcheck(run, (*given, *cell.parameters()))
+    assert torch.autograd.gradgradcheck(run, (*given, *cell.parameters()))
+
+
+def test_functorch_and_forward_mode() -> None:
+    cell = nn.Linear(2 * H, H)
+
+    def last(init: Tensor, xs: Tensor, scan: Callable[..., Any] = fourfold.scan) -> Tensor:
+        return scan(lambda h, x: (torch.tanh(cell(torch.cat([x, h], -1))), None), init, xs)[0]
+
+    init, xs = torch.randn(B, H), torch.randn(T, B, H)
+    for of in (fourfold.scan, loop):
+        expected = [
+            torch.vmap(lambda i, x: last(i[None], x[:, None], loop), (0, 1))(init, xs),
+            torch.func.grad(lambda i: last(i, xs, loop).sum())(init),
+            torch.func.jvp(lambda i: last(i, xs, loop), (init,), (init,))[1],
+        ]
+        found = [
+            torch.vmap(lambda i, x, of=of: last(i[None], x[:, None], of), (0, 1))(init, xs),
+            torch.func.grad(lambda i, of=of: last(i, xs, of).sum())(init),
+            torch.func.jvp(lambda i, of=of: last(i, xs, of), (init,), (init,))[1],
+        ]
+        torch.testing.assert_close(found, expected)
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    _, cell, step, init = next(module_steps())
+    xs = torch.randn(T, B, H)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(outcome(fourfold.scan, step, init, xs, list(cell.parameters())))
+    torch.set_num_threads(before)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_results_that_are_needed_must_not_be_changed_in_place() -> None:
+    xs = torch.randn(T, B, H, requires_grad=True)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x)
+        return h, h
+
+    _, ys = fourfold.scan(step, torch.zeros(B, H), xs)
+    ys.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified (by an )?inplace"):
+        ys.sum().backward()
+
+
+def of_another_shape(h: Tensor, x: Tensor) -> Any:
+    wide = torch.cat([h, x], 1)
+    return wide, x
+
+
+def test_errors_name_the_line() -> None:
+    init, xs = torch.zeros(B, H), torch.randn(T, B, H)
+    with pytest.raises(
+        ValueError, match=r"leaf 0 of the carry as float32 of shape \(3, 5\).*\(3, 10\).*wide = torch.cat"
+    ):
+        fourfold.scan(of_another_shape, init, xs)
+    with pytest.raises(ValueError, match="leaf 0 of the carry as float32.*float64"):
+        fourfold.scan(lambda h, x: (h.double(), x), init, xs)
+    with pytest.raises(TypeError, match="return a carry like init"):
+        fourfold.scan(lambda h, x: ((h, h), x), init, xs)
+
+    def branches(h: Tensor, x: Tensor) -> Any:
+        if h.sum() > 0:
+            h = h + 1
+        return h, x
+
+    with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan.py:\d+, .if h.sum\(\) > 0:"):
+        fourfold.scan(branches, init, xs)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((None, torch.zeros(2), torch.zeros(3, 2)), "expected step to be callable"),
+        ((lambda h, x: (h, x), torch.zeros(2), None), "at least one tensor"),
+        ((lambda h, x: (h, x), torch.zeros(2), 3.0), "expected xs to be tensors"),
+        ((lambda h, x: (h, x), torch.zeros(2), torch.zeros(3), 1), "with dimension 1"),
+        (
+            (lambda h, x: (h, x), torch.zeros(2), (torch.zeros(3), torch.zeros(4))),
+            r"one size in dimension 0, but got \[3, 4\]",
+        ),
+        ((lambda h, x: (h, x), "a", torch.zeros(3)), "init to be tensors and numbers"),
+        ((lambda h, x: (h, x), torch.zeros(2), torch.zeros(3), 0, False, 0), "checkpoint_every to be a positive"),
+    ],
+)
+def test_arguments_that_do_not_fit(given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        fourfold.scan(*given)
