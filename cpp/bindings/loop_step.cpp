@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "graph.h"
 #include "memory.h"
+#include "outputs.h"
 #include "values.h"
 
 namespace fourfold::bindings {
@@ -52,6 +54,15 @@ bool shares_memory(const at::Tensor& tensor, const Values& values, const std::ve
 
 }  // namespace
 
+// The tensors of a loop that runs.
+struct LoopStep::Running {
+  int64_t steps;
+  const std::vector<at::Tensor>& sequences;
+  const Values& values;
+  const std::vector<size_t>& invariants;
+  const std::vector<at::Tensor>& rows;  // of all steps, where these are results
+};
+
 void LoopStep::run(Values& values) const {
   if (!std::all_of(inputs.begin(), inputs.end(), [&values](size_t index) { return is_plain(values[index]); })) {
     return run_in_python(values);
@@ -86,6 +97,8 @@ void LoopStep::run(Values& values) const {
       if (!rows[k].defined()) rows[k] = rows_like(result, steps);
       write(rows[k], is_state && !reverse ? step + 1 : step, result);
     }
+    // The first step has shown the results' shapes.
+    if (n == 0 && steps > 1 && run_nest({steps, sequences, values, invariants, rows}, 1, results)) break;
     for (size_t k = 0; k < feeds.size(); ++k) states[k] = results[feeds[k]];
   }
   for (size_t k = 0; k < rows.size(); ++k) {
@@ -97,6 +110,80 @@ void LoopStep::run(Values& values) const {
     const bool is_own = !shares_memory(last, values, inputs);
     values.emplace_back(is_own ? last : last.clone());
   }
+}
+
+bool LoopStep::run_nest(const Running& running, int64_t begin, Values& results) const {
+  if (body->steps.size() != 1 || !body->layouts.empty()) return false;
+  const auto* const program = std::get_if<ProgramStep>(&body->steps[0].call);
+  if (program == nullptr || !program->updates.empty()) return false;
+  const size_t given = feeds.size() + running.sequences.size() + running.invariants.size();
+  const auto count = static_cast<size_t>(fourfold_program_outputs(program->program.program));
+  const int64_t sign = reverse ? -1 : 1, first = reverse ? running.steps - 1 - begin : begin;
+  std::vector<at::Tensor> held;  // whose sizes the descriptions point to
+  held.reserve(given + count);
+  std::vector<fourfold_tensor> outputs(count);
+  std::vector<int64_t> output_strides(count);
+  std::vector<int32_t> output_of(trails.size(), -1);  // by state
+  std::vector<std::pair<size_t, size_t>> last_of;  // states, and the results whose last elements they are
+  std::vector<int64_t> result_of(count, -1);       // by output
+  Values last = results;
+  const auto is_series = [this](size_t k) { return k >= trails.size() || trails[k]; };
+  for (const bool are_series : {true, false}) {
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (is_series(k) != are_series) continue;
+      if (body->outputs[k] < static_cast<int64_t>(given)) {  // an input
+        const auto input = static_cast<size_t>(body->outputs[k]);
+        if (are_series || input >= feeds.size() || feeds[input] != k) return false;
+        continue;  // a state that stays as it is
+      }
+      const auto output = static_cast<size_t>(body->outputs[k]) - given;
+      if (k < trails.size()) output_of[k] = static_cast<int32_t>(output);
+      if (result_of[output] >= 0) {
+        if (are_series) return false;  // twice
+        last_of.emplace_back(k, result_of[output]);
+        continue;
+      }
+      result_of[output] = static_cast<int64_t>(k);
+      if (are_series) {
+        held.push_back(element(running.rows[k], k < trails.size() && !reverse ? first + 1 : first));
+      } else {
+        held.push_back(at::empty(results[k].toTensor().sizes(), results[k].toTensor().options()));
+        last[k] = held.back();
+      }
+      outputs[output] = described(held.back());
+      output_strides[output] = are_series ? sign * running.rows[k].stride(0) : 0;
+    }
+  }
+  std::vector<fourfold_tensor> inputs;
+  std::vector<int64_t> input_strides;
+  std::vector<int32_t> input_feeds;
+  for (const size_t index : program->inputs) {
+    const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
+    if (is_state) {
+      held.push_back(results[feeds[index]].toTensor());
+    } else if (is_element) {
+      held.push_back(element(running.sequences[index - feeds.size()], first));
+    } else {
+      const c10::IValue& value = running.values[running.invariants[index - feeds.size() - running.sequences.size()]];
+      if (!value.isTensor()) return false;
+      held.push_back(value.toTensor());
+    }
+    if (held.back().is_neg() || held.back()._is_zerotensor()) return false;
+    inputs.push_back(described(held.back()));
+    input_strides.push_back(is_element ? sign * running.sequences[index - feeds.size()].stride(0) : 0);
+    input_feeds.push_back(is_state ? output_of[feeds[index]] : -1);
+  }
+  const fourfold_steps steps{running.steps - begin, input_feeds.data(), input_strides.data(), output_strides.data()};
+  const int32_t failed = fourfold_program_run_steps(
+      program->program.program, inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(), &steps);
+  TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
+  if (failed != 0) return false;
+  results = std::move(last);
+  for (const auto& [state, result] : last_of) {
+    const at::Tensor& rows = running.rows[result];
+    results[state] = element(rows, reverse ? 0 : rows.size(0) - 1).clone();
+  }
+  return true;
 }
 
 void LoopStep::run_in_python(Values& values) const {

@@ -26,6 +26,10 @@ struct LoopStep {
   void run(Values& values) const;
 
  private:
+  struct Running;
+  // Runs the steps from `begin` on in one nest, if the body is one program and there is a nest for it. The results of the step
+  // before are `results`, and become those of the last one.
+  bool run_nest(const Running& running, int64_t begin, Values& results) const;
   void run_in_python(Values& values) const;
 };
 

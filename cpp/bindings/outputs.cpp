@@ -11,6 +11,12 @@
 #include "values.h"
 
 namespace fourfold::bindings {
+
+fourfold_tensor described(const at::Tensor& tensor) {
+  return {const_cast<void*>(tensor.const_data_ptr()), static_cast<int32_t>(tensor.scalar_type()),
+          static_cast<int32_t>(tensor.dim()), tensor.sizes().data(), tensor.strides().data()};
+}
+
 namespace {
 
 struct Range {
@@ -41,11 +47,6 @@ bool have_same_layout(const fourfold_tensor& a, const fourfold_tensor& b) {
     if (a.sizes[d] != b.sizes[d] || (a.sizes[d] > 1 && a.strides[d] != b.strides[d])) return false;
   }
   return true;
-}
-
-fourfold_tensor described(const at::Tensor& tensor) {
-  return {const_cast<void*>(tensor.const_data_ptr()), static_cast<int32_t>(tensor.scalar_type()),
-          static_cast<int32_t>(tensor.dim()), tensor.sizes().data(), tensor.strides().data()};
 }
 
 bool is_plain(const at::Tensor& tensor) {

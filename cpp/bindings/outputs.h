@@ -15,6 +15,9 @@ struct Target {
   bool is_new = false;
 };
 
+// As programs take it. The tensor outlives the description.
+fourfold_tensor described(const at::Tensor& tensor);
+
 class Outputs {
  public:
   // inputs: those of the call, alive until it returns. targets: by output; none beyond the last.

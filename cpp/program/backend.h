@@ -1,6 +1,8 @@
 // What a backend does with programs: it compiles a checked program, and runs the result on its device's tensors.
 #pragma once
 
+#include <fourfold/program.h>
+
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -30,6 +32,11 @@ class Executable {
   // `sizes` are the axes'; of the tensors, what they point to is not read. The executable outlives the result.
   virtual std::unique_ptr<const Call> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
+  // Runs a loop's steps in one nest, see fourfold_program_run_steps(). False: there is none, or not yet.
+  virtual bool run_steps(
+      const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
+    return false;
+  }
   // From now on.
   virtual void use(Generator) {}
 };

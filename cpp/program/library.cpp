@@ -188,6 +188,23 @@ bool run(const fourfold_program& made, const Given& given, fourfold_allocate all
   return run(made, present, given, allocate, context);
 }
 
+// False if there is no nest.
+bool run_steps(const fourfold_program& made, const Given& given, const fourfold_steps& steps) {
+  std::vector<Tensor> inputs, outputs;
+  for (int32_t k = 0; k < given.count; ++k) {
+    const fourfold_tensor& input = given.inputs[k];
+    inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides});
+  }
+  const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
+  for (size_t k = 0; k < made.program.outputs.size(); ++k) {
+    const Output& output = made.program.outputs[k];
+    const fourfold_tensor& tensor = given.outputs[k];
+    if (output.join >= 0 || !can_be_written(tensor, output, shape_of(output, sizes))) return false;
+    outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides});
+  }
+  return made.executable->run_steps(sizes, inputs.data(), outputs.data(), steps);
+}
+
 }  // namespace
 
 BackendRegistration::BackendRegistration(int32_t device_type, const Backend& backend) { backends()[device_type] = &backend; }
@@ -236,6 +253,15 @@ int32_t fourfold_program_run(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     fourfold_allocate allocate, void* context) try {
   return run(*program, {inputs, count, outputs}, allocate, context) ? 0 : 2;
+} catch (const std::exception& error) {
+  reason = error.what();
+  return 1;
+}
+
+int32_t fourfold_program_run_steps(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    const fourfold_steps* steps) try {
+  return run_steps(*program, {inputs, count, outputs}, *steps) ? 0 : 2;
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;

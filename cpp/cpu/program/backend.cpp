@@ -21,6 +21,8 @@ class Scheduled final : public program::Executable {
 
   std::unique_ptr<const program::Call> prepare(
       const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const override;
+  bool run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
+                 const fourfold_steps& steps) const override;
   void use(Generator generator) override { generator_.store(generator, std::memory_order_relaxed); }
 
   const program::Program& program() const { return program_; }
@@ -96,6 +98,16 @@ class ScheduledCall final : public program::Call {
 std::unique_ptr<const program::Call> Scheduled::prepare(
     const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const {
   return std::make_unique<ScheduledCall>(*this, sizes, inputs, outputs);
+}
+
+bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
+                          const fourfold_steps& steps) const {
+  if (generator() == Generator::interpreter || program_.has_rows) return false;
+  const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
+  if (loops.columns() == 0) return false;
+  const program::Nest* const nest = nests_->find(loops.layout(), generator()).nest;
+  if (nest != nullptr) loops.run(*nest, inputs, outputs);
+  return nest != nullptr;
 }
 
 constexpr program::Backend backend{

@@ -114,7 +114,7 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
 }  // namespace
 
 Loops::Loops(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-             const program::Tensor* inputs, const program::Tensor* outputs, bool streams)
+             const program::Tensor* inputs, const program::Tensor* outputs, bool streams, const fourfold_steps* steps)
     : program_(program), schedule_(schedule), axis_sizes_(sizes), grain_(grain(program, schedule)),
       lanes_(lanes(program, schedule)), streams_(streams) {
   Strides strides;
@@ -137,9 +137,11 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes ? rows_ : columns_) *= sizes_[a];
   if (program.has_rows) split_ = threads_share_rows(program, rows_, columns_) ? Split::columns : Split::rows;
   row_axes_ = row_axes;
-  find_short_rows();
-  find_rows_side_by_side();
-  find_turned(strides_);
+  if (steps == nullptr) {
+    find_short_rows();
+    find_rows_side_by_side();
+    find_turned(strides_);
+  }
   layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
   if (split_ == Split::short_rows) layout_ += 'x' + std::to_string(columns_);
   for (size_t t = 0; t < strides.size(); ++t) {
@@ -165,6 +167,28 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
   const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
   arguments_[panel_rows] = std::min(most, most_panel_rows);
+  if (steps != nullptr) add_steps(*steps);
+}
+
+void Loops::add_steps(const fourfold_steps& steps) {
+  std::string text = "t";
+  arguments_.push_back(steps.count);
+  for (size_t k = 0; k < program_.inputs.size(); ++k) {
+    if (k > 0) text += ',';
+    if (steps.feeds[k] >= 0) {
+      text += 'c' + std::to_string(steps.feeds[k]);
+    } else {
+      text += steps.input_strides[k] == 0 ? 'i' : 's';
+    }
+    arguments_.push_back(steps.input_strides[k]);
+  }
+  for (size_t k = 0; k < program_.outputs.size(); ++k) {
+    text += k == 0 ? ';' : ',';
+    text += steps.output_strides[k] == 0 ? 'l' : 's';
+    arguments_.push_back(steps.output_strides[k]);
+  }
+  layout_ = text + '/' + layout_;
+  grain_ = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, steps.count));
 }
 
 // Whether a tensor's elements along the innermost axis lie a few apart, with others between them.

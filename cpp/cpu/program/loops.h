@@ -1,6 +1,8 @@
 // The loops of a call: its axes, merged where all tensors allow it, and the layout that a compiled nest is for.
 #pragma once
 
+#include <fourfold/program.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,9 +19,11 @@ enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows 
 
 class Loops {
  public:
-  // The program and its schedule outlive it. streams: whether outputs are stored past the caches, where they can be.
+  // The program and its schedule outlive it. streams: whether outputs are stored past the caches, where they can be. steps: of a
+  // loop whose body the program is.
   Loops(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-        const program::Tensor* inputs, const program::Tensor* outputs, bool streams = false);
+        const program::Tensor* inputs, const program::Tensor* outputs, bool streams = false,
+        const fourfold_steps* steps = nullptr);
 
   // Whether the tensors are so large that the caches don't hold what a call writes until somebody reads it.
   bool is_large() const;
@@ -30,7 +34,8 @@ class Loops {
   // along each axis is: 0, 1, or another (n). Along the innermost axis 2 to 8 are written as they are, and = is 1 of an output
   // that is stored past the caches. Of a row's columns along several axes, d is an axis that a tensor steps through as through
   // one with the next. Of short rows, "s1x4:c1,01", also the number of their columns, and where a row follows another behind so
-  // many elements.
+  // many elements. In front of a loop over steps, "tc1,s,i;l,s/": for each input whether it is a state, that output 1 feeds, a
+  // series or the same in every step; for each output whether it is a series, or the last step's.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -41,6 +46,7 @@ class Loops {
   using Strides = std::vector<std::vector<int64_t>>;
   static constexpr size_t no_axis = SIZE_MAX;
 
+  void add_steps(const fourfold_steps& steps);
   void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
   // Whether a nest computes as many rows at once as a vector has lanes.
@@ -63,7 +69,7 @@ class Loops {
   int64_t units_ = 0;  // where threads share elements: how many parts there are, and the elements of each
   int64_t unit_ = 1;
   size_t turned_ = no_axis;  // along which tensors lie side by side whose neighbours are not those along the innermost axis
-  int64_t grain_;
+  int64_t grain_;  // elements of one step from which on threads share them
   int64_t lanes_;
   bool streams_;
   std::vector<int64_t> sizes_;      // of each merged axis, those of the rows first

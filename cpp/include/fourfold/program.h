@@ -49,6 +49,21 @@ FOURFOLD_EXPORT int32_t fourfold_program_run(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     fourfold_allocate allocate, void* context);
 
+// A program as the body of a loop.
+struct fourfold_steps {
+  int64_t count;
+  const int32_t* feeds;           // for each input the output whose value the next step reads there, or -1
+  const int64_t* input_strides;   // for each input, how far the next step's tensor lies behind a step's, in elements
+  const int64_t* output_strides;  // likewise; 0 for outputs of which the last step's is kept
+};
+
+// Runs so many steps in one loop nest. inputs, outputs: the first step's tensors; the outputs' memory is given, and overlaps no
+// input's. Returns 0; 1 if they don't fit the program, with the reason in fourfold_program_error(); 2 if there is no nest for
+// them, or not yet: nothing has been computed then.
+FOURFOLD_EXPORT int32_t fourfold_program_run_steps(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    const fourfold_steps* steps);
+
 // The error of this thread's last call that failed.
 FOURFOLD_EXPORT const char* fourfold_program_error();
 }

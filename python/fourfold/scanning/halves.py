@@ -62,11 +62,22 @@ class Halves:
 class Differentiation(Compilation):
     """Has AOTAutograd trace the step's forward and backward, without compiling them."""
 
-    forward_graph: GraphModule | None = None
+    def __init__(self, captured: Captured, options: Options):
+        super().__init__(Record(captured.module), options)
+        self.step = captured
+        self.forward_graph: GraphModule | None = None
+
+    def partition(
+        self, joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object
+    ) -> tuple[GraphModule, GraphModule]:
+        """Results without their clones: the backward may read them as they are."""
+        take_clones_off(joint.graph, self.step)
+        return super().partition(joint, given, num_fwd_outputs=num_fwd_outputs, **settings)
 
     def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
         context = torch._guards.TracingContext.try_get()
         self.metadata = context and context.fw_metadata
+        take_clones_off(graph.graph, self.step)
         self.forward_graph = graph
         return never
 
@@ -87,7 +98,7 @@ def never(*given: object) -> None:
 
 def halves_of(captured: Captured, options: Options) -> Halves:
     """Raises Refused."""
-    differentiation = Differentiation(Record(captured.module), options)
+    differentiation = Differentiation(captured, options)
     differentiation.run(captured.fakes)
     forward, backward = differentiation.forward_graph, differentiation.backward_graph
     metadata = differentiation.metadata
@@ -112,12 +123,12 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     differentiable = [requires[k] for k in order] + [False] * len(changes) + [requires[k] for k in captured.ys]
     changed = [inputs.index(node) for node in changes]
     if backward is None:
-        bare(step)
+        finish(step)
         return Halves(step, step, None, differentiable, changed, [])
     names = {node.name: node for node in results[len(requires) :]}
     made, gradients = backward_of(backward.graph, captured, requires)
     step.kept = [names[node.name] for node in made.inputs if node.name in names]
-    bare(step)
+    finish(step)
     inference = dataclasses.replace(step, kept=None)
     return Halves(step, inference, made, differentiable, changed, gradients)
 
@@ -134,24 +145,29 @@ def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
     return found
 
 
-def bare(step: StepGraph) -> None:
-    """Takes the clones off results, except from inputs and from what is a result of the step twice."""
-    taken: set[Node] = set()
-
-    def without_clone(node: Node, is_state: bool) -> Node:
-        while node.target is aten.clone.default and not node.kwargs:
-            source = node.args[0]
-            if not is_state and (source.op == "placeholder" or source in taken):
-                break
-            node = source
-        if not is_state:
-            taken.add(node)
-        return node
-
-    step.states = [without_clone(node, True) for node in step.states]
-    step.series = [without_clone(node, False) for node in step.series]
+def finish(step: StepGraph) -> None:
     step.graph.output_node().args = ((*step.states, *step.series, *(step.kept or ())),)
     eliminate_dead_code(step.graph)
+
+
+def take_clones_off(graph: Graph, captured: Captured) -> None:
+    """From states and results, except results that are inputs or the same tensor twice."""
+    output = graph.output_node()
+    results = list(output.args[0])
+    taken: set[Node] = set()
+    for k in (*captured.carries, *captured.effects):
+        while is_clone(results[k]):
+            results[k] = results[k].args[0]
+    for k in captured.ys:
+        while is_clone(results[k]) and results[k].args[0].op != "placeholder" and results[k].args[0] not in taken:
+            results[k] = results[k].args[0]
+        taken.add(results[k])
+    output.args = (type(output.args[0])(results),)
+    eliminate_dead_code(graph)
+
+
+def is_clone(node: Node) -> bool:
+    return node.target is aten.clone.default and not node.kwargs
 
 
 def backward_of(graph: Graph, captured: Captured, requires: Sequence[bool]) -> tuple[StepGraph, list[int | None]]:

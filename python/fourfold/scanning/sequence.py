@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -221,7 +221,7 @@ def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Lo
         own[node].meta = {"val": node.meta["val"]}
     for node in parts.inside:
         own[node] = body.node_copy(node, own.__getitem__)
-    states = [zeros(body, own[like(step, k)]) if step.states[k] is None else own[step.states[k]] for k in parts.states]
+    states = [new_state(body, step, k, own) for k in parts.states]
     body.output((*states, *map(own.__getitem__, parts.kept)))
     compiled = Compiled.of(GraphModule({}, body), options)
     feeds = [at for at, k in enumerate(parts.states) if step.reads[k] is not None]
@@ -230,7 +230,13 @@ def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Lo
     return Loop(compiled, native, feeds, trails, len(parts.series), reverse)
 
 
-def zeros(graph: Graph, node: Node) -> Node:
-    made = graph.call_function(aten.full_like.default, (node, 0))
-    made.meta = {"val": node.meta["val"]}
+def new_state(body: Graph, step: StepGraph, k: int, own: Mapping[Node, Node]) -> Node:
+    """The body's node of a new state. Another state or a series is copied, so that a program computes it."""
+    old, new = step.reads[k], step.states[k]
+    if new is not None and (new is old or own[new].op != "placeholder"):
+        return own[new]
+    source = own[old if new is None else new]
+    target = (aten.full_like.default, (source, 0)) if new is None else (aten.clone.default, (source,))
+    made = body.call_function(*target)
+    made.meta = {"val": source.meta["val"]}
     return made

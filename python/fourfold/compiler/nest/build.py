@@ -35,17 +35,14 @@ from fourfold.compiler.nest.loops import (
     Transpose,
 )
 from fourfold.compiler.nest.odometer import Odometer
-from fourfold.compiler.nest.plan import NUMBER, ROW, SIZES, Plan, identity, total_type
+from fourfold.compiler.nest.plan import NUMBER, ROW, SIZES, NotCompiled, Plan, identity, total_type
 from fourfold.compiler.nest.short_rows import ShortRows
 from fourfold.compiler.nest.side_by_side import SideBySide
 from fourfold.compiler.nest.stages import Stages
+from fourfold.compiler.nest.steps import check_steps
 from fourfold.compiler.nest.vectors import Place
 
 Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
-
-
-class NotCompiled(Exception):
-    """No nest is built for a program and layout; the interpreter runs it. The message says why."""
 
 
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
@@ -53,6 +50,8 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
     plan = Plan(program)
     check(layout)
     functions = [once(plan, layout, lanes)]
+    if layout.steps is not None:
+        check_steps(plan, layout)
     if layout.split == ELEMENTS:
         functions.append(Shared("elements", plan, layout, lanes).elements())
     elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):

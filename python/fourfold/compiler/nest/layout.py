@@ -11,21 +11,42 @@ CONTINUED = "d"  # an axis of a row's columns that a tensor steps through as thr
 STREAMED = "="  # 1, of an output that is stored past the caches
 
 
+SERIES = "s"  # of a loop over steps: each step has a tensor of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Of a loop over steps whose body the program is. feeds: for each input the output whose value the next step reads
+    there, or None. series: for each tensor, inputs first, whether each step has its own."""
+
+    feeds: tuple[int | None, ...]
+    series: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Steps:
+        inputs, outputs = (part.split(",") for part in text[1:].split(";"))
+        feeds = tuple(int(each[1:]) if each[0] == "c" else None for each in inputs)
+        return cls(feeds, tuple(each == SERIES for each in (*inputs, *outputs)))
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """split: what threads share. rows: how many of the axes number the rows. strides: for each tensor, inputs first,
-    the class of its stride along each axis. columns: how many short rows have."""
+    the class of its stride along each axis. columns: how many short rows have. steps: None without a loop over them."""
 
     split: str
     rows: int
     strides: tuple[str, ...]
     columns: int = 0
+    steps: Steps | None = None
 
     @classmethod
     def of(cls, text: str) -> Layout:
+        steps, _, text = text.rpartition("/")
         head, tensors = text.split(":")
         rows, _, columns = head[1:].partition("x")
-        return cls(head[0], int(rows), tuple(tensors.split(",")), int(columns or 0))
+        strides = tuple(tensors.split(","))
+        return cls(head[0], int(rows), strides, int(columns or 0), Steps.of(steps) if steps else None)
 
     def stride(self, tensor: int, axis: int) -> str:
         """Its class: a digit is the stride itself."""

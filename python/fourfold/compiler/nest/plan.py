@@ -16,6 +16,11 @@ COSTS = {name: cost for name, _, _, cost in _C.operations()}
 CHEAP = 6  # what is computed again rather than kept, in additions
 LOAD = 1
 
+
+class NotCompiled(Exception):
+    """No nest is built for a program and layout; the interpreter runs it. The message says why."""
+
+
 NUMBER, ROW, ELEMENT = range(3)  # a value's level: one for the call, one for each row, one for each element
 
 

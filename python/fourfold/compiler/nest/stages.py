@@ -14,6 +14,7 @@ from fourfold.compiler.nest.builder import CHAINS, SLACK, Builder
 from fourfold.compiler.nest.loops import SCRATCH, Constant, Operand, Ref
 from fourfold.compiler.nest.odometer import Odometer
 from fourfold.compiler.nest.plan import SIZES, identity, total_type
+from fourfold.compiler.nest.steps import StepsBody
 from fourfold.compiler.nest.vectors import Place, Sum, VectorBody
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
@@ -130,7 +131,8 @@ class Stages(Builder):
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
         """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
-        body = VectorBody(self, stage, place, sums, buffered)
+        kind = VectorBody if self.layout.steps is None else StepsBody
+        body = kind(self, stage, place, sums, buffered)
         has_chains = sums and buffered is None
         self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
 

@@ -68,13 +68,17 @@ class VectorBody:
     def hoist(self) -> None:
         """What is the same for all of them."""
         for value in self.values:
-            if value.op == "input" and self.stride(value.attribute) == BROADCAST:
+            if value.op == "input" and self.stride(value.attribute) == BROADCAST and not self.changes(value):
                 self.splats[value] = self.splat(self.load(value, None, None), value)
             elif not self.plan.is_loaded(value, self.stage):
                 for operand in value.operands:
                     self.hoist_scalar(operand)
         for value in (*(slot.value for slot in self.stores), *(value.operands[0] for value in self.sums)):
             self.hoist_scalar(value)
+
+    def changes(self, value: Value) -> bool:
+        """Whether an input has another value in another step."""
+        return False
 
     def hoist_scalar(self, value: Value) -> None:
         if self.plan.level[value] < ELEMENT and value not in self.splats:

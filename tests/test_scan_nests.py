@@ -1,0 +1,140 @@
+"""Loops over steps as one nest: the interpreter's bits, for the steps whose states lie in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fourfold
+from fourfold.compiler.nest.service import obstacle
+from fourfold.scanning import capture
+
+T = 9
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests")
+
+
+def spiking(carry: Any, x: Tensor) -> Any:
+    v, i = carry
+    i = i + 0.2 * (x - i)
+    v = v + 0.1 * (i - v)
+    spike = torch.sigmoid(10 * (v - 0.1))
+    return (v * (1 - spike), i), spike
+
+
+def advantages(a: Tensor, xs: Any) -> Any:
+    reward, value, following, runs = xs
+    a = reward + 0.99 * following * runs - value + 0.99 * 0.95 * runs * a
+    return a, a
+
+
+def counting(carry: Any, x: Tensor) -> Any:
+    total, most, count = carry
+    return (total + x, torch.maximum(most, x), count + (x > 0).long()), total * most
+
+
+def biquad(carry: Any, x: Tensor) -> Any:
+    x1, x2, y1, y2 = carry
+    y = 0.2 * x + 0.4 * x1 + 0.2 * x2 + 0.5 * y1 - 0.3 * y2
+    return (x, x1, y, y1), y
+
+
+def twice(h: Tensor, x: Tensor) -> Any:
+    h = torch.tanh(h) + x
+    return h, (h, h * 2)
+
+
+def of(step: Callable[..., Any], *states: torch.dtype, series: int = 1) -> Any:
+    return step, states, series
+
+
+F32, F64, I64 = torch.float32, torch.float64, torch.int64
+CASES = {
+    "spiking": of(spiking, F32, F32),
+    "spiking in float64": of(spiking, F64, F64),
+    "advantages": of(advantages, F32, series=4),
+    "counting": of(counting, F32, F32, I64),
+    "biquad": of(biquad, F32, F32, F32, F32),
+    "twice": of(twice, F32),
+}
+SHAPES = [(5,), (16,), (100,), (2, 130), (3, 7), (2, 3, 5)]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    yield
+    capture._compiled.clear()
+
+
+def results(
+    monkeypatch: pytest.MonkeyPatch, generator: str, case: Any, shape: Any, reverse: bool, laid_out: Any
+) -> Any:
+    """Results and gradients, and whether a nest ran the steps."""
+    step, states, series = case
+    monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+    capture._compiled.clear()
+    torch.manual_seed(0)
+    init = tuple(torch.randn(shape).to(dtype) for dtype in states)
+    xs = tuple(laid_out(torch.randn(T, *shape, dtype=states[0])).requires_grad_() for _ in range(series))
+    init = tuple(each.requires_grad_(each.is_floating_point()) for each in init)
+    given = step, init if len(init) > 1 else init[0], xs if series > 1 else xs[0]
+    with torch.profiler.profile() as profile:
+        carry, ys = fourfold.scan(*given, reverse=reverse)
+        outputs = [each for each in torch.utils._pytree.tree_leaves((carry, ys)) if each.requires_grad]
+        weights = [torch.linspace(-1, 1, each.numel(), dtype=each.dtype).view(each.shape) for each in outputs]
+        wanted = [each for each in (*init, *xs) if each.requires_grad]
+        gradients = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
+    programs = sum(event.count for event in profile.key_averages() if event.key.startswith("fourfold_"))
+    with torch.no_grad():
+        plain = fourfold.scan(*given, reverse=reverse)
+    return (carry, ys, [torch.zeros(()) if g is None else g for g in gradients], plain), programs < T
+
+
+def check(monkeypatch: pytest.MonkeyPatch, *given: Any, is_nest: bool = True) -> None:
+    expected, by_steps = results(monkeypatch, "interpreter", *given)
+    found, by_nest = results(monkeypatch, "llvm", *given)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert (by_steps, by_nest) == (False, is_nest)
+
+
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "time last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other": lambda x: torch.stack([x, x], -1)[..., 0],
+    "expanded": lambda x: x[:, :1].expand(x.shape),
+    "the same in every step": lambda x: x[:1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize(("shape", "reverse"), [(shape, k % 2 == 1) for k, shape in enumerate(SHAPES)], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any, reverse: bool) -> None:
+    check(monkeypatch, CASES[name], shape, reverse, LAYOUTS["contiguous"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_any_layout(monkeypatch: pytest.MonkeyPatch, name: str, layout: str) -> None:
+    check(monkeypatch, CASES[name], (6, 40), False, LAYOUTS[layout])
+
+
+def test_threads_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.append(results(monkeypatch, "llvm", CASES["spiking"], (64, 1000), False, LAYOUTS["contiguous"]))
+    torch.set_num_threads(before)
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    check(monkeypatch, of(twice, dtype), (33,), False, LAYOUTS["contiguous"], is_nest=False)
+
+
+def test_states_of_one_number_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, CASES["spiking"], (1,), False, LAYOUTS["contiguous"], is_nest=False)
