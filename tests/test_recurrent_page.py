@@ -1,4 +1,4 @@
-"""docs/recurrent.md: its examples run, and print what it says that they print."""
+"""The examples of docs/recurrent.md and docs/scan.md run, and print what the page says that they print."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "recurrent.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
-def test_the_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+@pytest.mark.parametrize(("page", "count"), [("recurrent.md", 6), ("scan.md", 4)])
+def test_the_examples_run(page: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == count
     namespace: dict = {}
     for language, text in blocks:
         if language == "python":
-            exec(compile(text, str(PAGE), "exec"), namespace)
+            exec(compile(text, page, "exec"), namespace)
         else:
             assert capsys.readouterr().out == text

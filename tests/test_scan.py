@@ -284,6 +284,28 @@ def test_attributes_have_the_last_steps_value() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_an_attribute_that_is_read_and_replaced_is_refused() -> None:
+    class Leaky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mem = torch.zeros(B, H)
+
+        def forward(self, carry: Tensor, x: Tensor) -> Any:
+            self.mem = self.mem * 0.5 + x
+            return carry, self.mem
+
+    total = torch.zeros(B, H)
+
+    def step(carry: Tensor, x: Tensor) -> Any:
+        nonlocal total
+        total = total + x
+        return carry, total
+
+    for each, name in ((Leaky(), "step.mem"), (step, "total")):
+        with pytest.raises(RuntimeError, match=f"the step reads {name} and replaces it; make it part of the carry"):
+            fourfold.scan(each, torch.zeros(()), torch.randn(T, B, H))
+
+
 def test_random_numbers_differ_from_step_to_step() -> None:
     def step(h: Tensor, x: Tensor) -> Any:
         mask = F.dropout(x, 0.5)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,12 +25,14 @@ Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 
 @dataclass(frozen=True)
 class Call:
-    """A call of scan. carries: the initial state's tensors; xs: tensors with time as the first dimension."""
+    """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. read: of a step
+    that leaves values outside, the tensors that it reads from outside, each with Dynamo's expression for where."""
 
     carries: Sequence[Tensor]
     xs: Sequence[Tensor]
     steps: int
     reverse: bool
+    read: list[tuple[str, object]] = field(default_factory=list)
 
 
 def carried(value: Tensor, index: int) -> Tensor:
@@ -73,6 +76,7 @@ class Captured:
     carries: Sequence[int]
     ys: Sequence[int]
     effects: Sequence[int]
+    sources: Sequence[str]  # of the inputs: Dynamo's expressions for where they come from, empty for none
 
     @classmethod
     def of(cls, module: GraphModule, fakes: Sequence[object]) -> Captured:
@@ -82,14 +86,21 @@ class Captured:
             if isinstance(node, Node) and node.target in marks:
                 marks[node.target][node.args[1]] = k
         known = {*marks[carried].values(), *marks[result].values()}
+        inputs = module.graph.find_nodes(op="placeholder")
         return cls(
             module,
             fakes,
-            [role_of(node, k) for k, node in enumerate(module.graph.find_nodes(op="placeholder"))],
+            [role_of(node, k) for k, node in enumerate(inputs)],
             [marks[carried][k] for k in sorted(marks[carried])],
             [marks[result][k] for k in sorted(marks[result])],
             [k for k in range(len(results)) if k not in known],
+            list(map(source_of, inputs)),
         )
+
+
+def source_of(node: Node) -> str:
+    name = getattr(getattr(node.meta.get("grapharg"), "source", None), "name", "")
+    return name() if callable(name) else name  # a method under older torches
 
 
 def role_of(node: Node, index: int) -> tuple[str, int]:
@@ -128,10 +139,26 @@ def trace(
             fits, new, y = compiled_for(step, structure, backend)(step, carries, xs, structure)
     finally:
         _now.call = before
+    for source, value in call.read:
+        expect_unchanged(source, value, {"step": step, "structure": structure})
     if not fits:
         got = pytree.tree_structure(new)
         raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")
     return new, *pytree.tree_flatten(y)
+
+
+def expect_unchanged(source: str, value: object, known: Mapping[str, object]) -> None:
+    """Raises RuntimeError for a tensor that the step reads from outside and replaces: each step would read the first
+    one's."""
+    try:
+        found = eval(source, {"L": known, "G": step_once.__globals__, "torch": torch})
+    except Exception:
+        return  # no expression of Python's: a tensor that Dynamo found in another way, such as a view's base
+    if isinstance(found, Tensor) and found is not value:
+        variables = getattr(known["step"], "__code__", step_once.__code__).co_freevars
+        cell = re.fullmatch(r"L\['step'\]\.__closure__\[(\d+)\]\.cell_contents", source)
+        name = variables[int(cell[1])] if cell else source.replace("L['step']", "step")
+        raise RuntimeError(f"scan: the step reads {name} and replaces it; make it part of the carry instead")
 
 
 def stand_in(tensor: Tensor, requires_grad: bool) -> Tensor:

@@ -90,6 +90,9 @@ class Recurrence:
         ]
         if call.steps == 0:
             return self.without_steps(call, given)
+        if self.captured.effects:
+            triples = zip(self.captured.inputs, self.captured.sources, given, strict=True)
+            call.read.extend((source, value) for (role, _), source, value in triples if role == "closure" and source)
         trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
         return self.arranged(inputs, self.function(call, trains)(call.steps, *inputs))
 
