@@ -179,6 +179,7 @@ PUBLIC = {
     "GRU": lambda: fourfold.nn.GRU(3, 4),
     "LSTMCell": lambda: fourfold.nn.LSTMCell(3, 4),
     "GRUCell": lambda: fourfold.nn.GRUCell(3, 4),
+    "Recurrent": lambda: fourfold.nn.Recurrent(torch.nn.GRUCell(3, 4)),
 }
 
 

@@ -29,6 +29,7 @@ namespace {
 //   ("operator", (name, overload), arguments)
 //   ("item", index of a list, which)
 //   ("constant", tensor, None)
+//   ("number", name of an operation, operands: ("value", index) or ("number", number))
 //   ("concatenation", (sizes, strides, dtype), (dimension, lengths of the parts))
 //   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
 // each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
@@ -69,6 +70,16 @@ GraphStep step_of(pybind11::handle given) {
             std::move(last)};
   }
   if (what == "constant") return {ConstantStep{THPVariable_Unpack(step[1].ptr())}, std::move(last)};
+  if (what == "number") {
+    NumberStep made{step[1].cast<std::string>(), {}};
+    for (const auto given : pybind11::handle(step[2]).cast<pybind11::list>()) {
+      const auto operand = given.cast<pybind11::tuple>();
+      const bool is_value = operand[0].cast<std::string>() == "value";
+      made.operands.emplace_back(is_value ? operand[1].cast<int64_t>() : -1,
+                                 is_value ? c10::IValue() : value_of(operand[1].ptr()));
+    }
+    return {std::move(made), std::move(last)};
+  }
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
   return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "loop_step.h"
+#include "number_step.h"
 #include "operator_step.h"
 #include "program.h"
 
@@ -79,7 +80,7 @@ struct ConcatenationStep {
 };
 
 struct GraphStep {
-  std::variant<ProgramStep, OperatorStep, ItemStep, ConstantStep, ConcatenationStep, LoopStep> call;
+  std::variant<ProgramStep, OperatorStep, ItemStep, ConstantStep, NumberStep, ConcatenationStep, LoopStep> call;
   std::vector<size_t> last;  // the values whose last use this is
 };
 

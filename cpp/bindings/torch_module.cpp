@@ -7,6 +7,7 @@
 #include "graph.cpp"
 #include "loop_step.cpp"
 #include "memory.cpp"
+#include "number_step.cpp"
 #include "operator_step.cpp"
 #include "outputs.cpp"
 #include "torch.cpp"

@@ -53,6 +53,7 @@ from fourfold.functional import *
 __version__: str = _C.build_info()["version"]
 
 _LATER = ("explain", "profiler", "scan")  # loaded when they are first asked for
+_PACKAGES = {"explain": "explaining", "scan": "scanning"}  # of functions
 
 __all__ = [
     "Event",
@@ -74,13 +75,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "explain":
-        return _importlib.import_module("fourfold.explaining").explain
-    if name == "scan":
-        return _importlib.import_module("fourfold.scanning").scan
-    if name in _LATER:
-        return _importlib.import_module(f"fourfold.{name}")
-    raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
+    package = _importlib.import_module(f"fourfold.{_PACKAGES.get(name, name)}")
+    globals()[name] = getattr(package, name) if name in _PACKAGES else package
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -50,11 +50,11 @@ def batched(node: Node, value: Values, is_batched: Callable[[Node], bool], steps
         return values[0][node.args[1]]
     if draws(node):
         return drawn(node, value, is_batched, steps, apply)
-    if node.target in (aten.cat.default, aten.stack.default):
-        return joined(node, value, is_batched, steps)
     dims = tuple(0 if is_batched(each) else None for each in operands)
     if all(dim is None for dim in dims):
         return apply(*values)
+    if node.target in (aten.cat.default, aten.stack.default):
+        return joined(node, value, is_batched, steps)
     return torch.vmap(apply, in_dims=dims, randomness="different")(*values)
 
 

@@ -31,15 +31,16 @@ class Fakes:
         return not self.env.replacements
 
     def number(self, given: object) -> object:
-        if not isinstance(given, torch.SymInt):
+        if not isinstance(given, (torch.SymInt, torch.SymFloat)):
             return given
         expression = given.node.expr
         if expression.is_number:
-            return int(expression)
+            return int(expression) if isinstance(given, torch.SymInt) else float(expression)
         for symbol in expression.free_symbols - self.symbols.keys():
             hint = given.node.shape_env.create_symintnode(symbol, hint=None, source=None).node.hint
             self.symbols[symbol] = self.new_symbol("size", hint).node.expr
-        return self.env.create_symintnode(expression.xreplace(self.symbols), hint=given.node.hint)
+        create = self.env.create_symintnode if isinstance(given, torch.SymInt) else self.env.create_symfloatnode
+        return create(expression.xreplace(self.symbols), hint=given.node.hint)
 
     def tensor(self, given: Tensor, leading: object = None) -> Tensor:
         """leading: the size of another first dimension, in contiguous memory."""

@@ -15,13 +15,14 @@ from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.loop import Loop
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.recorder import NotRecorded
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
 from fourfold.scanning.batching import Totals, batched
 from fourfold.scanning.fakes import Fakes
 from fourfold.scanning.fission import Fission, Kind, Place
 from fourfold.scanning.halves import StepGraph
+from fourfold.scanning.numbers import SizeRecorder
 
 aten = torch.ops.aten
 
@@ -73,7 +74,7 @@ class Writer:
         self.steps = self.placeholder("steps", self.fakes.steps)
         inputs = [self.placeholder(node.name, self.fake_input(node)) for node in self.step.inputs]
         output = self.graph.output((self.steps, *inputs))
-        with Recorder(output, Sizes()) as self.record:
+        with SizeRecorder(output, Sizes()) as self.record:
             self.record.value(self.steps)
             self.values.update(
                 (node, self.record.value(own)) for node, own in zip(self.step.inputs, inputs, strict=True)

@@ -21,6 +21,17 @@ from fourfold.compiler.views import has_hints, memory_order
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
 
 
+# Of sizes: what cpp/bindings/number_step.h computes.
+ARITHMETIC = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.floordiv: "floordiv",
+    operator.truediv: "truediv",
+    torch.sym_float: "float",
+}
+
+
 class NeedsPython(Exception):
     """A step that C++ can't run."""
 
@@ -83,6 +94,8 @@ class Writer:
                 self.item(node)
             elif node.op == "get_attr":
                 self.constant(module, node)
+            elif node.target in ARITHMETIC and not is_tensor(node.meta.get("val")):
+                self.number(node)
             elif node.op not in ("placeholder", "output"):
                 self.operator(node)
         results = module.graph.output_node().args[0]
@@ -161,6 +174,11 @@ class Writer:
         if not is_tensor(value):
             raise NeedsPython(f"{node.name} is an attribute of another type than Tensor")
         self.add("constant", value, None)
+        self.index[node] = self.made(1)
+
+    def number(self, node: Node) -> None:
+        operands = [("value", self.read(each)) if isinstance(each, Node) else ("number", each) for each in node.args]
+        self.add("number", ARITHMETIC[node.target], operands)
         self.index[node] = self.made(1)
 
     def item(self, node: Node) -> None:
