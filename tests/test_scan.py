@@ -500,3 +500,32 @@ def test_errors_name_the_line() -> None:
 def test_arguments_that_do_not_fit(given: tuple[Any, ...], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         fourfold.scan(*given)
+
+
+def test_sizes_that_no_tensor_has(traces: list[Captured]) -> None:
+    """With a dynamic batch: products of sizes, means, and what is the same in every step."""
+    weight = nn.Parameter(torch.randn(H, H) / 3)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        both = torch.cat([torch.eye(H), weight], 1)
+        pairs = h @ h.T  # (batch, batch)
+        h = torch.tanh((x @ weight).reshape(-1, H) + h.mean(0, keepdim=True) + (h @ both)[:, :H])
+        return h, (pairs.mean(), pairs.reshape(-1).sum(0), h.mean(), both)
+
+    for batch in (3, 4, 2, 6):
+        check(step, torch.randn(batch, H), torch.randn(T, batch, H), [weight])
+    assert len(traces) <= 4
+
+
+def test_random_steps_with_layer_norm_convolution_and_gather() -> None:
+    norm, conv = nn.LayerNorm(H), nn.Conv1d(1, 1, 3, padding=1)
+
+    def step(carry: Any, xs: Any) -> Any:
+        h, last = carry
+        x, index = xs
+        h = norm(h + conv(x[:, None])[:, 0])
+        picked = h.gather(1, index)
+        return (torch.softmax(h, -1) + x.cumsum(-1), picked.sum(1)), (picked, last.sort()[0], h.amax(1))
+
+    xs = torch.randn(T, B, H), torch.randint(0, H, (T, B, 2))
+    check(step, (torch.randn(B, H), torch.zeros(B)), xs, [*norm.parameters(), *conv.parameters()])

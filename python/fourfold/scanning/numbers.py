@@ -39,6 +39,9 @@ class SizeRecorder(Recorder):
         if expression.is_Symbol:
             value = wanted.node.shape_env.create_symintnode(expression, hint=None, source=None)
             return value, super().size(value)
+        if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
+            power = sympy.Mul(*[expression.base] * int(expression.exp), evaluate=False)
+            return self.expression(power, wanted)
         if expression.func not in OPERATORS:
             raise NotRecorded(f"no node has the size {wanted}")
         apply = OPERATORS[expression.func]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +27,7 @@ from fourfold.scanning.halves import StepGraph
 from fourfold.scanning.numbers import SizeRecorder
 
 aten = torch.ops.aten
+FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 class RunsInLoop(Exception):
@@ -120,7 +123,8 @@ class Writer:
         for operand in node.all_input_nodes:  # first: an error is about this node
             self.value(operand)
         try:
-            result = batched(node, self.value, self.is_batched, self.fakes.steps)
+            with silent(FAKES_LOG):
+                result = batched(node, self.value, self.is_batched, self.fakes.steps)
         except (RuntimeError, ValueError, NotImplementedError, NotRecorded) as error:
             raise RunsInLoop(node) from error
         if not self.fakes.are_general:
@@ -206,6 +210,16 @@ class Parts:
     def read(self, step: StepGraph) -> list[Node]:
         """The inputs of the states that the loop's body takes."""
         return [step.reads[k] for k in self.states if step.reads[k] is not None]
+
+
+@contextlib.contextmanager
+def silent(log: logging.Logger) -> Iterator[None]:
+    """torch logs what fake tensors can't compute as an error; here the operator runs in the loop then."""
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def like(step: StepGraph, k: int) -> Node:

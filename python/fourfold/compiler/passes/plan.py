@@ -149,7 +149,11 @@ class Writer:
         if loop.native is None:
             raise NeedsPython("a loop, which C++ runs by the module for this torch")
         parts = loop, loop.native, list(loop.feeds), list(loop.trails), loop.series, loop.reverse
-        self.add("loop", parts, [self.read(given) for given in node.args])
+        inputs = [
+            self.index_of(given) if isinstance(given, Node) else self.constant_number(given) for given in node.args
+        ]
+        self.last.update(dict.fromkeys(inputs, len(self.plan.steps)))
+        self.add("loop", parts, inputs)
         self.index[node] = self.made(len(node.meta["val"]))
 
     def begin(self, node: Node) -> None:
@@ -180,6 +184,10 @@ class Writer:
         operands = [("value", self.read(each)) if isinstance(each, Node) else ("number", each) for each in node.args]
         self.add("number", ARITHMETIC[node.target], operands)
         self.index[node] = self.made(1)
+
+    def constant_number(self, value: int | float) -> int:
+        self.add("number", "add", [("number", value), ("number", 0)])
+        return self.made(1)
 
     def item(self, node: Node) -> None:
         source, item = node.args
