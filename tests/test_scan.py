@@ -268,12 +268,19 @@ def test_batch_norm_counts_every_step() -> None:
     torch.testing.assert_close(run(fourfold.scan), run(loop), rtol=1e-4, atol=1e-5)
 
 
-def test_attributes_have_the_last_steps_value() -> None:
+def test_attributes_have_the_last_steps_value(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cell(nn.Module):
         def forward(self, h: Tensor, x: Tensor) -> Any:
             self.seen = torch.tanh(h + x)
             return self.seen, x
 
+    class Unchanged(Cell):
+        def forward(self, h: Tensor, x: Tensor) -> Any:
+            super().forward(h, x)
+            return self.seen, None
+
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    fourfold.scan(Unchanged(), torch.zeros(B, H), torch.randn(T, B, H))  # a state and an attribute are one value
     cells = Cell(), Cell()
     init, xs = torch.zeros(B, H), torch.randn(T, B, H, requires_grad=True)
     gradients = []
@@ -472,6 +479,8 @@ def test_errors_name_the_line() -> None:
         fourfold.scan(lambda h, x: (h.double(), x), init, xs)
     with pytest.raises(TypeError, match="return a carry like init"):
         fourfold.scan(lambda h, x: ((h, h), x), init, xs)
+    with pytest.raises(TypeError, match="return a carry like init"):
+        fourfold.scan(lambda pair, x: ([pair[0]], x), [init, init], xs)
 
     def branches(h: Tensor, x: Tensor) -> Any:
         if h.sum() > 0:

@@ -181,7 +181,9 @@ bool LoopStep::run_nest(const Running& running, int64_t begin, Values& results) 
   results = std::move(last);
   for (const auto& [state, result] : last_of) {
     const at::Tensor& rows = running.rows[result];
-    results[state] = element(rows, reverse ? 0 : rows.size(0) - 1).clone();
+    const at::Tensor value =
+        is_series(result) ? element(rows, reverse ? 0 : rows.size(0) - 1) : results[result].toTensor();
+    results[state] = value.clone();
   }
   return true;
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from fourfold.compiler import runtime
 from fourfold.compiler.compiled import Compiled
@@ -25,9 +25,8 @@ class RunsInPython(Exception):
     """The step runs in Python, one by one; the message says why."""
 
 
-def recurrence_of(module: GraphModule, fakes: Sequence[object], call: Call, options: Options) -> Recurrence:
+def recurrence_of(captured: Captured, call: Call, options: Options) -> Recurrence:
     """Raises ValueError for a state that changes its shape or dtype, RunsInPython."""
-    captured = Captured.of(module, fakes)
     check_states(captured, call)
     try:
         return Recurrence(captured, options)

@@ -142,8 +142,11 @@ def checkpointed(
 def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
     """Dynamo calls it with the graph of a step. What can't run raises when it is called, so that Dynamo doesn't wrap
     the error."""
+    captured = capture.Captured.of(module, fakes)
+    if len(captured.carries) != len(capture.current_call().carries):
+        return module  # a carry of another structure, which capture.trace() refuses behind this one step
     try:
-        recurrence = recurrence_of(module, fakes, capture.current_call(), Options())
+        recurrence = recurrence_of(captured, capture.current_call(), Options())
     except (ValueError, RunsInPython) as error:
         return raising(error)
 
