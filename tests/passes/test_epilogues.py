@@ -78,3 +78,14 @@ def test_an_input_that_alone_has_a_size_stays() -> None:
     output = module.graph.output_node()
     output.args = (output.args[0][:1],)
     assert_alike(clean_up(module), lambda x, y: function(x, y)[0], x, y)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_an_expanded_number_beside_a_tensor(monkeypatch: pytest.MonkeyPatch, dim: int) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+
+    def function(s: Tensor, x: Tensor) -> Tensor:
+        return torch.stack([x, (s * 0.4).sin().expand(4, 32)], dim)
+
+    s = torch.randn(())
+    torch.testing.assert_close(torch.compile(function, backend="fourfold")(s, x), function(s, x))

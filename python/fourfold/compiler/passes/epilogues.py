@@ -70,8 +70,12 @@ class Epilogues:
             return
         alike = all(each == dims for each in own.values())
         alike = alike and all(have_same_shape(part, parts[0]) for part in parts)
-        is_along_axes = bool(new) or bool(dims[dim]) or is_one(shape_of(parts[0])[dim])
-        if owner.target.space.is_whole(dims) and is_along_axes and alike and has_room(owner.target, len(parts)):
+        if (
+            owner.target.space.is_whole(dims)
+            and not is_expanded(parts[0], dims)
+            and alike
+            and has_room(owner.target, len(parts))
+        ):
             self.attach(owner, node, dict.fromkeys(parts, dims), (*dims[:dim], *[()] * new, *dims[dim:]))
 
     def column_sum(self, node: Node) -> None:
@@ -80,8 +84,7 @@ class Epilogues:
             return
         x, dims, *_ = node.args
         owner, own = where_whole(x)
-        is_expanded = any(not dim and not is_one(size) for size, dim in zip(shape_of(x), own, strict=False))
-        if not own or is_expanded:
+        if not own or is_expanded(x, own):
             return
         space = owner.target.space
         reduced = reduced_dims(dims, len(own))
@@ -121,6 +124,11 @@ class Epilogues:
         for each in replace(owner, extraction.inputs, results):
             self.unit[each] = unit
         return is_attached
+
+
+def is_expanded(x: Node, dims: Dims) -> bool:
+    """Whether a dimension of a tensor with these dimensions has one element for several places."""
+    return any(not dim and not is_one(size) for size, dim in zip(shape_of(x), dims, strict=False))
 
 
 def result_of(node: Node) -> tuple[Node, Node] | None:
