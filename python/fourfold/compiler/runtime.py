@@ -121,5 +121,8 @@ def twice_differentiable(
 ) -> Callable[..., object]:
     """A function with a gradient. differentiable: of each result; wanted: of each input, whether the backward gives its
     gradient. again: called with the inputs and the results' gradients under create_graph=True, for the inputs'."""
-    backward = lambda: graph_of(make_backward())  # noqa: E731
+
+    def backward() -> object:
+        return graph_of(make_backward())
+
     return _native.module.Compiled(graph_of(forward), backward, differentiable, wanted, again)
