@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -538,3 +539,95 @@ def test_random_steps_with_layer_norm_convolution_and_gather() -> None:
 
     xs = torch.randn(T, B, H), torch.randint(0, H, (T, B, 2))
     check(step, (torch.randn(B, H), torch.zeros(B)), xs, [*norm.parameters(), *conv.parameters()])
+
+
+def test_second_derivatives_of_inputs_that_depend_on_each_other() -> None:
+    weight = torch.randn(H, H, dtype=torch.float64, requires_grad=True)
+    i, x = torch.randn(B, H).double().requires_grad_(), torch.randn(3, B, H).double().requires_grad_()
+
+    def step(h: Tensor, p: Any) -> Any:
+        p = p if isinstance(p, Tensor) else p[0] * p[1].cos()
+        return torch.tanh(h @ weight + p), (h, 2)
+
+    for init, xs, settings in (
+        (lambda: torch.tanh(i @ weight), lambda: x, {}),
+        (lambda: x[0], lambda: (x, x), {}),
+        (lambda: i, lambda: x, {"checkpoint_every": 2}),
+    ):
+        found = []
+        for scan in (loop, fourfold.scan):
+            _, (y, _) = scan(step, init(), xs(), **settings)
+            first = torch.autograd.grad(y.sin().sum(), (weight, x), create_graph=True)
+            found.append((first, torch.autograd.grad(first[0].sin().sum(), (weight, x))))
+        torch.testing.assert_close(*found)
+
+
+def test_results_that_are_views_of_one_value() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h + x)
+        return h, (h.exp(), h.t(), h[:1], x.t())
+
+    check(step, torch.zeros(B, H), xs := torch.randn(T, B, H))
+    _, (_, a, b, c) = fourfold.scan(step, torch.zeros(B, H), xs)
+    a.zero_()
+    c.zero_()
+    assert b.abs().sum() > 0
+    assert xs.abs().sum() > 0
+
+
+def test_numbers_returned_as_carry_are_of_its_kind() -> None:
+    last, _ = fourfold.scan(lambda c, x: (0.5, c + x), torch.zeros((), dtype=torch.float64), torch.ones(3))
+    assert (float(last), last.dtype) == (0.5, torch.float64)
+    for init in (0, torch.zeros(2, 3)):
+        with pytest.raises(ValueError, match="leaf 0 of the carry"):
+            fourfold.scan(lambda c, x: (0.5, x), init, torch.ones(3))
+
+
+def test_transforms_leave_the_inputs_as_they_are() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        h.add_(x.mul_(2))
+        return h, h * 1
+
+    init, xs = torch.zeros(B, H), torch.ones(T, B, H)
+    torch.vmap(lambda i, x: fourfold.scan(step, i, x), (0, 1))(init, xs)
+    assert (init.sum(), xs.sum()) == (0, xs.numel())
+
+
+@pytest.mark.parametrize("carry", [None, torch.zeros(2)])
+def test_operators_without_a_rule_for_all_steps(carry: Any) -> None:
+    embedding = nn.Embedding(7, H)
+
+    def step(h: Any, x: Any) -> Any:
+        values, index = x
+        return h, (values.sort(-1)[0], embedding(index), values.cumprod(-1))
+
+    xs = torch.randn(T, B, H), torch.randint(0, 7, (T, B))
+    check(step, carry, xs, [embedding.weight])
+
+
+def test_numbers_that_the_step_closes_over() -> None:
+    for k in (2, 1, 3, 0, 0.5):
+        check(lambda h, x, k=k: (h * 0.2 + x * k, h), torch.zeros(B, H), torch.randn(T, B, H))
+
+
+def test_threads() -> None:
+    def run(k: int) -> Tensor:
+        return fourfold.scan(lambda h, x: (torch.tanh(h * k + x), h), torch.zeros(B, H + k), torch.ones(T, B, H + k))[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        for k, found in enumerate(pool.map(run, range(4))):
+            torch.testing.assert_close(found, run(k))
+
+
+@pytest.mark.filterwarnings("ignore:fourfold could not compute scan")
+def test_sizes_that_depend_on_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may run in Python."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    init, xs = torch.zeros(()), torch.randn(T, B)
+    for step in (
+        lambda h, x: (h + x[x > 0].sum(), h),
+        lambda h, x: (h + 1, x[x > 0].sum()),
+        lambda h, x: (h + x.sum().item(), x * 2),
+        lambda h, x: (h, torch.nonzero(x > 0).sum()),
+    ):
+        torch.testing.assert_close(fourfold.scan(step, init, xs), loop(step, init, xs))

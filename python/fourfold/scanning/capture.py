@@ -45,6 +45,12 @@ def result(value: Tensor, index: int) -> Tensor:
     return value.clone()
 
 
+def number_like(old: Tensor, new: bool | int | float | complex) -> Tensor:
+    """A number as a tensor, of the state's precision; what is of another kind or shape is refused later."""
+    made = torch.tensor(new)
+    return made.to(old.dtype) if made.is_floating_point() and old.is_floating_point() else made
+
+
 def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
     """Traced by Dynamo. The inputs are cloned, so that the step may change them in place."""
     olds = [leaf.clone() for leaf in carries]
@@ -54,7 +60,7 @@ def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
     if fits:
         news = [leaf for leaf in news if leaf is not None]
         news = [
-            carried(new if isinstance(new, Tensor) else torch.full_like(old, new), k)
+            carried(new if isinstance(new, Tensor) else number_like(old, new), k)
             for k, (old, new) in enumerate(zip(olds, news))  # noqa: B905
         ]
     ys, results = pytree.tree_flatten(y)
@@ -152,7 +158,7 @@ def expect_unchanged(source: str, value: object, known: Mapping[str, object]) ->
     one's."""
     try:
         found = eval(source, {"L": known, "G": step_once.__globals__, "torch": torch})
-    except Exception:
+    except (AttributeError, IndexError, KeyError, NameError, SyntaxError, TypeError):
         return  # no expression of Python's: a tensor that Dynamo found in another way, such as a view's base
     if isinstance(found, Tensor) and found is not value:
         variables = getattr(known["step"], "__code__", step_once.__code__).co_freevars

@@ -9,6 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fourfold.compiler.recorder import NotRecorded
+
 
 class Fakes:
     """For the fake values of a step, those of a whole sequence. The step's symbolic sizes become symbols of another
@@ -22,7 +24,9 @@ class Fakes:
 
     def new_symbol(self, name: str, hint: int) -> torch.SymInt:
         source = ConstantSource(f"{name}_{len(self.symbols)}")
-        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+        # 0 and 1 are numbers that the step reads; of a tensor's sizes Dynamo makes constants.
+        general = {"positive": None, "do_not_specialize_zero_one": True} if hint < 2 else {}
+        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, **general)
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     @property
@@ -37,7 +41,10 @@ class Fakes:
         if expression.is_number:
             return int(expression) if isinstance(given, torch.SymInt) else float(expression)
         for symbol in expression.free_symbols - self.symbols.keys():
-            hint = given.node.shape_env.create_symintnode(symbol, hint=None, source=None).node.hint
+            known = given.node.shape_env.create_symintnode(symbol, hint=None, source=None)
+            hint = known if isinstance(known, int) else known.node.hint
+            if hint is None:
+                raise NotRecorded(f"the size {given} depends on data")
             self.symbols[symbol] = self.new_symbol("size", hint).node.expr
         create = self.env.create_symintnode if isinstance(given, torch.SymInt) else self.env.create_symfloatnode
         return create(expression.xreplace(self.symbols), hint=given.node.hint)

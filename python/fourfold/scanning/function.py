@@ -186,14 +186,16 @@ class Recurrence:
                 "scan: expected no create_graph=True for a step that draws random numbers or changes tensors outside; "
                 "write a Python loop for second derivatives"
             )
-        wanted = [each for each in inputs if isinstance(each, Tensor) and each.requires_grad]
         with torch.enable_grad():
-            results = self.one_by_one(reverse, *inputs)
-            pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+            # A view of each: a gradient must not pass through the history that one input has in another.
+            own = [each.view_as(each) if isinstance(each, Tensor) else each for each in inputs]
+            wanted = [each for each in own if requires_grad(each)]
+            results = self.one_by_one(reverse, *own)
+            differentiable = [r for r, d in zip(results, self.halves.differentiable, strict=True) if d]
+            pairs = [(r, g) for r, g in zip(differentiable, grads, strict=True) if g is not None and r.requires_grad]
             outputs, given = zip(*pairs, strict=True)
-            found = torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True)
-        known = iter(found)
-        return [next(known) if isinstance(each, Tensor) and each.requires_grad else None for each in inputs]
+            found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
+        return [next(found) if requires_grad(each) else None for each in own]
 
     def one_by_one(self, reverse: bool, steps: int, *inputs: object) -> list[Tensor]:
         """The results, states first, by the step's graph in Python."""
@@ -243,7 +245,7 @@ def in_python(
         @staticmethod
         def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
             if torch.is_grad_enabled():
-                return tuple(again(ctx.inputs, grads))
+                return tuple(again(ctx.inputs, [g for g, d in zip(grads, differentiable, strict=True) if d]))
             given = [g for g, d in zip(grads, differentiable, strict=True) if d]
             found = make_backward().run([*ctx.numbers, *ctx.saved_tensors, *given])
             return tuple(g if is_wanted else None for g, is_wanted in zip(found, wanted, strict=True))

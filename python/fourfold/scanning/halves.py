@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler import passes
 from fourfold.compiler.backend import Compilation
+from fourfold.compiler.in_place import is_new
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.record import Captured as Record
@@ -151,7 +152,7 @@ def finish(step: StepGraph) -> None:
 
 
 def take_clones_off(graph: Graph, captured: Captured) -> None:
-    """From states and results, except results that are inputs or the same tensor twice."""
+    """From states and results, except results in the memory of inputs, or of other results."""
     output = graph.output_node()
     results = list(output.args[0])
     taken: set[Node] = set()
@@ -159,11 +160,22 @@ def take_clones_off(graph: Graph, captured: Captured) -> None:
         while is_clone(results[k]):
             results[k] = results[k].args[0]
     for k in captured.ys:
-        while is_clone(results[k]) and results[k].args[0].op != "placeholder" and results[k].args[0] not in taken:
-            results[k] = results[k].args[0]
-        taken.add(results[k])
+        bare = results[k]
+        while is_clone(bare):
+            bare = bare.args[0]
+        base = memory_of(bare)
+        if base.op != "placeholder" and base not in taken:
+            results[k] = bare
+        taken.add(base)
     output.args = (type(output.args[0])(results),)
     eliminate_dead_code(graph)
+
+
+def memory_of(node: Node) -> Node:
+    """What a tensor is a view of."""
+    while node.op == "call_function" and not is_new(node) and is_tensor(node.args[0].meta.get("val")):
+        node = node.args[0]
+    return node
 
 
 def is_clone(node: Node) -> bool:

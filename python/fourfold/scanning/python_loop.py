@@ -22,9 +22,9 @@ def python_loop(
     """The last carry's leaves, and the results' with their structure. Raises ValueError for no steps."""
     if steps == 0:
         raise ValueError("scan: expected at least one step under transforms and tracers, but got xs of size 0")
-    carry, rows, spec = structure.carry(carries), [], None
+    carry, rows, spec = structure.carry([each.clone() for each in carries]), [], None  # the step may change them
     for t in range(steps - 1, -1, -1) if reverse else range(steps):
-        carry, y = step(carry, structure.xs([each.select(0, t) for each in sequences]))
+        carry, y = step(carry, structure.xs([each.select(0, t).clone() for each in sequences]))
         row, spec = pytree.tree_flatten(y)
         rows.append([leaf if isinstance(leaf, Tensor) or leaf is None else torch.tensor(leaf) for leaf in row])
     if reverse:

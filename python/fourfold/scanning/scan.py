@@ -50,7 +50,7 @@ def scan(
     Raises ValueError or TypeError for arguments or results that don't fit, and RuntimeError for a step that can't be
     traced, with the line. Under torch.func's transforms, forward-mode differentiation and tracers the steps run one by
     one, in Python."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():  # this thread's; is_compiling() is the process's
         return outside_graphs(step, init, xs, dim, reverse, checkpoint_every)
     if not callable(step):
         raise TypeError(f"scan: expected step to be callable, but got {type(step).__name__}")

@@ -40,7 +40,7 @@ class RunsInLoop(Exception):
 
 @dataclass(frozen=True)
 class Whole:
-    """The graph of a whole sequence, and where it has the step's operators. loop: None if the step has no state."""
+    """The graph of a whole sequence, and where it has the step's operators. loop: None if nothing runs in one."""
 
     module: GraphModule
     fission: Fission
@@ -149,7 +149,7 @@ class Writer:
         step = self.step
         parts = Parts.of(step, self.fission)
         last: list[object] = [None] * len(step.states)
-        if not parts.states:
+        if not parts.inside and not parts.states:
             return last
         self.loop = looped(step, parts, self.reverse, self.options)
         operands = [self.value(node) for node in (*parts.read(step), *parts.series, *parts.invariants)]
