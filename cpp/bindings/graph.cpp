@@ -239,14 +239,31 @@ Values CompiledGraph::run(Values inputs, bool records) const {
 Values CompiledGraph::run_plan(Values values, bool records) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   for (const GraphStep& step : steps) {
-    if (const auto* operation = std::get_if<OperatorStep>(&step.call); operation != nullptr && !records) {
-      const at::AutoDispatchBelowADInplaceOrView no_autograd;
-      operation->run(values);
-    } else {
-      std::visit([&values](const auto& call) { call.run(values); }, step.call);
-    }
+    run_step(step, values, records);
     for (const size_t index : step.last) values[index] = {};
   }
+  return results_of(values);
+}
+
+void CompiledGraph::run_step(const GraphStep& step, Values& values, bool records) const {
+  if (const auto* operation = std::get_if<OperatorStep>(&step.call); operation != nullptr && !records) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    operation->run(values);
+  } else {
+    std::visit([&values](const auto& call) { call.run(values); }, step.call);
+  }
+}
+
+Values CompiledGraph::record(Values values, std::vector<size_t>& firsts) const {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  for (const GraphStep& step : steps) {
+    firsts.push_back(values.size());
+    run_step(step, values, false);
+  }
+  return values;
+}
+
+Values CompiledGraph::results_of(const Values& values) const {
   Values results;
   results.reserve(outputs.size());
   for (const int64_t index : outputs) results.push_back(index < 0 ? c10::IValue() : values[static_cast<size_t>(index)]);

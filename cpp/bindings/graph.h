@@ -103,9 +103,14 @@ struct CompiledGraph {
   // torch's operators throw. With `records`, torch's operators are called as Python calls them under no_grad, so that views and
   // in-place changes are recorded.
   Values run(Values inputs, bool records = false) const;
+  // All values of the plan, which no layouts belong to; firsts: of each step, where its results begin.
+  Values record(Values inputs, std::vector<size_t>& firsts) const;
+  // The outputs among a plan's values.
+  Values results_of(const Values& values) const;
 
  private:
   Values run_plan(Values values, bool records) const;
+  void run_step(const GraphStep& step, Values& values, bool records) const;
   Values run_function(Values inputs) const;
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -9,12 +10,15 @@
 #include <utility>
 
 #include "graph.h"
+#include "loop_stages.h"
 #include "memory.h"
 #include "outputs.h"
 #include "values.h"
 
 namespace fourfold::bindings {
 namespace {
+
+constexpr int64_t fewest_of_stages = 4;  // steps: matrices are packed for so many
 
 bool is_plain(const c10::IValue& value) {
   if (!value.isTensor()) return true;
@@ -54,15 +58,6 @@ bool shares_memory(const at::Tensor& tensor, const Values& values, const std::ve
 
 }  // namespace
 
-// The tensors of a loop that runs.
-struct LoopStep::Running {
-  int64_t steps;
-  const std::vector<at::Tensor>& sequences;
-  const Values& values;
-  const std::vector<size_t>& invariants;
-  const std::vector<at::Tensor>& rows;  // of all steps, where these are results
-};
-
 void LoopStep::run(Values& values) const {
   if (!std::all_of(inputs.begin(), inputs.end(), [&values](size_t index) { return is_plain(values[index]); })) {
     return run_in_python(values);
@@ -80,15 +75,24 @@ void LoopStep::run(Values& values) const {
     rows[feeds[k]] = rows_like(states[k].toTensor(), steps + 1);
     write(rows[feeds[k]], reverse ? steps : 0, states[k].toTensor());
   }
-  Values results;
+  const bool has_stages = steps >= fewest_of_stages && body->has_plan && body->layouts.empty();
+  Values results, recorded;
+  std::vector<size_t> firsts;
   for (int64_t n = 0; n < steps; ++n) {
     const int64_t step = reverse ? steps - 1 - n : n;
     Values given;
     given.reserve(feeds.size() + series + invariants.size());
-    for (c10::IValue& state : states) given.emplace_back(std::move(state));
+    for (c10::IValue& state : states) {  // as the rows lie that states are kept in
+      given.emplace_back(has_stages && n == 0 ? c10::IValue(state.toTensor().contiguous()) : std::move(state));
+    }
     for (const at::Tensor& sequence : sequences) given.emplace_back(element(sequence, step));
     for (const size_t index : invariants) given.push_back(values[index]);
-    results = body->run(std::move(given));
+    if (has_stages && n == 0) {
+      recorded = body->record(std::move(given), firsts);
+      results = body->results_of(recorded);
+    } else {
+      results = body->run(std::move(given));
+    }
     if (n == 0) rows.resize(results.size());
     for (size_t k = 0; k < results.size(); ++k) {
       const bool is_state = k < trails.size();
@@ -98,7 +102,11 @@ void LoopStep::run(Values& values) const {
       write(rows[k], is_state && !reverse ? step + 1 : step, result);
     }
     // The first step has shown the results' shapes.
-    if (n == 0 && steps > 1 && run_nest({steps, sequences, values, invariants, rows}, 1, results)) break;
+    if (n == 0 && steps > 1) {
+      const LoopRun running{steps, sequences, values, invariants, rows};
+      if (run_nest(running, 1, results)) break;
+      if (has_stages && LoopStages(*this, running, std::move(recorded), firsts).run(1, results)) break;
+    }
     for (size_t k = 0; k < feeds.size(); ++k) states[k] = results[feeds[k]];
   }
   for (size_t k = 0; k < rows.size(); ++k) {
@@ -112,7 +120,7 @@ void LoopStep::run(Values& values) const {
   }
 }
 
-bool LoopStep::run_nest(const Running& running, int64_t begin, Values& results) const {
+bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) const {
   if (body->steps.size() != 1 || !body->layouts.empty()) return false;
   const auto* const program = std::get_if<ProgramStep>(&body->steps[0].call);
   if (program == nullptr || !program->updates.empty()) return false;
@@ -174,6 +182,7 @@ bool LoopStep::run_nest(const Running& running, int64_t begin, Values& results) 
     input_feeds.push_back(is_state ? output_of[feeds[index]] : -1);
   }
   const fourfold_steps steps{running.steps - begin, input_feeds.data(), input_strides.data(), output_strides.data()};
+  RECORD_FUNCTION("fourfold_loop_as_nest", std::vector<c10::IValue>());
   const int32_t failed = fourfold_program_run_steps(
       program->program.program, inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(), &steps);
   TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());

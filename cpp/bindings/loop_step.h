@@ -1,6 +1,7 @@
 // A loop over the steps of a sequence as a step of a compiled graph: a graph of one step runs once for each, without Python.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <memory>
@@ -11,6 +12,15 @@ namespace fourfold::bindings {
 using Values = std::vector<c10::IValue>;
 class Held;
 struct CompiledGraph;
+
+// The tensors of a loop that runs.
+struct LoopRun {
+  int64_t steps;
+  const std::vector<at::Tensor>& sequences;
+  const Values& values;
+  const std::vector<size_t>& invariants;
+  const std::vector<at::Tensor>& rows;  // of all steps, where these are results
+};
 
 struct LoopStep {
   std::shared_ptr<Held> loop;  // called with the inputs where tensors are not plain ones
@@ -26,10 +36,9 @@ struct LoopStep {
   void run(Values& values) const;
 
  private:
-  struct Running;
   // Runs the steps from `begin` on in one nest, if the body is one program and there is a nest for it. The results of the step
   // before are `results`, and become those of the last one.
-  bool run_nest(const Running& running, int64_t begin, Values& results) const;
+  bool run_nest(const LoopRun& running, int64_t begin, Values& results) const;
   void run_in_python(Values& values) const;
 };
 

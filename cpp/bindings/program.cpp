@@ -17,6 +17,13 @@
 namespace fourfold::bindings {
 namespace {
 
+template <typename T>
+int64_t as_bits(T number) {
+  int64_t bits = 0;
+  std::memcpy(&bits, &number, sizeof number);
+  return bits;
+}
+
 // Program(text, name, generator): called with a tensor or a number for each of the program's inputs, gives its outputs: a tensor, or a
 // tuple of them where there are several. Profilers show the name.
 struct Program {
@@ -59,23 +66,6 @@ class Inputs {
   const c10::SmallVector<fourfold_tensor, 8>& given() const { return given_; }
 
  private:
-  template <typename T>
-  static int64_t as_bits(T number) {
-    int64_t bits = 0;
-    std::memcpy(&bits, &number, sizeof number);
-    return bits;
-  }
-
-  static int64_t bits_of(const at::Scalar& number, at::ScalarType dtype) {
-    switch (dtype) {
-      case at::kDouble: return as_bits(number.toDouble());
-      case at::kFloat: return as_bits(number.toFloat());
-      case at::kBool: return as_bits(number.toBool());
-      case at::kInt: return as_bits(number.toInt());
-      default: return number.toLong();
-    }
-  }
-
   std::vector<at::Tensor> held_;
   c10::SmallVector<fourfold_tensor, 8> given_;
   std::vector<int64_t> numbers_;
@@ -144,6 +134,16 @@ PyObject* make_program_type() {
       dealloc_program);
   program_type = reinterpret_cast<PyTypeObject*>(type);
   return type;
+}
+
+int64_t bits_of(const at::Scalar& number, at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble: return as_bits(number.toDouble());
+    case at::kFloat: return as_bits(number.toFloat());
+    case at::kBool: return as_bits(number.toBool());
+    case at::kInt: return as_bits(number.toInt());
+    default: return number.toLong();
+  }
 }
 
 NamedProgram program_of(PyObject* object) {

@@ -28,6 +28,9 @@ struct NamedProgram {
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
 NamedProgram program_of(PyObject* object);
 
+// A number as programs take it: its 8 bytes, of that dtype.
+int64_t bits_of(const at::Scalar& number, at::ScalarType dtype);
+
 // Its outputs, appended to `outputs`: new tensors, or those of `targets` that could be written into, by output (outputs.h). Throws
 // c10::Error where the inputs, tensors and numbers, are not what it takes.
 void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,

@@ -41,9 +41,21 @@ class Executable {
   virtual void use(Generator) {}
 };
 
+// Products with one matrix, or a batch of them: start + a b.
+class Product {
+ public:
+  virtual ~Product() = default;
+
+  virtual bool takes(const Tensor& a, const Tensor* start, const Tensor& out) const = 0;
+  // start: as out, or without its first dimensions, or null for zero.
+  virtual void run(const Tensor& a, const Tensor* start, const Tensor& out) const = 0;
+};
+
 struct Backend {
   // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
   std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
+  // With b (depth, columns) or (batch, depth, columns), whose elements are read now; null for tensors that it has no products for.
+  std::unique_ptr<const Product> (*product_with)(const Tensor& b);
 };
 
 // Each backend registers itself when the library is loaded, for the device's number in torch.

@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "program/backend.h"
 #include "program/layout.h"
+#include "program/library.h"
 #include "program/nests.h"
 #include "program/program.h"
 
@@ -90,19 +90,7 @@ std::map<int32_t, const Backend*>& backends() {
   return registered;
 }
 
-const Backend& backend_of(int32_t device_type) {
-  const auto found = backends().find(device_type);
-  if (found != backends().end()) return *found->second;
-  throw std::invalid_argument("program: no backend runs programs on torch's device type " + std::to_string(device_type));
-}
-
 int32_t dtype_of(Kind kind) { return fourfold::describe(kind).number; }
-
-Kind kind_of(int32_t dtype) {
-  const auto* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const Dtype& one) { return one.number == dtype; });
-  if (found != std::end(dtypes)) return static_cast<Kind>(found - std::begin(dtypes));
-  throw std::invalid_argument("program: expected a dtype that programs support, but got torch's number " + std::to_string(dtype));
-}
 
 // An output, in the memory of the whole tensor.
 Tensor tensor_of(const Output& output, const Shape& shape, void* data) {
@@ -205,7 +193,42 @@ bool run_steps(const fourfold_program& made, const Given& given, const fourfold_
   return made.executable->run_steps(sizes, inputs.data(), outputs.data(), steps);
 }
 
+class PreparedLayout final : public Prepared {
+ public:
+  PreparedLayout(const fourfold_program& made, std::unique_ptr<const Layout> layout) : made_(made), layout_(std::move(layout)) {}
+
+  void run(const fourfold_tensor* inputs, const fourfold_tensor* outputs) const override {
+    const auto count = static_cast<int32_t>(made_.program.inputs.size());
+    program::run(made_, *layout_, {inputs, count, outputs}, nullptr, nullptr);
+  }
+
+ private:
+  const fourfold_program& made_;
+  const std::unique_ptr<const Layout> layout_;
+};
+
 }  // namespace
+
+std::unique_ptr<const Prepared> prepare(
+    const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs) {
+  auto layout = layout_of(program, {inputs, count, outputs});
+  const bool are_given = std::all_of(layout->is_given.begin(), layout->is_given.end(), [](bool is) { return is; });
+  return are_given ? std::make_unique<PreparedLayout>(program, std::move(layout)) : nullptr;
+}
+
+const Backend& backend_of(int32_t device_type) {
+  const auto found = backends().find(device_type);
+  if (found != backends().end()) return *found->second;
+  throw std::invalid_argument("program: no backend runs programs on torch's device type " + std::to_string(device_type));
+}
+
+Kind kind_of(int32_t dtype) {
+  const auto* const found = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const Dtype& one) { return one.number == dtype; });
+  if (found != std::end(dtypes)) return static_cast<Kind>(found - std::begin(dtypes));
+  throw std::invalid_argument("program: expected a dtype that programs support, but got torch's number " + std::to_string(dtype));
+}
+
+void set_error(const char* message) { reason = message; }
 
 BackendRegistration::BackendRegistration(int32_t device_type, const Backend& backend) { backends()[device_type] = &backend; }
 

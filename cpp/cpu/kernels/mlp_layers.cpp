@@ -3,8 +3,7 @@
 #include <cstring>
 
 #include "cpu/kernels/activations.h"
-#include "cpu/kernels/long_sums.h"
-#include "cpu/kernels/panels.h"
+#include "cpu/kernels/dense_product.h"
 #include "cpu/kernels/products.h"
 #include "cpu/dense.h"
 #include "cpu/parallel.h"
@@ -12,94 +11,6 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 namespace {
-
-// A matrix's elements and the distance from one row to the next.
-template <typename S>
-struct Rows {
-  S* data;
-  int64_t step;
-};
-
-constexpr int64_t near_bytes = 256 * 1024;  // of packed weights: half of what many cores have as their own cache
-
-template <typename S>
-int64_t packed_size(int64_t depth, int64_t columns) {
-  return (columns + lanes<S> - 1) / lanes<S> * lanes<S> * depth;
-}
-
-// Wᵀ in panels one vector wide, from W (columns, depth).
-template <typename S>
-void pack_transposed(const S* from, int64_t depth, int64_t columns, S* to) {
-  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
-    const int64_t count = lanes_left<S>(columns, first);
-    if (count == lanes<S> || depth < lanes<S>) {
-      pack_rows(from + first * depth, depth, depth, count, to, lanes<S>);
-    } else {
-      // Whole squares are transposed in registers, so the missing rows are added as zeros.
-      const Scratch<S> padded(lanes<S> * depth);
-      std::memcpy(padded.get(), from + first * depth, static_cast<size_t>(count * depth) * sizeof(S));
-      std::memset(padded.get() + count * depth, 0, static_cast<size_t>((lanes<S> - count) * depth) * sizeof(S));
-      pack_rows(static_cast<const S*>(padded.get()), depth, depth, lanes<S>, to, lanes<S>);
-    }
-  }
-}
-
-// The same panels of a matrix (depth, columns) as it is.
-template <typename S>
-void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
-  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
-    pack_columns(from.data + first, from.step, depth, lanes_left<S>(columns, first), to, lanes<S>);
-  }
-}
-
-// A tile of the product below: some rows of a times some panels, which `columns` columns begin with. A function for each
-// shape: all of them in one would keep the rows' addresses in memory.
-template <int height, int width, typename S>
-__attribute__((noinline)) void product_tile(
-    const S* const* row, int64_t a_column, const S* b, int64_t depth, const S* start, int64_t columns, Rows<S> out,
-    bool begin) {
-  Tile<S, height, width> tile;
-  for (int j = 0; j < width; ++j) {
-    Vectorized<S> first_value(S(0));
-    if (start != nullptr) first_value = load_lanes(start + j * lanes<S>, lanes_left<S>(columns, j * lanes<S>));
-    for (int r = 0; r < height; ++r) tile.at[r][j] = first_value;
-  }
-  multiply<height, width, 1>(tile, row, a_column, b, depth * lanes<S>, depth);
-#pragma GCC unroll 8
-  for (int r = 0; r < height; ++r) {
-#pragma GCC unroll 8
-    for (int j = 0; j < width; ++j) {
-      const Totals<S> to{out.data, out.step};
-      to.add(r, j * lanes<S>, tile.at[r][j], lanes_left<S>(columns, j * lanes<S>), begin);
-    }
-  }
-}
-
-// out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start
-// is a row or null for zero. Unless `begin`, that is added to what out has.
-template <typename S>
-void product(
-    Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,
-    Rows<S> out, bool begin = true) {
-  const int64_t panels = (columns + lanes<S> - 1) / lanes<S>;
-  // All rows go past some panels, as many as stay in a core's own cache, before others are read.
-  const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
-  const int64_t together = panels * panel_bytes <= near_bytes ? panels : 1 + near_bytes / panel_bytes;
-  for (int64_t group = 0; group < panels; group += together) {
-    const int64_t end = group + together < panels ? group + together : panels;
-    for_row_tiles<1>(rows, [&](int64_t first, auto height) {
-      const S* row[height];
-      for (int r = 0; r < height; ++r) row[r] = a.data + (first + r) * a.step;
-      for_panels<panels_at_once(height, 1)>(group, end, [&](int64_t panel, auto width) {
-        const int64_t column = panel * lanes<S>;
-        const S* starts = start == nullptr ? nullptr : start + column;
-        product_tile<height, width>(
-            static_cast<const S* const*>(row), a_column, b + column * depth, depth, starts, columns - column,
-            Rows<S>{out.data + first * out.step + column, out.step}, begin);
-      });
-    });
-  }
-}
 
 // out = bias + a Wᵀ with W (columns, depth) where torch keeps it.
 template <typename S>
@@ -173,7 +84,8 @@ class Forward {
     if (in_place_) return;
     for (int64_t l = 0; l < job.count; ++l) {
       const DenseLayer& layer = job.layers[l];
-      pack_transposed(static_cast<const S*>(layer.weights), layer.input_size, layer.output_size, to);
+      pack_transposed(Rows<const S>{static_cast<const S*>(layer.weights), layer.input_size}, layer.input_size,
+                      layer.output_size, to);
       to += packed_size<S>(layer.input_size, layer.output_size);
     }
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cpu/program/loops.h"
+#include "cpu/program/product.h"
 #include "cpu/program/run.h"
 #include "cpu/program/schedule.h"
 
@@ -114,6 +115,7 @@ constexpr program::Backend backend{
     .compile = [](const program::Program& program, std::string_view text) -> std::unique_ptr<program::Executable> {
       return std::make_unique<Scheduled>(program, text);
     },
+    .product_with = product_with,
 };
 
 const program::BackendRegistration registration(static_cast<int32_t>(torch::headeronly::DeviceType::CPU), backend);

@@ -64,6 +64,37 @@ FOURFOLD_EXPORT int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps);
 
+// A tensor of a loop over steps: the first step's. That of step n lies n * stride elements behind it, or (n % 2) * stride.
+typedef struct fourfold_moving_tensor {
+  fourfold_tensor tensor;
+  int64_t stride;
+  int32_t alternates;
+} fourfold_moving_tensor;
+
+enum fourfold_stage_kind {
+  fourfold_stage_program,
+  fourfold_stage_product,  // a b, or a b + start, of inputs a, b and start; b is the same in every step
+  fourfold_stage_copy,     // of one input
+  fourfold_stage_function  // no tensors
+};
+
+// A part of a step. tensors: its inputs, then its outputs. A program's outputs overlap none of its inputs.
+typedef struct fourfold_stage {
+  int32_t kind;
+  int32_t inputs;
+  int32_t outputs;
+  const fourfold_moving_tensor* tensors;
+  const fourfold_program* program;
+  void (*function)(void* context, int64_t step);  // may throw a std::exception
+  void* context;
+} fourfold_stage;
+
+// Runs the stages of so many steps, in order, on the device of that number in torch's DeviceType. The tensors' memory is given.
+// Returns 0; 1 if the tensors don't fit, or a function throws, with the reason in fourfold_program_error(); 2 if there is a stage
+// that the backend has no code for: nothing has been computed then.
+FOURFOLD_EXPORT int32_t fourfold_stages_run(
+    const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type);
+
 // The error of this thread's last call that failed.
 FOURFOLD_EXPORT const char* fourfold_program_error();
 }

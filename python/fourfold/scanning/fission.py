@@ -16,6 +16,10 @@ from fourfold.compiler.support import is_computed, is_tensor
 from fourfold.compiler.views import hint
 
 
+aten = torch.ops.aten
+SUMS_OF_PRODUCTS = (aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.mm.default, aten.bmm.default)
+
+
 class Kind(enum.IntEnum):
     """What a value depends on."""
 
@@ -37,20 +41,7 @@ class Fission:
     ``kind`` has the kind of every node, ``place`` the place of every operator."""
 
     def __init__(self, graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node], forced: Collection[Node] = ()):
-        self.kind: dict[Node, Kind] = {}
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                self.kind[node] = kinds[node]
-            elif node.op == "get_attr":
-                self.kind[node] = Kind.INVARIANT
-            elif node.op == "call_function":
-                least = Kind.SERIES if draws(node) else Kind.INVARIANT
-                self.kind[node] = max((self.kind[each] for each in node.all_input_nodes), default=least)
-                self.kind[node] = max(self.kind[node], least)
-                if not is_tensor(node.meta.get("val")) and not isinstance(node.meta.get("val"), (tuple, list)):
-                    self.kind[node] = Kind.INVARIANT  # a size
-                if node in forced:
-                    self.kind[node] = Kind.CARRIED
+        self.kind = kinds_of(graph, kinds, forced)
         feeding = ancestors([*states, *forced])
         self.place: dict[Node, Place] = {}
         for node in graph.nodes:
@@ -76,13 +67,33 @@ class Fission:
 
     def sink(self, graph: Graph) -> None:
         """Moves elementwise operators into the loop, or behind it, if all of what reads them is there. Views stay: they
-        cost nothing where they are computed once."""
+        cost nothing where they are computed once. So does what products read: it is no part of an elementwise loop."""
         for node in reversed(graph.nodes):
             if self.place.get(node) is not Place.BEFORE or self.kind[node] is not Kind.SERIES:
                 continue
             users = {self.place.get(user) for user in node.users}
-            if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE):
+            multiplies = any(user.target in SUMS_OF_PRODUCTS for user in node.users)
+            if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE) and not multiplies:
                 self.place[node] = Place.INSIDE
+
+
+def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] = ()) -> dict[Node, Kind]:
+    """Of every node, from those of the inputs. forced: operators that count as carried."""
+    found: dict[Node, Kind] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            found[node] = kinds[node]
+        elif node.op == "get_attr":
+            found[node] = Kind.INVARIANT
+        elif node.op == "call_function":
+            least = Kind.SERIES if draws(node) else Kind.INVARIANT
+            found[node] = max((found[each] for each in node.all_input_nodes), default=least)
+            found[node] = max(found[node], least)
+            if not is_tensor(node.meta.get("val")) and not isinstance(node.meta.get("val"), (tuple, list)):
+                found[node] = Kind.INVARIANT  # a size
+            if node in forced:
+                found[node] = Kind.CARRIED
+    return found
 
 
 def draws(node: Node) -> bool:

@@ -17,7 +17,7 @@ from fourfold.compiler.recorder import NotRecorded
 from fourfold.compiler.views import hint
 from fourfold.scanning.capture import Call, Captured
 from fourfold.scanning.fission import Kind, draws
-from fourfold.scanning.halves import Refused, StepGraph, halves_of
+from fourfold.scanning.halves import Refused, StepGraph, finish, halves_of
 from fourfold.scanning.sequence import RunsInLoop, Whole, whole_of
 
 
@@ -149,6 +149,7 @@ class Recurrence:
         kind = self.wholes["forward", reverse][0].fission.kind
         for node, own in zip(halves.backward.inputs, halves.forward.kept or (), strict=False):
             halves.backward.kinds[node] = min(kind[own], Kind.SERIES)
+        finish(halves.backward)
 
         def make_backward() -> Compiled:
             with self.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from fourfold.compiler.record import Captured as Record
 from fourfold.compiler.support import is_tensor
 from fourfold.scanning.capture import Captured
 from fourfold.scanning.fission import Kind
+from fourfold.scanning.products import factor
 
 aten = torch.ops.aten
 KINDS = {"carry": Kind.CARRIED, "x": Kind.SERIES, "closure": Kind.INVARIANT}
@@ -147,12 +149,23 @@ def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
 
 
 def finish(step: StepGraph) -> None:
-    step.graph.output_node().args = ((*step.states, *step.series, *(step.kept or ())),)
+    """Rewrites the graph with its results alone."""
+    parts = [step.states, step.series, step.totals, step.kept or []]
+    output = step.graph.output_node()
+    output.args = (tuple(node for part in parts for node in part),)
     eliminate_dead_code(step.graph)
+    factor(step.graph, step.kinds, step.states)
+    results = iter(output.args[0])
+    for part in parts:
+        part[:] = itertools.islice(results, len(part))
 
 
 def take_clones_off(graph: Graph, captured: Captured) -> None:
-    """From states and results, except results in the memory of inputs, or of other results."""
+    """From states and results, except results in the memory of inputs, or of other results; and from all that only
+    operators read, which change nothing."""
+    for node in graph.nodes:
+        if is_clone(node):
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: not is_returned(user))
     output = graph.output_node()
     results = list(output.args[0])
     taken: set[Node] = set()
@@ -169,6 +182,11 @@ def take_clones_off(graph: Graph, captured: Captured) -> None:
         taken.add(base)
     output.args = (type(output.args[0])(results),)
     eliminate_dead_code(graph)
+
+
+def is_returned(user: Node) -> bool:
+    """Whether it is the output, or a view that is."""
+    return user.op == "output" or (not is_new(user) and any(map(is_returned, user.users)))
 
 
 def memory_of(node: Node) -> Node:

@@ -17,6 +17,7 @@ from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.loop import Loop
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.passes.lower import IN_LOOP
 from fourfold.compiler.recorder import NotRecorded
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
@@ -238,7 +239,9 @@ def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Lo
         own[node] = body.node_copy(node, own.__getitem__)
     states = [new_state(body, step, k, own) for k in parts.states]
     body.output((*states, *map(own.__getitem__, parts.kept)))
-    compiled = Compiled.of(GraphModule({}, body), options)
+    module = GraphModule({}, body)
+    module.meta[IN_LOOP] = True
+    compiled = Compiled.of(module, options)
     feeds = [at for at, k in enumerate(parts.states) if step.reads[k] is not None]
     trails = [k in parts.trails for k in parts.states]
     native = runtime.graph_of(compiled) if runtime.is_native() else None

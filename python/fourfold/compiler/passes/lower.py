@@ -17,6 +17,7 @@ from fourfold.compiler.nest import service
 from fourfold.compiler.options import Options
 
 log = logging.getLogger("fourfold.compiler")
+IN_LOOP = "in loop"  # in the meta of a loop's body, whose stages are programs, one operator alone too
 
 
 def lower(module: GraphModule) -> GraphModule:
@@ -30,7 +31,8 @@ def lower(module: GraphModule) -> GraphModule:
         if not isinstance(node.target, Fused):
             continue
         fused = node.target
-        why = None if node in updating else alone.reason(fused.members, as_nests)
+        is_wanted = node in updating or module.meta.get(IN_LOOP, False)
+        why = None if is_wanted else alone.reason(fused.members, as_nests)
         if why is not None:
             inline(node, why)
             continue

@@ -1,0 +1,331 @@
+#include "loop_stages.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "graph.h"
+#include "outputs.h"
+
+namespace fourfold::bindings {
+namespace {
+
+bool is_readable(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg() && !tensor.is_conj() &&
+         !tensor._is_zerotensor();
+}
+
+bool lies_as(const at::Tensor& tensor, const at::Tensor& other) {
+  if (tensor.sizes() != other.sizes()) return false;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1 && tensor.stride(d) != other.stride(d)) return false;
+  }
+  return true;
+}
+
+Place shifted(const Place& place, int64_t offset) {
+  const at::Tensor& tensor = place.tensor;
+  return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.alternates};
+}
+
+// One of some rows.
+at::Tensor row_of(const at::Tensor& rows, int64_t row) {
+  return rows.as_strided(rows.sizes().slice(1), rows.strides().slice(1), rows.storage_offset() + row * rows.stride(0));
+}
+
+void collect(const OperatorArgument& argument, std::vector<size_t>& found) {
+  if (argument.index >= 0) found.push_back(static_cast<size_t>(argument.index));
+  for (const OperatorArgument& part : argument.parts) collect(part, found);
+}
+
+std::vector<size_t> read_by(const OperatorStep& step) {
+  std::vector<size_t> found;
+  for (const OperatorArgument& argument : step.arguments) collect(argument, found);
+  return found;
+}
+
+bool is_one(const OperatorArgument& argument) {
+  return argument.index < 0 && argument.constant.isScalar() && argument.constant.toScalar().toDouble() == 1;
+}
+
+bool is_of_graph(const OperatorArgument& argument) { return argument.index >= 0; }
+
+}  // namespace
+
+bool LoopStages::run(int64_t begin, Values& results) {
+  if (!find_roots() || !give_homes(begin, results) || !add_stages()) return false;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const int64_t steps = run_.steps - begin;
+  RECORD_FUNCTION("fourfold_loop_in_stages", std::vector<c10::IValue>());
+  const int32_t failed = fourfold_stages_run(
+      stages_.data(), static_cast<int32_t>(stages_.size()), steps, static_cast<int32_t>(c10::DeviceType::CPU));
+  TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
+  if (failed != 0) return false;
+  for (size_t k = 0; k < states_.size(); ++k) {
+    if (loop_.trails[k]) continue;
+    const Place& place = states_[k];  // that the step behind the last one would read
+    const int64_t offset = (place.alternates ? steps % 2 : steps) * place.stride;
+    results[k] = shifted(place, offset).tensor.clone();
+  }
+  return true;
+}
+
+bool LoopStages::is_invariant(size_t value) const {
+  const size_t root = roots_[value];
+  return root >= loop_.feeds.size() + run_.sequences.size() && is_given(root);
+}
+
+bool LoopStages::find_roots() {
+  roots_.resize(recorded_.size());
+  for (size_t value = 0; value < recorded_.size(); ++value) {
+    roots_[value] = value;
+    if (recorded_[value].isTensor() && !is_readable(recorded_[value].toTensor())) return false;
+  }
+  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
+    const auto& call = loop_.body->steps[k].call;
+    const size_t first = firsts_[k], end = k + 1 < firsts_.size() ? firsts_[k + 1] : recorded_.size();
+    if (const auto* program = std::get_if<ProgramStep>(&call)) {
+      if (!program->updates.empty()) return false;
+    } else if (const auto* item = std::get_if<ItemStep>(&call)) {
+      roots_[first] = roots_[item->list];
+    } else if (const auto* operation = std::get_if<OperatorStep>(&call)) {
+      if (!has_root_of(*operation, first, end)) return false;
+    } else if (!std::holds_alternative<ConstantStep>(call) && !std::holds_alternative<NumberStep>(call)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Sets the roots of an operator's results where these are views. False for an operator that is neither a view nor gives new
+// tensors alone, or whose results' sizes differ from step to step.
+bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end) {
+  const bool depends_on_data =
+      step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output);
+  if (step.handle.schema().is_mutable() || depends_on_data) return false;
+  const std::vector<size_t> read = read_by(step);
+  const auto base_of = [&](const at::Tensor& result) {
+    const auto base = std::find_if(read.begin(), read.end(), [&](size_t index) {
+      return recorded_[index].isTensor() && recorded_[index].toTensor().is_alias_of(result);
+    });
+    return base == read.end() ? recorded_.size() : roots_[*base];
+  };
+  for (size_t value = first; value < end; ++value) {
+    const bool is_list = recorded_[value].isTensorList();
+    if (!is_list && !recorded_[value].isTensor()) return false;
+    if (is_list && recorded_[value].toTensorVector().empty()) return false;
+    const size_t base = base_of(is_list ? recorded_[value].toTensorVector()[0] : recorded_[value].toTensor());
+    if (base < recorded_.size()) {
+      roots_[value] = base;
+    } else if (is_list) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Where states are read, and where the roots lie that results are.
+bool LoopStages::give_homes(int64_t begin, const Values& results) {
+  places_.resize(recorded_.size());
+  const int64_t sign = loop_.reverse ? -1 : 1, first = loop_.reverse ? run_.steps - 1 - begin : begin;
+  const size_t count = loop_.trails.size();
+  states_.resize(count);
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto value = static_cast<size_t>(loop_.body->outputs[k]);
+    if (loop_.body->outputs[k] < 0 || !recorded_[value].isTensor()) return false;
+    const bool is_state = k < count;
+    if (is_state && !loop_.trails[k]) continue;
+    const at::Tensor& rows = run_.rows[k];
+    const Place place{row_of(rows, is_state && !loop_.reverse ? first + 1 : first), sign * rows.stride(0)};
+    if (!give_home(value, place)) copies_.emplace_back(value, place);
+    if (is_state) states_[k] = shifted(place, -place.stride);
+  }
+  for (size_t k = 0; k < count; ++k) {
+    if (loop_.trails[k]) continue;
+    const auto value = static_cast<size_t>(loop_.body->outputs[k]);
+    if (!is_given(roots_[value]) && roots_[value] == value && places_[value].tensor.defined()) {
+      states_[k] = shifted(places_[value], -places_[value].stride);  // a row of results
+      continue;
+    }
+    const at::Tensor& before = results[k].toTensor();
+    std::vector<int64_t> sizes{2};
+    sizes.insert(sizes.end(), before.sizes().begin(), before.sizes().end());
+    const at::Tensor rows = at::empty(sizes, before.options());
+    states_[k] = {row_of(rows, 0), rows.stride(0), true};
+    states_[k].tensor.copy_(before);
+    const Place place{row_of(rows, 1), -rows.stride(0), true};
+    if (!give_home(value, place)) copies_.emplace_back(value, place);
+  }
+  for (size_t value = 0; value < recorded_.size(); ++value) {
+    if (!recorded_[value].isTensor() || roots_[value] != value || places_[value].tensor.defined()) continue;
+    const at::Tensor& recorded = recorded_[value].toTensor();
+    const size_t series = value - loop_.feeds.size(), invariant = series - run_.sequences.size();
+    if (value < loop_.feeds.size()) {
+      places_[value] = states_[loop_.feeds[value]];
+    } else if (series < run_.sequences.size()) {
+      const at::Tensor& sequence = run_.sequences[series];
+      places_[value] = {row_of(sequence, first), sign * sequence.stride(0)};
+    } else if (invariant < run_.invariants.size()) {
+      places_[value] = {recorded};
+    } else {
+      places_[value] = {at::empty_strided(recorded.sizes(), recorded.strides(), recorded.options())};
+    }
+    if (!lies_as(places_[value].tensor, recorded)) return false;
+  }
+  return true;
+}
+
+// False where a value can't lie there: it is given, a view, or lies elsewhere.
+bool LoopStages::give_home(size_t value, const Place& place) {
+  const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
+  if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
+  places_[value] = place;
+  return true;
+}
+
+bool LoopStages::find_place(size_t value, Place& found) const {
+  const size_t root = roots_[value];
+  const Place& place = places_[root];
+  if (!place.tensor.defined() || !recorded_[value].isTensor()) return false;
+  found = place;
+  if (value == root) return true;
+  const at::Tensor& own = recorded_[value].toTensor();
+  const int64_t offset = own.storage_offset() - recorded_[root].toTensor().storage_offset();
+  found.tensor = place.tensor.as_strided(own.sizes(), own.strides(), place.tensor.storage_offset() + offset);
+  return own.scalar_type() == place.tensor.scalar_type();
+}
+
+bool LoopStages::add_stages() {
+  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
+    const auto& call = loop_.body->steps[k].call;
+    const size_t first = firsts_[k], end = k + 1 < firsts_.size() ? firsts_[k + 1] : recorded_.size();
+    if (const auto* program = std::get_if<ProgramStep>(&call)) {
+      if (!add(*program, first)) return false;
+    } else if (const auto* operation = std::get_if<OperatorStep>(&call)) {
+      if (!add(*operation, first, end)) return false;
+    }
+  }
+  for (const auto& [value, to] : copies_) {
+    Place from;
+    if (!find_place(value, from)) return false;
+    add_stage(fourfold_stage_copy, {moving(from)}, {to});
+  }
+  return true;
+}
+
+bool LoopStages::add(const ProgramStep& step, size_t first) {
+  std::vector<fourfold_moving_tensor> inputs;
+  std::vector<Place> outputs;
+  for (size_t k = 0; k < step.inputs.size(); ++k) {
+    const size_t index = step.inputs[k];
+    const int32_t number = fourfold_program_number(step.program.program, static_cast<int32_t>(k));
+    Place place;
+    if (number >= 0) {
+      if (!recorded_[index].isScalar() && !recorded_[index].isBool()) return false;
+      numbers_.push_back(bits_of(recorded_[index].toScalar(), static_cast<at::ScalarType>(number)));
+      inputs.push_back({{&numbers_.back(), number, 0, nullptr, nullptr}, 0, 0});
+    } else if (find_place(index, place)) {
+      inputs.push_back(moving(place));
+    } else {
+      return false;
+    }
+  }
+  for (int32_t k = 0; k < fourfold_program_outputs(step.program.program); ++k) {
+    outputs.push_back(places_[first + static_cast<size_t>(k)]);
+  }
+  add_stage(fourfold_stage_program, std::move(inputs), outputs);
+  stages_.back().program = step.program.program;
+  return true;
+}
+
+bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
+  const bool is_view = std::all_of(roots_.begin() + static_cast<int64_t>(first), roots_.begin() + static_cast<int64_t>(end),
+                                   [first](size_t root) { return root < first; });
+  if (is_view || add_product(step, first)) return true;
+  const std::string& name = step.handle.operator_name().name;
+  const std::vector<size_t> read = read_by(step);
+  Place from;
+  if (name == "aten::clone" && read.size() == 1 && find_place(read[0], from)) {
+    add_stage(fourfold_stage_copy, {moving(from)}, {places_[first]});
+    return true;
+  }
+  calls_.push_back({&step, first, read, this});
+  add_stage(fourfold_stage_function, {}, {});
+  stages_.back().function = call;
+  stages_.back().context = &calls_.back();
+  return true;
+}
+
+// Of a value with a matrix that stays the same: mm, bmm, addmm, baddbmm, mv and addmv.
+bool LoopStages::add_product(const OperatorStep& step, size_t first) {
+  const std::string& name = step.handle.operator_name().name;
+  const auto& given = step.arguments;
+  const bool has_start = name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv";
+  const bool is_vector = name == "aten::mv" || name == "aten::addmv";
+  if (!has_start && name != "aten::mm" && name != "aten::bmm" && name != "aten::mv") return false;
+  if (has_start && (!is_one(given[3]) || !is_one(given[4]))) return false;
+  const size_t shift = has_start ? 1 : 0;
+  if (given.size() != (has_start ? 5 : 2)) return false;
+  if (!std::all_of(given.begin(), given.begin() + static_cast<int64_t>(2 + shift), is_of_graph)) return false;
+  size_t a = static_cast<size_t>(given[shift].index), b = static_cast<size_t>(given[shift + 1].index);
+  if (is_vector) std::swap(a, b);
+  Place of_a, of_b, start, out = places_[first];
+  if (!is_invariant(b) || !find_place(a, of_a) || !find_place(b, of_b)) return false;
+  if (has_start && !find_place(static_cast<size_t>(given[0].index), start)) return false;
+  if (is_vector) {  // one row
+    of_b.tensor = of_b.tensor.t();
+    of_a.tensor = of_a.tensor.unsqueeze(0);
+    out.tensor = out.tensor.unsqueeze(0);
+  }
+  if (of_b.tensor.stride(-1) != 1 && of_b.tensor.stride(-2) != 1) of_b.tensor = of_b.tensor.contiguous();
+  if (of_b.tensor.scalar_type() != at::kFloat && of_b.tensor.scalar_type() != at::kDouble) return false;
+  if (out.tensor.size(-1) > 1 && out.tensor.stride(-1) != 1) return false;
+  std::vector<fourfold_moving_tensor> inputs{moving(of_a), moving(of_b)};
+  if (has_start) {
+    if (start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
+    if (start.tensor.size(-1) > 1 && start.tensor.stride(-1) != 1) return false;
+    inputs.push_back(moving(start));
+  }
+  add_stage(fourfold_stage_product, std::move(inputs), {out});
+  return true;
+}
+
+void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs) {
+  fourfold_stage made{};
+  made.kind = kind;
+  made.inputs = static_cast<int32_t>(inputs.size());
+  made.outputs = static_cast<int32_t>(outputs.size());
+  tensors_.push_back(std::move(inputs));
+  for (const Place& place : outputs) tensors_.back().push_back(moving(place));
+  made.tensors = tensors_.back().data();
+  stages_.push_back(made);
+}
+
+fourfold_moving_tensor LoopStages::moving(Place place) {
+  held_.push_back(std::move(place.tensor));  // whose sizes the description points to, in memory that stays
+  return {described(held_.back()), place.stride, place.alternates ? 1 : 0};
+}
+
+void LoopStages::call(void* context, int64_t step) {
+  const Call& made = *static_cast<const Call*>(context);
+  const LoopStages& stages = *made.stages;
+  Values values = stages.recorded_;
+  values.resize(made.first);
+  const auto now = [step](const Place& place) {
+    return place.stride == 0 ? place.tensor
+                             : shifted(place, (place.alternates ? step % 2 : step) * place.stride).tensor;
+  };
+  for (const size_t index : made.inputs) {
+    Place place;
+    if (stages.find_place(index, place)) values[index] = now(place);
+  }
+  made.step->run(values);
+  for (size_t k = made.first; k < values.size(); ++k) {
+    if (stages.roots_[k] == k) now(stages.places_[k]).copy_(values[k].toTensor());
+  }
+}
+
+}  // namespace fourfold::bindings

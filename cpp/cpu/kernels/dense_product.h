@@ -1,0 +1,119 @@
+// Products of rows with a whole matrix that is packed into panels one vector wide.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/kernels/long_sums.h"
+#include "cpu/kernels/panels.h"
+
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// A matrix's elements and the distance from one row to the next.
+template <typename S>
+struct Rows {
+  S* data;
+  int64_t step;
+};
+
+constexpr int64_t near_bytes = 256 * 1024;  // of packed weights: half of what many cores have as their own cache
+
+template <typename S>
+int64_t panels_of(int64_t columns) {
+  return (columns + lanes<S> - 1) / lanes<S>;
+}
+
+template <typename S>
+int64_t packed_size(int64_t depth, int64_t columns) {
+  return panels_of<S>(columns) * lanes<S> * depth;
+}
+
+// Wᵀ in panels one vector wide, from W (columns, depth).
+template <typename S>
+void pack_transposed(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
+  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
+    const S* rows = from.data + first * from.step;
+    const int64_t count = lanes_left<S>(columns, first);
+    if (count == lanes<S> || depth < lanes<S>) {
+      pack_rows(rows, from.step, depth, count, to, lanes<S>);
+    } else {
+      // Whole squares are transposed in registers, so the missing rows are added as zeros.
+      const Scratch<S> padded(lanes<S> * depth);
+      for (int64_t k = 0; k < count; ++k) {
+        std::memcpy(padded.get() + k * depth, rows + k * from.step, static_cast<size_t>(depth) * sizeof(S));
+      }
+      std::memset(padded.get() + count * depth, 0, static_cast<size_t>((lanes<S> - count) * depth) * sizeof(S));
+      pack_rows(static_cast<const S*>(padded.get()), depth, depth, lanes<S>, to, lanes<S>);
+    }
+  }
+}
+
+// The same panels of a matrix (depth, columns) as it is.
+template <typename S>
+void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
+  for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
+    pack_columns(from.data + first, from.step, depth, lanes_left<S>(columns, first), to, lanes<S>);
+  }
+}
+
+// A tile of the product below: some rows of a times some panels, which `columns` columns begin with. A function for each
+// shape: all of them in one would keep the rows' addresses in memory.
+template <int height, int width, typename S>
+__attribute__((noinline)) void product_tile(
+    const S* const* row, int64_t a_column, const S* b, int64_t depth, Rows<const S> start, int64_t columns, Rows<S> out,
+    bool begin) {
+  Tile<S, height, width> tile;
+#pragma GCC unroll 8
+  for (int r = 0; r < height; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < width; ++j) {
+      tile.at[r][j] = start.data == nullptr
+                          ? Vectorized<S>(S(0))
+                          : load_lanes(start.data + r * start.step + j * lanes<S>, lanes_left<S>(columns, j * lanes<S>));
+    }
+  }
+  multiply<height, width, 1>(tile, row, a_column, b, depth * lanes<S>, depth);
+#pragma GCC unroll 8
+  for (int r = 0; r < height; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < width; ++j) {
+      const Totals<S> to{out.data, out.step};
+      to.add(r, j * lanes<S>, tile.at[r][j], lanes_left<S>(columns, j * lanes<S>), begin);
+    }
+  }
+}
+
+// out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start has
+// rows at start.step, 0 where all are one, or is null for zero. Unless `begin`, that is added to what out has. Of the panels
+// [first, last) alone.
+template <typename S>
+void product_of_panels(
+    Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, Rows<const S> start,
+    Rows<S> out, int64_t first, int64_t last, bool begin = true) {
+  // All rows go past some panels, as many as stay in a core's own cache, before others are read.
+  const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
+  const int64_t together = (last - first) * panel_bytes <= near_bytes ? last - first : 1 + near_bytes / panel_bytes;
+  for (int64_t group = first; group < last; group += together) {
+    const int64_t end = group + together < last ? group + together : last;
+    for_row_tiles<1>(rows, [&](int64_t begin_row, auto height) {
+      const S* row[height];
+      for (int r = 0; r < height; ++r) row[r] = a.data + (begin_row + r) * a.step;
+      for_panels<panels_at_once(height, 1)>(group, end, [&](int64_t panel, auto width) {
+        const int64_t column = panel * lanes<S>;
+        const S* starts = start.data == nullptr ? nullptr : start.data + begin_row * start.step + column;
+        product_tile<height, width>(
+            static_cast<const S* const*>(row), a_column, b + column * depth, depth, Rows<const S>{starts, start.step},
+            columns - column, Rows<S>{out.data + begin_row * out.step + column, out.step}, begin);
+      });
+    });
+  }
+}
+
+// The same of all panels; start is one row.
+template <typename S>
+void product(
+    Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,
+    Rows<S> out, bool begin = true) {
+  product_of_panels(a, a_column, rows, b, depth, columns, Rows<const S>{start, 0}, out, 0, panels_of<S>(columns), begin);
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -1,0 +1,38 @@
+// Products with a matrix that stays the same: it is packed once and multiplied often. float32 and float64.
+#pragma once
+
+#include "cpu/level.h"
+#include "ops/kind.h"
+
+namespace fourfold::cpu {
+
+// out = start + a b. Steps count elements; of start and out, the elements of a row lie side by side.
+struct PackedProduct {
+  Kind kind;
+  int64_t rows;
+  int64_t depth;
+  int64_t columns;
+  const void* a;
+  int64_t a_row;
+  int64_t a_column;
+  const void* packed;  // b
+  const void* start;   // or null for zero
+  int64_t start_row;
+  void* out;
+  int64_t out_row;
+};
+
+// Of b (depth, columns), with one step 1.
+using PackMatrixKernel = void(
+    Kind kind, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns, void* packed);
+using PackedBytesKernel = int64_t(Kind kind, int64_t depth, int64_t columns);
+// How many panels so many columns have, which threads can share out.
+using PanelsKernel = int64_t(Kind kind, int64_t columns);
+using MultiplyPackedKernel = void(const PackedProduct& job, int64_t first_panel, int64_t last_panel);
+
+FOURFOLD_CPU_KERNEL(pack_matrix, PackMatrixKernel)
+FOURFOLD_CPU_KERNEL(packed_bytes, PackedBytesKernel)
+FOURFOLD_CPU_KERNEL(panels_of_columns, PanelsKernel)
+FOURFOLD_CPU_KERNEL(multiply_packed, MultiplyPackedKernel)
+
+}  // namespace fourfold::cpu

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "program/backend.h"
+
+namespace fourfold::cpu {
+
+// Null for a matrix that is not packed: neither its rows' nor its columns' elements lie side by side, or another dtype.
+std::unique_ptr<const program::Product> product_with(const program::Tensor& b);
+
+}  // namespace fourfold::cpu

@@ -1,0 +1,147 @@
+"""Rewrites a step's products, so that only what multiplies the state runs in the loop, and as one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.fx import Graph, Node
+
+from fourfold.compiler.parts import CONCATENATION, SLICE, pieces
+from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.support import is_tensor
+from fourfold.compiler.views import have_same_shape
+from fourfold.scanning.fission import Kind, ancestors, kinds_of
+
+aten = torch.ops.aten
+ADD, MM, ADDMM = aten.add.Tensor, aten.mm.default, aten.addmm.default
+DTYPES = (torch.float32, torch.float64)  # whose sums may be rounded in another order
+
+
+def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | None]) -> None:
+    """``cat(h, x) @ W`` becomes a sum of products; a sum with products one operator for each, the state's last; slices
+    of a product that not all states need become products with slices.
+
+    kinds: of the graph's inputs. Results are those of the graph's output node, some replaced."""
+    for rewrite in (divide, add_up, narrow):
+        found = kinds_of(graph, kinds)
+        rewrite(graph, found, ancestors([node for node in states if node is not None]))
+        eliminate_dead_code(graph)
+        states = list(graph.output_node().args[0])[: len(states)]
+
+
+def divide(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+    """A concatenation of the state and what doesn't need it is multiplied part by part."""
+    for node in list(graph.nodes):
+        if node.target not in (MM, ADDMM) or not is_product(node):
+            continue
+        joined, weights = node.args[-2:]
+        if joined.target is not CONCATENATION or kinds[joined] is not Kind.CARRIED:
+            continue
+        parts = joined.args[0]
+        if all(kinds[part] is Kind.CARRIED for part in parts):
+            continue
+        dim = joined.args[1] if len(joined.args) > 1 else 0
+        lengths = [part.meta["val"].shape[dim] for part in parts]
+        if dim % 2 != 1 or any(part.meta["val"].dim() != 2 or type(n) is not int for part, n in zip(parts, lengths)):  # noqa: B905
+            continue
+        starts = [sum(lengths[:k]) for k in range(len(parts))]
+        order = sorted(range(len(parts)), key=lambda k: kinds[parts[k]])
+        start = node.args[0] if node.target is ADDMM else None
+
+        def sum_of_parts(
+            record: Recorder,
+            parts: Sequence[Node] = parts,
+            weights: Node = weights,
+            places: Sequence[tuple[int, int, int]] = [(k, starts[k], starts[k] + lengths[k]) for k in order],
+            start: Node | None = start,
+        ) -> object:
+            total = None if start is None else record.value(start)
+            for k, begin, end in places:
+                rows = SLICE(record.value(weights), 0, begin, end)
+                total = plus_product(total, record.value(parts[k]), rows)
+            return total
+
+        rewritten(node, sum_of_parts, numbers_of(graph))
+
+
+def plus_product(total: object, a: object, b: object) -> object:
+    return MM(a, b) if total is None else ADDMM(total, a, b)
+
+
+def add_up(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+    """A sum that has products of the state begins with what doesn't need the state."""
+    for node in list(graph.nodes):
+        if not is_sum(node) or any(is_sum(user) and len(node.users) == 1 for user in node.users):
+            continue
+        terms = terms_of(node)
+        products = [term for term in terms if is_own_product(term) and kinds[term] is Kind.CARRIED]
+        if not products or any(term.meta["val"].dtype != node.meta["val"].dtype for term in terms):
+            continue
+        if not all(have_same_shape(term, node) for term in products):
+            continue
+        ordered = sorted(terms, key=lambda term: (kinds[term], term in products, is_own_product(term)))
+
+        def summed(record: Recorder, ordered: Sequence[Node] = ordered, whole: Node = node) -> object:
+            total = None
+            for term in ordered:
+                if is_own_product(term) and have_same_shape(term, whole):
+                    total = plus_product(total, *map(record.value, term.args))
+                else:
+                    value = record.value(term)
+                    total = value if total is None else ADD(total, value)
+            return total
+
+        rewritten(node, summed, numbers_of(graph))
+
+
+def is_sum(node: Node) -> bool:
+    return (
+        node.target is ADD
+        and not node.kwargs
+        and all(isinstance(each, Node) and is_tensor(each.meta.get("val")) for each in node.args)
+        and node.meta["val"].dtype in DTYPES
+    )
+
+
+def terms_of(node: Node) -> list[Node]:
+    """Of a sum, through sums and the beginnings of products that nobody else reads."""
+    found: list[Node] = []
+    for each in node.args:
+        if is_sum(each) and len(each.users) == 1 and have_same_shape(each, node):
+            found += terms_of(each)
+        else:
+            found.append(each)
+    return found
+
+
+def is_product(node: Node) -> bool:
+    return not node.kwargs and node.meta["val"].dtype in DTYPES
+
+
+def is_own_product(node: Node) -> bool:
+    """Whether only one operator reads it."""
+    return node.target is MM and is_product(node) and len(node.users) == 1
+
+
+def narrow(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+    """The columns of a product that no state needs are computed behind the loop."""
+    for node in list(graph.nodes):
+        if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:
+            continue
+        found = {user: pieces(user) if user.target is SLICE else () for user in node.users}
+        if not found or not all(each and each[0][1] == 1 and each[0][2].step == 1 for each in found.values()):
+            continue
+        if all(user in feeding for user in found) or sum(len(each[0][2]) for each in found.values()) > columns(node):
+            continue
+        a, b = node.args
+        for user, each in found.items():
+            place = each[0][2]
+            with Recorder(node, numbers_of(graph)) as record:
+                product = MM(record.value(a), SLICE(record.value(b), 1, place.start, place.stop))
+            user.replace_all_uses_with(record.node(product))  # what reads it doesn't mind how its rows lie
+
+
+def columns(node: Node) -> object:
+    return node.meta["val"].shape[1]
