@@ -292,6 +292,49 @@ def test_attributes_have_the_last_steps_value(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(*gradients)
 
 
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.is_odd, self.before, self.seen = 0, False, None, []
+        self.linear = nn.Linear(H, H)
+
+    def counts(self, carry: Tensor, x: Tensor) -> Any:
+        self.count += 1
+        return carry * self.count + x, carry
+
+    def alternates(self, carry: Tensor, x: Tensor) -> Any:
+        self.is_odd = not self.is_odd
+        return carry + x if self.is_odd else carry - x, carry
+
+    def begins(self, carry: Tensor, x: Tensor) -> Any:
+        if self.before is None:
+            self.before = carry
+        return carry + x * self.before, carry
+
+    def appends(self, carry: Tensor, x: Tensor) -> Any:
+        self.seen.append(carry)
+        return carry + x, carry
+
+    def hooked(self, carry: Tensor, x: Tensor) -> Any:
+        return self.linear(carry) + x, carry
+
+    def count_up(self, *given: Any) -> None:
+        self.count += 1
+
+
+CHANGING = {"counts": "count", "alternates": "is_odd", "begins": "before is None", "appends": "seen", "hooked": "count"}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_python_objects_that_a_step_changes_and_depends_on_are_refused(name: str) -> None:
+    module = Counting()
+    module.linear.register_forward_hook(module.count_up)
+    init, xs = torch.zeros(B, H), torch.randn(4, B, H)
+    for _ in range(1 if name == "begins" else 4):  # behind one step `before` is a tensor, as if it were set before
+        with pytest.raises(RuntimeError, match=f"changes Python objects .*{CHANGING[name]}.* part of the carry"):
+            fourfold.scan(getattr(module, name), init, xs)
+
+
 def test_an_attribute_that_is_read_and_replaced_is_refused() -> None:
     class Leaky(nn.Module):
         def __init__(self) -> None:

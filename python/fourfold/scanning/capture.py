@@ -15,24 +15,27 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fourfold.scanning.structure import Structure, filled
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+NUMBERS = (bool, int, float)
 
 
 @dataclass(frozen=True)
 class Call:
     """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. read: of a step
-    that leaves values outside, the tensors that it reads from outside, each with Dynamo's expression for where."""
+    that leaves values outside, what it reads from outside, each with Dynamo's expression for where."""
 
     carries: Sequence[Tensor]
     xs: Sequence[Tensor]
     steps: int
     reverse: bool
     read: list[tuple[str, object]] = field(default_factory=list)
+    traced: list[Captured] = field(default_factory=list)  # during this call
 
 
 def carried(value: Tensor, index: int) -> Tensor:
@@ -135,18 +138,27 @@ def trace(
     carries = [stand_in(each, wants and is_differentiable(each)) for each in call.carries]
     first = [x.detach()[0] if call.steps else x.new_zeros(x.shape[1:]) for x in call.xs]
     xs = [stand_in(each, wants and x.requires_grad) for each, x in zip(first, call.xs, strict=True)]
+    known = {"step": step, "carries": carries, "xs": xs, "structure": structure}
     before = getattr(_now, "call", None)
     _now.call = call
     try:
+        function = compiled_for(step, structure, backend)
         try:
-            fits, new, y = compiled_for(step, structure, backend)(step, carries, xs, structure)
+            fits, new, y = function(**known)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             del _compiled[code_of(step)][structure]
-            fits, new, y = compiled_for(step, structure, backend)(step, carries, xs, structure)
+            function = compiled_for(step, structure, backend)
+            fits, new, y = function(**known)
     finally:
         _now.call = before
     for source, value in call.read:
-        expect_unchanged(source, value, {"step": step, "structure": structure})
+        expect_unchanged(source, value, known)
+    if call.traced:
+        try:
+            expect_guards(function, known)
+        except RuntimeError:
+            del _compiled[code_of(step)][structure]  # the next call is checked again
+            raise
     if not fits:
         got = pytree.tree_structure(new)
         raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")
@@ -154,17 +166,41 @@ def trace(
 
 
 def expect_unchanged(source: str, value: object, known: Mapping[str, object]) -> None:
-    """Raises RuntimeError for a tensor that the step reads from outside and replaces: each step would read the first
-    one's."""
+    """Raises RuntimeError for a tensor or a number that the step reads from outside and replaces: each step would read
+    the first one's."""
     try:
         found = eval(source, {"L": known, "G": step_once.__globals__, "torch": torch})
     except (AttributeError, IndexError, KeyError, NameError, SyntaxError, TypeError):
         return  # no expression of Python's: a tensor that Dynamo found in another way, such as a view's base
-    if isinstance(found, Tensor) and found is not value:
-        variables = getattr(known["step"], "__code__", step_once.__code__).co_freevars
-        cell = re.fullmatch(r"L\['step'\]\.__closure__\[(\d+)\]\.cell_contents", source)
-        name = variables[int(cell[1])] if cell else source.replace("L['step']", "step")
+    is_changed = found is not value if isinstance(value, Tensor) else type(value) in NUMBERS and found != value
+    if is_changed and isinstance(found, (Tensor, *NUMBERS)):
+        name = readable(source, known["step"])
         raise RuntimeError(f"scan: the step reads {name} and replaces it; make it part of the carry instead")
+
+
+def expect_guards(function: Callable[..., object], known: Mapping[str, object]) -> None:
+    """Raises RuntimeError if what Dynamo assumes of Python objects in a graph that it has just traced, in a call with
+    these arguments, doesn't hold behind the call: each step would see what the first one sees."""
+    entries = _debug_get_cache_entry_list(function._torchdynamo_orig_callable.__code__)
+    if not entries or entries[0].guard_manager.check(known):
+        return
+    broken = entries[0].guard_manager.check_verbose(known).verbose_code_parts
+    expression = (
+        readable(broken[0].partition(" # ")[0].strip(), known["step"]) if broken else "an assumption of Dynamo's"
+    )
+    raise RuntimeError(
+        f"scan: the step changes Python objects that it depends on: {expression} doesn't hold any more behind it; make "
+        "them part of the carry instead"
+    )
+
+
+def readable(expression: str, step: object) -> str:
+    """Dynamo's expression for an object, in the step's words."""
+    variables = getattr(step, "__code__", step_once.__code__).co_freevars
+    cell = r"L\['step'\]\.__closure__\[(\d+)\]\.cell_contents"
+    text = re.sub(cell, lambda found: variables[int(found[1])], expression)
+    text = re.sub(r"G\['__import_\w+'\]\.", "", text).replace("L['step']", "step")
+    return re.sub(r"G\['(\w+)'\]", r"\1", text)
 
 
 def stand_in(tensor: Tensor, requires_grad: bool) -> Tensor:

@@ -143,6 +143,7 @@ def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., objec
     """Dynamo calls it with the graph of a step. What can't run raises when it is called, so that Dynamo doesn't wrap
     the error."""
     captured = capture.Captured.of(module, fakes)
+    capture.current_call().traced.append(captured)
     if len(captured.carries) != len(capture.current_call().carries):
         return module  # a carry of another structure, which capture.trace() refuses behind this one step
     try:
