@@ -18,7 +18,7 @@ aten = torch.ops.aten
 Values = Callable[[Node], object]
 
 # Operators of one tensor that commute with a sum over steps.
-LINEAR = PERMUTATIONS | RESHAPES | {aten.neg.default, SLICE}
+LINEAR = PERMUTATIONS | RESHAPES | {aten.neg.default, SLICE, aten.slice_backward.default, aten.select_backward.default}
 
 
 # Random operators that draw for each element of a tensor, or for each element of a size.

@@ -228,8 +228,29 @@ def compiled_for(step: object, structure: Structure, backend: Backend) -> Callab
         # Dynamo remembers by name and line which sizes change.
         code = step_once.__code__.replace(co_name=f"{step_once.__name__}_{next(_count)}")
         function = types.FunctionType(code, step_once.__globals__, code.co_name)
-        known[structure] = torch.compile(function, backend=backend, fullgraph=True, **LIMIT)
+        options = {"guard_filter_fn": guards_of_step}
+        known[structure] = torch.compile(function, backend=backend, fullgraph=True, options=options, **LIMIT)
     return known[structure]
+
+
+def guards_of_step(guards: Sequence[object]) -> list[bool]:
+    """Whether Dynamo has to check each in every call. Most are about how step_once takes pytrees apart, and builtins:
+    each structure has a function of its own, and the others don't change."""
+    return [not (guard.name == "structure" or any(each in guard.name for each in OWN_NAMES)) for guard in guards]
+
+
+# As Dynamo writes them, with and without a local name's scope.
+OWN_NAMES = (
+    "L['structure']",
+    "structure.carry_spec",
+    "structure.xs_spec",
+    "structure.has_",
+    "G['__import_torch_dot_utils_dot__pytree']",
+    "__import__('torch')",
+    "G['__import_fourfold_dot_scanning",
+    "G['__builtins_dict__",
+    *(f"G['{name}']" for name in step_once.__code__.co_names if name in step_once.__globals__),
+)
 
 
 def code_of(step: object) -> types.CodeType:

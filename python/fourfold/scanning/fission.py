@@ -15,7 +15,6 @@ from fourfold.compiler.lowering import POINTWISE
 from fourfold.compiler.support import is_computed, is_tensor
 from fourfold.compiler.views import hint
 
-
 aten = torch.ops.aten
 SUMS_OF_PRODUCTS = (aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.mm.default, aten.bmm.default)
 

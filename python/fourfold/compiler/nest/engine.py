@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,13 @@ FEATURES = {
 PROCESSORS = {"avx2": "haswell", "avx512": "skylake-avx512"}
 
 
+def keep_for_good(owner: object) -> None:
+    """What llvmlite would free when the interpreter ends, after the functions that it needs for that are gone."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
+
+
 class Engine:
-    """One for the process. Code stays as long as it."""
+    """One for the process. Code stays as long as the process."""
 
     def __init__(self, level: str):
         llvm.initialize_native_target()
@@ -35,7 +41,7 @@ class Engine:
         self.addresses: Mapping[str, int] = _C.vector_functions() | {TRANSPOSE: _C.transpose_tile()}
         self.count = itertools.count()
         self.lock = threading.Lock()
-        self.libraries: list[object] = []
+        keep_for_good(self.jit)
 
     def code(self, ir: str) -> bytes:
         """The machine code, an object file."""
@@ -51,7 +57,7 @@ class Engine:
             for name in names:
                 library.export_symbol(name)
             tracker = library.link(self.jit, f"nest{next(self.count)}")
-            self.libraries.append(tracker)
+            keep_for_good(tracker)
             return [tracker[name] for name in names]
 
     def assembly(self, ir: str) -> str:

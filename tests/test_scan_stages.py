@@ -1,0 +1,236 @@
+"""Loops whose steps have products and other operators: stages with memory of their own, laid out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fourfold
+from fourfold.scanning import capture
+from fourfold.scanning.function import Recurrence
+
+STAGES = "fourfold_loop_in_stages"
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    yield
+    capture._compiled.clear()
+
+
+def lstm(weights: Any, carry: Any, x: Tensor) -> Any:
+    h, c = carry
+    i, f, g, o = (F.linear(x, weights["W"]) + F.linear(h, weights["U"]) + weights["b"]).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    h = torch.sigmoid(o) * torch.tanh(c)
+    return (h, c), h
+
+
+def joined(weights: Any, carry: Any, x: Tensor) -> Any:
+    """The tutorial's: one product with the state and the input side by side."""
+    h, c = carry
+    i, o, n = F.linear(torch.cat([h, x], 1), weights["V"], weights["b"][: weights["V"].shape[0]]).chunk(3, 1)
+    c = c + F.elu(n) * torch.sigmoid(i)
+    h = torch.tanh(c) * torch.sigmoid(o)
+    return (h, c), h
+
+
+def two_products(weights: Any, carry: Any, x: Tensor) -> Any:
+    h, c = carry
+    f = torch.sigmoid(x @ weights["W"][: h.shape[1]].T + h @ weights["S"])
+    n = torch.tanh((f * h) @ weights["S"].T)
+    return ((1 - f) * h + f * n, c + n), (f, n)
+
+
+def blocks(weights: Any, carry: Any, x: Tensor) -> Any:
+    """A block-diagonal matrix: a batch of products."""
+    h, c = carry
+    z = torch.bmm(h.view(h.shape[0], 2, -1).transpose(0, 1), weights["G"]).transpose(0, 1).flatten(1)
+    h = torch.tanh(z + x.sum(1, keepdim=True))
+    return (h, c + h), z
+
+
+def of_a_vector(weights: Any, carry: Any, x: Tensor) -> Any:
+    h, c = carry
+    first = torch.mv(weights["S"], h[0]) + x.mean()
+    second = torch.addmv(first, weights["S"].T, h[-1])
+    h = torch.cat([torch.tanh(second).unsqueeze(0), h[:-1]])
+    return (h, c * 0.5 + h), first
+
+
+def by_torch(weights: Any, carry: Any, x: Tensor) -> Any:
+    """Operators that are neither programs nor products with a matrix that stays the same."""
+    h, c = carry
+    mixed = h.T @ c
+    h = torch.tanh(F.softmax(h @ mixed, -1) + torch.cumsum(c, 1) * 0.1 + x.sum(1, keepdim=True))
+    return (h, c * 0.5 + h), torch.cat([h, c], 1)
+
+
+def passes_through(weights: Any, carry: Any, x: Tensor) -> Any:
+    """The new state is the other one, of which results are views."""
+    h, c = carry
+    z = torch.tanh(h @ weights["S"] + x.sum(1, keepdim=True))
+    return (c, z), (z[:, 1:], h)
+
+
+STEPS = [lstm, joined, two_products, blocks, of_a_vector, by_torch, passes_through]
+
+
+def weights_of(input_size: int, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    shapes = {
+        "W": (4 * size, input_size),
+        "U": (4 * size, size),
+        "V": (3 * size, size + input_size),
+        "b": (4 * size,),
+        "S": (size, size),
+        "G": (2, size // 2, size // 2),
+    }
+    return {name: (torch.randn(shape, dtype=dtype) * 0.4).requires_grad_() for name, shape in shapes.items()}
+
+
+def loop(step: Callable[..., Any], carry: Any, xs: Tensor, reverse: bool = False) -> Any:
+    rows = []
+    for x in xs.flip(0) if reverse else xs:
+        carry, y = step(carry, x)
+        rows.append(y)
+    rows.reverse() if reverse else None
+    stacked = (
+        [torch.stack(each) for each in zip(*rows, strict=True)] if isinstance(rows[0], tuple) else torch.stack(rows)
+    )
+    return carry, stacked
+
+
+def outcome(scan: Callable[..., Any], step: Callable[..., Any], weights: Any, *given: Any) -> tuple[Any, bool]:
+    """Values and gradients, and whether stages ran."""
+    carry, xs, reverse = given
+    carry = tuple(each.clone().requires_grad_() for each in carry)
+    leaves = [*carry, xs, *weights.values()]
+    with torch.profiler.profile() as profile:
+        last, ys = scan(lambda carry, x: step(weights, carry, x), carry, xs, reverse=reverse)
+        outputs = [*last, *(ys if isinstance(ys, (tuple, list)) else [ys])]
+        factors = [torch.linspace(-1, 1, each.numel(), dtype=each.dtype).view(each.shape) for each in outputs]
+        gradients = torch.autograd.grad(outputs, leaves, factors, allow_unused=True)
+    found = [each.detach() for each in outputs] + [torch.zeros(()) if g is None else g for g in gradients]
+    return found, STAGES in {event.key for event in profile.key_averages()}
+
+
+def check(step: Callable[..., Any], steps: int, batch: int, size: int, dtype: torch.dtype, reverse: bool) -> None:
+    torch.manual_seed(0)
+    weights = weights_of(5, size, dtype)
+    carry = tuple(torch.randn(batch, size, dtype=dtype) * 0.5 for _ in range(2))
+    xs = torch.randn(steps, batch, 5, dtype=dtype, requires_grad=True)
+    expected, _ = outcome(loop, step, weights, carry, xs, reverse)
+    found, ran = outcome(fourfold.scan, step, weights, carry, xs, reverse)
+    tolerance = {"rtol": 1e-10, "atol": 1e-11} if dtype is torch.float64 else {"rtol": 2e-4, "atol": 2e-5}
+    torch.testing.assert_close(found, expected, **tolerance)
+    assert ran == (steps >= 4)
+
+
+SIZES = [(1, 3, 6), (3, 2, 4), (4, 1, 34), (9, 17, 6), (12, 5, 130)]
+
+
+@pytest.mark.parametrize(("steps", "batch", "size"), SIZES)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_loops_values_and_gradients(step: Callable[..., Any], steps: int, batch: int, size: int) -> None:
+    check(step, steps, batch, size, torch.float64, reverse=steps % 2 == 0)
+
+
+@pytest.mark.parametrize("generator", ["interpreter", "llvm"])
+@pytest.mark.parametrize("step", STEPS)
+def test_float32_by_each_generator(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any], generator: str) -> None:
+    monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+    check(step, 7, 4, 8, torch.float32, reverse=False)
+
+
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
+        lambda x: x[..., :1].expand(x.shape),
+        lambda x: torch.stack([x, x], -1)[..., 0],
+    ],
+    ids=["transposed", "expanded", "every other"],
+)
+@pytest.mark.parametrize("step", [lstm, blocks, by_torch, passes_through])
+def test_any_layout_of_states_inputs_and_weights(step: Callable[..., Any], laid_out: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    weights = {
+        name: laid_out(each.detach()) if each.dim() > 1 else each for name, each in weights_of(5, 6, F64).items()
+    }
+    carry = tuple(laid_out(torch.randn(3, 6, dtype=F64)) for _ in range(2))
+    xs = laid_out(torch.randn(6, 3, 5, dtype=F64))
+    with torch.no_grad():
+        expected = loop(lambda carry, x: step(weights, carry, x), carry, xs)
+        found = fourfold.scan(lambda carry, x: step(weights, carry, x), carry, xs)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(list(found[1]), list(expected[1]), rtol=1e-10, atol=1e-12)
+
+
+F64 = torch.float64
+
+
+def test_the_numbers_do_not_depend_on_the_threads() -> None:
+    torch.manual_seed(0)
+    weights = weights_of(64, 256, torch.float32)
+    carry = tuple(torch.randn(48, 256) for _ in range(2))
+    xs = torch.randn(5, 48, 64)
+    found = []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            with torch.no_grad():
+                found.append(fourfold.scan(lambda carry, x: lstm(weights, carry, x), carry, xs))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=0, atol=0)
+
+
+def test_weights_that_change_are_packed_again() -> None:
+    weights = weights_of(5, 6, torch.float64)
+    carry = tuple(torch.randn(3, 6, dtype=F64) for _ in range(2))
+    xs = torch.randn(6, 3, 5, dtype=F64)
+    for _ in range(3):
+        with torch.no_grad():
+            found = fourfold.scan(lambda carry, x: lstm(weights, carry, x), carry, xs)
+            torch.testing.assert_close(found, loop(lambda carry, x: lstm(weights, carry, x), carry, xs))
+            weights["U"].mul_(1.5)
+
+
+def loops_of(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> dict[str, list[str]]:
+    """The names of the operators in the loop, of the forward and the backward."""
+    made = Recurrence.compiled
+    found: dict[str, list[str]] = {}
+
+    def compiled(self: Recurrence, name: str, *given: Any) -> Any:
+        result = made(self, name, *given)
+        body = self.wholes[name, given[2]][0].loop.body
+        found[name] = [str(node.target) for node in body.nodes if str(node.target).startswith("aten.")]
+        return result
+
+    monkeypatch.setattr(Recurrence, "compiled", compiled)
+    check(step, 6, 3, 6, torch.float64, reverse=False)
+    return found
+
+
+@pytest.mark.parametrize("step", [lstm, joined])
+def test_only_the_states_product_is_in_the_loop(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
+    found = loops_of(monkeypatch, step)
+    assert found["forward"] == ["aten.addmm.default", "aten.split.Tensor"]
+    assert found["backward"] == ["aten.mm.default"]
+
+
+def test_a_sum_is_the_beginning_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(weights: Any, carry: Any, x: Tensor) -> Any:
+        h, c = carry
+        h = torch.tanh(weights["b"][: h.shape[1]] + (h @ weights["S"] + x.sum(1, keepdim=True)) + c)
+        return (h, c), h
+
+    found = loops_of(monkeypatch, step)
+    assert found["forward"] == ["aten.addmm.default"]
