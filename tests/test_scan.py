@@ -663,6 +663,7 @@ def test_threads() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:fourfold could not compute scan")
+@pytest.mark.filterwarnings("ignore:fourfold could not compute the scan of")
 def test_sizes_that_depend_on_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may run in Python."""
     monkeypatch.setenv("FOURFOLD_STRICT", "0")

@@ -48,6 +48,10 @@ def backend(
 
     if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd passes a list
         return flatten_graph_inputs(module, inputs, compile)
+    if any(node.target is torch.ops.higher_order.scan for node in module.graph.nodes):
+        from fourfold.scanning.in_graphs import cut  # which needs this module
+
+        return cut(module, compile, chosen)
     return compile(module, inputs)
 
 

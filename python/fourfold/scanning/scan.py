@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
-from fourfold.scanning import capture
+from fourfold.scanning import capture, record
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.python_loop import python_loop
 from fourfold.scanning.structure import Structure
@@ -51,6 +51,8 @@ def scan(
     traced, with the line. Under torch.func's transforms, forward-mode differentiation and tracers the steps run one by
     one, in Python."""
     if torch.compiler.is_dynamo_compiling():  # this thread's; is_compiling() is the process's
+        if is_whole_graph_of_ours() and checkpoint_every is None:
+            return through_torchs_operator(step, init, xs, dim, reverse)
         return outside_graphs(step, init, xs, dim, reverse, checkpoint_every)
     if not callable(step):
         raise TypeError(f"scan: expected step to be callable, but got {type(step).__name__}")
@@ -59,6 +61,7 @@ def scan(
     structure, carries, sequences = Structure.of(init, xs, dim)
     steps = sequences[0].shape[0]
     if must_run_in_python((*carries, *sequences)):
+        record.called(step, structure, capture.Call(carries, sequences, steps, reverse), record.OF_TENSORS)
         new, ys, results = python_loop(step, structure, carries, sequences, steps, reverse)
     elif checkpoint_every is not None and checkpoint_every < steps and torch.is_grad_enabled():
         new, ys, results = checkpointed(step, structure, carries, sequences, steps, reverse, checkpoint_every)
@@ -67,7 +70,36 @@ def scan(
     return structure.carry(new), pytree.tree_unflatten([stacked_along(y, dim) for y in ys], results)
 
 
-@torch.compiler.disable
+@torch._dynamo.assume_constant_result
+def is_whole_graph_of_ours() -> bool:
+    """Whether Dynamo traces with fullgraph=True for this package's backend, which runs torch's operator as scan."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    tracer = InstructionTranslator.current_tx()
+    compiler = getattr(tracer.output.compiler_fn, "_torchdynamo_orig_backend", tracer.output.compiler_fn)
+    return tracer.one_graph and getattr(compiler, "compiler_name", "") == "fourfold"
+
+
+def through_torchs_operator(
+    step: Callable[[Carry, Any], tuple[Carry, Any]], init: Carry, xs: Any, dim: int, reverse: bool
+) -> tuple[Carry, Any]:
+    """What the step takes and returns are copies, since torch's operator allows no aliases."""
+    from torch._higher_order_ops.scan import scan as torchs
+
+    def copied(tree: Any) -> Any:
+        return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else torch.tensor(leaf), tree)
+
+    def on_copies(carry: Any, x: Any) -> tuple[Any, Any]:
+        carry, y = step(copied(carry), copied(x))
+        return copied(carry), copied(y)
+
+    return torchs(on_copies, copied(init), xs, dim=dim, reverse=reverse)
+
+
+@torch.compiler.disable(
+    reason="fourfold.scan traces its step by itself, outside of other graphs; with fullgraph=True it needs "
+    'backend="fourfold" and no checkpoint_every'
+)
 def outside_graphs(*given: Any) -> tuple[Any, Any]:
     """Dynamo breaks the graph here, and scan traces its step by itself."""
     return scan(*given)
@@ -99,10 +131,13 @@ def run(
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """The last carry's leaves, and the results' with their structure."""
     call = capture.Call(carries, sequences, steps, reverse)
+    record.called(step, structure, call)
     try:
         return capture.trace(step, structure, call, backend)
     except RunsInPython as reason:
-        fallback.report("scan", reason)
+        record.ran_in_python(call, str(reason))
+        code = capture.code_of(step)
+        fallback.report(f"the scan of {code.co_name} ({code.co_filename}:{code.co_firstlineno})", reason)
         return python_loop(step, structure, carries, sequences, steps, reverse)
     except torch._dynamo.exc.TorchDynamoException as error:
         raise RuntimeError(f"scan: the step can't be traced{explained(error)}") from error

@@ -1,0 +1,155 @@
+"""torch's ``scan`` operator in a captured graph: the graph is cut in front of it and behind it, and the step runs as
+``fourfold.scan`` runs it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from fourfold.compiler import fallback
+from fourfold.compiler.options import Options
+from fourfold.compiler.support import is_tensor
+from fourfold.scanning.capture import Call, Captured, is_differentiable
+from fourfold.scanning.function import RunsInPython, line_of, recurrence_of
+
+SCAN = torch.ops.higher_order.scan
+VALUE = "example_value"  # of a node of a captured graph
+Compile = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+
+
+@dataclass
+class Part:
+    """A part of a cut graph: a function, the nodes that it reads, and those that it gives."""
+
+    function: Callable[..., Sequence[object]]
+    inputs: Sequence[Node]
+    outputs: Sequence[Node]
+
+
+def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object]:
+    """The function of a captured graph that has the operator. compile: of what lies between."""
+    graph = module.graph
+    inputs, output = graph.find_nodes(op="placeholder"), graph.output_node()
+    parts: list[Part] = []
+    for nodes in pieces(graph):
+        is_scan = nodes[0].target is SCAN
+        parts.append(scanned(module, nodes, options) if is_scan else between(module, nodes, compile))
+    constants = {node: attribute(module, node) for node in graph.find_nodes(op="get_attr")}
+
+    @torch._dynamo.disable
+    def run(*given: object) -> object:
+        values = constants | dict(zip(inputs, given, strict=True))
+        for part in parts:
+            values.update(zip(part.outputs, part.function(*map(values.__getitem__, part.inputs)), strict=True))
+        return torch.fx.map_arg(output.args[0], values.__getitem__)
+
+    return run
+
+
+def pieces(graph: Graph) -> list[list[Node]]:
+    """The operators, cut before and behind each scan. The items of a tuple are in the piece that it is in."""
+    found: dict[int, list[Node]] = {}
+    number: dict[Node, int] = {}
+    now = 0
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        if node.target is operator.getitem and isinstance(node.args[0].meta.get(VALUE), (tuple, list)):
+            number[node] = number[node.args[0]]
+        elif node.target is SCAN:
+            number[node], now = now + 1, now + 2
+        else:
+            number[node] = now
+        found.setdefault(number[node], []).append(node)
+    return [found[k] for k in sorted(found)]
+
+
+def between(module: GraphModule, nodes: Sequence[Node], compile: Compile) -> Part:
+    """The part of these nodes, as a graph of its own."""
+    own = set(nodes)
+    read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in own)
+    given = [node for node in nodes if any(user not in own for user in node.users)]
+    graph = Graph()
+    known: dict[Node, Node] = {}
+    for node in read:
+        known[node] = graph.node_copy(node) if node.op == "get_attr" else graph.placeholder(node.name)
+        known[node].meta = {key: value for key, value in node.meta.items() if key != "grapharg"}
+    for node in nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(tuple(map(known.__getitem__, given)))
+    inputs = [node for node in read if node.op != "get_attr"]
+    compiled = compile(GraphModule(module, graph), [as_input(node.meta[VALUE]) for node in inputs])
+    return Part(compiled, inputs, given)
+
+
+def as_input(value: object, requires_grad: bool | None = None) -> object:
+    """A fake value without history. requires_grad: None for as it does."""
+    if not is_tensor(value):
+        return value
+    return value.detach().requires_grad_(value.requires_grad if requires_grad is None else requires_grad)
+
+
+def attribute(module: GraphModule, node: Node) -> object:
+    found = module
+    for name in str(node.target).split("."):
+        found = getattr(found, name)
+    return found
+
+
+def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Part:
+    """nodes: the operator, and the items of its results."""
+    body, carries, xs, others = nodes[0].args
+    items = nodes[1:]
+    step = attribute(module, body)
+    every = [*carries, *xs, *others]
+    captured = captured_step(step, every, len(carries), len(xs))
+    traced = Call(captured.fakes[: len(carries)], captured.fakes[len(carries) :], 1, reverse=False)
+    try:
+        recurrence = recurrence_of(captured, traced, options)
+    except RunsInPython as reason:
+        fallback.report(f"torch's scan{line_of(nodes[0])}", reason)
+        recurrence = None
+
+    def run(*given: object) -> list[object]:
+        states, sequences = given[: len(carries)], given[len(carries) : len(carries) + len(xs)]
+        call = Call(states, sequences, sequences[0].shape[0], reverse=False)
+        try:
+            results = recurrence and recurrence(call, given)
+        except RunsInPython as reason:
+            fallback.report(f"torch's scan{line_of(nodes[0])}", reason)
+            results = None
+        results = results or one_by_one(step, call, given[len(carries) + len(xs) :])
+        return [results[item.args[1]] for item in items]
+
+    return Part(run, every, items)
+
+
+def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> Captured:
+    """With inputs that require a gradient where one may reach them, as fourfold.scan's have."""
+    inputs = step.graph.find_nodes(op="placeholder")
+    trains = any(is_tensor(node.meta.get(VALUE)) and node.meta[VALUE].requires_grad for node in given)
+    fakes = []
+    for k, (node, outside) in enumerate(zip(inputs, given, strict=True)):
+        value = node.meta[VALUE]
+        if k < carries:
+            fakes.append(as_input(value, trains and is_differentiable(value)))
+        else:
+            fakes.append(as_input(value, is_tensor(value) and outside.meta[VALUE].requires_grad))
+    roles = [("carry", k) for k in range(carries)] + [("x", k) for k in range(xs)]
+    roles += [("closure", k) for k in range(len(roles), len(inputs))]
+    results = len(step.graph.output_node().args[0])
+    return Captured(step, fakes, roles, range(carries), range(carries, results), [], [""] * len(inputs))
+
+
+def one_by_one(step: GraphModule, call: Call, others: Sequence[object]) -> Sequence[object]:
+    """The results, by the step's graph in Python."""
+    carries, rows = list(call.carries), []
+    for t in range(call.steps):
+        results = step(*carries, *(x[t] for x in call.xs), *others)
+        carries = list(results[: len(carries)])
+        rows.append(results[len(carries) :])
+    return [*carries, *map(torch.stack, zip(*rows, strict=True))]

@@ -1,0 +1,131 @@
+"""Scans within compiled functions, and torch's own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan as torchs_scan
+
+import fourfold
+from fourfold.scanning import capture
+
+B, H = 3, 4
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    torch._dynamo.reset()
+    yield
+    capture._compiled.clear()
+    torch._dynamo.reset()
+
+
+class Model(nn.Module):
+    """Operators before, between and behind two recurrences, the second of which reads the first one's results."""
+
+    def __init__(self, scan: Any) -> None:
+        super().__init__()
+        self.scan = scan
+        self.cell = nn.LSTMCell(H, H, dtype=torch.float64)
+        self.weight = nn.Parameter(torch.randn(H, H, dtype=torch.float64))
+
+    def forward(self, xs: Tensor, h: Tensor) -> Any:
+        def step(carry: Any, x: Tensor) -> Any:
+            h, c = self.cell(x, carry)
+            return (h, c), (h.clone(), x.sum(-1))
+
+        def second(carry: Tensor, x: Any) -> Any:
+            carry = torch.tanh(carry @ self.weight + x[0]) + x[1].unsqueeze(-1)
+            return carry, carry.clone()
+
+        (last, c), (ys, sums) = self.scan(step, (h, h + 1), xs * 2, reverse=True)
+        halves = ys.relu().split(2, -1)
+        carry, zs = self.scan(second, last * c, (torch.cat(halves, -1), sums.sin()))
+        return zs.sum(0) + carry, sums, halves[1]
+
+
+def loop(step: Any, carry: Any, xs: Any, dim: int = 0, reverse: bool = False) -> Any:
+    leaves, spec = torch.utils._pytree.tree_flatten(xs)
+    rows = []
+    for t in reversed(range(len(leaves[0]))) if reverse else range(len(leaves[0])):
+        carry, y = step(carry, torch.utils._pytree.tree_unflatten([leaf[t] for leaf in leaves], spec))
+        rows.append(y)
+    rows.reverse() if reverse else None
+    return carry, torch.utils._pytree.tree_map(lambda *each: torch.stack(each), *rows)
+
+
+def outcome(model: Any, parameters: Any, steps: int) -> list[Tensor]:
+    torch.manual_seed(steps)
+    xs = torch.randn(steps, B, H, dtype=torch.float64, requires_grad=True)
+    results = model(xs, torch.randn(B, H, dtype=torch.float64))
+    total = sum(each.sin().sum() for each in results)
+    return [*(each.detach() for each in results), *torch.autograd.grad(total, (xs, *parameters))]
+
+
+def check(scan: Any, **settings: Any) -> set[str]:
+    """Values and gradients of several lengths. Returns the names of the events."""
+    torch.manual_seed(0)
+    model = Model(scan)
+    compiled = torch.compile(model, **settings)
+    names: set[str] = set()
+    for steps in (6, 9, 12):
+        with torch.profiler.profile() as profile:
+            found = outcome(compiled, list(model.parameters()), steps)
+        names |= {event.key for event in profile.key_averages()}
+        model.scan = loop
+        expected = outcome(model, list(model.parameters()), steps)
+        model.scan = scan
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    return names
+
+
+def test_torchs_operator_runs_as_one_loop() -> None:
+    names = check(torchs_scan, backend="fourfold", fullgraph=True)
+    assert "fourfold_loop_in_stages" in names and "aten::stack" not in names
+
+
+def test_torchs_operator_without_gradients() -> None:
+    model = Model(torchs_scan)
+    xs, h = torch.randn(5, B, H, dtype=torch.float64), torch.randn(B, H, dtype=torch.float64)
+    with torch.no_grad():
+        found = torch.compile(model, backend="fourfold")(xs, h)
+        model.scan = loop
+        torch.testing.assert_close(found, model(xs, h), rtol=1e-10, atol=1e-12)
+
+
+def test_scan_is_part_of_a_whole_graph() -> None:
+    assert "fourfold_loop_in_stages" in check(fourfold.scan, backend="fourfold", fullgraph=True)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, behind a break
+@pytest.mark.parametrize("backend", ["fourfold", "aot_eager", "eager"])
+def test_graphs_of_any_backend_break_at_a_scan(backend: str) -> None:
+    assert "fourfold_loop_in_stages" in check(fourfold.scan, backend=backend)
+
+
+@pytest.mark.parametrize("settings", [{"backend": "eager"}, {"backend": "fourfold", "checkpoint_every": 2}], ids=str)
+def test_a_whole_graph_that_a_scan_cannot_be_part_of_says_what_to_change(settings: dict[str, Any]) -> None:
+    every = settings.pop("checkpoint_every", None)
+
+    def f(xs: Tensor) -> Any:
+        return fourfold.scan(lambda carry, x: (carry + x, carry), xs[0], xs, checkpoint_every=every)
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match='needs backend="fourfold" and no checkpoint_every'):
+        torch.compile(f, fullgraph=True, **settings)(torch.randn(4, B))
+
+
+def test_a_step_of_torchs_operator_that_cannot_be_one_loop_runs_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+
+    def f(xs: Tensor) -> Any:
+        return torchs_scan(lambda carry, x: (carry + torch.linalg.inv(x), carry * 2), xs[0], xs)
+
+    xs = torch.randn(4, B, B, dtype=torch.float64)
+    with pytest.warns(RuntimeWarning, match="torch's scan.*test_scan_compiled.py.*AOTAutograd"):
+        found = torch.compile(f, backend="fourfold")(xs)
+    torch.testing.assert_close(found, f(xs))
