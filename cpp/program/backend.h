@@ -4,6 +4,7 @@
 #include <fourfold/program.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,12 @@ class Call {
 
   // Writes the outputs, whose memory is allocated. Any number of threads may call it at once.
   virtual void run(const Tensor* inputs, const Tensor* outputs) const = 0;
+  // Into how many parts, at most, threads that run it together can cut it from now on; each is run by itself then.
+  virtual int64_t parts() const { return 1; }
+  // A part of so many. All together write the outputs.
+  virtual void run_part(const Tensor* inputs, const Tensor* outputs, int64_t /*part*/, int64_t /*parts*/) const {
+    run(inputs, outputs);
+  }
   // What its nest is compiled for.
   virtual const std::string& layout() const = 0;
 };
@@ -47,8 +54,22 @@ class Product {
   virtual ~Product() = default;
 
   virtual bool takes(const Tensor& a, const Tensor* start, const Tensor& out) const = 0;
-  // start: as out, or without its first dimensions, or null for zero.
-  virtual void run(const Tensor& a, const Tensor* start, const Tensor& out) const = 0;
+  // Into how many parts, at most, it is worth to cut products of so many rows among threads.
+  virtual int64_t parts(int64_t rows) const = 0;
+  // A part of so many. start: as out, or without its first dimensions, or null for zero.
+  virtual void run(const Tensor& a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const = 0;
+};
+
+// A thread of some that run a loop together: its shares [begin, end) of the work.
+class Member {
+ public:
+  virtual ~Member() = default;
+  virtual int64_t begin() const = 0;
+  virtual int64_t end() const = 0;
+  // How many there are of all threads: at most as many as were asked for.
+  virtual int64_t shares() const = 0;
+  // Until all have called it as often. What they wrote before can be read then.
+  virtual void wait() = 0;
 };
 
 struct Backend {
@@ -56,6 +77,8 @@ struct Backend {
   std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
   // With b (depth, columns) or (batch, depth, columns), whose elements are read now; null for tensors that it has no products for.
   std::unique_ptr<const Product> (*product_with)(const Tensor& b);
+  // Calls body, which must not throw, on as many threads as are worth so many shares of work, and returns when all are done.
+  void (*together)(int64_t shares, const std::function<void(Member&)>& body);
 };
 
 // Each backend registers itself when the library is loaded, for the device's number in torch.

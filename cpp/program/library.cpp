@@ -132,8 +132,9 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Give
   return layout;
 }
 
-// False where `allocate` gives up.
-bool run(const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
+// A call's tensors, inputs first; nothing where `allocate` gives up.
+std::vector<Tensor> tensors_of(
+    const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
   std::vector<Tensor> tensors;
   tensors.reserve(static_cast<size_t>(given.count) + made.program.outputs.size());
   for (int32_t k = 0; k < given.count; ++k) {
@@ -150,11 +151,18 @@ bool run(const fourfold_program& made, const Layout& layout, const Given& given,
       const auto dim = static_cast<int32_t>(output.dims.size());
       data = allocate(context, static_cast<int32_t>(index), dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
       const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
-      if (data == nullptr && !empty) return false;
+      if (data == nullptr && !empty) return {};
     }
     tensors.push_back(tensor_of(output, shape, data));
     index += output.part + 1 == output.parts;
   }
+  return tensors;
+}
+
+// False where `allocate` gives up.
+bool run(const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
+  const std::vector<Tensor> tensors = tensors_of(made, layout, given, allocate, context);
+  if (tensors.empty()) return false;
   layout.call->run(tensors.data(), tensors.data() + given.count);
   return true;
 }
@@ -198,11 +206,18 @@ class PreparedLayout final : public Prepared {
   PreparedLayout(const fourfold_program& made, std::unique_ptr<const Layout> layout) : made_(made), layout_(std::move(layout)) {}
 
   void run(const fourfold_tensor* inputs, const fourfold_tensor* outputs) const override {
-    const auto count = static_cast<int32_t>(made_.program.inputs.size());
-    program::run(made_, *layout_, {inputs, count, outputs}, nullptr, nullptr);
+    const auto tensors = tensors_of(made_, *layout_, {inputs, count(), outputs}, nullptr, nullptr);
+    layout_->call->run(tensors.data(), tensors.data() + count());
+  }
+  int64_t parts() const override { return layout_->call->parts(); }
+  void run_part(const fourfold_tensor* inputs, const fourfold_tensor* outputs, int64_t part, int64_t parts) const override {
+    const auto tensors = tensors_of(made_, *layout_, {inputs, count(), outputs}, nullptr, nullptr);
+    layout_->call->run_part(tensors.data(), tensors.data() + count(), part, parts);
   }
 
  private:
+  int32_t count() const { return static_cast<int32_t>(made_.program.inputs.size()); }
+
   const fourfold_program& made_;
   const std::unique_ptr<const Layout> layout_;
 };

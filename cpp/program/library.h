@@ -15,6 +15,9 @@ class Prepared {
   virtual ~Prepared() = default;
   // Of those layouts.
   virtual void run(const fourfold_tensor* inputs, const fourfold_tensor* outputs) const = 0;
+  // As Call's.
+  virtual int64_t parts() const = 0;
+  virtual void run_part(const fourfold_tensor* inputs, const fourfold_tensor* outputs, int64_t part, int64_t parts) const = 0;
 };
 
 // Null where an output can't be written into the tensor that is given for it. The program outlives the result. Throws

@@ -1,4 +1,5 @@
 // A loop over steps whose stages are programs, products and copies: nothing is allocated or laid out but before the first step.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <vector>
@@ -12,33 +13,35 @@ char* at_step(const fourfold_moving_tensor& given, int64_t bytes, int64_t step) 
   return static_cast<char*>(given.tensor.data) + (given.alternates != 0 ? step % 2 : step) * given.stride * bytes;
 }
 
-// A stage's tensors, at the step that it runs next.
+// A stage's tensors, inputs first. Threads that run a loop together share it.
 class Stage {
  public:
-  explicit Stage(const fourfold_stage& given) : inputs_(given.inputs) {
+  using Now = std::vector<fourfold_tensor>;  // the tensors at some step
+
+  explicit Stage(const fourfold_stage& given) : inputs_(static_cast<size_t>(given.inputs)) {
     for (int32_t k = 0; k < given.inputs + given.outputs; ++k) {
       moving_.push_back(given.tensors[k]);
       bytes_.push_back(element_size(kind_of(given.tensors[k].tensor.dtype)));
-      now_.push_back(given.tensors[k].tensor);
+      first_.push_back(given.tensors[k].tensor);
     }
   }
   virtual ~Stage() = default;
 
-  void run(int64_t step) {
+  const Now& first() const { return first_; }
+  // now: of any step.
+  void move(Now& now, int64_t step) const {
     for (size_t k = 0; k < moving_.size(); ++k) {
-      if (moving_[k].stride != 0) now_[k].data = at_step(moving_[k], bytes_[k], step);
+      if (moving_[k].stride != 0) now[k].data = at_step(moving_[k], bytes_[k], step);
     }
-    run_now(step);
   }
+  // Into how many parts, at most, threads can cut it; of one, one thread runs it, and may use others itself.
+  virtual int64_t parts() const { return 1; }
+  virtual void run(const Now& now, int64_t step, int64_t part, int64_t parts) const = 0;
 
  protected:
-  virtual void run_now(int64_t step) = 0;
-
-  const fourfold_tensor* inputs() const { return now_.data(); }
-  const fourfold_tensor* outputs() const { return now_.data() + inputs_; }
+  const fourfold_tensor* outputs_of(const Now& now) const { return now.data() + inputs_; }
   int64_t bytes(size_t k) const { return bytes_[k]; }
-  Tensor tensor(size_t k) const {
-    const fourfold_tensor& now = now_[k];
+  static Tensor tensor(const fourfold_tensor& now) {
     return {now.data, kind_of(now.dtype), now.dim, now.sizes, now.strides};
   }
 
@@ -46,41 +49,50 @@ class Stage {
   size_t inputs_;
   std::vector<fourfold_moving_tensor> moving_;
   std::vector<int64_t> bytes_;
-  std::vector<fourfold_tensor> now_;
+  Now first_;
 };
 
 class ProgramStage final : public Stage {
  public:
   explicit ProgramStage(const fourfold_stage& given)
-      : Stage(given), prepared_(prepare(*given.program, inputs(), given.inputs, outputs())) {}
+      : Stage(given), prepared_(prepare(*given.program, first().data(), given.inputs, outputs_of(first()))) {}
 
   bool exists() const { return prepared_ != nullptr; }
+  int64_t parts() const override { return prepared_->parts(); }
+
+  void run(const Now& now, int64_t, int64_t part, int64_t parts) const override {
+    if (parts == 1) return prepared_->run(now.data(), outputs_of(now));
+    prepared_->run_part(now.data(), outputs_of(now), part, parts);
+  }
 
  private:
-  void run_now(int64_t) override { prepared_->run(inputs(), outputs()); }
-
   const std::unique_ptr<const Prepared> prepared_;
 };
 
 class ProductStage final : public Stage {
  public:
-  ProductStage(const fourfold_stage& given, const Backend& backend)
-      : Stage(given), has_start_(given.inputs > 2), out_(static_cast<size_t>(given.inputs)) {
-    const Tensor start = has_start_ ? tensor(2) : Tensor();
-    if (backend.product_with != nullptr) product_ = backend.product_with(tensor(1));
-    if (product_ != nullptr && !product_->takes(tensor(0), has_start_ ? &start : nullptr, tensor(out_))) product_ = nullptr;
+  ProductStage(const fourfold_stage& given, const Backend& backend) : Stage(given), has_start_(given.inputs > 2) {
+    if (backend.product_with != nullptr) product_ = backend.product_with(tensor(first()[1]));
+    const Tensor start = start_of(first());
+    const bool takes = exists() && product_->takes(tensor(first()[0]), has_start_ ? &start : nullptr, tensor(*outputs_of(first())));
+    if (!takes) product_ = nullptr;
   }
 
   bool exists() const { return product_ != nullptr; }
-
- private:
-  void run_now(int64_t) override {
-    const Tensor start = has_start_ ? tensor(2) : Tensor();
-    product_->run(tensor(0), has_start_ ? &start : nullptr, tensor(out_));
+  int64_t parts() const override {
+    const fourfold_tensor& out = *outputs_of(first());
+    return product_->parts(out.sizes[out.dim - 2]);
   }
 
+  void run(const Now& now, int64_t, int64_t part, int64_t parts) const override {
+    const Tensor start = start_of(now);
+    product_->run(tensor(now[0]), has_start_ ? &start : nullptr, tensor(*outputs_of(now)), part, parts);
+  }
+
+ private:
+  Tensor start_of(const Now& now) const { return has_start_ ? tensor(now[2]) : Tensor(); }
+
   bool has_start_;
-  size_t out_;
   std::unique_ptr<const Product> product_;
 };
 
@@ -88,7 +100,7 @@ class ProductStage final : public Stage {
 class CopyStage final : public Stage {
  public:
   explicit CopyStage(const fourfold_stage& given) : Stage(given) {
-    const fourfold_tensor &from = *inputs(), &to = *outputs();
+    const fourfold_tensor &from = first()[0], &to = first()[1];
     exists_ = from.dim == to.dim && from.dtype == to.dtype;
     for (int32_t d = 0; exists_ && d < from.dim; ++d) exists_ = from.sizes[d] == to.sizes[d];
     if (!exists_) return;
@@ -103,16 +115,18 @@ class CopyStage final : public Stage {
 
   bool exists() const { return exists_; }
 
- private:
-  void run_now(int64_t) override { copy(0, static_cast<const char*>(inputs()->data), static_cast<char*>(outputs()->data)); }
+  void run(const Now& now, int64_t, int64_t, int64_t) const override {
+    copy(now, 0, static_cast<const char*>(now[0].data), static_cast<char*>(now[1].data));
+  }
 
-  void copy(int32_t axis, const char* from, char* to) const {
+ private:
+  void copy(const Now& now, int32_t axis, const char* from, char* to) const {
     if (axis == row_axes_) {
       if (row_ > 0) std::memcpy(to, from, static_cast<size_t>(row_ * bytes(0)));
       return;
     }
-    for (int64_t k = 0; k < inputs()->sizes[axis]; ++k) {
-      copy(axis + 1, from + k * inputs()->strides[axis] * bytes(0), to + k * outputs()->strides[axis] * bytes(0));
+    for (int64_t k = 0; k < now[0].sizes[axis]; ++k) {
+      copy(now, axis + 1, from + k * now[0].strides[axis] * bytes(0), to + k * now[1].strides[axis] * bytes(0));
     }
   }
 
@@ -125,9 +139,9 @@ class FunctionStage final : public Stage {
  public:
   explicit FunctionStage(const fourfold_stage& given) : Stage(given), function_(given.function), context_(given.context) {}
 
- private:
-  void run_now(int64_t step) override { function_(context_, step); }
+  void run(const Now&, int64_t step, int64_t, int64_t) const override { function_(context_, step); }
 
+ private:
   void (*function_)(void*, int64_t);
   void* context_;
 };
@@ -147,6 +161,45 @@ std::unique_ptr<Stage> stage_of(const fourfold_stage& given, const Backend& back
   }
 }
 
+using Stages = std::vector<std::unique_ptr<Stage>>;
+
+std::vector<Stage::Now> tensors_of(const Stages& stages) {
+  std::vector<Stage::Now> tensors;
+  for (const auto& stage : stages) tensors.push_back(stage->first());
+  return tensors;
+}
+
+void run_alone(const Stages& stages, int64_t steps) {
+  std::vector<Stage::Now> now = tensors_of(stages);
+  for (int64_t step = 0; step < steps; ++step) {
+    for (size_t k = 0; k < stages.size(); ++k) {
+      stages[k]->move(now[k], step);
+      stages[k]->run(now[k], step, 0, 1);
+    }
+  }
+}
+
+// parts: of each stage, at most. What has one is the first member's.
+void run_shares(const Stages& stages, const std::vector<int64_t>& parts, int64_t steps, Member& member) {
+  std::vector<Stage::Now> now = tensors_of(stages);
+  for (int64_t step = 0; step < steps; ++step) {
+    for (size_t k = 0; k < stages.size(); ++k) {
+      const int64_t count = std::min(parts[k], member.shares()), end = std::min(count, member.end());
+      if (member.begin() < end) stages[k]->move(now[k], step);
+      for (int64_t part = member.begin(); part < end; ++part) stages[k]->run(now[k], step, part, count);
+      member.wait();
+    }
+  }
+}
+
+void run(const Stages& stages, bool has_functions, int64_t steps, const Backend& backend) {
+  std::vector<int64_t> parts;
+  for (const auto& stage : stages) parts.push_back(stage->parts());
+  const int64_t shares = *std::max_element(parts.begin(), parts.end());
+  if (shares <= 1 || has_functions || backend.together == nullptr) return run_alone(stages, steps);
+  backend.together(shares, [&](Member& member) { run_shares(stages, parts, steps, member); });
+}
+
 }  // namespace
 }  // namespace fourfold::program
 
@@ -154,14 +207,14 @@ using namespace fourfold::program;
 
 int32_t fourfold_stages_run(const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type) try {
   const Backend& backend = backend_of(device_type);
-  std::vector<std::unique_ptr<Stage>> made;
+  Stages made;
+  bool has_functions = false;
   for (int32_t k = 0; k < count; ++k) {
     made.push_back(stage_of(stages[k], backend));
     if (made.back() == nullptr) return 2;
+    has_functions = has_functions || stages[k].kind == fourfold_stage_function;
   }
-  for (int64_t step = 0; step < steps; ++step) {
-    for (const auto& stage : made) stage->run(step);
-  }
+  if (count > 0) run(made, has_functions, steps, backend);
   return 0;
 } catch (const std::exception& error) {
   set_error(error.what());

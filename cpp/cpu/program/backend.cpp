@@ -2,6 +2,7 @@
 
 #include <torch/headeronly/core/DeviceType.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "cpu/program/product.h"
 #include "cpu/program/run.h"
 #include "cpu/program/schedule.h"
+#include "cpu/team.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -52,7 +54,7 @@ class NestedLoops {
     return nest != nullptr;
   }
 
- private:
+  // Null if there is none, or not yet. One that is found stays.
   const program::Nest* find() const {
     const Generator generator = made_.generator();
     if (generator == Generator::interpreter || loops_.rows() == 0 || loops_.columns() == 0) return nullptr;
@@ -64,6 +66,7 @@ class NestedLoops {
     return nest;
   }
 
+ private:
   const Scheduled& made_;
   const Loops loops_;
   mutable std::atomic<const program::Nest*> nest_{nullptr};
@@ -86,6 +89,14 @@ class ScheduledCall final : public program::Call {
     const bool streams = streamed_ && streamed_->loops().can_stream(inputs, outputs);
     if ((streams ? *streamed_ : nested_).run(inputs, outputs)) return;
     cpu::run(made_.program(), made_.schedule(), sizes_, inputs, outputs);
+  }
+  // Parts are not stored past the caches: who shares a call reads it soon.
+  int64_t parts() const override {
+    const program::Nest* const nest = nested_.find();
+    return nest == nullptr ? 1 : nested_.loops().parts(*nest);
+  }
+  void run_part(const program::Tensor* inputs, const program::Tensor* outputs, int64_t part, int64_t parts) const override {
+    nested_.loops().run_part(*nested_.find(), inputs, outputs, part, parts);
   }
   const std::string& layout() const override { return (streamed_ ? *streamed_ : nested_).loops().layout(); }
 
@@ -111,11 +122,34 @@ bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tens
   return nest != nullptr;
 }
 
+class TeamMember final : public program::Member {
+ public:
+  TeamMember(cpu::Member& member, int64_t shares) : member_(member), shares_(shares) {}
+
+  int64_t begin() const override { return member_.begin(); }
+  int64_t end() const override { return member_.end(); }
+  int64_t shares() const override { return shares_; }
+  void wait() override { member_.wait(); }
+
+ private:
+  cpu::Member& member_;
+  int64_t shares_;
+};
+
+void together(int64_t most, const std::function<void(program::Member&)>& body) {
+  const int64_t shares = std::min(most, usable_threads());
+  team(shares, [&](cpu::Member& member) {
+    TeamMember own(member, shares);
+    body(own);
+  });
+}
+
 constexpr program::Backend backend{
     .compile = [](const program::Program& program, std::string_view text) -> std::unique_ptr<program::Executable> {
       return std::make_unique<Scheduled>(program, text);
     },
     .product_with = product_with,
+    .together = together,
 };
 
 const program::BackendRegistration registration(static_cast<int32_t>(torch::headeronly::DeviceType::CPU), backend);

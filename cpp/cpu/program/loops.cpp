@@ -64,6 +64,7 @@ class NestCall {
   }
 
   void run(size_t function, int64_t begin, int64_t end) const {
+    if (begin == end || nest_.functions[function] == nullptr) return;
     const auto memory = scratch(bytes_);
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
@@ -313,11 +314,33 @@ void Loops::share_elements() {
   unit_ = length * turned;
 }
 
-void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
+std::vector<int64_t> Loops::arguments_of(const program::Tensor* inputs, const program::Tensor* outputs) const {
   std::vector<int64_t> arguments = arguments_;
   int64_t* address = &arguments[first_tensor];
   for (size_t k = 0; k < program_.inputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(inputs[k].data);
   for (size_t k = 0; k < program_.outputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(outputs[k].data);
+  return arguments;
+}
+
+int64_t Loops::parts(const Nest& nest) const {
+  if (split_ == Split::columns || !schedule_.column_sums.empty() || nest.functions[0] != nullptr) return 1;
+  const bool by_elements = split_ == Split::elements;
+  const int64_t count = by_elements ? units_ : rows_, elements = by_elements ? unit_ : columns_;
+  return std::clamp<int64_t>(count * elements / std::max<int64_t>(1, grain_), 1, std::max<int64_t>(1, count));
+}
+
+void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs, int64_t part,
+                     int64_t parts) const {
+  const std::vector<int64_t> arguments = arguments_of(inputs, outputs);
+  const NestCall call(nest, arguments, grain_);
+  if (split_ != Split::elements) return call.run(1, rows_ * part / parts, rows_ * (part + 1) / parts);
+  const int64_t begin = units_ * part / parts, end = units_ * (part + 1) / parts;
+  if (sizes_.size() > 1) return call.run(1, begin, end);
+  call.run(1, std::min(columns_, begin * unit_), std::min(columns_, end * unit_));
+}
+
+void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
+  std::vector<int64_t> arguments = arguments_of(inputs, outputs);
   const NestCall call(nest, arguments, grain_);
   call.run_once(0);
   if (split_ == Split::elements) return call.share(1, units_, unit_, sizes_.size() == 1 ? columns_ : 0);

@@ -41,6 +41,10 @@ class Loops {
   int64_t columns() const { return columns_; }
 
   void run(const program::Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const;
+  // The same in parts that don't depend on each other: how many at most, and one of so many.
+  int64_t parts(const program::Nest& nest) const;
+  void run_part(const program::Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs, int64_t part,
+                int64_t parts) const;
 
  private:
   using Strides = std::vector<std::vector<int64_t>>;
@@ -57,6 +61,7 @@ class Loops {
   bool continues_columns(size_t axis, size_t tensor) const;
   bool is_streamed(size_t axis, size_t tensor) const;
   void find_turned(const Strides& strides);
+  std::vector<int64_t> arguments_of(const program::Tensor* inputs, const program::Tensor* outputs) const;
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
   const program::Program& program_;

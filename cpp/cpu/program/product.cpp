@@ -6,14 +6,14 @@
 
 #include "cpu/kernels/packed_product.h"
 #include "cpu/memory.h"
-#include "cpu/parallel.h"
 
 namespace fourfold::cpu {
 namespace {
 
 using program::Tensor;
 
-constexpr int64_t grain = 1 << 17;  // multiply-adds that are worth another thread
+// Multiply-adds that are worth another thread, and the barrier behind each stage of a step.
+constexpr int64_t worth_a_thread = 1 << 17;
 
 struct Free {
   void operator()(char* memory) const { std::free(memory); }
@@ -46,15 +46,19 @@ class PackedMatrix final : public program::Product {
            std::equal(start->sizes, start->sizes + start->dim, out.sizes + dim - start->dim);
   }
 
-  void run(const Tensor& a, const Tensor* start, const Tensor& out) const override {
+  int64_t parts(int64_t rows) const override {
+    return std::clamp<int64_t>(batch_ * rows * depth_ * columns_ / worth_a_thread, 1, panels_of_columns(kind_, columns_));
+  }
+
+  void run(const Tensor& a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
     const int dim = out.dim;
-    const int64_t rows = out.sizes[dim - 2], size = element_size(kind_), panels = panels_of_columns(kind_, columns_);
+    const int64_t size = element_size(kind_), panels = panels_of_columns(kind_, columns_);
     const auto batch_step = [&](const Tensor& tensor) { return tensor.dim == 3 ? tensor.strides[0] * size : 0; };
     for (int64_t k = 0; k < batch_; ++k) {
       const bool has_rows = start != nullptr && start->dim >= 2;
       const PackedProduct job{
           .kind = kind_,
-          .rows = rows,
+          .rows = out.sizes[dim - 2],
           .depth = depth_,
           .columns = columns_,
           .a = static_cast<const char*>(a.data) + k * batch_step(a),
@@ -66,13 +70,7 @@ class PackedMatrix final : public program::Product {
           .out = static_cast<char*>(out.data) + k * batch_step(out),
           .out_row = out.strides[dim - 2],
       };
-      const int64_t work = std::max<int64_t>(1, rows * depth_ * columns_ / std::max<int64_t>(1, panels));
-      const int64_t least = std::max<int64_t>(1, grain / work);
-      if (panels <= least) {
-        multiply_packed(job, 0, panels);
-      } else {
-        parallel(panels, least, [&](int64_t first, int64_t last) { multiply_packed(job, first, last); });
-      }
+      multiply_packed(job, panels * part / parts, panels * (part + 1) / parts);
     }
   }
 

@@ -86,11 +86,18 @@ def run(options: argparse.Namespace) -> int:
 
 def print_nests(explanation: Explanation, form: str) -> None:
     show = {"c": explanation.nest, "llvm": explanation.llvm, "assembly": explanation.assembly}[form]
-    for graph, half in explanation.halves:
+    several = len(explanation.graphs) > 1
+    parts = [(half, {"graph": graph}, f" of graph {graph}" * several) for graph, half in explanation.halves]
+    parts += [
+        (half, {"scan": number}, f" of scan {number}")
+        for number, scan in enumerate(explanation.scans)
+        for half in scan.halves
+    ]
+    for half, where, of in parts:
         for number, program in enumerate(half.programs):
-            print(f"\n{program.name} of the {half.name}" + f" of graph {graph}" * (len(explanation.graphs) > 1))
+            print(f"\n{program.name} of the {half.name}{of}")
             try:
-                print(show(half.name, number, graph))
+                print(show(half.name, number, **where))
             except (ValueError, ImportError) as error:
                 print(str(error).removeprefix("explain: "))
 

@@ -50,8 +50,7 @@ class Program:
     @property
     def counted(self) -> str:
         """sin, 2 pow, cos, add"""
-        counts = Counter(self.operators).items()
-        return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts)
+        return counted(self.operators)
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,110 @@ class Graph:
 
 
 @dataclass(frozen=True)
+class Operators:
+    """Operators of a step that come from one of its lines; source is empty where none is known."""
+
+    source: str
+    names: tuple[str, ...]
+
+    @property
+    def counted(self) -> str:
+        return counted(self.names)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A state, an x or what the step closes over. name: as in the user's code; own: in programs. value: dtype and shape
+    of one step."""
+
+    name: str
+    own: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that the forward keeps for the backward. value: dtype and shape of one step, or of all if has_steps is
+    False. bytes: of memory that neither an input nor a tensor before it in the list has; None if its size depends on
+    data. note: where it comes from."""
+
+    name: str
+    value: str
+    has_steps: bool
+    bytes: int | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The loop of a scan. way: "nest", one loop nest over the steps; "stages", parts of a step that C++ runs in each;
+    "steps", the graph of a step that C++ runs for each; "python", the same in Python. until: the way until the nest is
+    compiled; empty for none. stages: of the way "stages". reasons: why not in the ways before, by way. code: the graph
+    of a step."""
+
+    way: str
+    until: str
+    stages: tuple[str, ...]
+    reasons: dict[str, str]
+    programs: tuple[Program, ...]
+    outside: tuple[Outside, ...]
+    code: str
+
+
+@dataclass(frozen=True)
+class ScanHalf:
+    """The forward or the backward of a scan. before, inside, behind: the step's operators by where they run: for all
+    steps at once before the loop, in it, for all steps at once behind it. trails: the states whose values of all steps
+    are kept. loop: None if nothing runs in one. around: the programs before and behind it. code: the graph of the
+    sequence. kept: for the backward; kept_bytes: in all, None if the sizes depend on data."""
+
+    name: str
+    before: tuple[Operators, ...]
+    inside: tuple[Operators, ...]
+    behind: tuple[Operators, ...]
+    trails: tuple[str, ...]
+    loop: Loop | None
+    around: tuple[Program, ...]
+    outside: tuple[Outside, ...]
+    code: str
+    kept: tuple[Kept, ...] = ()
+    kept_bytes: int | None = 0
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The loop's, then those before and behind it."""
+        return (*(self.loop.programs if self.loop else ()), *self.around)
+
+    @property
+    def operators(self) -> int:
+        return sum(len(one.names) for place in (self.before, self.inside, self.behind) for one in place)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Calls of fourfold.scan with the same step and sizes. count: how many. place: of the step in its file. reason: why
+    the steps run in Python, one by one; empty if they don't. has_hooks: whether hooks, such as those of
+    torch.utils.checkpoint, get what is kept. forward: None if the steps run in Python, or there are none."""
+
+    step: str
+    place: str
+    count: int
+    steps: int
+    reverse: bool
+    states: tuple[Tensors, ...]
+    xs: tuple[Tensors, ...]
+    closures: tuple[Tensors, ...]
+    reason: str
+    has_hooks: bool
+    forward: ScanHalf | None
+    backward: ScanHalf | None
+
+    @property
+    def halves(self) -> tuple[ScanHalf, ...]:
+        return tuple(half for half in (self.forward, self.backward) if half is not None)
+
+
+@dataclass(frozen=True)
 class Stage:
     """Seconds, the first time and again; None if there is no such time."""
 
@@ -155,6 +258,10 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, 
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def counted(names: Iterable[str]) -> str:
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in Counter(names).items())
 
 
 def plural(count: int, what: str) -> str:

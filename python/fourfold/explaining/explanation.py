@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fourfold.explaining import picture, text
-from fourfold.explaining.data import Graph, Half, Outside, Program, Programs, Stage, alike, cut, plural
+from fourfold.explaining.data import Graph, Half, Outside, Program, Programs, Scan, ScanHalf, Stage, alike, cut, plural
 from fourfold.explaining.filling import render
 
+T = TypeVar("T")
+H = TypeVar("H", Half, ScanHalf)
 SMALL = 50  # operators, forward and backward; larger functions print a summary
 
 
@@ -24,6 +28,7 @@ class Explanation:
     stages: tuple[Stage, ...]  # none without timing
     compilations: int  # "again" is the median of this many
     generator: str = "auto"  # what runs programs: the option of torch.compile
+    scans: tuple[Scan, ...] = ()  # the calls of fourfold.scan, in the order of each kind's first call
 
     @property
     def halves(self) -> list[tuple[int, Half]]:
@@ -55,7 +60,8 @@ class Explanation:
 
     @property
     def is_small(self) -> bool:
-        return sum(half.operators for _, half in self.halves) <= SMALL
+        of_scans = (half.operators for scan in self.scans for half in scan.halves)
+        return sum(half.operators for _, half in self.halves) + sum(of_scans) <= SMALL
 
     def __str__(self) -> str:
         """All stages of a small function, the summary of a large one."""
@@ -95,18 +101,22 @@ class Explanation:
         """The same for Graphviz; needs no package."""
         return picture.dot(self.half(half, graph), whole)
 
-    def nest(self, half: str = "forward", program: int = 0, graph: int = 0, prelude: bool = False) -> str:
+    def nest(
+        self, half: str = "forward", program: int = 0, graph: int = 0, prelude: bool = False, scan: int | None = None
+    ) -> str:
         """The loop nest of a program as C++, for the layout of the example call. prelude: with what it calls, which
-        makes it a file to compile. Raises ValueError if there is no such program, or no nest of it."""
-        return self.printed("c", self.program(half, program, graph), prelude)
+        makes it a file to compile. scan: the program is that of the scan with this number, those in the loop first; of
+        a loop that runs as one nest, it is the nest over the steps. Raises ValueError if there is no such program, or
+        no nest of it."""
+        return self.printed("c", self.program(half, program, graph, scan), prelude)
 
-    def llvm(self, half: str = "forward", program: int = 0, graph: int = 0) -> str:
+    def llvm(self, half: str = "forward", program: int = 0, graph: int = 0, scan: int | None = None) -> str:
         """The same as LLVM IR, from which it is compiled."""
-        return self.printed("llvm", self.program(half, program, graph))
+        return self.printed("llvm", self.program(half, program, graph, scan))
 
-    def assembly(self, half: str = "forward", program: int = 0, graph: int = 0) -> str:
+    def assembly(self, half: str = "forward", program: int = 0, graph: int = 0, scan: int | None = None) -> str:
         """The same as this processor's assembly. Raises ImportError without llvmlite."""
-        return self.printed("assembly", self.program(half, program, graph))
+        return self.printed("assembly", self.program(half, program, graph, scan))
 
     def printed(self, what: str, program: Program, prelude: bool = False) -> str:
         from fourfold.compiler.nest.build import NotCompiled
@@ -119,16 +129,27 @@ class Explanation:
                 f"explain: expected a program with a loop nest, but {program.name} has none: {reason}"
             ) from None
 
-    def program(self, half: str, number: int, graph: int) -> Program:
-        programs = self.half(half, graph).programs
+    def program(self, half: str, number: int, graph: int, scan: int | None = None) -> Program:
+        programs = (self.half(half, graph) if scan is None else self.half_of_scan(half, scan)).programs
         if not 0 <= number < len(programs):
             raise ValueError(f"explain: expected one of {plural(len(programs), 'program')}, but got {number}")
         return programs[number]
 
+    def half_of_scan(self, name: str, scan: int) -> ScanHalf:
+        return named(name, numbered(scan, self.scans, "scan").halves)
+
     def half(self, name: str, graph: int) -> Half:
-        if not 0 <= graph < len(self.graphs):
-            raise ValueError(f"explain: expected one of {plural(len(self.graphs), 'graph')}, but got {graph}")
-        found = {one.name: one for one in self.graphs[graph].halves}
-        if name not in found:
-            raise ValueError(f"explain: expected {' or '.join(found)}, but got {name!r}")
-        return found[name]
+        return named(name, numbered(graph, self.graphs, "graph").halves)
+
+
+def numbered(number: int, among: Sequence[T], what: str) -> T:
+    if not 0 <= number < len(among):
+        raise ValueError(f"explain: expected one of {plural(len(among), what)}, but got {number}")
+    return among[number]
+
+
+def named(name: str, halves: Sequence[H]) -> H:
+    found = {one.name: one for one in halves}
+    if name not in found:
+        raise ValueError(f"explain: expected {' or '.join(found) or 'a scan that is compiled'}, but got {name!r}")
+    return found[name]

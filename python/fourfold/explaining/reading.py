@@ -18,6 +18,7 @@ import fourfold
 from fourfold import _C
 from fourfold.compiler import record
 from fourfold.compiler.calling import CPU
+from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
 from fourfold.compiler.in_place import COPY
@@ -40,6 +41,7 @@ UPDATED = "an input's new value, which no program writes into it"
 PARTLY = "programs write some of its parts where they belong, and the others are copied"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
+DISABLED = re.compile(r"wrapped with `torch\.compiler\.disable` \(reason: (?!None\))(.+)\)$", re.MULTILINE)
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
 clipped = functools.partial(cut, most=30)  # for a line in a box
@@ -51,6 +53,8 @@ def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Expl
     parameters = parameter_names(uncompiled(f))
     several = len(observed.captured) > 1
     graphs = (graph_of(one, parameters, f" of graph {k}" * several) for k, one in enumerate(observed.captured))
+    from fourfold.explaining.scans import scans_of  # which needs this module
+
     return Explanation(
         name.rpartition("<locals>.")[2],
         f"fourfold {fourfold.__version__}, torch {torch.__version__}",
@@ -59,11 +63,15 @@ def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Expl
         tuple(observed.stages),
         observed.compilations,
         generator,
+        scans_of(observed.scans),
     )
 
 
 def short_reason(reason: str) -> str:
-    """The first lines of torch's long text: the kind of break and its explanation."""
+    """The first lines of torch's long text: the kind of break and its explanation; of a function that a package keeps
+    out of graphs, the package's reason."""
+    if found := DISABLED.search(reason):
+        return found[1]
     kept = [line.strip().removeprefix("Explanation: ") for line in reason.splitlines()[:2]]
     return ": ".join(line for line in kept if line and not line.startswith("Hint:"))
 
@@ -108,9 +116,13 @@ def input_name(node: Node, parameters: Sequence[str]) -> str:
     name = name() if callable(name) else name
     if not isinstance(name, str):
         return node.name
-    name = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", name)
+    name = without_registries(name)
     name = re.sub(r"^[LG](?:\['kwargs'\])?\['(\w+)'\]", r"\1", name)
     return re.sub(r"^args\[(\d+)\]", lambda place: dict(enumerate(parameters)).get(int(place[1]), place[0]), name)
+
+
+def without_registries(name: str) -> str:
+    return re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", name)
 
 
 def half_of(
@@ -119,13 +131,8 @@ def half_of(
     """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last are saved."""
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
-    compiled = half.compiled
-    copied_parts = {node: parts_left(node, written) for node, written in compiled.concatenations.items()}
-    done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
-    left = [node for node in graph.nodes if is_operator(node) and node not in done]
+    copied_parts, done, left = left_of(half.compiled)
     operators = [one for node in calls for one in operators_of(node.target)] + left
-    outside = Counter((operator_name(node), PARTLY if node in copied_parts else reason(node)) for node in left)
-    outside += Counter({("copy_", COPIED): copied})
 
     def moves(node: Node) -> list[Node]:
         return copied_parts[node] * 2 if node in copied_parts else touched(node)
@@ -139,12 +146,26 @@ def half_of(
         code_of(half.compiled.module),
         boxes_of(graph, inputs, is_backward, results, kept, done),
         tuple(map(program_of, calls)),
-        tuple(Outside(operator, count, why) for (operator, why), count in outside.items()),
+        outside_of(left, copied_parts, copied),
         len(operators),
         sum(map(is_again, operators)) if is_backward else 0,
         moved(touched(node) for node in traced if node.target is not COPY),
         moved([*([node, node] for node in updated), *map(touched, calls), *map(moves, left)]),
     )
+
+
+def left_of(compiled: Compiled) -> tuple[dict[Node, list[Node]], set[Node], list[Node]]:
+    """The concatenations of which programs write parts, each with the other parts; what programs write in place; and
+    the operators that torch runs."""
+    copied_parts = {node: parts_left(node, written) for node, written in compiled.concatenations.items()}
+    done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
+    return copied_parts, done, [node for node in compiled.nodes if is_operator(node) and node not in done]
+
+
+def outside_of(left: Sequence[Node], copied_parts: Container[Node] = (), copied: int = 0) -> tuple[Outside, ...]:
+    outside = Counter((operator_name(node), PARTLY if node in copied_parts else reason(node)) for node in left)
+    outside += Counter({("copy_", COPIED): copied})
+    return tuple(Outside(operator, count, why) for (operator, why), count in outside.items())
 
 
 def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:

@@ -22,6 +22,7 @@ from fourfold.explaining.data import Stage
 
 if TYPE_CHECKING:
     from fourfold.compiler.record import Captured, Record
+    from fourfold.scanning.record import Scan
 
 MOST_COMPILATIONS, COMPILATIONS_SECONDS = 3, 3.0  # after the first
 MOST_CALLS, FEWEST_CALLS, CALLS_SECONDS = 100, 5, 0.2
@@ -37,6 +38,7 @@ Settings = Mapping[str, object] | None
 class Observed:
     captured: list[Captured]  # without graphs that torch discarded to capture them again
     breaks: list[str]  # why a graph ended before the function did
+    scans: list[Scan] = field(default_factory=list)  # with their backward
     stages: list[Stage] = field(default_factory=list)
     compilations: int = 0  # "again" is the median of this many
 
@@ -59,6 +61,7 @@ def observe(
     from torch._dynamo.utils import counters
 
     from fourfold.compiler.options import Options
+    from fourfold.scanning.record import recording
 
     load = {} if is_loaded else {"load torch's compiler": perf_counter() - start}
     Options.of(options)  # raises before anything is compiled
@@ -68,11 +71,12 @@ def observe(
     # An earlier capture with other sizes must not make these sizes symbolic.
     static = {} if dynamic is not None else {"automatic_dynamic_shapes": False}
     with torch._dynamo.config.patch(static), torch.random.fork_rng(devices=[]):
-        first = compile()
+        with recording() as scans:
+            first = compile()
         reasons = [reason for reason, count in counters["graph_break"].items() if count > breaks.get(reason, 0)]
-        for complete in first.record.complete:
+        for complete in (*first.record.complete, *(scan.complete for scan in scans)):
             complete()
-        observed = Observed([one for one in first.record.captured if one.forward is not None], reasons)
+        observed = Observed([one for one in first.record.captured if one.forward is not None], reasons, scans)
         if not timing:
             return observed
         calls = repeated(lambda: call(first.call), FEWEST_CALLS, MOST_CALLS, CALLS_SECONDS)

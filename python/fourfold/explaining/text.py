@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from fourfold.explaining.data import Graph, Half, Outside, Programs, Stage, grouped, plural
+from fourfold.explaining.data import Graph, Half, Kept, Outside, Programs, Scan, ScanHalf, Stage, grouped, plural
 
 COLUMNS = 100
 MOST_GRAPHS = 3  # with rows of their own in the first table
@@ -16,6 +16,20 @@ BYTES = (
     "Before: the traced operators one by one, without recomputation, though torch may have one kernel for several. "
     "After: programs, and the operators that torch runs."
 )
+PLACES = {
+    "before": "before the loop, for all steps at once",
+    "inside": "in the loop",
+    "behind": "behind the loop, for all steps at once",
+}
+WAYS = {
+    "nest": "as one loop nest over the steps, with the states in registers",
+    "stages": "in stages, which C++ runs one after another in each step",
+    "steps": "step by step: C++ runs the graph of a step for each",
+    "python": "step by step in Python",
+}
+SHORT = {"nest": "one loop nest", "steps": "step by step", "python": "in Python"}
+WHY_NOT = {"cpp": "Not in C++", "nest": "Not as one loop nest", "stages": "Not in stages"}
+MOST_SCANS = 6  # rows of forwards and backwards in a summary
 Row = tuple[str, ...]
 
 
@@ -80,11 +94,98 @@ def reasons(outside: Iterable[Outside]) -> list[str]:
     return few(short, "reason", MOST_REASONS)
 
 
-def outside_lines(outside: Iterable[Outside]) -> list[str]:
-    names = {one: f"{one.count} × {one.operator}" for one in outside}
-    width = min(max(map(len, names.values())), 40)
-    lines = (flow(f"{name.ljust(width)}  {one.reason}", " " * (width + 6), "    ") for one, name in names.items())
+def outside_lines(outside: Iterable[Outside], indent: str = "    ") -> list[str]:
+    return paired([(f"{one.count} × {one.operator}", one.reason) for one in outside], indent)
+
+
+def paired(pairs: Sequence[tuple[str, str]], indent: str) -> list[str]:
+    """Two columns of words."""
+    width = min(max(len(name) for name, _ in pairs), 40)
+    lines = (flow(f"{name.ljust(width)}  {words}", f"{indent}{' ' * (width + 2)}", indent) for name, words in pairs)
     return [line for part in lines for line in part]
+
+
+def scan_title(scan: Scan, number: int) -> str:
+    place = f" ({scan.place})" if scan.place else ""
+    order = ", the last one first" if scan.reverse else ""
+    calls = f", {scan.count:,} calls" if scan.count > 1 else ""
+    return f"Scan {number}: {scan.step}{place}, {plural(scan.steps, 'step')}{order}{calls}"
+
+
+def input_rows(scan: Scan) -> list[Row]:
+    """The states, the xs and what the step closes over."""
+    parts = (("state", scan.states), ("x", scan.xs), ("from outside", scan.closures))
+    rows = [(one.name, what, one.value, one.own) for what, every in parts for one in every]
+    return [("", "", "one step's", "in programs" if any(row[3] for row in rows) else ""), *rows]
+
+
+def not_compiled(scan: Scan) -> str:
+    """Why a scan has neither a forward nor a backward."""
+    if scan.reason:
+        return f"The steps run in Python, one by one: {scan.reason}."
+    return "It raised an error." if scan.steps else "There are no steps."
+
+
+def operators_lines(half: ScanHalf, place: str, indent: str = "      ") -> list[str]:
+    found = getattr(half, place)
+    if not found:
+        return [f"{indent}nothing"]
+    return paired([(one.counted, one.source or "no line of its own") for one in found], indent)
+
+
+def place_rows(half: ScanHalf) -> list[Row]:
+    found = [(words, one.counted, one.source) for place, words in PLACES.items() for one in getattr(half, place)]
+    return [("", "operators", ""), *found]
+
+
+def scan_rows(scans: Sequence[Scan]) -> list[Row]:
+    """A row for each forward and backward: operators by place, how the loop runs, and what is kept."""
+    rows = [("", "before", "in the loop", "behind", "kept", "the loop runs")]
+    for number, scan in enumerate(scans):
+        name = f"scan {number}, {scan.step}"
+        if not scan.halves:
+            rows.append((name, "", "", "", "", f"in Python: {scan.reason}" if scan.reason else not_compiled(scan)))
+        for half in scan.halves:
+            counts = (f"{sum(len(one.names) for one in getattr(half, place)):,}" for place in PLACES)
+            kept = in_bytes(half.kept_bytes) if half is scan.forward and scan.backward else ""
+            rows.append((f"{name}: {half.name}", *counts, kept, shortly(half)))
+    return rows
+
+
+def shortly(half: ScanHalf) -> str:
+    if half.loop is None:
+        return "no loop"
+    return plural(len(half.loop.stages), "stage") + " a step" if half.loop.way == "stages" else SHORT[half.loop.way]
+
+
+def how_it_runs(half: ScanHalf) -> str:
+    """The loop of a forward or a backward, in a few sentences."""
+    if half.loop is None:
+        return "Nothing runs in a loop."
+    loop, found = half.loop, f"The loop runs {WAYS[half.loop.way]}"
+    if loop.way == "stages":
+        found += f": {', '.join(loop.stages)}"
+    if loop.until:
+        until = f"in stages: {', '.join(loop.stages)}" if loop.until == "stages" else "step by step"
+        found += f", from the second call on; until then {until}"
+    reasons = {} if loop.way == "nest" else loop.reasons
+    words = [f"{found}.", *(f"{WHY_NOT[way]}: {reason}." for way, reason in reasons.items())]
+    if half.trails:
+        words.append(f"The values of {' and '.join(half.trails)} in all steps are stored.")
+    return " ".join(words)
+
+
+def about_kept(scan: Scan) -> str:
+    """What the forward keeps, in one sentence."""
+    steps = plural(scan.steps, "step")
+    hooks = "; hooks, such as those of torch.utils.checkpoint, get it" if scan.has_hooks else ""
+    inputs = "; inputs take no more memory" if any(one.note == "an input" for one in scan.forward.kept) else ""
+    return f"Kept for the backward: {in_bytes(scan.forward.kept_bytes)} in {steps}{inputs}{hooks}."
+
+
+def kept_rows(kept: Iterable[Kept]) -> list[Row]:
+    rows = ((one.name, one.value, in_bytes(one.bytes) if one.bytes != 0 else "", one.note) for one in kept)
+    return [("", "one step's", "bytes", ""), *rows]
 
 
 def few(lines: Sequence[str], what: str, most: int) -> list[str]:

@@ -15,6 +15,7 @@ from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.options import Options
 from fourfold.compiler.recorder import NotRecorded
 from fourfold.compiler.views import hint
+from fourfold.scanning import record
 from fourfold.scanning.capture import Call, Captured
 from fourfold.scanning.fission import Kind, draws
 from fourfold.scanning.halves import Refused, StepGraph, finish, halves_of
@@ -79,6 +80,7 @@ class Recurrence:
         self.halves = halves_of(captured, options)
         self.functions: dict[tuple[bool, bool], Callable[..., Sequence[object]]] = {}
         self.wholes: dict[tuple[str, bool], tuple[Whole, Compiled]] = {}
+        self.make_backward: dict[bool, Callable[[], Compiled]] = {}  # by the forward's direction
         self.lock = threading.RLock()
 
     def __call__(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
@@ -93,6 +95,7 @@ class Recurrence:
             triples = zip(self.captured.inputs, self.captured.sources, given, strict=True)
             call.read.extend((source, value) for (role, _), source, value in triples if role == "closure" and source)
         trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
+        record.ran(self, call, inputs, trains)
         return self.arranged(inputs, self.function(call, trains)(call.steps, *inputs))
 
     def arranged(self, inputs: Sequence[object], results: Sequence[object]) -> tuple[object, ...]:
@@ -105,8 +108,11 @@ class Recurrence:
         found: list[object] = [None] * (len(states) + len(captured.ys))
         for k, value in zip(states, results, strict=False):
             found[k] = value
-        for k, value in zip(captured.ys, results[len(states) + len(changed) :], strict=True):
+        series = results[len(states) + len(changed) :]
+        for k, value in zip(captured.ys, series, strict=False):
             found[k] = value
+        for name, value in zip(self.halves.checks, series[len(captured.ys) :], strict=True):
+            torch.ops.aten._linalg_check_errors(value, name, is_matrix=False)
         return tuple(found)
 
     def without_steps(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
@@ -134,6 +140,7 @@ class Recurrence:
                     try:
                         self.functions[key] = self.training(call) if trains else self.inference(call)
                     except (NotRecorded, RunsInLoop) as reason:
+                        record.ran_in_python(call, str(reason))
                         raise RunsInPython(str(reason)) from None
         return self.functions[key]
 
@@ -156,6 +163,8 @@ class Recurrence:
                 if ("backward", not reverse) not in self.wholes:
                     self.compiled("backward", halves.backward, steps, not reverse, halves.gradients)
             return self.wholes["backward", not reverse][1]
+
+        self.make_backward[reverse] = make_backward
 
         def again(inputs: Sequence[object], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
             return self.differentiated_again(reverse, inputs, grads)
@@ -192,7 +201,7 @@ class Recurrence:
             own = [each.view_as(each) if isinstance(each, Tensor) else each for each in inputs]
             wanted = [each for each in own if requires_grad(each)]
             results = self.one_by_one(reverse, *own)
-            differentiable = [r for r, d in zip(results, self.halves.differentiable, strict=True) if d]
+            differentiable = [r for r, d in zip(results, self.halves.differentiable, strict=False) if d]
             pairs = [(r, g) for r, g in zip(differentiable, grads, strict=True) if g is not None and r.requires_grad]
             outputs, given = zip(*pairs, strict=True)
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from fourfold.scanning.fission import Kind
 from fourfold.scanning.products import factor
 
 aten = torch.ops.aten
+EFFECT = torch.ops.higher_order.with_effects
 KINDS = {"carry": Kind.CARRIED, "x": Kind.SERIES, "closure": Kind.INVARIANT}
 
 
@@ -52,7 +54,8 @@ class Halves:
     backward: None without gradients. Its states are the gradients of states; its inputs what the forward keeps, in that
     order, and the gradients of the differentiable results, states first.
     differentiable: for each result of the forward, states first. changed: the inputs that are changed in place.
-    gradients: for each input of the forward the index of its gradient among the backward's results, or None."""
+    gradients: for each input of the forward the index of its gradient among the backward's results, or None.
+    checks: the names of the functions whose errors the last series tell: numbers that are zero where there is none."""
 
     forward: StepGraph
     inference: StepGraph
@@ -60,6 +63,7 @@ class Halves:
     differentiable: list[bool]
     changed: list[int]
     gradients: list[int | None]
+    checks: list[str]
 
 
 class Differentiation(Compilation):
@@ -105,6 +109,9 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     differentiation.run(captured.fakes)
     forward, backward = differentiation.forward_graph, differentiation.backward_graph
     metadata = differentiation.metadata
+    checks = take_checks_out(forward.graph)
+    if backward is not None and tokens_of(backward.graph):
+        raise Refused("its gradient has an effect")
     inputs = forward.graph.find_nodes(op="placeholder")
     if metadata is None or len(inputs) != len(captured.inputs):
         raise Refused("AOTAutograd gives the step's graph inputs of its own")
@@ -121,19 +128,56 @@ def halves_of(captured: Captured, options: Options) -> Halves:
             reads[k] = node
     kinds |= dict.fromkeys(changes, Kind.CARRIED)
     states = [*(results[k] for k in order), *changes.values()]
-    step = StepGraph(forward.graph, inputs, kinds, [*reads, *changes], states, [results[k] for k in captured.ys])
+    series = [*(results[k] for k in captured.ys), *checks]
+    step = StepGraph(forward.graph, inputs, kinds, [*reads, *changes], states, series)
     requires = [info.requires_grad for info in metadata.output_info]
     differentiable = [requires[k] for k in order] + [False] * len(changes) + [requires[k] for k in captured.ys]
+    differentiable += [False] * len(checks)
+    names_of_checks = list(checks.values())
     changed = [inputs.index(node) for node in changes]
     if backward is None:
         finish(step)
-        return Halves(step, step, None, differentiable, changed, [])
+        return Halves(step, step, None, differentiable, changed, [], names_of_checks)
     names = {node.name: node for node in results[len(requires) :]}
     made, gradients = backward_of(backward.graph, captured, requires)
     step.kept = [names[node.name] for node in made.inputs if node.name in names]
     finish(step)
     inference = dataclasses.replace(step, kept=None)
-    return Halves(step, inference, made, differentiable, changed, gradients)
+    return Halves(step, inference, made, differentiable, changed, gradients, names_of_checks)
+
+
+def tokens_of(graph: Graph) -> int:
+    """How many of the results, the first ones, only order the operators that have effects."""
+    return len([each for each in graph.output_node().args[0] if isinstance(each, Node) and is_token(each)])
+
+
+def is_token(node: Node) -> bool:
+    return node.target is operator.getitem and is_effect(node.args[0]) and node.args[1] == 0
+
+
+def is_effect(node: Node) -> bool:
+    return node.target is EFFECT
+
+
+def take_checks_out(graph: Graph) -> dict[Node, str]:
+    """Removes what raises an error after a function of linear algebra, and the tokens that order it. Returns what it
+    reads, with the functions' names. Raises Refused for other effects."""
+    count, found = tokens_of(graph), {}
+    output = graph.output_node()
+    output.args = (type(output.args[0])(output.args[0][count:]),)
+    for node in reversed(graph.nodes):
+        if is_effect(node):
+            token, target, *given = node.args
+            if target is not aten._linalg_check_errors.default:
+                raise Refused(f"{target} has an effect")
+            found[given[0]] = given[1]
+            for item in list(node.users):
+                item.replace_all_uses_with(token)
+                graph.erase_node(item)
+            graph.erase_node(node)
+    for node in graph.find_nodes(op="placeholder")[:count]:
+        graph.erase_node(node)
+    return found
 
 
 def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
@@ -169,10 +213,11 @@ def take_clones_off(graph: Graph, captured: Captured) -> None:
     output = graph.output_node()
     results = list(output.args[0])
     taken: set[Node] = set()
+    first = tokens_of(graph)
     for k in (*captured.carries, *captured.effects):
-        while is_clone(results[k]):
-            results[k] = results[k].args[0]
-    for k in captured.ys:
+        while is_clone(results[first + k]):
+            results[first + k] = results[first + k].args[0]
+    for k in (first + k for k in captured.ys):
         bare = results[k]
         while is_clone(bare):
             bare = bare.args[0]

@@ -1,0 +1,295 @@
+"""How the loop of a scan runs: as one loop nest, in stages, or step by step; and why not otherwise.
+
+The conditions are those of cpp/bindings/loop_step.cpp and loop_stages.cpp, for the layouts of a call."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from fourfold import _native
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.fused import Fused, fused_nodes, results_of
+from fourfold.compiler.nest import service
+from fourfold.compiler.nest.build import NotCompiled, build
+from fourfold.compiler.nest.layout import Layout
+from fourfold.compiler.nest.reading import read
+from fourfold.explaining.data import counted, plural
+from fourfold.explaining.nests import target
+from fourfold.explaining.reading import is_view, operator_name
+from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
+
+aten = torch.ops.aten
+MOST_INTERLEAVED = 8  # as cpp/cpu/program/loops.cpp has it
+PRODUCTS = {
+    aten.mm.default: 0,
+    aten.bmm.default: 0,
+    aten.mv.default: 0,
+    aten.addmm.default: 1,
+    aten.baddbmm.default: 1,
+    aten.addmv.default: 1,
+}
+OF_MATRICES = (aten.mv.default, aten.addmv.default)  # the matrix comes first
+
+
+class NotPossible(Exception):
+    """The loop doesn't run in this way; the message says why."""
+
+
+def obstacle(whole: Compiled, given: Sequence[object]) -> str:
+    """Why the loop runs in Python; empty if it runs in C++. given: its operands."""
+    if _native.module is None:
+        return f"no calls compiled for this torch: {_native.road}"
+    if whole.plan is None:
+        return f"the graph of the sequence needs Python: {whole.module.meta.get('needs Python', 'its passes failed')}"
+    devices = {str(each.device) for each in given if isinstance(each, Tensor)} - {"cpu"}
+    return f"tensors on {', '.join(sorted(devices))}" if devices else ""
+
+
+def layout_of_nest(call: LoopCall, generator: str) -> str:
+    """The layout that the nest is compiled for. Raises NotPossible."""
+    if call.steps < 2:
+        raise NotPossible("the first step runs by itself, and there is no other")
+    node = only_program(call)
+    outputs, output_of = series_of_outputs(call, node)
+    inputs = [element_of(call, each, output_of) for each in node.args]
+    text = node.target.text
+    program = read(text)
+    if program.outer is not None:
+        raise NotPossible("its program has reductions")
+    if any(output.join >= 0 for output in program.outputs):
+        raise NotPossible("a result of its program is a concatenation")
+    described = [*program.inputs, *program.outputs]
+    lengths = {given.name: value for given, (value, _) in zip(program.inputs, inputs, strict=True)}
+    sizes = [axis_size(axis.size, lengths) for axis in program.axes]
+    if 0 in sizes:
+        raise NotPossible("its tensors have no elements")
+    tensors = [*(value for value, _ in inputs), *(value for value, _ in outputs)]
+    strides = [axis_strides(each.dims, value, sizes) for each, value in zip(described, tensors, strict=True)]
+    roles = ",".join(role for _, role in inputs), ",".join(role for _, role in outputs)
+    layout = f"t{roles[0]};{roles[1]}/e0:{','.join(map(classes, merged(sizes, strides)))}"
+    try:
+        build(program, Layout.of(layout), target().lanes)
+    except NotCompiled as reason:
+        raise NotPossible(str(reason)) from None
+    if generator == "interpreter" or service.obstacle():
+        reason = "as the environment variable FOURFOLD_GENERATOR says" if generator == "interpreter" else ""
+        raise NotPossible(reason or service.obstacle())
+    return layout
+
+
+def only_program(call: LoopCall) -> Node:
+    """The body's program, if that is all of it."""
+    body = call.loop.body
+    expect_plan(body)
+    programs = fused_nodes(body.module.graph)
+    if outside := names_outside(body):
+        raise NotPossible(f"operators outside programs: {counted(outside)}")
+    if len(programs) != 1:
+        raise NotPossible("there is nothing to compute" if not programs else f"its step is {len(programs)} programs")
+    return programs[0]
+
+
+def expect_plan(body: Compiled) -> None:
+    if body.plan is None:
+        raise NotPossible(f"its graph needs Python: {body.module.meta.get('needs Python', 'its passes failed')}")
+    if body.layouts:
+        raise NotPossible("PyTorch's operators need the gradient of a state in the memory layout that was traced")
+
+
+def names_outside(body: Compiled) -> list[str]:
+    """The plan's steps that are no programs, by name; views only if there is nothing else."""
+    operators = [node for node in body.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    names = [operator_name(node) for node in operators if not is_view(node)] or list(map(operator_name, operators))
+    others = [what for what, *_ in body.plan.steps if what not in ("program", "operator", "item")]
+    return [*names, *others]
+
+
+def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, str]], dict[int, int]]:
+    """Of each output of the program one step's tensor and whether it is a series (s) or the last one's (l); and by new
+    state the output that it is."""
+    loop, graph = call.loop, call.loop.body.module.graph
+    inputs = graph.find_nodes(op="placeholder")
+    index = {result: k for k, result in enumerate(results_of(node))}
+    found: dict[int, tuple[Tensor, str]] = {}
+    output_of: dict[int, int] = {}
+    states = len(loop.trails)
+    for are_series in (True, False):
+        for k, result in enumerate(graph.output_node().args[0]):
+            if (k >= states or loop.trails[k]) != are_series:
+                continue
+            if result not in index:
+                place = inputs.index(result)
+                if are_series or place >= len(loop.feeds) or loop.feeds[place] != k:
+                    raise NotPossible("a result is an input of the step")
+                continue
+            if k < states:
+                output_of[k] = index[result]
+            if index[result] not in found:
+                value = call.rows[k][0] if are_series else call.results[k].contiguous()
+                moves = are_series and call.rows[k].stride(0) != 0
+                found[index[result]] = value, "s" if moves else "l"
+            elif are_series:
+                raise NotPossible("a value is two results")
+    return [found[k] for k in range(len(index))], output_of
+
+
+def element_of(call: LoopCall, node: Node, output_of: dict[int, int]) -> tuple[Tensor, str]:
+    """A step's tensor for an input of the program, and its role: a state, fed by an output, a series or an
+    invariant."""
+    loop = call.loop
+    place = call.loop.body.module.graph.find_nodes(op="placeholder").index(node)
+    if place < len(loop.feeds):
+        output = output_of.get(loop.feeds[place], -1)
+        return call.results[loop.feeds[place]], "i" if output < 0 else f"c{output}"
+    value = call.given[place]
+    if not isinstance(value, Tensor):
+        raise NotPossible("its step reads a number of the call")
+    if place < len(loop.feeds) + loop.series:
+        return value[0], "s" if value.stride(0) != 0 else "i"
+    return value, "i"
+
+
+def axis_size(size: str, inputs: dict[str, Tensor]) -> int:
+    name, _, dim = size.rpartition(".")
+    return inputs[name].shape[int(dim)] if name else int(size)
+
+
+def axis_strides(dims: Sequence[Sequence[int]], value: Tensor, sizes: Sequence[int]) -> list[int]:
+    found = [0] * len(sizes)
+    for axes, stride in zip(dims, value.stride(), strict=True):
+        for axis in reversed(axes):
+            found[axis] = stride
+            stride *= sizes[axis]
+    return found
+
+
+def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each tensor's strides along the axes of the nest: those of one element are left out, and two that every tensor
+    steps through as through one are one."""
+    axes: list[list[int]] = []
+    for axis, size in enumerate(sizes):
+        if size == 1:
+            continue
+        of_axis = [of_tensor[axis] for of_tensor in strides]
+        if axes and axes[-1] == [stride * size for stride in of_axis]:
+            axes.pop()
+        axes.append(of_axis)
+    return [list(each) for each in zip(*axes, strict=True)] if axes else [[0] for _ in strides]
+
+
+def classes(strides: Sequence[int]) -> str:
+    """What a tensor's strides are written as in a layout."""
+    text = ["01"[stride] if stride in (0, 1) else "n" for stride in strides]
+    if 2 <= strides[-1] <= MOST_INTERLEAVED and 1 not in strides:
+        text[-1] = str(strides[-1])
+    return "".join(text)
+
+
+def stages_of(call: LoopCall) -> list[str]:
+    """What C++ runs in each step, in order. Raises NotPossible."""
+    if call.steps < FEWEST_OF_STAGES:
+        raise NotPossible(f"there are fewer than {FEWEST_OF_STAGES} steps")
+    body = call.loop.body
+    expect_plan(body)
+    if body.concatenations:
+        raise NotPossible("programs write parts of a concatenation")
+    roots = Roots(call)
+    found = []
+    for node in body.module.graph.nodes:
+        if isinstance(node.target, Fused):
+            if any(output.column_sum for output in read(node.target.text).outputs):
+                raise NotPossible(f"{node.target.__name__} sums over rows")
+            found.append(f"loop_{node.target.__name__}")
+        elif isinstance(node.target, torch._ops.OpOverload) and is_value(call.body[node]):
+            stage = stage_of(node, call, roots)
+            found += [stage] if stage else []
+    copied = roots.copied()
+    return [*found, *([f"{plural(copied, 'result')} copied"] if copied else [])]
+
+
+def is_value(value: object) -> bool:
+    return isinstance(value, (Tensor, tuple, list))
+
+
+def stage_of(node: Node, call: LoopCall, roots: Roots) -> str:
+    """The stage of an operator; empty for a view."""
+    name = operator_name(node)
+    if node.target._schema.is_mutable:
+        raise NotPossible(f"{name} changes its inputs in place")
+    if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(node.target.tags):
+        raise NotPossible(f"the size of {name}'s result depends on data")
+    if roots.is_view(node):
+        return ""
+    if len(node.target._schema.returns) == 1 and is_list(call.body[node]):
+        raise NotPossible(f"{name} returns a list of new tensors")
+    if node.target in PRODUCTS and is_packed(node, call, roots):
+        return f"{name} with a matrix packed once"
+    return "a copy" if node.target is aten.clone.default else f"{name} by PyTorch"
+
+
+def is_list(value: object) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+def is_packed(node: Node, call: LoopCall, roots: Roots) -> bool:
+    """Whether it is a product with a matrix that stays the same, which is packed before the first step."""
+    shift = PRODUCTS[node.target]
+    factors = node.args[shift : shift + 2]
+    a, b = reversed(factors) if node.target in OF_MATRICES else factors
+    if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")) or any(each != 1 for each in node.args[3:]):
+        return False
+    matrix, out = call.body[b], call.body[node]
+    if not roots.is_invariant(b) or matrix.dtype not in (torch.float32, torch.float64):
+        return False
+    start = call.body[node.args[0]].expand(out.shape) if shift else None
+    return start is None or out.shape[-1] <= 1 or start.stride(-1) == 1
+
+
+class Roots:
+    """By value of a step the one whose memory it is a view of."""
+
+    def __init__(self, call: LoopCall):
+        self.call = call
+        self.inputs = call.loop.body.module.graph.find_nodes(op="placeholder")
+        self.root: dict[Node, Node] = {}
+        for node, value in call.body.items():
+            self.root[node] = self.root_of(node, value)
+
+    def root_of(self, node: Node, value: object) -> Node:
+        if node.op != "call_function" or isinstance(node.target, Fused):
+            return node
+        if node.target is operator.getitem and isinstance(node.args[0].target, Fused):
+            return node
+        of = value[0] if is_list(value) and value else value
+        for operand in node.all_input_nodes:
+            read = self.call.body[operand]
+            read = read[0] if is_list(read) and read else read
+            if isinstance(of, Tensor) and isinstance(read, Tensor) and torch._C._is_alias_of(of, read):
+                return self.root[operand]
+        return node
+
+    def is_view(self, node: Node) -> bool:
+        return self.root[node] is not node
+
+    def is_invariant(self, node: Node) -> bool:
+        loop, root = self.call.loop, self.root[node]
+        return root in self.inputs[len(loop.feeds) + loop.series :]
+
+    def copied(self) -> int:
+        """How many results are copied in every step: views, inputs, and values that are two results."""
+        loop, homes, copies = self.call.loop, set(), 0
+        results = list(self.call.loop.body.module.graph.output_node().args[0])
+        last = [k < len(loop.trails) and not loop.trails[k] for k in range(len(results))]
+        for are_last in (False, True):
+            for result, is_last in zip(results, last, strict=True):
+                if is_last != are_last or is_last and result in homes:
+                    continue
+                is_own = not self.is_view(result) and result not in self.inputs and result not in homes
+                homes |= {result} if is_own else set()
+                copies += not is_own
+        return copies

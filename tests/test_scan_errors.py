@@ -1,0 +1,100 @@
+"""What fourfold.scan refuses, and steps that run in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fourfold
+from scans import B, H, T, loop, outcome
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+
+def of_another_shape(h: Tensor, x: Tensor) -> Any:
+    wide = torch.cat([h, x], 1)
+    return wide, x
+
+
+def test_errors_name_the_line() -> None:
+    init, xs = torch.zeros(B, H), torch.randn(T, B, H)
+    with pytest.raises(
+        ValueError, match=r"leaf 0 of the carry as float32 of shape \(3, 5\).*\(3, 10\).*wide = torch.cat"
+    ):
+        fourfold.scan(of_another_shape, init, xs)
+    with pytest.raises(ValueError, match="leaf 0 of the carry as float32.*float64"):
+        fourfold.scan(lambda h, x: (h.double(), x), init, xs)
+    with pytest.raises(TypeError, match="return a carry like init"):
+        fourfold.scan(lambda h, x: ((h, h), x), init, xs)
+    with pytest.raises(TypeError, match="return a carry like init"):
+        fourfold.scan(lambda pair, x: ([pair[0]], x), [init, init], xs)
+
+    def branches(h: Tensor, x: Tensor) -> Any:
+        if h.sum() > 0:
+            h = h + 1
+        return h, x
+
+    with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan_errors.py:\d+, .if h.sum\(\) > 0:"):
+        fourfold.scan(branches, init, xs)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((None, torch.zeros(2), torch.zeros(3, 2)), "expected step to be callable"),
+        ((lambda h, x: (h, x), torch.zeros(2), None), "at least one tensor"),
+        ((lambda h, x: (h, x), torch.zeros(2), 3.0), "expected xs to be tensors"),
+        ((lambda h, x: (h, x), torch.zeros(2), torch.zeros(3), 1), "with dimension 1"),
+        (
+            (lambda h, x: (h, x), torch.zeros(2), (torch.zeros(3), torch.zeros(4))),
+            r"one size in dimension 0, but got \[3, 4\]",
+        ),
+        ((lambda h, x: (h, x), "a", torch.zeros(3)), "init to be tensors and numbers"),
+        ((lambda h, x: (h, x), torch.zeros(2), torch.zeros(3), 0, False, 0), "checkpoint_every to be a positive"),
+    ],
+)
+def test_arguments_that_do_not_fit(given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        fourfold.scan(*given)
+
+
+@pytest.mark.filterwarnings("ignore:fourfold could not compute scan")
+@pytest.mark.filterwarnings("ignore:fourfold could not compute the scan of")
+def test_sizes_that_depend_on_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may run in Python."""
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    init, xs = torch.zeros(()), torch.randn(T, B)
+    for step in (
+        lambda h, x: (h + x[x > 0].sum(), h),
+        lambda h, x: (h + 1, x[x > 0].sum()),
+        lambda h, x: (h + x.sum().item(), x * 2),
+        lambda h, x: (h, torch.nonzero(x > 0).sum()),
+    ):
+        torch.testing.assert_close(fourfold.scan(step, init, xs), loop(step, init, xs))
+
+
+def covariance(carry: Tensor, x: Tensor) -> Any:
+    """Of a Kalman filter."""
+    before = carry + torch.eye(H, dtype=carry.dtype)
+    gain = torch.linalg.solve(before + torch.outer(x, x), before)
+    root = torch.linalg.cholesky(before)
+    return before - gain @ before, (gain.sum(0), torch.linalg.inv(root).diagonal())
+
+
+def test_linear_algebra() -> None:
+    init = torch.eye(H, dtype=torch.float64, requires_grad=True)
+    xs = torch.randn(T, H, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(*(outcome(scan, covariance, init, xs, []) for scan in (fourfold.scan, loop)))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_errors_of_linear_algebra_name_the_step(grad: bool) -> None:
+    xs = torch.eye(H).repeat(T, 1, 1)
+    xs[3, 1] = 0
+    init = torch.eye(H, requires_grad=grad)
+    for step in (lambda carry, x: (carry * 0.5, torch.linalg.inv(x)), lambda c, x: (torch.linalg.inv(c @ x), c)):
+        with pytest.raises(torch.linalg.LinAlgError, match=r"linalg.inv: \(Batch element 3\)"):
+            fourfold.scan(step, init, xs)
