@@ -113,9 +113,9 @@ def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples
     return samples, reasons
 
 
-def start(where: Surroundings, backend: str, folder: str) -> Mapping[str, float]:
+def start(where: Surroundings, backend: str, folder: str, module: str = "benchmarks.first_call") -> Mapping[str, float]:
     """A fresh process's seconds; its caches are in ``folder``."""
-    command = [*where.launcher, sys.executable, "-m", "benchmarks.first_call", backend]
+    command = [*where.launcher, sys.executable, "-m", module, backend]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment_in(folder))
     if done.returncode:
         raise Failed(last_error(done.stderr) or f"exit code {done.returncode}")

@@ -131,6 +131,17 @@ targets =
   LLTM T1024 B16 I768 H768 bfloat16 on a GPU | nn.LSTM (4 gates to LLTM's 3) | | no grad ≥ 1, both ≥ 1
   LLTM T1024 B16 I768 H768 float32 with TF32 products on a GPU | | | no grad ≤ 2.5 µs/step, both ≤ 8 µs/step
 
+[scan]
+title = recurrences in Python
+times = steps in Python by `fourfold.scan`: a spiking neuron, advantages of 2048 steps, a biquad of 160,000 samples, the
+  selective scan of Mamba 130M, LLTM, LSTM and GRU, and a dozen published cells; what the backward keeps; first calls in
+  fresh processes
+against = a Python loop over the same step, torch.nn's and fourfold.nn's layers; jax, TorchRL and torchaudio where they
+  are installed
+options = ${on_cpu}
+targets =
+  recurrences in Python | plain PyTorch | | no grad ≥ 1, both ≥ 1
+
 [pointwise]
 title = functions under torch.compile
 times = eleven functions under `torch.compile(backend="fourfold")`, and twenty-six of other fields, 1,000 to

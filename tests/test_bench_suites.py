@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fourfold
-from benchmarks import elementwise, pointwise, recurrent, run, suites, sweep
+from benchmarks import elementwise, pointwise, recurrent, run, scan, suites, sweep
 from benchmarks.__main__ import main
 from benchmarks.problem import FLOAT32, ON_GPU, PRECISIONS
 from benchmarks.recurrent import EVERY_ROW, named
@@ -160,6 +160,12 @@ def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
         if suite.name != "all" and suite.tables.__module__.removeprefix("benchmarks.") in ROWED:
             for problem in suite.tables(Request(suite.name)):
                 known |= {(work, row.name) for work in problem.works for row in problem.rows}
+    known |= {
+        (work, row.name)
+        for problem in scan.problems(Request("scan", quick=True))
+        for work in problem.works
+        for row in problem.rows
+    }
     judged = {(t.work, name) for t in TARGETS if t.phase for name in (t.row, t.against)}
     on_gpus = {work for work, _ in judged - known if work.endswith((" on a GPU", "10 million elements or more"))}
     assert {work for work, _ in judged - known} == on_gpus
@@ -283,6 +289,33 @@ def test_what_is_measured_of_functions(monkeypatch):
     assert works == [("every function of 1,000 elements",), (), ("rms_norm from 100,000 elements on",)]
     quick = [p.sizes["elements"] for p in pointwise.tables(Request("pointwise", quick=True))]
     assert quick == [10**3] * 11 + [10**5] * 11 + [1000]
+
+
+def test_what_is_measured_of_recurrences(monkeypatch):
+    monkeypatch.setattr(scan, "problem_of", lambda recurrence, sizes, **settings: recurrence.name)
+    for name in ("neuron", "advantages", "biquad", "mamba", "layer"):
+        monkeypatch.setattr(scan, name, lambda *given, name=name: (name, *given))
+    every = list(scan.problems(Request("scan")))
+    assert {found for found in every if isinstance(found, str)} == set(scan.EVERY) - set(scan.ON_THEIR_OWN)
+    quick = list(scan.problems(Request("scan", quick=True)))
+    assert all(each in every for each in quick) and len(quick) < len(every)
+    assert [found for found in quick if isinstance(found, str)] == ["sLSTM", "liGRU"]
+
+
+def test_a_recurrence_from_end_to_end(capsys, monkeypatch, tmp_path):
+    few = [scan.problem_of(scan.EVERY[name], (5, 3, 4, 6)) for name in ("minGRU", "spiking neuron")]
+    monkeypatch.setattr(scan, "problems", lambda request: [*few, scan.biquad(50)])
+    monkeypatch.setattr(scan, "first_report", lambda request: scan.memory_report())
+    file = tmp_path / "scan.json"
+    assert main(["scan", "--quick", "--repeats", "1", "--json", str(file)]) == 0
+    output, results = capsys.readouterr().out, json.loads(file.read_text())["results"]
+    assert "Memory that a forward keeps" in output and "minGRU, 5 steps, batch 3" in output
+    for result in results[:3]:
+        rows = {row["name"]: row for row in result["rows"]}
+        assert rows[PLAIN]["phases"].keys() == rows[OURS]["phases"].keys() == {NO_GRAD, BOTH}
+        assert all(row["relative_error"] < row["tolerance"] for row in rows.values() if not row["reason"])
+    kept = {figure["way"]: figure["kept"] for figure in results[3]["figures"] if figure["title"].startswith("spiking")}
+    assert kept[OURS] is None or 0 < kept[scan.CHECKPOINTED] < kept[OURS] < kept[PLAIN]
 
 
 def test_a_part_of_the_sweep_is_the_same_as_in_the_whole(tmp_path, capsys):

@@ -1,0 +1,121 @@
+"""Other ways to run the recurrences of the suite ``scan``: packages where they are installed, and loops as published
+programs write them, restated."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.other_recurrences import DISCOUNT, LAMBDA
+from benchmarks.problem import Candidate, Problem, Unavailable, functional
+
+
+def package(name: str) -> Any:
+    """Raises Unavailable where it is missing, or made for another torch."""
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        words = f"not installed: {name}" if isinstance(error, ImportError) else f"{name} can't be loaded"
+        raise Unavailable(words) from error
+
+
+def numpy_advantages(problem: Problem) -> Candidate:
+    """As stable-baselines3's RolloutBuffer computes them."""
+
+    def call(init: Tensor, *series: Tensor) -> tuple[Tensor, ...]:
+        reward, value, following, runs = (x.numpy() for x in series)
+        found = numpy.zeros_like(reward)
+        last = init.numpy()
+        for t in reversed(range(len(reward))):
+            delta = reward[t] + DISCOUNT * following[t] * runs[t] - value[t]
+            last = delta + DISCOUNT * LAMBDA * runs[t] * last
+            found[t] = last
+        return torch.from_numpy(found), torch.from_numpy(last)
+
+    return Candidate(call, ())
+
+
+def torchrl_advantages(problem: Problem) -> Candidate:
+    compute = package("torchrl.objectives.value.functional").vec_generalized_advantage_estimate
+
+    def call(init: Tensor, reward: Tensor, value: Tensor, following: Tensor, runs: Tensor) -> tuple[Tensor, ...]:
+        done = runs == 0
+        found, _ = compute(DISCOUNT, LAMBDA, value, following, reward, done, done)
+        return found, found[0]
+
+    return Candidate(call, ())
+
+
+def torchaudio_biquad(problem: Problem) -> Candidate:
+    lfilter = package("torchaudio.functional").lfilter
+
+    def call(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        b, a = torch.stack(weights[:3]), torch.stack((torch.ones(()), *weights[3:]))
+        return (lfilter(x, a, b, clamp=False),)
+
+    return functional(problem, call)
+
+
+def slow_selective_scan(problem: Problem) -> Candidate:
+    """As transformers' Mamba runs without kernels: the steps' factors at once, then a loop. Its backward would take a
+    minute, because the gradient of each step's factors is as large as those of all."""
+
+    def call(h: Tensor, log_a: Tensor, skip: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        dt = F.softplus(dt).unsqueeze(-1)
+        factors = torch.exp(-torch.exp(log_a) * dt)
+        terms = dt * b.unsqueeze(2) * x.unsqueeze(-1)
+        ys = []
+        for t in range(len(x)):
+            h = factors[t] * h + terms[t]
+            ys.append((h @ c[t].unsqueeze(-1)).squeeze(-1))
+        return torch.stack(ys) + skip * x, h
+
+    return functional(problem, call)
+
+
+def jax_scan(step: Callable[[Any, Any], tuple[Any, Any]], states: int, reverse: bool = False, time_last: bool = False):
+    """jax.lax.scan of a step of jax arrays, compiled, without gradients; ``states`` of the inputs are the carry."""
+
+    def build(problem: Problem) -> Candidate:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        jax = package("jax")
+
+        @jax.jit
+        def run(carry: Any, xs: Any) -> Any:
+            if time_last:
+                xs = xs.T
+            carry, ys = jax.lax.scan(step, carry, xs, reverse=reverse)
+            return (ys.T if time_last else ys), *(carry if isinstance(carry, tuple) else (carry,))
+
+        parameters = tuple(p.clone() for p in problem.parameters)
+
+        def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+            given = [jax.dlpack.from_dlpack(x) for x in (*inputs, *parameters)]
+            carry, xs = given[:states], given[states:]
+            found = run(tuple(carry) if states > 1 else carry[0], tuple(xs) if len(xs) > 1 else xs[0])
+            return tuple(torch.from_dlpack(y) for y in jax.block_until_ready(found))
+
+        return Candidate(call, parameters)
+
+    return build
+
+
+def jax_neuron(carry: Any, x: Any) -> Any:
+    v, i = carry
+    i = i + 0.2 * (x - i)
+    v = v + 0.1 * (i - v)
+    spike = (v > 0.3).astype(v.dtype)
+    return (v * (1 - spike), i), spike
+
+
+def jax_advantages(advantage: Any, xs: Any) -> Any:
+    reward, value, following, runs = xs
+    advantage = reward + DISCOUNT * following * runs - value + DISCOUNT * LAMBDA * runs * advantage
+    return advantage, advantage
