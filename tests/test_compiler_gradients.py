@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from compiled import assert_same, compiled, draw, results_of
-from fourfold.compiler.backend import Compilation
+from fourfold.compiler.compilation import Compilation
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),

@@ -74,7 +74,7 @@ def test_float32(name: str) -> None:
     check(name, 9, SMALL, torch.float32)
 
 
-@pytest.mark.parametrize("name", ["SRU", "liGRU with layer norm", "LIF", "V-trace", "DeltaNet"])
+@pytest.mark.parametrize("name", ["SRU", "liGRU with layer norm", "LIF", "V-trace"])
 def test_a_second_size(name: str) -> None:
     check(name, 2, SMALL)
     check(name, 3, ODD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -23,6 +23,14 @@ def recurrence(x: Tensor) -> Tensor:
     return total
 
 
+def loop(steps: Iterable[Tensor]) -> Tensor:
+    v, total = 0, 0
+    for x in steps:
+        v = 0.9 * v + x
+        total = total + v * v
+    return total
+
+
 # A function; how many stacks, concatenations and gradients of parts its backward has.
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "every index": (recurrence, (1, 0, 0)),
@@ -36,7 +44,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "differences of neighbours": (lambda x: x[:, 1:] - x[:, :-1], (0, 1, 0)),
     "second differences": (lambda x: x[..., 2:] - 2 * x[..., 1:-1] + x[..., :-2], (0, 1, 0)),
     "an index within a part": (lambda x: x[2:5] * x[3], (0, 1, 0)),
-    "many shifted parts": (lambda x: x[:2] * x[1:3] * x[2:4] * x[3:5] * x[4:], (0, 1, 1)),
+    "many shifted parts": (lambda x: x[:2] * x[1:3] * x[2:4] * x[3:5] * x[4:], (0, 1, 0)),
     "two dimensions": (lambda x: x[0].sum() * x[:, 0].sum(), (0, 0, 2)),
     "one part": (lambda x: x[2] * 3, (0, 0, 1)),
     "in steps": (lambda x: x[::2] * x[1::2], (1, 0, 0)),
@@ -56,9 +64,13 @@ def test_gradients(name: str) -> None:
     (own,), (theirs,) = torch.autograd.grad(got, x, weight), torch.autograd.grad(expected, x, weight)
     torch.testing.assert_close(own, theirs)
     assert own.stride() == theirs.stride()
+    assert counted(record) == counts
+
+
+def counted(record: Record) -> tuple[int, int, int]:
+    """The stacks, concatenations and gradients of parts in the backward."""
     targets = [node.target for node in record.captured[0].backward.graph.graph.nodes]
-    found = tuple(targets.count(t) for t in (aten.stack.default, aten.cat.default)), sum(map(targets.count, PARTS))
-    assert (*found[0], found[1]) == counts
+    return targets.count(aten.stack.default), targets.count(aten.cat.default), sum(map(targets.count, PARTS))
 
 
 def test_additions_keep_their_order() -> None:
@@ -83,10 +95,90 @@ def test_additions_of_shifted_parts_keep_their_order() -> None:
     assert torch.equal(own, theirs)
 
 
-def test_sizes_that_are_not_known_stay_sums() -> None:
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(t, t + 3) for t in range(6)],
+        [(t, t + 3) for t in reversed(range(6))],
+        [(0, t) for t in range(1, 9)],
+        [(0, t) for t in range(8, 0, -1)],
+        [(0, 1), (2, 3), (4, 5), (6, 7), (1, 2), (0, 8), (3, 8)],
+        [(2, 4), (2, 4), (1, 3), (2, 4), (3, 4), (5, 8), (2, 4)],
+    ],
+)
+def test_additions_of_parts_that_overlap_keep_their_order(places: list[tuple[int, int]], is_behind: bool) -> None:
+    """Also behind another summand, of which each element then has those of its place added."""
+    weights = [float(w) for w in 10 ** draw(len(places), gradient=False).mul(4)]
+
+    def function(x: Tensor) -> Tensor:
+        total = 0.0
+        for (start, stop), weight in zip(places, weights, strict=True):
+            total = total + (x[start:stop] * weight).sum()
+        return (x * 0.7).sum() + total if is_behind else total
+
+    x = draw(8, 16)
     record = Record()
-    ours = compiled(lambda x: x[0] * x[1], record, dynamic=True)
-    for rows in (3, 5):
-        x = draw(rows, 4)
-        torch.testing.assert_close(torch.autograd.grad(ours(x).sum(), x), torch.autograd.grad((x[0] * x[1]).sum(), x))
+    (own,) = torch.autograd.grad(compiled(function, record)(x), x)
+    (theirs,) = torch.autograd.grad(function(x), x)
+    assert torch.equal(own, theirs)
+    assert counted(record) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("width", [2, 7, None])
+def test_the_graph_grows_with_the_number_of_parts(width: int | None) -> None:
+    """Not with its square. None: parts that begin at the first element."""
+
+    def operators(steps: int) -> int:
+        x, record = draw(steps, 3), Record()
+        parts = [(t + 1 - (width or t + 1), t + 1) for t in range((width or 1) - 1, steps)]
+        ours = compiled(lambda x: loop([x[start:stop].sum(0) for start, stop in parts]), record)
+        torch.autograd.grad(ours(x).sum(), x)
+        return len(record.captured[0].backward.graph.graph.nodes)
+
+    assert operators(40) < 2.3 * operators(20)
+
+
+# A function of a tensor of any size, which reads a fixed number of steps; the counts of its backward.
+UNKNOWN: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
+    "the first": (lambda x: loop([x[t] for t in range(4)]), (1, 0, 1)),
+    "some": (lambda x: x[1] * x[3], (0, 1, 1)),
+    "the last": (lambda x: loop([x[-t] for t in range(1, 4)]), (1, 0, 1)),
+    "first and last": (lambda x: x[0] * x[1] * x[-1] * x[-2], (2, 0, 2)),
+    "parts": (lambda x: loop([x[t : t + 1] for t in range(4)]), (0, 1, 1)),
+    "windows": (lambda x: loop([x[t : t + 2] for t in range(4)]), (0, 1, 1)),
+    "the last parts": (lambda x: x[-2:] * x[-4:-2] * x[:2], (0, 1, 2)),
+    "parts as large as the tensor": (lambda x: x[1:] * x[:-1], (0, 0, 2)),
+    "parts of its rows": (lambda x: loop([x[1:, :, t] for t in range(4)]), (1, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_sizes_that_are_not_known(name: str) -> None:
+    function, counts = UNKNOWN[name]
+    record = Record()
+    ours = compiled(function, record)
+    for rows in (6, 9):
+        x = draw(rows, 3, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(torch.autograd.grad(ours(x).sum(), x), torch.autograd.grad(function(x).sum(), x))
     assert len(record.captured) == 1
+    assert counted(record) == counts
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_steps_behind_a_dimension_of_any_size(dynamic: bool) -> None:
+    """Where sizes are symbolic, x[:, t] is traced as a selection of a slice of everything."""
+    record = Record()
+
+    def function(x: Tensor) -> Tensor:
+        return loop([x[:, t] for t in range(x.shape[1])])
+
+    ours = compiled(function, record)
+    for rows in (4, 6) if dynamic else (4,):
+        x = draw(rows, 5, 3)
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(torch.autograd.grad(ours(x).sum(), x), torch.autograd.grad(function(x).sum(), x))
+    assert len(record.captured) == 1
+    assert counted(record) == (1, 0, 0)

@@ -33,6 +33,6 @@ def explain(
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load
     from fourfold.compiler.options import Options, generator_of_environment
-    from fourfold.explaining.reading import explained
+    from fourfold.explaining.assembling import explained
 
     return explained(f, observed, Options.of(options).generator or generator_of_environment())

@@ -7,14 +7,12 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.graph import dtype_abbrs
 
-import fourfold
 from fourfold import _C
 from fourfold.compiler import record
 from fourfold.compiler.calling import CPU
@@ -28,8 +26,6 @@ from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import REFUSAL, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
 from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
-from fourfold.explaining.explanation import Explanation
-from fourfold.explaining.running import Observed, parameter_names, uncompiled
 
 Inputs = dict[str, tuple[str, str]]
 NO_REASON = "programs have no such operator"
@@ -45,26 +41,6 @@ DISABLED = re.compile(r"wrapped with `torch\.compiler\.disable` \(reason: (?!Non
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
 clipped = functools.partial(cut, most=30)  # for a line in a box
-
-
-def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Explanation:
-    """generator: what runs programs, one of options.GENERATORS."""
-    name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
-    parameters = parameter_names(uncompiled(f))
-    several = len(observed.captured) > 1
-    graphs = (graph_of(one, parameters, f" of graph {k}" * several) for k, one in enumerate(observed.captured))
-    from fourfold.explaining.scans import scans_of  # which needs this module
-
-    return Explanation(
-        name.rpartition("<locals>.")[2],
-        f"fourfold {fourfold.__version__}, torch {torch.__version__}",
-        tuple(graphs),
-        tuple(map(short_reason, observed.breaks)),
-        tuple(observed.stages),
-        observed.compilations,
-        generator,
-        scans_of(observed.scans),
-    )
 
 
 def short_reason(reason: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler import passes
-from fourfold.compiler.backend import Compilation
+from fourfold.compiler.compilation import Compilation
 from fourfold.compiler.in_place import is_new
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fourfold.compiler.views import hint
 from fourfold.scanning import capture
 from fourfold.scanning.structure import Structure
-
-if TYPE_CHECKING:
-    from fourfold.scanning.function import Recurrence
 
 OF_TENSORS = "transforms, forward-mode differentiation, tracers and subclasses of Tensor need PyTorch's operators"
 
@@ -33,7 +30,7 @@ class Scan:
     call: capture.Call
     step: object = None
     structure: Structure | None = None
-    recurrence: Recurrence | None = None
+    recurrence: Any = None  # a function.Recurrence
     inputs: Sequence[object] = ()
     trains: bool = False
     has_hooks: bool = False
@@ -80,7 +77,7 @@ def stand_in(tensor: Tensor) -> Tensor:
         return torch.empty([hint(size) for size in tensor.shape], dtype=tensor.dtype, device="meta")
 
 
-def ran(recurrence: Recurrence, call: capture.Call, inputs: Sequence[object], trains: bool) -> None:
+def ran(recurrence: Any, call: capture.Call, inputs: Sequence[object], trains: bool) -> None:
     if (scans := _scans.get()) is not None:
         scan = scan_of(scans, call)
         scan.recurrence, scan.inputs, scan.trains = recurrence, inputs, trains

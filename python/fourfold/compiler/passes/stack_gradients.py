@@ -3,10 +3,11 @@ alone becomes a concatenation with zeros."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,33 +17,51 @@ from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE
 from fourfold.compiler.parts import Parting, are_worthwhile
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.ranges import END, Piece, Ranges
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL, is_computed
+from fourfold.compiler.support import REFUSAL, is_computed, is_tensor
+from fourfold.compiler.views import VIEWS, have_same_shape, same
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor
 SELECT = aten.select_backward.default
 SLICE = aten.slice_backward.default
-MOST_SHIFTED = 4  # ranges that overlap
+MOST_STACKS = 4  # of parts that overlap, behind another summand
+Total = Callable[[Recorder], Tensor]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A gradient, and its places along a dimension of the whole."""
+    """A gradient, and its places along a dimension of the whole. Negative ones count from the end of a dimension of
+    symbolic size. Interleaved parts have one element out of ``step``, from the start."""
 
     gradient: Node
-    places: range
-    is_selected: bool  # the gradient lacks the dimension
+    dim: int
+    start: int
+    stop: int
+    step: int = 1
+    is_selected: bool = False  # the gradient lacks the dimension
+
+    @property
+    def along(self) -> tuple[int, int, bool]:
+        """Equal for parts that one stack can have."""
+        return self.dim, self.step, self.start < 0
 
 
 @dataclass
-class Segment:
-    """Parts that are added one after the other, or one other summand."""
+class Run:
+    """Parts along one dimension that are added one after the other, or one other summand. continues: the parts are
+    added to the sum so far, which is divided for that."""
 
-    parts: list[Part]
-    nodes: list[Node]
-    dim: int = -1
+    nodes: list[Node] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    continues: bool = False
+
+    def add(self, node: Node, part: Part | None) -> None:
+        self.nodes.append(node)
+        if part is not None:
+            self.parts.append(part)
 
 
 def stack_gradients(module: GraphModule) -> GraphModule:
@@ -52,7 +71,7 @@ def stack_gradients(module: GraphModule) -> GraphModule:
         return module
     for root in visiting(module, reversed(graph.find_nodes(op="call_function", target=ADD))):
         is_dead = not root.users  # was part of a sum that has been replaced
-        if not is_dead and REFUSAL not in root.meta and is_sum(root) and not is_within_sum(root):
+        if not is_dead and REFUSAL not in root.meta and is_root(root):
             stack(root, inputs)
     for node in visiting(module, [n for n in graph.nodes if n.target in (SELECT, SLICE) and REFUSAL not in n.meta]):
         concatenate(node, inputs)
@@ -62,30 +81,33 @@ def stack_gradients(module: GraphModule) -> GraphModule:
 
 def concatenate(node: Node, inputs: Sizes) -> None:
     """Makes a part's gradient a concatenation with zeros if what reads it will be computed by parts (by_parts)."""
-    dim, part = part_of(node) or (-1, None)
-    if part is None or part.places.step > 1 or not all(is_computed(user, POINTWISE) for user in node.users):
+    part = part_of(node)
+    size = node.meta["val"].shape[part.dim] if part is not None else None
+    if not isinstance(size, int) or part.step > 1 or not all(is_computed(user, POINTWISE) for user in node.users):
         return
-    bounds = [0, part.places.start, part.places.stop, node.meta["val"].shape[dim]]
+    bounds = [0, part.start, part.stop, size]
     lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds) if stop > start)
     if len(lengths) > 1 and are_worthwhile(Parting(lengths), node):
-        segment = Segment([part], [node], dim)
-        rewritten(node, lambda record: whole(segment, record), inputs, reader="the concatenation reads")
+        run = Run([node], [part])
+        rewritten(node, lambda record: whole(run, record), inputs, reader="the concatenation reads")
 
 
 def is_sum(node: object) -> bool:
     """Whether it adds two tensors of the result's shape and dtype."""
     if not isinstance(node, Node) or node.target is not ADD or node.kwargs or len(node.args) != 2:
         return False
-    if not all(isinstance(each, Node) and isinstance(each.meta.get("val"), Tensor) for each in node.args):
+    if not all(isinstance(each, Node) and is_tensor(each.meta.get("val")) for each in node.args):
         return False
-    own = node.meta["val"]
-    return all(each.meta["val"].dtype == own.dtype and each.meta["val"].shape == own.shape for each in node.args)
+    dtype = node.meta["val"].dtype
+    return all(each.meta["val"].dtype == dtype and have_same_shape(each, node) for each in node.args)
 
 
-def is_within_sum(node: Node) -> bool:
-    """Whether its only user continues the chain of additions."""
+def is_root(node: Node) -> bool:
+    """Whether it is the last of a chain of additions."""
+    if not is_sum(node):
+        return False
     user = next(iter(node.users)) if len(node.users) == 1 else None
-    return is_sum(user) and continued(user) is node
+    return not is_sum(user) or continued(user) is not node
 
 
 def continued(node: Node) -> Node | None:
@@ -100,103 +122,152 @@ def summands(root: Node) -> list[Node]:
     while True:
         inner = continued(node)
         if inner is None:
-            return [*node.args, *reversed(found)]
-        found.append(node.args[1] if node.args[0] is inner else node.args[0])
+            return [*map(sliced, node.args), *reversed(found)]
+        found.append(sliced(node.args[1] if node.args[0] is inner else node.args[0]))
         node = inner
 
 
-def part_of(node: Node) -> tuple[int, Part] | None:
-    """The dimension and the part; None if the node is not the gradient of a part, or if sizes are symbolic."""
+def sliced(node: Node) -> Node:
+    """What the node is the gradient of a slice of everything of, as of x[:, t] with symbolic sizes."""
+    while node.target is SLICE and not node.kwargs:
+        gradient, _, dim, start, _, step = node.args
+        if (start, step) != (0, 1) or not same(gradient.meta["val"].shape[dim], node.meta["val"].shape[dim]):
+            break
+        node = gradient
+    return node
+
+
+def part_of(node: Node) -> Part | None:
+    """None if the node is not the gradient of a part, or if its places are not known."""
     if node.target not in (SELECT, SLICE) or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args
     dim %= len(sizes)
     size = sizes[dim]
-    if not all(isinstance(each, int) for each in (size, *place)):
+    if not all(isinstance(each, int) for each in place):
         return None
     if node.target is SELECT:
-        return dim, Part(gradient, range(place[0] % size, place[0] % size + 1), True)
+        start = place[0] % size if isinstance(size, int) else place[0]
+        return Part(gradient, dim, start, start + 1, is_selected=True)
+    if not isinstance(size, int):
+        return part_of_unknown(gradient, dim, *place)
     places = range(*slice(*place).indices(size))
-    is_interleaved = places.start < places.step and len(places) * places.step == size
-    return (dim, Part(gradient, places, False)) if places and (places.step == 1 or is_interleaved) else None
+    if places and places.step == 1:
+        return Part(gradient, dim, places.start, places.stop)
+    is_interleaved = places and places.start < places.step and len(places) * places.step == size
+    return Part(gradient, dim, places.start, places.start + 1, places.step) if is_interleaved else None
 
 
-def segments(nodes: Sequence[Node]) -> list[Segment]:
-    """Splits summands into segments that can be one stack without changing the order of any element's additions."""
-    found: list[Segment] = []
-    for node in nodes:
-        dim, part = (len(node.users) == 1 and part_of(node)) or (-1, None)
-        last = found[-1] if found else None
-        is_next = part is not None and last is not None and last.dim == dim
-        if is_next and can_follow(last.parts, part, is_first=len(found) == 1):
-            last.parts.append(part)
-            last.nodes.append(node)
-        else:
-            found.append(Segment([part] if part else [], [node], dim))
-    return found
-
-
-def can_follow(parts: Sequence[Part], part: Part, is_first: bool) -> bool:
-    """Whether the part can join: parts must not overlap, except in the first segment, where those that do are added:
-    equal ranges, and a few shifted ones, as differences of neighbours have. Interleaved parts join such with the same
-    step."""
-    for other in parts:
-        if other.places.step != part.places.step:
-            return False
-        if overlap(other.places, part.places):
-            same = (other.places, other.is_selected) == (part.places, part.is_selected)
-            shifted = part.places.step == 1 and len({each.places for each in (*parts, part)}) <= MOST_SHIFTED
-            if not is_first or not (same or shifted):
-                return False
-    return True
-
-
-def overlap(a: range, b: range) -> bool:
-    """Of two ranges with one step; those with a step above 1 are interleaved."""
-    return a.start == b.start if a.step > 1 else a.start < b.stop and b.start < a.stop
+def part_of_unknown(gradient: Node, dim: int, start: int, stop: int, step: int) -> Part | None:
+    """Of a dimension of symbolic size, if the gradient's size shows that the places are within it."""
+    length = gradient.meta["val"].shape[dim]
+    stop = 0 if start < 0 and stop == END else stop
+    is_known = step == 1 and isinstance(length, int) and 0 < length == stop - start and (start >= 0 or stop <= 0)
+    return Part(gradient, dim, start, stop) if is_known else None
 
 
 def stack(root: Node, inputs: Sizes) -> None:
-    own = segments(summands(root))
-    if all(len(segment.nodes) == 1 for segment in own):
-        return
+    """Replaces a sum, and then the sums that the new nodes are: of gradients of parts of parts."""
+    graph, pending = root.graph, [root]
+    while pending:
+        node = pending.pop()
+        terms = summands(node)
+        total = factored(terms) or stacked(terms)
+        written = total and rewritten(node, total, inputs, reader="the stack reads")
+        roots = [each for each in written or () if each.users and is_root(each)]
+        if roots:
+            eliminate_dead_code(graph)  # the gradients that they add have no other users then
+        pending += roots
+
+
+def factored(terms: Sequence[Node]) -> Total | None:
+    """One operator of the sum of its operands, if the first summands apply it to gradients of parts: in a loop that
+    reads x[1:, t] or x.mT[t]."""
+    first = terms[0]
+    if first.target not in (SELECT, SLICE, *VIEWS) or not leads_to_part(first.args[0]):
+        return None
+    alike = list(itertools.takewhile(lambda term: are_alike(term, first), terms))
+    if len(alike) < 2:
+        return None
 
     def total(record: Recorder) -> Tensor:
-        values = (record.value(s.nodes[0]) if len(s.nodes) == 1 else whole(s, record) for s in own)
-        return functools.reduce(torch.add, values)
+        operand = functools.reduce(torch.add, [record.value(term.args[0]) for term in alike])
+        value = first.target(operand, *torch.fx.map_arg(first.args[1:], record.value))
+        return functools.reduce(torch.add, map(record.value, terms[len(alike) :]), value)
 
-    rewritten(root, total, inputs, reader="the stack reads")
+    return total
 
 
-def whole(segment: Segment, record: Recorder) -> Tensor:
-    """The parts as one tensor, with zeros elsewhere."""
-    places: dict[tuple[range, bool], Tensor] = {}
-    for part in segment.parts:
-        place = part.places, part.is_selected
-        gradient = record.value(part.gradient)
-        places[place] = places[place] + gradient if place in places else gradient
-    fake, dim = segment.nodes[0].meta["val"], segment.dim
-    ordered = sorted(places.items(), key=lambda pair: pair[0][0].start)
-    step = ordered[0][0][0].step
-    if step > 1:
-        known = {place.start: gradient for (place, _), gradient in ordered}
-        parts = [known[k] if k in known else torch.zeros_like(ordered[0][1]) for k in range(step)]
-        return torch.stack(parts, dim + 1).reshape(fake.shape)
-    if len(ordered) == fake.shape[dim] and all(is_selected for (_, is_selected), _ in ordered):
-        return torch.stack([gradient for _, gradient in ordered], dim)
+def leads_to_part(node: Node) -> bool:
+    while node.target in VIEWS:
+        node = node.args[0]
+    return node.target in (SELECT, SLICE)
 
-    def zeros(count: int) -> Tensor:
-        sizes = [*fake.shape[:dim], count, *fake.shape[dim + 1 :]]
-        return torch.zeros(sizes, dtype=fake.dtype, device=fake.device)
 
-    given = [(place, x.unsqueeze(dim) if is_selected else x) for (place, is_selected), x in places.items()]
-    bounds = sorted({0, fake.shape[dim], *(bound for place, _ in given for bound in (place.start, place.stop))})
-    pieces = []
-    for begin, end in itertools.pairwise(bounds):  # between two bounds the same gradients are added, in their order
-        covering = [
-            x if len(place) == end - begin else x.narrow(dim, begin - place.start, end - begin)
-            for place, x in given
-            if place.start <= begin < place.stop
-        ]
-        pieces.append(functools.reduce(torch.add, covering) if covering else zeros(end - begin))
-    return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
+def are_alike(term: Node, first: Node) -> bool:
+    """Whether they apply one operator to operands of one shape."""
+    if (term.target, term.args[1:], term.kwargs) != (first.target, first.args[1:], {}) or len(term.users) > 1:
+        return False
+    operand, other = term.args[0], first.args[0]
+    return operand.meta["val"].dtype == other.meta["val"].dtype and have_same_shape(operand, other)
+
+
+def stacked(terms: Sequence[Node]) -> Total | None:
+    """The sum with runs of parts as stacks, if it has such."""
+    runs = [part for k, run in enumerate(runs_of(terms)) for part in (divided(run) if k else [run])]
+    if all(len(run.nodes) == 1 for run in runs):
+        return None
+
+    def total(record: Recorder) -> Tensor:
+        value = None
+        for run in runs:
+            if run.continues:
+                value = whole(run, record, value)
+            else:
+                own = record.value(run.nodes[0]) if len(run.nodes) == 1 else whole(run, record)
+                value = own if value is None else value + own
+        return value
+
+    return total
+
+
+def runs_of(terms: Sequence[Node]) -> list[Run]:
+    found: list[Run] = []
+    last: Part | None = None
+    for node in terms:
+        part = part_of(node) if len(node.users) == 1 else None
+        if part is None or last is None or part.along != last.along:
+            found.append(Run())
+        found[-1].add(node, part)
+        last = part
+    return found
+
+
+def divided(run: Run) -> list[Run]:
+    """A run behind other summands: its elements are added to those one by one. Parts that don't overlap are one stack;
+    if there are many that do, the sum so far is divided instead."""
+    if not run.parts:
+        return [run]
+    found: list[Run] = [Run()]
+    bounds: list[tuple[int, int]] = []
+    for node, part in zip(run.nodes, run.parts, strict=True):
+        place = bisect.bisect_left(bounds, (part.start, part.stop))
+        if place and bounds[place - 1][1] > part.start or place < len(bounds) and bounds[place][0] < part.stop:
+            found.append(Run())
+            bounds, place = [], 0
+        bounds.insert(place, (part.start, part.stop))
+        found[-1].add(node, part)
+    part = run.parts[0]
+    is_known = isinstance(run.nodes[0].meta["val"].shape[part.dim], int) and part.step == 1
+    return [Run(run.nodes, run.parts, continues=True)] if len(found) > MOST_STACKS and is_known else found
+
+
+def whole(run: Run, record: Recorder, before: Tensor | None = None) -> Tensor:
+    """The parts as one tensor, with zeros elsewhere, or added to what is before them."""
+    like, first = run.nodes[0].meta["val"], run.parts[0]
+    found = Ranges(like, first.dim)
+    if before is not None:
+        found.add(Piece(0, like.shape[first.dim], before))
+    for part in run.parts:
+        found.add(Piece(part.start, part.stop, record.value(part.gradient), part.is_selected))
+    return found.interleaved(first.step) if first.step > 1 else found.whole()

@@ -1,0 +1,32 @@
+"""Puts an explanation together: of the graphs and the scans of the calls that were observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import fourfold
+from fourfold.explaining.explanation import Explanation
+from fourfold.explaining.reading import graph_of, short_reason
+from fourfold.explaining.running import Observed, parameter_names, uncompiled
+from fourfold.explaining.scans import scans_of
+
+
+def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Explanation:
+    """generator: what runs programs, one of options.GENERATORS."""
+    name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
+    parameters = parameter_names(uncompiled(f))
+    several = len(observed.captured) > 1
+    graphs = (graph_of(one, parameters, f" of graph {k}" * several) for k, one in enumerate(observed.captured))
+    return Explanation(
+        name.rpartition("<locals>.")[2],
+        f"fourfold {fourfold.__version__}, torch {torch.__version__}",
+        tuple(graphs),
+        tuple(map(short_reason, observed.breaks)),
+        tuple(observed.stages),
+        observed.compilations,
+        generator,
+        scans_of(observed.scans),
+    )
