@@ -29,6 +29,7 @@ CENTRE = (100, 16, 32, 128)  # steps, batch, inputs, hidden
 LAYERS = ("LLTM", "LSTM", "GRU")
 LAYER_SIZES = ((16, 32, 128, 100), (1, 512, 512, 100))  # as the suite sequence names them
 ON_THEIR_OWN = (*LAYERS, "spiking neuron", "advantages", "biquad", "selective scan")
+CHAOTIC = ("adaptive LIF",)  # rounding moves a spike here, and with it all later ones: no float32 loop is right
 TRAINED = ("sLSTM", "liGRU")
 ENVIRONMENTS, ROLLOUT = (8, 1024), 2048
 SAMPLES, CHANNELS, FEW_SAMPLES = 160_000, 16, 1_600
@@ -62,7 +63,7 @@ def problems(request: Request) -> Iterator[Problem]:
     for name in TRAINED:
         yield problem_of(EVERY[name], CENTRE)
     for name in () if request.quick else EVERY:
-        if name not in (*ON_THEIR_OWN, *TRAINED):
+        if name not in (*ON_THEIR_OWN, *TRAINED, *CHAOTIC):
             yield problem_of(EVERY[name], CENTRE)
 
 
@@ -84,13 +85,14 @@ def problem_of(
     first = states if weights else states + weights
     last = len(leaves) if sequence or not weights else states + weights
     taking = range(first, last)
+    reached = differentiable(recurrence, sequence or not weights)
 
     def call(scan: Scan, *given: Tensor) -> tuple[Tensor, ...]:
         others = len(leaves) - len(taking)
         placed = [*given[:first], *given[others:], *given[first:others]]
         carry, weights, xs = pytree.tree_unflatten(placed, spec)
         carry, ys = scan(recurrence.of(weights), carry, xs, reverse=recurrence.reverse)
-        return *pytree.tree_leaves(ys), *pytree.tree_leaves(carry)
+        return tuple(pytree.tree_leaves((ys, carry))[k] for k in reached)
 
     rows = [Contender(way, partial(functional, call=partial(call, scan))) for way, scan in ways.items()]
     found = Problem(
@@ -109,6 +111,16 @@ def problem_of(
         kind=recurrence.name,
     )
     return with_gradients(found)
+
+
+def differentiable(recurrence: Recurrence, sequence: bool) -> list[int]:
+    """Which results the gradients depend on: a threshold that only spikes move is none."""
+    made = recurrence.make(2, 2, 2, 4)
+    given = (made.weights, made.xs) if sequence else made.weights
+    for leaf in pytree.tree_leaves(given):
+        leaf.requires_grad_()
+    carry, ys = loop(made.step, made.init, made.xs)
+    return [k for k, leaf in enumerate(pytree.tree_leaves((ys, carry))) if leaf.requires_grad]
 
 
 def with_gradients(problem: Problem) -> Problem:

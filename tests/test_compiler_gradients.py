@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -171,6 +171,56 @@ def squares(x: torch.Tensor) -> torch.Tensor:
 def test_loops_that_are_longer_than_what_is_computed_again(function: Callable) -> None:
     x = draw(50) if function is spikes else (draw(50).sigmoid() / 2).detach().requires_grad_()
     assert_same(results_of(compiled(function), (x,)), results_of(function, (x,)), rtol=1e-4, atol=1e-5)
+
+
+def neuron(steps: Iterable[torch.Tensor]) -> torch.Tensor:
+    i, v, spikes = 0.0, 0.0, []
+    for x in steps:
+        i = i + 0.2 * (x - i)
+        v = v + 0.1 * (i - v)
+        spike = torch.sigmoid(10 * (v - 1))
+        v = v * (1 - spike)
+        spikes.append(spike)
+    return torch.stack(spikes)
+
+
+# How a loop reads its steps from a tensor of shape (12, batch, 5).
+STEPS: dict[str, Callable[[torch.Tensor], Iterable[torch.Tensor]]] = {
+    "x[t]": lambda x: (x[t] for t in range(x.shape[0])),
+    "x[t] of some": lambda x: (x[t] for t in range(10)),
+    "x[-t]": lambda x: (x[-t] for t in range(1, 11)),
+    "x[:, t]": lambda x: (x[:, t] for t in range(x.shape[1])),
+    "x[..., t]": lambda x: (x[..., t] for t in range(x.shape[2])),
+    "x[1:, t]": lambda x: (x[1:, t] for t in range(x.shape[1])),
+    "x.mT[:, t]": lambda x: (x.mT[:, t] for t in range(x.shape[2])),
+    "x.unbind()": lambda x: x.unbind(0),
+    "x.unbind(1)": lambda x: x.unbind(1),
+    "x[t : t + 1]": lambda x: (x[t : t + 1] for t in range(10)),
+    "x.split(1)": lambda x: x[:10].split(1),
+    "reversed": lambda x: (x[t] for t in reversed(range(x.shape[0]))),
+    "every other": lambda x: (x[t] for t in range(0, 12, 2)),
+    "twice": lambda x: (x[t] * x[t].tanh() for t in range(10)),
+    "neighbours": lambda x: (x[t] - x[t - 1] for t in range(1, 12)),
+    "windows": lambda x: (x[t : t + 3].sum(0) for t in range(10)),
+    "what came before": lambda x: (x[: t + 1].sum(0) for t in range(10)),
+    "with the whole": lambda x: (x[t] * x.mean(0) for t in range(10)),
+}
+
+
+OF_ANY_SIZE = ("x[t] of some", "x[-t]", "x[:, t]", "x[1:, t]", "windows")
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [*((n, False) for n in STEPS), *((n, True) for n in OF_ANY_SIZE)])
+def test_a_loop_over_steps(name: str, dynamic: bool) -> None:
+    """Of two inputs, which Dynamo unrolls."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return neuron(a * b for a, b in zip(STEPS[name](x), STEPS[name](y), strict=True))
+
+    ours = compiled(f, dynamic=dynamic)
+    for batch in (3, 4) if dynamic else (3,):
+        x, y = (draw(12, batch, 5, dtype=torch.float64, seed=seed) for seed in (0, 3))
+        assert_same(results_of(ours, (x, y)), results_of(f, (x, y)))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -134,7 +134,7 @@ def test_a_nest_is_said_with_what_runs_until_it_is_there(monkeypatch: pytest.Mon
     _, scan = explained(spiking, zeros(2), xs)
     assert scan.forward.loop.way == "stages"
     assert scan.forward.loop.reasons["nest"] == "as the environment variable FOURFOLD_GENERATOR says"
-    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "auto")
     monkeypatch.setattr("fourfold.compiler.nest.service.obstacle", lambda: "llvmlite is not installed")
     assert explained(spiking, zeros(2), xs)[1].forward.loop.reasons["nest"] == "llvmlite is not installed"
 

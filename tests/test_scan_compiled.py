@@ -102,6 +102,16 @@ def test_scan_is_part_of_a_whole_graph() -> None:
     assert "fourfold_loop_in_stages" in check(fourfold.scan, backend="fourfold", fullgraph=True)
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_a_whole_graph_scans_any_dimension_and_layout(dim: int) -> None:
+    def f(init: Tensor, xs: Tensor) -> Any:
+        return fourfold.scan(lambda carry, x: ((carry.T * 0.5 + x.T).T, (carry * x, x[0])), init, xs, dim=dim)
+
+    xs = torch.randn(3, 4, 5, dtype=torch.float64)
+    init = torch.randn_like(xs.select(dim, 0)).T.contiguous().T
+    torch.testing.assert_close(torch.compile(f, backend="fourfold", fullgraph=True)(init, xs), f(init, xs))
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, behind a break
 @pytest.mark.parametrize("backend", ["fourfold", "aot_eager", "eager"])
 def test_graphs_of_any_backend_break_at_a_scan(backend: str) -> None:

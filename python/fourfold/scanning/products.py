@@ -31,7 +31,7 @@ def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | Non
         states = list(graph.output_node().args[0])[: len(states)]
 
 
-def divide(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     """A concatenation of the state and what doesn't need it is multiplied part by part."""
     for node in list(graph.nodes):
         if node.target not in (MM, ADDMM) or not is_product(node):
@@ -63,14 +63,20 @@ def divide(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None
                 total = plus_product(total, record.value(parts[k]), rows)
             return total
 
-        rewritten(node, sum_of_parts, numbers_of(graph))
+        know(rewritten(node, sum_of_parts, numbers_of(graph)), kinds)
+
+
+def know(written: Sequence[Node] | None, kinds: dict[Node, Kind]) -> None:
+    """Adds the kinds of nodes that have been written, which later sums read."""
+    for node in written or ():
+        kinds[node] = max((kinds[each] for each in node.all_input_nodes), default=Kind.INVARIANT)
 
 
 def plus_product(total: object, a: object, b: object) -> object:
     return MM(a, b) if total is None else ADDMM(total, a, b)
 
 
-def add_up(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+def add_up(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     """A sum that has products of the state begins with what doesn't need the state."""
     for node in list(graph.nodes):
         if not is_sum(node) or any(is_sum(user) and len(node.users) == 1 for user in node.users):
@@ -93,7 +99,7 @@ def add_up(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None
                     total = value if total is None else ADD(total, value)
             return total
 
-        rewritten(node, summed, numbers_of(graph))
+        know(rewritten(node, summed, numbers_of(graph)), kinds)
 
 
 def is_sum(node: Node) -> bool:
@@ -125,7 +131,7 @@ def is_own_product(node: Node) -> bool:
     return node.target is MM and is_product(node) and len(node.users) == 1
 
 
-def narrow(graph: Graph, kinds: Mapping[Node, Kind], feeding: set[Node]) -> None:
+def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     """The columns of a product that no state needs are computed behind the loop."""
     for node in list(graph.nodes):
         if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:

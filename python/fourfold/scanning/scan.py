@@ -83,17 +83,25 @@ def is_whole_graph_of_ours() -> bool:
 def through_torchs_operator(
     step: Callable[[Carry, Any], tuple[Carry, Any]], init: Carry, xs: Any, dim: int, reverse: bool
 ) -> tuple[Carry, Any]:
-    """What the step takes and returns are copies, since torch's operator allows no aliases."""
+    """What the step takes and returns are contiguous copies, since torch's operator allows no aliases and no other
+    layout of a new carry."""
     from torch._higher_order_ops.scan import scan as torchs
-
-    def copied(tree: Any) -> Any:
-        return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else torch.tensor(leaf), tree)
 
     def on_copies(carry: Any, x: Any) -> tuple[Any, Any]:
         carry, y = step(copied(carry), copied(x))
         return copied(carry), copied(y)
 
-    return torchs(on_copies, copied(init), xs, dim=dim, reverse=reverse)
+    first = pytree.tree_map(lambda leaf: leaf.movedim(dim, 0), xs)
+    carry, y = torchs(on_copies, copied(init), first, dim=0, reverse=reverse)
+    return carry, pytree.tree_map(lambda leaf: stacked_along(leaf, dim), y)
+
+
+def copied(tree: Any) -> Any:
+    def copy(leaf: Any) -> Tensor:
+        is_tensor = isinstance(leaf, Tensor)
+        return leaf.clone(memory_format=torch.contiguous_format) if is_tensor else torch.tensor(leaf)
+
+    return pytree.tree_map(copy, tree)
 
 
 @torch.compiler.disable(
