@@ -139,3 +139,21 @@ def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyP
 
 def test_states_of_one_number_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, CASES["spiking"], (1,), False, LAYOUTS["contiguous"], is_nest=False)
+
+
+@pytest.mark.parametrize("turned", ["init", "xs"])
+def test_tensors_that_lie_transposed_within_a_step(monkeypatch: pytest.MonkeyPatch, turned: str) -> None:
+    """They run in stages: a nest over steps has no panels to transpose through."""
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    init, xs = torch.randn(8, 3, dtype=F64), torch.randn(9, 8, 3, dtype=F64)
+    if turned == "init":
+        init = init.T.contiguous().T
+    else:
+        xs = xs.transpose(1, 2).contiguous().transpose(1, 2)
+    expected = [init]
+    for x in xs:
+        expected.append(torch.tanh(expected[-1]) + x)
+    for _ in range(3):
+        last, (ys, _) = fourfold.scan(twice, init, xs)
+        torch.testing.assert_close(ys, torch.stack(expected[1:]))
+        torch.testing.assert_close(last, expected[-1])

@@ -10,7 +10,7 @@ from pathlib import Path
 from fourfold import _C, __version__
 
 VARIABLE = "FOURFOLD_CACHE"
-FORMAT = 1
+FORMAT = 2
 
 # What attach_nest takes besides addresses: the functions' names, empty where there is none, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]

@@ -15,6 +15,8 @@ IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds whose elements 
 
 def check_steps(plan: Plan, layout: Layout) -> None:
     """Raises NotCompiled."""
+    if layout.turned is not None:
+        raise NotCompiled("tensors that lie transposed to each other within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if feed is None and not layout.steps.series[slot.index]:
             continue
