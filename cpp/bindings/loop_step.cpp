@@ -168,7 +168,7 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   for (const size_t index : program->inputs) {
     const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
     if (is_state) {
-      held.push_back(results[feeds[index]].toTensor());
+      held.push_back(results[feeds[index]].toTensor().contiguous());  // as the rows and the last states lie
     } else if (is_element) {
       held.push_back(element(running.sequences[index - feeds.size()], first));
     } else {
