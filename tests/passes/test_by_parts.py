@@ -105,6 +105,16 @@ def of_chunks(state: Tensor) -> Tensor:
     return state + torch.stack((x.cos(), x * y, y * z), -1).squeeze(-2)
 
 
+def stacks_joined(x: Tensor) -> Tensor:
+    a, b = x.unbind(1)
+    return torch.cat((torch.stack((a.sin(), b)), torch.stack((a, b.cos(), a * b)))) * 2
+
+
+def stacks_joined_in_columns(x: Tensor) -> Tensor:
+    a, b = x.unbind(1)
+    return torch.cat((torch.stack((a.sin(), b), -1), torch.stack((a, b.cos(), a * b), -1)), -1) * 2
+
+
 # A function, its arguments, and the number of programs forward and backward.
 CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int]]] = {
     "rotary": (lambda q, cos, sin: q * cos + turned(q) * sin, (x, cos, sin), (1, 1)),
@@ -124,6 +134,8 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int
     "columns": (of_columns, (draw(4, 50, 3),), (1, 1)),
     "selections": (of_selections, (draw(4, 50, 2),), (1, 1)),
     "narrow slices": (of_narrow_slices, (draw(4, 50, 3),), (1, 1)),
+    "stacks joined": (stacks_joined, (draw(4, 2, 6),), (1, 1)),
+    "stacks joined in columns": (stacks_joined_in_columns, (draw(4, 2, 6),), (1, 1)),
     "chunks": (of_chunks, (draw(4, 50, 3),), (1, 1)),
 }
 

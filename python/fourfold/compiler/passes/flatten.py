@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.parts import CONCATENATION, Joined, joined, parts_of
+from fourfold.compiler.parts import CONCATENATION, STACK, Joined, joined, parts_of
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
@@ -48,7 +48,10 @@ def flatten_one(node: Node, inputs: Sizes) -> None:
         for part, size in zip(parts, sizes, strict=True):
             if part in inner:
                 found, orders = inner[part]
-                flat += [functools.reduce(Tensor.permute, orders, record.value(own)) for own in found.parts]
+                own = map(record.value, found.parts)
+                if found.node.target is STACK:
+                    own = [each.unsqueeze(found.dim) for each in own]
+                flat += [functools.reduce(Tensor.permute, orders, each) for each in own]
             else:
                 flat += record.value(part).split(length, dim) if size > length else [record.value(part)]
         return torch.cat(flat, dim)
