@@ -141,6 +141,14 @@ def test_states_of_one_number_run_step_by_step(monkeypatch: pytest.MonkeyPatch) 
     check(monkeypatch, CASES["spiking"], (1,), False, LAYOUTS["contiguous"], is_nest=False)
 
 
+def test_another_generator_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a nest that the first one only counted a call for."""
+    for generator in ("auto", "llvm"):
+        monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+        last, _ = fourfold.scan(lambda h, x: (h.abs() + x, h), torch.zeros(3, 5), torch.ones(7, 3, 5))
+    assert last.eq(7).all()
+
+
 @pytest.mark.parametrize("turned", ["init", "xs"])
 def test_tensors_that_lie_transposed_within_a_step(monkeypatch: pytest.MonkeyPatch, turned: str) -> None:
     """They run in stages: a nest over steps has no panels to transpose through."""

@@ -60,11 +60,13 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
     if (!all.served || known_.size() >= most_layouts) return {};
-    known = known_.emplace_back(new Known{layout, 0, false, nullptr}).get();
+    known = known_.emplace_back(new Known{layout, 0, false, false, nullptr}).get();
   }
   if (known->is_answered) return {true, known->nest.get()};
   const int wanted = generator == Generator::llvm ? 1 : calls_before;
-  if (known->calls < wanted && ++known->calls >= wanted && all.served) {
+  if (known->calls < wanted) ++known->calls;
+  if (known->calls >= wanted && !known->is_requested && all.served) {  // a generator may have counted for another one
+    known->is_requested = true;
     all.waiting.push_back({text_, layout});
     all.came.notify_one();
   }

@@ -43,6 +43,7 @@ class Nests {
   struct Known {
     std::string layout;
     int calls = 0;
+    bool is_requested = false;
     bool is_answered = false;
     std::unique_ptr<const Nest> nest;
   };
