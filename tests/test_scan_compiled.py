@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -111,6 +111,65 @@ def test_a_whole_graph_scans_any_dimension_and_layout(dim: int) -> None:
     xs = torch.randn(3, 4, 5, dtype=torch.float64)
     init = torch.randn_like(xs.select(dim, 0)).T.contiguous().T
     torch.testing.assert_close(torch.compile(f, backend="fourfold", fullgraph=True)(init, xs), f(init, xs))
+
+
+def scans(init: Tensor, xs: Tensor) -> Any:
+    return fourfold.scan(lambda carry, x: ((carry * x).tanh(), carry * 2), init, xs)
+
+
+def changes_what_is_computed_from_results(init: Tensor, xs: Tensor) -> Tensor:
+    last, ys = scans(init, xs)
+    doubled = ys * 2
+    doubled.add_(last)
+    return doubled * doubled
+
+
+def changes_results(init: Tensor, xs: Tensor) -> Tensor:
+    last, ys = scans(init, xs.sin())
+    ys.mul_(2)
+    return ys * last
+
+
+def changes_what_it_scans(init: Tensor, xs: Tensor) -> Tensor:
+    xs = xs * 2
+    xs[0] = 0
+    last, ys = scans(init, xs)
+    return last + ys.sum(0)
+
+
+def scans_without_gradients(init: Tensor, xs: Tensor) -> Tensor:
+    with torch.no_grad():
+        last, ys = scans(init, xs)
+    again, those = scans(init, xs)
+    return (last * again + ys * those).sum(0)
+
+
+def scans_behind_autocast(init: Tensor, xs: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = xs @ xs.mT
+    last, ys = scans(init, xs)
+    return last + (product.float() @ ys).sum(0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        changes_what_is_computed_from_results,
+        changes_results,
+        changes_what_it_scans,
+        scans_without_gradients,
+        scans_behind_autocast,
+    ],
+)
+def test_whole_graphs_with_changes_in_place_and_modes(function: Callable[..., Tensor]) -> None:
+    """They aren't cut at a scan: what its backward reads may be changed behind."""
+    outcomes = []
+    for each in (torch.compile(function, backend="fourfold", fullgraph=True), function):
+        torch.manual_seed(0)
+        given = torch.randn(B, H, requires_grad=True), torch.randn(6, B, H, requires_grad=True)
+        result = each(*given)
+        outcomes.append([result.detach(), *torch.autograd.grad((result * torch.linspace(-1, 1, H)).sum(), given)])
+    torch.testing.assert_close(*outcomes)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, behind a break

@@ -30,6 +30,28 @@ class Part:
     outputs: Sequence[Node]
 
 
+def can_be_cut(graph: Graph) -> bool:
+    """Whether the graph has torch's operator, and its parts mean the same by themselves: nothing in it changes a tensor
+    in place, which a part may have kept for its backward, or a mode, such as autocast, for parts behind."""
+    return bool(graph.find_nodes(op="call_function", target=SCAN)) and not any(map(has_lasting_effect, graph.nodes))
+
+
+def has_lasting_effect(node: Node) -> bool:
+    values = node.meta.get(VALUE)
+    tensors = [each for each in (values if isinstance(values, (tuple, list)) else [values]) if is_tensor(each)]
+    if any(each._version for each in tensors):  # of the fake tensor, behind the whole trace
+        return True
+    return node.op == "call_function" and node.target in MODES
+
+
+# What Dynamo writes for the beginning and the end of a mode.
+MODES = {
+    each
+    for each in torch.fx.node._side_effectful_functions
+    if getattr(each, "__name__", "").startswith(("_enter_", "_exit_", "_set_", "_vmap_", "_grad_", "_jvp_"))
+}
+
+
 def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object]:
     """The function of a captured graph that has the operator. compile: of what lies between."""
     graph = module.graph
