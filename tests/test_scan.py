@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,29 +91,6 @@ def test_carries_that_are_passed_through_swapped_or_replaced() -> None:
 
     init = tuple(torch.randn(B, H) for _ in range(4))
     check(step, init, torch.randn(T, B, H))
-
-
-def test_results_that_are_the_carry_twice_and_the_input() -> None:
-    def step(h: Tensor, x: Tensor) -> Any:
-        h = torch.tanh(h + x)
-        return h, (h, h, x, x[0])
-
-    check(step, torch.zeros(B, H), torch.randn(T, B, H))
-    _, (a, b, c, _) = fourfold.scan(step, torch.zeros(B, H), xs := torch.randn(T, B, H))
-    a.zero_()
-    c.zero_()
-    assert b.abs().sum() > 0
-    assert xs.abs().sum() > 0
-
-
-def test_the_last_carry_is_no_view_of_results_or_of_init() -> None:
-    init = torch.ones(B, H)
-    last, ys = fourfold.scan(lambda h, x: (h * x, h), init, torch.rand(T, B, H))
-    assert last.untyped_storage().nbytes() == last.nbytes
-    same, _ = fourfold.scan(lambda h, x: (h, x), init, torch.rand(T, B, H))
-    same.zero_()
-    assert init.sum() == init.numel()
-    assert ys.shape == (T, B, H)
 
 
 def test_integer_boolean_and_none_leaves() -> None:
@@ -210,22 +188,57 @@ def test_sizes_that_no_tensor_has(traces: list[Captured]) -> None:
     assert len(traces) <= 4
 
 
-def test_results_that_are_views_of_one_value() -> None:
-    def step(h: Tensor, x: Tensor) -> Any:
-        h = torch.tanh(h + x)
-        return h, (h.exp(), h.t(), h[:1], x.t())
-
-    check(step, torch.zeros(B, H), xs := torch.randn(T, B, H))
-    _, (_, a, b, c) = fourfold.scan(step, torch.zeros(B, H), xs)
-    a.zero_()
-    c.zero_()
-    assert b.abs().sum() > 0
-    assert xs.abs().sum() > 0
-
-
 def test_numbers_returned_as_carry_are_of_its_kind() -> None:
     last, _ = fourfold.scan(lambda c, x: (0.5, c + x), torch.zeros((), dtype=torch.float64), torch.ones(3))
     assert (float(last), last.dtype) == (0.5, torch.float64)
     for init in (0, torch.zeros(2, 3)):
         with pytest.raises(ValueError, match="leaf 0 of the carry"):
             fourfold.scan(lambda c, x: (0.5, x), init, torch.ones(3))
+
+
+def halves(weight: Tensor, h: Tensor, x: Tensor) -> Any:
+    gate, new = (x @ weight).chunk(2, 1)
+    h = torch.lerp(h, new, gate.sigmoid())
+    return h, h
+
+
+def thirds(weight: Tensor, h: Tensor, x: Tensor) -> Any:
+    new, forget, out = (x @ weight).split(weight.shape[1] // 3, -1)
+    h = torch.lerp(new, h, forget.sigmoid())
+    return h, h * out.sigmoid()
+
+
+@pytest.mark.parametrize(("step", "parts"), [(halves, 2), (thirds, 3)])
+def test_sizes_that_are_dynamic_from_the_first_trace(step: Callable[..., Any], parts: int) -> None:
+    """Layers of several sizes have one code object."""
+    for batch, inputs, hidden in ((3, 4, 5), (6, 7, 33), (2, 9, 16), (1, 7, 8), (4, 1, 6), (3, 4, 1)):
+        weight = nn.Parameter(torch.randn(inputs, parts * hidden))
+        init, xs = torch.randn(batch, hidden), torch.randn(T, batch, inputs)
+        check(lambda h, x, weight=weight: step(weight, h, x), init, xs, [weight])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_comparisons_with_numbers(dtype: torch.dtype) -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.where(h > 0.3, h * 0.5, x)
+        return h, h
+
+    check(step, torch.randn(B, H, dtype=dtype), torch.randn(T, B, H, dtype=dtype))
+
+
+@pytest.mark.parametrize(("batch", "size"), [(0, H), (B, 0)])
+def test_tensors_without_elements(batch: int, size: int) -> None:
+    weight, empty = nn.Parameter(torch.randn(size + H, H)), torch.empty(0)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(torch.cat([x, empty, h], 1) @ weight)
+        return h, h
+
+    check(step, torch.randn(batch, H), torch.randn(T, batch, size), [weight])
+
+
+def test_products_of_two_series() -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        return torch.tanh(h + 0.1), (torch.addmm(h, x[:H], x[H:]), torch.addmm(x[H:], h, x[:H]))
+
+    check(step, torch.randn(H, H), torch.randn(T, 2 * H, H))

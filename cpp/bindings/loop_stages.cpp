@@ -14,6 +14,7 @@ namespace fourfold::bindings {
 namespace {
 
 bool is_readable(const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;  // a gradient that nobody asked for
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg() && !tensor.is_conj() &&
          !tensor._is_zerotensor();
 }
@@ -26,9 +27,18 @@ bool lies_as(const at::Tensor& tensor, const at::Tensor& other) {
   return true;
 }
 
+bool is_defined(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
+
 Place shifted(const Place& place, int64_t offset) {
   const at::Tensor& tensor = place.tensor;
   return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.alternates};
+}
+
+// Where the step before has what a step has there.
+Place before(const Place& place) {
+  Place found = shifted(place, place.alternates ? place.stride : -place.stride);
+  if (place.alternates) found.stride = -place.stride;
+  return found;
 }
 
 // One of some rows.
@@ -109,7 +119,7 @@ bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end)
   const std::vector<size_t> read = read_by(step);
   const auto base_of = [&](const at::Tensor& result) {
     const auto base = std::find_if(read.begin(), read.end(), [&](size_t index) {
-      return recorded_[index].isTensor() && recorded_[index].toTensor().is_alias_of(result);
+      return result.defined() && is_defined(recorded_[index]) && recorded_[index].toTensor().is_alias_of(result);
     });
     return base == read.end() ? recorded_.size() : roots_[*base];
   };
@@ -135,32 +145,32 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
   states_.resize(count);
   for (size_t k = 0; k < results.size(); ++k) {
     const auto value = static_cast<size_t>(loop_.body->outputs[k]);
-    if (loop_.body->outputs[k] < 0 || !recorded_[value].isTensor()) return false;
+    if (loop_.body->outputs[k] < 0 || !is_defined(recorded_[value])) return false;
     const bool is_state = k < count;
     if (is_state && !loop_.trails[k]) continue;
     const at::Tensor& rows = run_.rows[k];
     const Place place{row_of(rows, is_state && !loop_.reverse ? first + 1 : first), sign * rows.stride(0)};
     if (!give_home(value, place)) copies_.emplace_back(value, place);
-    if (is_state) states_[k] = shifted(place, -place.stride);
+    if (is_state) states_[k] = before(place);
   }
   for (size_t k = 0; k < count; ++k) {
     if (loop_.trails[k]) continue;
     const auto value = static_cast<size_t>(loop_.body->outputs[k]);
     if (!is_given(roots_[value]) && roots_[value] == value && places_[value].tensor.defined()) {
-      states_[k] = shifted(places_[value], -places_[value].stride);  // a row of results
+      states_[k] = before(places_[value]);  // a row of results, or another state
       continue;
     }
-    const at::Tensor& before = results[k].toTensor();
+    const at::Tensor& initial = results[k].toTensor();
     std::vector<int64_t> sizes{2};
-    sizes.insert(sizes.end(), before.sizes().begin(), before.sizes().end());
-    const at::Tensor rows = at::empty(sizes, before.options());
-    states_[k] = {row_of(rows, 0), rows.stride(0), true};
-    states_[k].tensor.copy_(before);
+    sizes.insert(sizes.end(), initial.sizes().begin(), initial.sizes().end());
+    const at::Tensor rows = at::empty(sizes, initial.options());
     const Place place{row_of(rows, 1), -rows.stride(0), true};
+    states_[k] = before(place);
+    states_[k].tensor.copy_(initial);
     if (!give_home(value, place)) copies_.emplace_back(value, place);
   }
   for (size_t value = 0; value < recorded_.size(); ++value) {
-    if (!recorded_[value].isTensor() || roots_[value] != value || places_[value].tensor.defined()) continue;
+    if (!is_defined(recorded_[value]) || roots_[value] != value || places_[value].tensor.defined()) continue;
     const at::Tensor& recorded = recorded_[value].toTensor();
     const size_t series = value - loop_.feeds.size(), invariant = series - run_.sequences.size();
     if (value < loop_.feeds.size()) {
@@ -189,13 +199,14 @@ bool LoopStages::give_home(size_t value, const Place& place) {
 bool LoopStages::find_place(size_t value, Place& found) const {
   const size_t root = roots_[value];
   const Place& place = places_[root];
-  if (!place.tensor.defined() || !recorded_[value].isTensor()) return false;
+  if (!place.tensor.defined() || !is_defined(recorded_[value])) return false;
   found = place;
   if (value == root) return true;
   const at::Tensor& own = recorded_[value].toTensor();
+  if (own.scalar_type() != place.tensor.scalar_type()) return false;  // its offsets count other elements
   const int64_t offset = own.storage_offset() - recorded_[root].toTensor().storage_offset();
   found.tensor = place.tensor.as_strided(own.sizes(), own.strides(), place.tensor.storage_offset() + offset);
-  return own.scalar_type() == place.tensor.scalar_type();
+  return true;
 }
 
 bool LoopStages::add_stages() {
@@ -234,6 +245,7 @@ bool LoopStages::add(const ProgramStep& step, size_t first) {
     }
   }
   for (int32_t k = 0; k < fourfold_program_outputs(step.program.program); ++k) {
+    if (!places_[first + static_cast<size_t>(k)].tensor.defined()) return false;
     outputs.push_back(places_[first + static_cast<size_t>(k)]);
   }
   add_stage(fourfold_stage_program, std::move(inputs), outputs);
@@ -252,6 +264,11 @@ bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
     add_stage(fourfold_stage_copy, {moving(from)}, {places_[first]});
     return true;
   }
+  const bool have_places = std::all_of(read.begin(), read.end(), [&](size_t index) {
+    const c10::IValue& value = recorded_[index];
+    return is_defined(value) ? find_place(index, from) : !value.isTensorList();
+  });
+  if (!have_places) return false;
   calls_.push_back({&step, first, read, this});
   add_stage(fourfold_stage_function, {}, {});
   stages_.back().function = call;
@@ -324,7 +341,7 @@ void LoopStages::call(void* context, int64_t step) {
   }
   made.step->run(values);
   for (size_t k = made.first; k < values.size(); ++k) {
-    if (stages.roots_[k] == k) now(stages.places_[k]).copy_(values[k].toTensor());
+    if (stages.roots_[k] == k && is_defined(values[k])) now(stages.places_[k]).copy_(values[k].toTensor());
   }
 }
 

@@ -50,10 +50,8 @@ at::Tensor rows_like(const at::Tensor& value, int64_t count) {
   return at::detail::empty_generic(sizes, allocator_of_results(), cpu, value.scalar_type(), c10::nullopt);
 }
 
-bool shares_memory(const at::Tensor& tensor, const Values& values, const std::vector<size_t>& among) {
-  return std::any_of(among.begin(), among.end(), [&](size_t index) {
-    return values[index].isTensor() && values[index].toTensor().is_alias_of(tensor);
-  });
+bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().is_alias_of(tensor);
 }
 
 }  // namespace
@@ -109,14 +107,17 @@ void LoopStep::run(Values& values) const {
     }
     for (size_t k = 0; k < feeds.size(); ++k) states[k] = results[feeds[k]];
   }
+  const size_t first = values.size();
   for (size_t k = 0; k < rows.size(); ++k) {
     if (rows[k].defined()) {
       values.emplace_back(std::move(rows[k]));
       continue;
     }
     const at::Tensor& last = results[k].toTensor();
-    const bool is_own = !shares_memory(last, values, inputs);
-    values.emplace_back(is_own ? last : last.clone());
+    const auto is_shared = [&last](const c10::IValue& value) { return shares_memory(last, value); };
+    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](size_t index) { return is_shared(values[index]); });
+    const bool is_twice = std::any_of(values.begin() + static_cast<int64_t>(first), values.end(), is_shared);
+    values.emplace_back(is_input || is_twice ? last.clone() : last);
   }
 }
 

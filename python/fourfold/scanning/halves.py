@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler import passes
 from fourfold.compiler.compilation import Compilation
-from fourfold.compiler.in_place import is_new
+from fourfold.compiler.in_place import is_new, is_returned
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.record import Captured as Record
@@ -112,6 +112,10 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     checks = take_checks_out(forward.graph)
     if backward is not None and tokens_of(backward.graph):
         raise Refused("its gradient has an effect")
+    for graph in filter(None, (forward, backward)):
+        others = [node for node in graph.graph.nodes if isinstance(node.target, torch._ops.HigherOrderOperator)]
+        if others:
+            raise Refused(f"{others[0].target} is no part of one loop")
     inputs = forward.graph.find_nodes(op="placeholder")
     if metadata is None or len(inputs) != len(captured.inputs):
         raise Refused("AOTAutograd gives the step's graph inputs of its own")
@@ -229,14 +233,9 @@ def take_clones_off(graph: Graph, captured: Captured) -> None:
     eliminate_dead_code(graph)
 
 
-def is_returned(user: Node) -> bool:
-    """Whether it is the output, or a view that is."""
-    return user.op == "output" or (not is_new(user) and any(map(is_returned, user.users)))
-
-
 def memory_of(node: Node) -> Node:
     """What a tensor is a view of."""
-    while node.op == "call_function" and not is_new(node) and is_tensor(node.args[0].meta.get("val")):
+    while node.op == "call_function" and not is_new(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
 
 from fourfold.compiler import runtime
 from fourfold.compiler.compiled import Compiled
@@ -85,6 +86,8 @@ class Writer:
             )
             results = self.results()
             output.args = (tuple(None if each is None else self.record.spelled(each) for each in results),)
+        if self.loop is not None:  # here, since a recorder is a mode, which would see what the passes compute
+            compile_body(self.loop, self.options)
         eliminate_dead_code(self.graph)
         return Whole(GraphModule(self.constants, self.graph), self.fission, self.loop)
 
@@ -102,7 +105,7 @@ class Writer:
     def results(self) -> list[object]:
         step = self.step
         states = self.run_loop()
-        series = [None if node is None else self.of_all_steps(node) for node in step.series]
+        series = [None if node is None else contiguous(self.of_all_steps(node)) for node in step.series]
         totals = Totals(self.value, self.is_batched, self.values.__contains__, self.fakes.steps)
         kept = [] if step.kept is None else [self.fakes.steps, *map(self.value, step.kept)]
         return [*states, *series, *(None if node is None else totals.total(node) for node in step.totals), *kept]
@@ -152,7 +155,7 @@ class Writer:
         last: list[object] = [None] * len(step.states)
         if not parts.inside and not parts.states:
             return last
-        self.loop = looped(step, parts, self.reverse, self.options)
+        self.loop = looped(step, parts, self.reverse)
         operands = [self.value(node) for node in (*parts.read(step), *parts.series, *parts.invariants)]
         trails = self.loop.trails
         fakes = [
@@ -228,12 +231,24 @@ def like(step: StepGraph, k: int) -> Node:
     return step.states[k] if step.states[k] is not None else step.reads[k]
 
 
-def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Loop:
-    """Compiles the loop's body."""
+def contiguous(value: Tensor) -> Tensor:
+    """A result as torch.stack returns it."""
+    expected: int | torch.SymInt = 1
+    for size, stride in reversed(list(zip(value.shape, value.stride(), strict=True))):
+        if not statically_known_true(sym_or(size == 1, stride == expected)):
+            return aten.clone.default(value, memory_format=torch.contiguous_format)
+        expected = expected * size
+    return value
+
+
+def looped(step: StepGraph, parts: Parts, reverse: bool) -> Loop:
+    """The loop, whose body is not compiled yet."""
     body = Graph()
     own: dict[Node, Node] = {}
     for node in (*parts.read(step), *parts.series, *parts.invariants):
-        own[node] = body.placeholder(node.name)
+        own[node] = body.placeholder(
+            node.name.replace("tangents", "gradients")
+        )  # tangents: what autograd gives a graph
         own[node].meta = {"val": node.meta["val"]}
     for node in parts.inside:
         own[node] = body.node_copy(node, own.__getitem__)
@@ -241,11 +256,14 @@ def looped(step: StepGraph, parts: Parts, reverse: bool, options: Options) -> Lo
     body.output((*states, *map(own.__getitem__, parts.kept)))
     module = GraphModule({}, body)
     module.meta[IN_LOOP] = True
-    compiled = Compiled.of(module, options)
     feeds = [at for at, k in enumerate(parts.states) if step.reads[k] is not None]
     trails = [k in parts.trails for k in parts.states]
-    native = runtime.graph_of(compiled) if runtime.is_native() else None
-    return Loop(compiled, native, feeds, trails, len(parts.series), reverse)
+    return Loop(module, None, feeds, trails, len(parts.series), reverse)
+
+
+def compile_body(loop: Loop, options: Options) -> None:
+    loop.body = Compiled.of(loop.body, options)
+    loop.native = runtime.graph_of(loop.body) if runtime.is_native() else None
 
 
 def new_state(body: Graph, step: StepGraph, k: int, own: Mapping[Node, Node]) -> Node:
