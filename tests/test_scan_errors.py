@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import fourfold
+from fourfold.scanning import function
 from scans import B, H, T, loop, outcome
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -39,6 +40,15 @@ def test_errors_name_the_line() -> None:
 
     with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan_errors.py:\d+, .if h.sum\(\) > 0:"):
         fourfold.scan(branches, init, xs)
+
+
+def test_errors_of_the_graph_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise RuntimeError("a reason")
+
+    monkeypatch.setattr(function, "halves_of", fails)
+    with pytest.raises(RuntimeError, match="scan: the step can't be traced: RuntimeError: a reason"):
+        fourfold.scan(lambda h, x: (h + x, x), torch.zeros(B), torch.randn(T, B))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +84,18 @@ def test_sizes_that_depend_on_data(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda h, x: (h, torch.nonzero(x > 0).sum()),
     ):
         torch.testing.assert_close(fourfold.scan(step, init, xs), loop(step, init, xs))
+
+
+def test_control_flow_of_torch_runs_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.cond(x.sum() > 0, lambda each: each.sin(), lambda each: each.cos(), (h,))
+        return h + x, h
+
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    init, xs = torch.randn(B), torch.randn(T, B)
+    with pytest.warns(RuntimeWarning, match="cond is no part of one loop"):
+        found = fourfold.scan(step, init, xs)
+    torch.testing.assert_close(found, loop(step, init, xs))
 
 
 def covariance(carry: Tensor, x: Tensor) -> Any:

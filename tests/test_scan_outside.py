@@ -186,6 +186,24 @@ def test_numbers_that_the_step_closes_over() -> None:
         check(lambda h, x, k=k: (h * 0.2 + x * k, h), torch.zeros(B, H), torch.randn(T, B, H))
 
 
+def test_objects_with_the_names_of_our_own() -> None:
+    class Settings:
+        structure: Any
+
+    settings, settings.structure = Settings(), Settings()
+    settings.structure.carry_spec = settings.structure.has_x = 2.0
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        return h * settings.structure.carry_spec + x, h * settings.structure.has_x
+
+    init, xs = torch.randn(B, H), torch.randn(3, B, H)
+    check(step, init, xs)
+    settings.structure.carry_spec = 0.5
+    check(step, init, xs)
+    settings.structure.has_x = 3.0
+    check(step, init, xs)
+
+
 def test_threads() -> None:
     def run(k: int) -> Tensor:
         return fourfold.scan(lambda h, x: (torch.tanh(h * k + x), h), torch.zeros(B, H + k), torch.ones(T, B, H + k))[0]

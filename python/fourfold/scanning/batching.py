@@ -3,8 +3,9 @@ steps."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -51,15 +52,29 @@ def batched(node: Node, value: Values, is_batched: Callable[[Node], bool], steps
     if draws(node):
         return drawn(node, value, is_batched, steps, apply)
     dims = tuple(0 if is_batched(each) else None for each in operands)
-    if all(dim is None for dim in dims):
+    if all(dim is None for dim in dims) or node.target is aten.fill.Scalar:  # which torch has no rule for
         return apply(*values)
     if node.target in (aten.cat.default, aten.stack.default):
         return joined(node, value, is_batched, steps)
-    if node.target is aten.addmm.default and not node.kwargs and dims[2:] == (None,):
+    if node.target in (aten.split.Tensor, aten.split_with_sizes.default):
+        return divided(node, value)
+    if node.target is aten.addmm.default and not node.kwargs and dims[1:] == (0, None):
         start, rows, weights = values
         if dims[0] == 0 or start.dim() == 1:
             return plus_product(start, rows, weights, has_rows=dims[0] == 0)
-    return torch.vmap(apply, in_dims=dims, randomness="different")(*values)
+    with without_fallback():
+        return torch.vmap(apply, in_dims=dims, randomness="different")(*values)
+
+
+@contextlib.contextmanager
+def without_fallback() -> Iterator[None]:
+    """Operators without a rule raise RuntimeError, where torch applies them to each step and warns."""
+    before = torch._C._functorch._is_vmap_fallback_enabled()
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(before)
 
 
 def plus_product(start: Tensor, rows: Tensor, weights: Tensor, has_rows: bool) -> Tensor:
@@ -75,6 +90,13 @@ def joined(node: Node, value: Values, is_batched: Callable[[Node], bool], steps:
     dim = node.args[1] if len(node.args) > 1 else 0
     parts = [of_every_step(each, value, is_batched, steps) for each in node.args[0]]
     return node.target(parts, dim + 1 if dim >= 0 else dim)
+
+
+def divided(node: Node, value: Values) -> list[Tensor]:
+    """torch's rule for vmap would fix a size that is a symbol."""
+    tensor, sizes, *dims = torch.fx.map_arg(node.args, value)
+    dim = dims[0] if dims else node.kwargs.get("dim", 0)
+    return node.target(tensor, sizes, dim + 1 if dim >= 0 else dim)
 
 
 def of_every_step(node: Node, value: Values, is_batched: Callable[[Node], bool], steps: object) -> object:
@@ -142,4 +164,5 @@ class Totals:
             return aten.mm.default(self.value(x), self.total(y))
         a, b = self.value(x), self.value(y)
         rows, columns = a.shape[1], b.shape[2]
-        return aten.mm.default(a.permute(1, 0, 2).reshape(rows, -1), b.reshape(-1, columns))
+        every = a.shape[0] * a.shape[2]
+        return aten.mm.default(a.permute(1, 0, 2).reshape(rows, every), b.reshape(every, columns))

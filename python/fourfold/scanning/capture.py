@@ -236,17 +236,20 @@ def compiled_for(step: object, structure: Structure, backend: Backend) -> Callab
 def guards_of_step(guards: Sequence[object]) -> list[bool]:
     """Whether Dynamo has to check each in every call. Most are about how step_once takes pytrees apart, and builtins:
     each structure has a function of its own, and the others don't change."""
-    return [not (guard.name == "structure" or any(each in guard.name for each in OWN_NAMES)) for guard in guards]
+    for guard in guards:
+        guard.orig_guard.obj_weakref = None  # torch expects the object of its first check, but W.T is another each time
+    return [not is_own(guard.name) for guard in guards]
 
 
-# As Dynamo writes them, with and without a local name's scope.
-OWN_NAMES = (
-    "L['structure']",
-    "structure.carry_spec",
-    "structure.xs_spec",
-    "structure.has_",
+def is_own(name: str) -> bool:
+    """name: Dynamo's expression for an object, without the scope of a local one."""
+    is_structure = re.match(r"(L\['structure'\]|structure)(\.|$)", name) is not None
+    return is_structure or any(each in name for each in OWN_GLOBALS)
+
+
+OWN_GLOBALS = (
     "G['__import_torch_dot_utils_dot__pytree']",
-    "__import__('torch')",
+    "__import__('torch').utils._pytree",
     "G['__import_fourfold_dot_scanning",
     "G['__builtins_dict__",
     *(f"G['{name}']" for name in step_once.__code__.co_names if name in step_once.__globals__),

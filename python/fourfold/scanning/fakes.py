@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
@@ -20,6 +21,7 @@ class Fakes:
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env)
         self.symbols: dict[object, object] = {}
+        self.known: set[object] = set()  # which sizes Dynamo has checked to be equal
         self.steps = self.new_symbol("steps", max(count, 2))  # torch takes 0 and 1 for constants
 
     def new_symbol(self, name: str, hint: int) -> torch.SymInt:
@@ -31,8 +33,9 @@ class Fakes:
 
     @property
     def are_general(self) -> bool:
-        """Whether no operator has fixed a size."""
-        return not self.env.replacements
+        """Whether no operator has fixed a size, or assumes that two are equal of which Dynamo doesn't know it."""
+        equal = (guard.expr for guard in self.env.guards if isinstance(guard.expr, sympy.Eq))
+        return not self.env.replacements and all(each in self.known for each in equal)
 
     def number(self, given: object) -> object:
         if not isinstance(given, (torch.SymInt, torch.SymFloat)):
@@ -46,6 +49,7 @@ class Fakes:
             if hint is None:
                 raise NotRecorded(f"the size {given} depends on data")
             self.symbols[symbol] = self.new_symbol("size", hint).node.expr
+            self.known = {guard.expr.xreplace(self.symbols) for guard in given.node.shape_env.guards}
         create = self.env.create_symintnode if isinstance(given, torch.SymInt) else self.env.create_symfloatnode
         return create(expression.xreplace(self.symbols), hint=given.node.hint)
 

@@ -43,8 +43,13 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
         if all(kinds[part] is Kind.CARRIED for part in parts):
             continue
         dim = joined.args[1] if len(joined.args) > 1 else 0
-        lengths = [part.meta["val"].shape[dim] for part in parts]
-        if dim % 2 != 1 or any(part.meta["val"].dim() != 2 or type(n) is not int for part, n in zip(parts, lengths)):  # noqa: B905
+        values = [part.meta["val"] for part in parts]
+        if any(
+            each.dim() != 2 or each.dtype != joined.meta["val"].dtype for each in values
+        ):  # the first: of shape (0,)
+            continue
+        lengths = [each.shape[dim] for each in values]
+        if dim % 2 != 1 or not all(type(length) is int for length in lengths):
             continue
         starts = [sum(lengths[:k]) for k in range(len(parts))]
         order = sorted(range(len(parts)), key=lambda k: kinds[parts[k]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -212,5 +213,7 @@ def explained(error: Exception) -> str:
     stack = getattr(error, "real_stack", None)
     frames = [frame for frame in stack or () if frame.filename != capture.__file__]
     at = f" at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line!r}" if frames else ""
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"{at}: {reason}"
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if said and re.fullmatch(r"backend='.*' raised:", said[0]):  # by Dynamo, about an error of what traces the graph
+        del said[0]
+    return f"{at}: {said[0] if said else type(error).__name__}"
