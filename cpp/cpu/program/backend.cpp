@@ -114,9 +114,9 @@ std::unique_ptr<const program::Call> Scheduled::prepare(
 
 bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                           const fourfold_steps& steps) const {
-  if (generator() == Generator::interpreter || program_.has_rows) return false;
+  if (generator() == Generator::interpreter) return false;
   const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
-  if (loops.columns() == 0) return false;
+  if (loops.rows() == 0 || loops.columns() == 0) return false;
   const program::Nest* const nest = nests_->find(loops.layout(), generator()).nest;
   if (nest != nullptr) loops.run(*nest, inputs, outputs);
   return nest != nullptr;

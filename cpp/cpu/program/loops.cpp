@@ -136,7 +136,8 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     strides_.emplace_back(strides.size());
   }
   for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes ? rows_ : columns_) *= sizes_[a];
-  if (program.has_rows) split_ = threads_share_rows(program, rows_, columns_) ? Split::columns : Split::rows;
+  const bool shares_row = steps == nullptr && threads_share_rows(program, rows_, columns_);
+  if (program.has_rows) split_ = shares_row ? Split::columns : Split::rows;
   row_axes_ = row_axes;
   if (steps == nullptr) {
     find_short_rows();
@@ -144,7 +145,8 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     find_turned(strides_);
   }
   layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
-  if (split_ == Split::short_rows) layout_ += 'x' + std::to_string(columns_);
+  const bool has_columns = split_ == Split::short_rows || (steps != nullptr && split_ == Split::rows);
+  if (has_columns) layout_ += 'x' + std::to_string(columns_);
   for (size_t t = 0; t < strides.size(); ++t) {
     layout_ += t == 0 ? ':' : ',';
     for (size_t a = 0; a < strides_.size(); ++a) {

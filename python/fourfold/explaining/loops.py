@@ -4,6 +4,7 @@ The conditions are those of cpp/bindings/loop_step.cpp and loop_stages.cpp, for 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 
@@ -59,8 +60,6 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     inputs = [element_of(call, each, output_of) for each in node.args]
     text = node.target.text
     program = read(text)
-    if program.outer is not None:
-        raise NotPossible("its program has reductions")
     if any(output.join >= 0 for output in program.outputs):
         raise NotPossible("a result of its program is a concatenation")
     described = [*program.inputs, *program.outputs]
@@ -71,7 +70,7 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     tensors = [*(value for value, _ in inputs), *(value for value, _ in outputs)]
     strides = [axis_strides(each.dims, value, sizes) for each, value in zip(described, tensors, strict=True)]
     roles = ",".join(role for _, role in inputs), ",".join(role for _, role in outputs)
-    layout = f"t{roles[0]};{roles[1]}/e0:{','.join(map(classes, merged(sizes, strides)))}"
+    layout = f"t{roles[0]};{roles[1]}/{axes_of_layout(sizes, strides, program.outer)}"
     try:
         build(program, Layout.of(layout), target().lanes)
     except NotCompiled as reason:
@@ -166,6 +165,18 @@ def axis_strides(dims: Sequence[Sequence[int]], value: Tensor, sizes: Sequence[i
             found[axis] = stride
             stride *= sizes[axis]
     return found
+
+
+def axes_of_layout(sizes: Sequence[int], strides: Sequence[Sequence[int]], outer: int | None) -> str:
+    """outer: how many axes number the rows, of a program with reductions."""
+    first = outer or 0
+    of_columns = merged(sizes[first:], [each[first:] for each in strides])
+    if outer is None:
+        return f"e0:{','.join(map(classes, of_columns))}"
+    of_rows = merged(sizes[:first], [each[:first] for each in strides]) if math.prod(sizes[:first]) > 1 else []
+    rows = of_rows or [[] for _ in strides]
+    head = f"r{len(rows[0])}x{math.prod(sizes[first:])}"
+    return f"{head}:{','.join(classes(row + column) for row, column in zip(rows, of_columns, strict=True))}"
 
 
 def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,5 +1,4 @@
-"""Values of a step's nodes for all steps at once, with the steps as the first dimension, and sums of values over all
-steps."""
+"""Values of a step's nodes for all steps at once, with the steps as the first dimension."""
 
 from __future__ import annotations
 
@@ -11,16 +10,10 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fourfold.compiler.parts import SLICE
-from fourfold.compiler.views import PERMUTATIONS, RESHAPES
 from fourfold.scanning.fission import draws
 
 aten = torch.ops.aten
 Values = Callable[[Node], object]
-
-# Operators of one tensor that commute with a sum over steps.
-LINEAR = PERMUTATIONS | RESHAPES | {aten.neg.default, SLICE, aten.slice_backward.default, aten.select_backward.default}
-
 
 # Random operators that draw for each element of a tensor, or for each element of a size.
 DRAWING = frozenset(
@@ -123,46 +116,3 @@ def drawn(
     dims = (0, *(0 if is_batched(each) else None for each in node.all_input_nodes))
     every = torch.empty(steps, device="cpu")
     return torch.vmap(lambda _, *given: apply(*given), in_dims=dims, randomness="different")(every, *operands)
-
-
-class Totals:
-    """Sums over all steps. value: a node's value, of all steps where is_batched says so. has_value: whether it is known
-    already, without being computed for this."""
-
-    def __init__(
-        self, value: Values, is_batched: Callable[[Node], bool], has_value: Callable[[Node], bool], steps: int
-    ):
-        self.value, self.is_batched, self.has_value, self.steps = value, is_batched, has_value, steps
-
-    def total(self, node: Node) -> Tensor:
-        if not self.is_batched(node):
-            return self.value(node) * self.steps
-        if not self.has_value(node) and node.op == "call_function":
-            found = self.linear(node)
-            if found is not None:
-                return found
-        return self.value(node).sum(0).to(node.meta["val"].dtype)
-
-    def linear(self, node: Node) -> Tensor | None:
-        """The total by the totals of its operands, or by one larger product; None if the operator has no rule."""
-        target, args = node.target, node.args
-        if target in LINEAR and not node.kwargs:
-            return target(self.total(args[0]), *torch.fx.map_arg(args[1:], self.value))
-        if target is aten.sum.dim_IntList and args[1]:
-            dims = [dim % args[0].meta["val"].dim() + 1 for dim in args[1]]
-            keeps = len(args) > 2 and args[2]
-            total = aten.sum.dim_IntList(self.value(args[0]), [0, *dims], keeps, **node.kwargs)
-            return total.squeeze(0) if keeps else total
-        if target is aten.mm.default:
-            return self.product(*args)
-        return None
-
-    def product(self, x: Node, y: Node) -> Tensor:
-        if not self.is_batched(y):
-            return aten.mm.default(self.total(x), self.value(y))
-        if not self.is_batched(x):
-            return aten.mm.default(self.value(x), self.total(y))
-        a, b = self.value(x), self.value(y)
-        rows, columns = a.shape[1], b.shape[2]
-        every = a.shape[0] * a.shape[2]
-        return aten.mm.default(a.permute(1, 0, 2).reshape(rows, every), b.reshape(every, columns))

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import collections
 import enum
 import math
 import operator
@@ -12,10 +13,12 @@ import torch
 from torch.fx import Graph, Node
 
 from fourfold.compiler.lowering import POINTWISE
+from fourfold.compiler.nest.steps_of_rows import LONGEST
 from fourfold.compiler.support import is_computed, is_tensor
-from fourfold.compiler.views import hint
+from fourfold.compiler.views import PERMUTATIONS, hint
 
 aten = torch.ops.aten
+REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
 SUMS_OF_PRODUCTS = (aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.mm.default, aten.bmm.default)
 
 
@@ -34,14 +37,22 @@ class Place(enum.Enum):
 
 
 class Fission:
-    """kinds: of the graph's inputs. states: the nodes of the new states. forced: operators that run in the loop in any
-    case.
+    """kinds: of the graph's inputs. states: the nodes of the new states; each: those of which every step's are needed.
+    forced: operators that run in the loop in any case.
 
     ``kind`` has the kind of every node, ``place`` the place of every operator."""
 
-    def __init__(self, graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node], forced: Collection[Node] = ()):
+    def __init__(
+        self,
+        graph: Graph,
+        kinds: Mapping[Node, Kind],
+        states: Sequence[Node],
+        each: Sequence[Node] = (),
+        forced: Collection[Node] = (),
+    ):
         self.kind = kinds_of(graph, kinds, forced)
         feeding = ancestors([*states, *forced])
+        self.rows = self.most_reduced(feeding, ancestors([*states, *each]))
         self.place: dict[Node, Place] = {}
         for node in graph.nodes:
             if node.op == "call_function":
@@ -55,7 +66,9 @@ class Fission:
             return Place.INSIDE
         if node.target is operator.getitem:
             return self.place.get(node.args[0], Place.BEHIND)
-        return Place.INSIDE if self.is_near(node) else Place.BEHIND
+        if node.target in PERMUTATIONS and len(node.users) == 1:  # sink() moves it back, unless it is read in the loop
+            return self.place.get(node.args[0], Place.INSIDE)
+        return Place.INSIDE if self.is_near(node) or self.is_short_reduction(node) else Place.BEHIND
 
     def is_near(self, node: Node) -> bool:
         """Whether the loop computes it although no state needs it: cheap, and not larger than its operands."""
@@ -64,10 +77,30 @@ class Fission:
             return False
         return elements(node) <= max(map(elements, operands))
 
+    def is_short_reduction(self, node: Node) -> bool:
+        """Whether it reduces short rows that the loop computes: a nest has them in registers, and behind the loop they
+        would be read from memory."""
+        return self.rows is not None and short_rows(node) == self.rows and self.place.get(node.args[0]) is Place.INSIDE
+
+    def most_reduced(self, feeding: set[Node], needed: set[Node]) -> tuple | None:
+        """The rows that reductions in the loop are of, since a nest has rows along one axis only: those that states
+        need, or most others. None for a loop with products. needed: by states and series, not only by sums over the
+        steps."""
+        carried = [node for node in needed if self.kind.get(node) is Kind.CARRIED]
+        if any(node.target in SUMS_OF_PRODUCTS and node in feeding for node in carried):
+            return None
+        found = {node: rows for node in carried if (rows := short_rows(node)) is not None}
+        inner = {node: rows for node, rows in found.items() if node in feeding}
+        counts = collections.Counter((inner or found).values())
+        return max(sorted(counts), key=lambda rows: counts[rows]) if counts else None
+
     def sink(self, graph: Graph) -> None:
         """Moves elementwise operators into the loop, or behind it, if all of what reads them is there. Views stay: they
         cost nothing where they are computed once. So does what products read: it is no part of an elementwise loop."""
         for node in reversed(graph.nodes):
+            is_read = any(self.place.get(user) is Place.INSIDE for user in node.users)
+            if node.target in PERMUTATIONS and self.place.get(node) is Place.INSIDE and not is_read:
+                self.place[node] = Place.BEHIND
             if self.place.get(node) is not Place.BEFORE or self.kind[node] is not Kind.SERIES:
                 continue
             users = {self.place.get(user) for user in node.users}
@@ -93,6 +126,20 @@ def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] 
             if node in forced:
                 found[node] = Kind.CARRIED
     return found
+
+
+def short_rows(node: Node) -> tuple | None:
+    """Of which shape and along which dimensions a reduction's rows are, if a nest can have these in registers."""
+    if node.target not in REDUCTIONS or len(node.args) < 2 or not node.args[1]:
+        return None
+    value = node.args[0].meta["val"]
+    dims = tuple(sorted(dim % value.dim() for dim in node.args[1]))
+    sizes = [value.shape[dim] for dim in dims]
+    is_one_axis = dims == tuple(range(dims[0], dims[-1] + 1))
+    is_floating = value.is_floating_point() and node.meta["val"].dtype == value.dtype
+    if not is_floating or not is_one_axis or any(type(size) is not int for size in sizes):
+        return None
+    return (tuple(map(str, value.shape)), dims) if math.prod(sizes) <= LONGEST else None
 
 
 def draws(node: Node) -> bool:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
+from fourfold.compiler.nest.steps_of_rows import LONGEST
 from fourfold.compiler.parts import CONCATENATION, SLICE, pieces
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import have_same_shape
 from fourfold.scanning.fission import Kind, ancestors, kinds_of
 
 aten = torch.ops.aten
 ADD, MM, ADDMM = aten.add.Tensor, aten.mm.default, aten.addmm.default
+VIEWING = (aten.expand.default, aten.view.default, aten._unsafe_view.default)
 DTYPES = (torch.float32, torch.float64)  # whose sums may be rounded in another order
 
 
 def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | None]) -> None:
     """``cat(h, x) @ W`` becomes a sum of products; a sum with products one operator for each, the state's last; slices
-    of a product that not all states need become products with slices.
+    of a product that not all states need become products with slices; a vector times a state that is a matrix, and the
+    product of two vectors, elementwise operators and a sum, which a nest may have.
 
     kinds: of the graph's inputs. Results are those of the graph's output node, some replaced."""
-    for rewrite in (divide, add_up, narrow):
+    for rewrite in (divide, add_up, narrow, spread):
         found = kinds_of(graph, kinds)
         rewrite(graph, found, ancestors([node for node in states if node is not None]))
         eliminate_dead_code(graph)
@@ -156,3 +161,84 @@ def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
 
 def columns(node: Node) -> object:
     return node.meta["val"].shape[1]
+
+
+def spread(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
+    """Products of vectors, and of a vector and a state, by elementwise operators."""
+    for node in list(graph.nodes):
+        if node.target in (MM, aten.bmm.default, aten.mv.default) and node.meta["val"].dtype in DTYPES:
+            product = elements_of_product(node, kinds)
+            if product is not None:
+                know(spread_one(node, product, numbers_of(graph)), kinds)
+    drop_views(graph)
+
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def elements_of_product(node: Node, kinds: Mapping[Node, Kind]) -> Product | None:
+    """The product as a function of its operands, if it is one of vectors or of a short vector and a state."""
+    left, right = node.args
+    if node.target is aten.mv.default:
+        is_state = kinds[left] is Kind.CARRIED and is_short(left.meta["val"].shape[1])
+        return (lambda a, b: (a * b).sum(1)) if is_state else None
+    (rows, length), columns = left.meta["val"].shape[-2:], right.meta["val"].shape[-1]
+    if is_one(length):
+        return lambda a, b: a * b
+    if not is_short(length):
+        return None
+    if kinds[right] is Kind.CARRIED and is_one(rows):
+        return lambda a, b: (a.mT * b).sum(-2, keepdim=True)
+    if kinds[left] is Kind.CARRIED and is_one(columns):
+        return lambda a, b: (a * b.mT).sum(-1, keepdim=True)
+    return None
+
+
+def is_one(size: object) -> bool:
+    return type(size) is int and size == 1
+
+
+def is_short(size: object) -> bool:
+    return type(size) is int and 0 < size <= LONGEST
+
+
+def spread_one(node: Node, product: Product, inputs: Sizes) -> list[Node] | None:
+    operands, shape = before_views(node), None
+    if operands != node.args:
+        shape = node.meta["val"].shape
+
+    def rewrite(record: Recorder) -> Tensor:
+        found = product(*map(record.value, operands))
+        return found if shape is None else found.reshape(shape)
+
+    return rewritten(node, rewrite, inputs)
+
+
+def drop_views(graph: Graph) -> None:
+    """Takes out views of views, and those that change nothing: an elementwise operator whose result is read through a
+    view can't move into the loop."""
+    for node in graph.nodes:
+        if node.target not in VIEWING:
+            continue
+        while node.target is not aten.expand.default and node.args[0].target in VIEWING[1:]:
+            node.update_arg(0, node.args[0].args[0])
+        before, after = node.args[0].meta["val"], node.meta["val"]
+        if have_same_shape(node.args[0], node) and list(map(str, before.stride())) == list(map(str, after.stride())):
+            node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+
+
+def before_views(node: Node) -> tuple[Node, ...]:
+    """The operands as they were before torch.matmul flattened their batches; views of the state would be read behind
+    the loop."""
+    found = tuple(map(unflattened, node.args))
+    leading = [list(map(str, each.meta["val"].shape[:-2])) for each in found]
+    return found if leading[0] == leading[-1] else node.args
+
+
+def unflattened(node: Node) -> Node:
+    while node.target in VIEWING:
+        sizes = [[str(size) for size in each.meta["val"].shape[-2:]] for each in (node, node.args[0])]
+        if sizes[0] != sizes[1]:
+            break
+        node = node.args[0]
+    return node

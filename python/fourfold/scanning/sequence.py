@@ -22,11 +22,12 @@ from fourfold.compiler.passes.lower import IN_LOOP
 from fourfold.compiler.recorder import NotRecorded
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
-from fourfold.scanning.batching import Totals, batched
+from fourfold.scanning.batching import batched
 from fourfold.scanning.fakes import Fakes
 from fourfold.scanning.fission import Fission, Kind, Place
 from fourfold.scanning.halves import StepGraph
 from fourfold.scanning.numbers import SizeRecorder
+from fourfold.scanning.totals import Totals, summed_in_loop
 
 aten = torch.ops.aten
 FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -70,8 +71,10 @@ class Writer:
         self.step, self.fakes, self.reverse, self.options = step, fakes, reverse, options
         self.graph = Graph()
         states = [node for node in step.states if node is not None]
-        self.fission = Fission(step.graph, step.kinds, states, forced)
+        each = [node for node in (*step.series, *(step.kept or ())) if node is not None]
+        self.fission = Fission(step.graph, step.kinds, states, each, forced)
         self.values: dict[Node, object] = {}  # of the step's nodes, of all steps where they are no invariants
+        self.summed: dict[Node, Tensor] = {}  # totals that the loop computes
         self.constants: dict[str, Tensor] = {}
         self.loop: Loop | None = None
 
@@ -106,7 +109,7 @@ class Writer:
         step = self.step
         states = self.run_loop()
         series = [None if node is None else contiguous(self.of_all_steps(node)) for node in step.series]
-        totals = Totals(self.value, self.is_batched, self.values.__contains__, self.fakes.steps)
+        totals = Totals(self.value, self.is_batched, self.values.__contains__, self.summed, self.fakes.steps)
         kept = [] if step.kept is None else [self.fakes.steps, *map(self.value, step.kept)]
         return [*states, *series, *(None if node is None else totals.total(node) for node in step.totals), *kept]
 
@@ -156,20 +159,30 @@ class Writer:
         if not parts.inside and not parts.states:
             return last
         self.loop = looped(step, parts, self.reverse)
-        operands = [self.value(node) for node in (*parts.read(step), *parts.series, *parts.invariants)]
-        trails = self.loop.trails
+        operands = [self.value(node) for node in parts.read(step)]
+        operands += [self.zeros(node) for node in parts.summed]
+        operands += [self.value(node) for node in (*parts.series, *parts.invariants)]
+        trails = self.loop.trails[: len(parts.states)]
         fakes = [
             self.fakes.tensor(like(step, k).meta["val"], self.fakes.steps + 1 if is_trail else None)
             for k, is_trail in zip(parts.states, trails, strict=True)
         ]
+        fakes += [self.fakes.tensor(node.meta["val"]) for node in parts.summed]
         fakes += [self.fakes.tensor(node.meta["val"], self.fakes.steps) for node in parts.kept]
         node = self.record.write(tuple(fakes), self.loop, (self.steps, *map(self.record.spelled, operands)))
         for k, fake in enumerate(fakes):
             self.record.write(fake, operator.getitem, (node, k))
-        self.values |= zip(parts.kept, fakes[len(parts.states) :], strict=True)
+        behind_states = len(parts.states) + len(parts.summed)
+        self.summed |= zip(parts.summed, fakes[len(parts.states) : behind_states], strict=True)
+        self.values |= zip(parts.kept, fakes[behind_states:], strict=True)
         for k, fake, is_trail in zip(parts.states, fakes, trails, strict=False):
             last[k] = self.last_of_trail(k, fake, parts) if is_trail else fake
         return last
+
+    def zeros(self, node: Node) -> Tensor:
+        value = node.meta["val"]
+        sizes = [self.fakes.number(size) for size in value.shape]
+        return aten.full.default(sizes, 0, dtype=value.dtype, device=value.device, pin_memory=False)
 
     def last_of_trail(self, k: int, trail: Tensor, parts: Parts) -> Tensor:
         """Sets the values of a state in all steps, before and after each, which are all its states but one."""
@@ -184,11 +197,13 @@ class Writer:
 @dataclass(frozen=True)
 class Parts:
     """What the loop reads and gives. inside: its operators. states: the indices of the states that it computes. trails:
-    those of which all values are needed. kept: other values of which those of all steps are needed."""
+    those of which all values are needed. summed: values that it adds up, as further states. kept: other values of which
+    those of all steps are needed."""
 
     inside: Collection[Node]
     states: Sequence[int]
     trails: Collection[int]
+    summed: Sequence[Node]
     kept: Sequence[Node]
     series: Sequence[Node]
     invariants: Sequence[Node]
@@ -198,9 +213,13 @@ class Parts:
         place = fission.place
         inside = dict.fromkeys(node for node in step.graph.nodes if place.get(node) is Place.INSIDE)
         held = {node for node in step.reads if node is not None}
-        results = [node for node in (*step.series, *step.totals, *(step.kept or ())) if node is not None]
+        others = {*filter(None, step.series), *(step.kept or ()), *filter(None, step.states)}
+        totals = dict.fromkeys(filter(None, step.totals))
+        summed = summed_in_loop(totals, others, fission)
+        results = [node for node in (*step.series, *totals, *(step.kept or ())) if node is not None]
         behind = (o for node in step.graph.nodes if place.get(node) is Place.BEHIND for o in node.all_input_nodes)
-        needed = dict.fromkeys(node for node in (*behind, *results) if node in inside or node in held)
+        wanted = (node for node in (*behind, *results) if node not in summed)
+        needed = dict.fromkeys(node for node in wanted if node in inside or node in held)
         states = [k for k, pair in enumerate(zip(step.states, step.reads, strict=True)) if any(pair)]
         trails = {k for k in states if step.reads[k] in needed}
         on_trails = {step.states[k] for k in trails}
@@ -209,7 +228,7 @@ class Parts:
         outside = [node for node in dict.fromkeys(read) if node not in inside and node not in held]
         series = [n for n in outside if is_tensor(n.meta.get("val")) and fission.kind[n] is not Kind.INVARIANT]
         kept = [node for node in needed if node in inside and node not in on_trails]
-        return cls(inside, states, trails, kept, series, [node for node in outside if node not in series])
+        return cls(inside, states, trails, summed, kept, series, [node for node in outside if node not in series])
 
     def read(self, step: StepGraph) -> list[Node]:
         """The inputs of the states that the loop's body takes."""
@@ -245,20 +264,31 @@ def looped(step: StepGraph, parts: Parts, reverse: bool) -> Loop:
     """The loop, whose body is not compiled yet."""
     body = Graph()
     own: dict[Node, Node] = {}
-    for node in (*parts.read(step), *parts.series, *parts.invariants):
-        own[node] = body.placeholder(
-            node.name.replace("tangents", "gradients")
-        )  # tangents: what autograd gives a graph
-        own[node].meta = {"val": node.meta["val"]}
+    for node in parts.read(step):
+        own[node] = placeholder(body, node, node.name)
+    sums = [placeholder(body, node, f"sum_{node.name}") for node in parts.summed]
+    for node in (*parts.series, *parts.invariants):
+        own[node] = placeholder(body, node, node.name)
     for node in parts.inside:
         own[node] = body.node_copy(node, own.__getitem__)
     states = [new_state(body, step, k, own) for k in parts.states]
+    for node, before in zip(parts.summed, sums, strict=True):
+        states.append(body.call_function(aten.add.Tensor, (before, own[node])))
+        states[-1].meta = dict(node.meta)
     body.output((*states, *map(own.__getitem__, parts.kept)))
     module = GraphModule({}, body)
     module.meta[IN_LOOP] = True
     feeds = [at for at, k in enumerate(parts.states) if step.reads[k] is not None]
-    trails = [k in parts.trails for k in parts.states]
+    feeds += range(len(parts.states), len(states))
+    trails = [k in parts.trails for k in parts.states] + [False] * len(sums)
     return Loop(module, None, feeds, trails, len(parts.series), reverse)
+
+
+def placeholder(body: Graph, like: Node, name: str) -> Node:
+    """An input of the body, with the value of a node of the step."""
+    made = body.placeholder(name.replace("tangents", "gradients"))  # tangents: what autograd gives a graph
+    made.meta = {"val": like.meta["val"]}
+    return made
 
 
 def compile_body(loop: Loop, options: Options) -> None:

@@ -40,6 +40,7 @@ from fourfold.compiler.nest.short_rows import ShortRows
 from fourfold.compiler.nest.side_by_side import SideBySide
 from fourfold.compiler.nest.stages import Stages
 from fourfold.compiler.nest.steps import check_steps
+from fourfold.compiler.nest.steps_of_rows import StepsSideBySide, write_row
 from fourfold.compiler.nest.vectors import Place
 
 Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
@@ -58,6 +59,8 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
         functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
     elif layout.split == SIDE_BY_SIDE:
         functions.append(SideBySide("side_by_side", plan, layout, lanes).side_by_side())
+    elif layout.steps is not None and layout.turned is not None:
+        functions.append(StepsSideBySide("rows", plan, layout, lanes).short_rows())
     elif layout.split in (ROWS, SHORT_ROWS):
         functions.append(Shared("rows", plan, layout, lanes).rows())
     else:
@@ -71,7 +74,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
 
 
 def check(layout: Layout) -> None:
-    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE):
+    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE) or layout.steps is not None:
         return
     if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
         raise NotCompiled("rows that lie across the memory of a tensor, and threads or axes that share them")
@@ -154,6 +157,8 @@ class Shared(Stages):
         return self.function
 
     def run_row(self, pointers: dict[int, Ref]) -> None:
+        if self.layout.steps is not None:
+            return write_row(self, pointers)
         numbers = dict(self.known)
         for stage in range(self.plan.stages):
             self.compute_rows(stage, pointers)
@@ -162,6 +167,7 @@ class Shared(Stages):
                 self.known[value] = self.in_type(value, self.writer.get(total))
         self.store_rows(pointers)
         self.known = numbers
+        return None
 
     def columns(self, stage: int) -> Function | None:
         """begin and end: blocks of the columns of one row."""

@@ -66,6 +66,7 @@ class Engine:
 
     def optimized(self, ir: str) -> llvm.ModuleRef:
         module = self.parsed(llvm.parse_assembly(ir))
+        module.verify()  # the passes end the process where a value isn't known in all places that read it
         self.link(module)
         options = llvm.create_pipeline_tuning_options(speed_level=1)
         options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False

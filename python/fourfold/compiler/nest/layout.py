@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fourfold.compiler.ir import Value
+
 # What threads share: elements, whole rows, the columns of each row, rows of few columns, or rows that lie side by side.
 ELEMENTS, ROWS, COLUMNS, SHORT_ROWS, SIDE_BY_SIDE = "ercsb"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
@@ -27,6 +29,10 @@ class Steps:
         inputs, outputs = (part.split(",") for part in text[1:].split(";"))
         feeds = tuple(int(each[1:]) if each[0] == "c" else None for each in inputs)
         return cls(feeds, tuple(each == SERIES for each in (*inputs, *outputs)))
+
+    def changes(self, value: Value) -> bool:
+        """Whether it is an input that has another value in another step."""
+        return value.op == "input" and (self.feeds[value.attribute] is not None or self.series[value.attribute])
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,21 +91,25 @@ class ShortRows(Builder):
                 continue
             if value.op == "input":
                 known[value] = self.loaded(value, k, mask)
-            elif value.op in REDUCTIONS:
-                known[value] = [self.reduced(value, known[value.operands[0]])] * self.layout.columns
             else:
-                known[value] = []
-                for column in range(self.layout.columns):
-                    operands = tuple(known[operand][column] for operand in value.operands)
-                    key = (value.op, value.type, operands)
-                    if key not in made:
-                        made[key] = self.writer.let(
-                            value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value)
-                        )
-                    known[value].append(made[key])
+                known[value] = self.computed(value, known, made)
         for slot in self.plan.outputs:
             if slot.level > NUMBER:
                 self.store(slot, known[slot.value], k, mask)
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], made: dict[tuple, Ref]) -> list[Operand]:
+        """made: the operations so far, by name and operands."""
+        if value.op in REDUCTIONS:
+            return [self.reduced(value, known[value.operands[0]])] * self.layout.columns
+        found = []
+        for column in range(self.layout.columns):
+            operands = tuple(known[operand][column] for operand in value.operands)
+            key = (value.op, value.type, operands)
+            if key not in made:
+                name = self.plan.name(value)
+                made[key] = self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
+            found.append(made[key])
+        return found
 
     def loaded(self, value: Value, k: Operand, mask: Ref | None) -> list[Operand]:
         slot, columns = self.plan.inputs[value.attribute], self.layout.columns
@@ -154,6 +158,10 @@ class ShortRows(Builder):
         lanes: list[Operand | None] = [None] * self.lanes
         for column, vector in enumerate(columns):
             lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)
+        return self.folded(value, lanes)
+
+    def folded(self, value: Value, lanes: list[Operand | None]) -> Ref:
+        """A reduction's result from what its lanes hold, None for nothing."""
         type = total_type(value.op, value.type)
         if type != value.type:
             lanes = [v if v is None else self.writer.let(f"to_{type}", type, v, lanes=self.lanes) for v in lanes]

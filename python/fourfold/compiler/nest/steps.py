@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.layout import BROADCAST, Layout
+from fourfold.compiler.nest.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.loops import Operand, Ref
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
+from fourfold.compiler.nest.steps_of_rows import check_rows
 from fourfold.compiler.nest.vectors import Place, VectorBody
 
 COPIES = 4  # vectors at a time: each waits for its own state of the step before
@@ -15,6 +16,8 @@ IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds whose elements 
 
 def check_steps(plan: Plan, layout: Layout) -> None:
     """Raises NotCompiled."""
+    if layout.split == ROWS:
+        return check_rows(plan, layout)
     if layout.turned is not None:
         raise NotCompiled("tensors that lie transposed to each other within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
@@ -26,6 +29,7 @@ def check_steps(plan: Plan, layout: Layout) -> None:
             raise NotCompiled(f"a state of {slot.kind}")
     if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
         raise NotCompiled("a result of a step that is no series of whole vectors")
+    return None
 
 
 class StepsBody(VectorBody):
@@ -39,7 +43,7 @@ class StepsBody(VectorBody):
         return self.builder.layout.steps.feeds[value.attribute] if value.op == "input" else None
 
     def changes(self, value: Value) -> bool:
-        return self.feed(value) is not None or self.builder.layout.steps.series[value.attribute]
+        return self.builder.layout.steps.changes(value)
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
         builder, writer = self.builder, self.writer

@@ -1,0 +1,177 @@
+"""Loops over steps that reduce short rows, as one nest: the interpreter's bits, and the Python loop's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fourfold
+from fourfold.compiler.nest.service import obstacle
+from fourfold.compiler.nest.steps_of_rows import LONGEST
+from fourfold.scanning import capture
+from scans import loop, tensors
+
+T = 7
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests")
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    yield
+    capture._compiled.clear()
+
+
+def selective(h: Tensor, xs: Any) -> Any:
+    """(batch, channels, states), as in Mamba."""
+    x, dt, b, c = xs
+    c = c.detach()  # its gradient is a sum over the channels
+    h = torch.exp(-dt.abs().unsqueeze(-1)) * h + (dt * x).unsqueeze(-1) * b.unsqueeze(1)
+    return h, (h * c.unsqueeze(1)).sum(-1)
+
+
+def of_channels(batch: int, channels: int, states: int) -> Any:
+    return (batch, channels, states), [(batch, channels)] * 2 + [(batch, states)] * 2
+
+
+def normalized(h: Tensor, x: Tensor) -> Any:
+    h = torch.softmax(h + x, -1) + 0.1 * h.amax(-1, keepdim=True)
+    return h, (h.sum(-1), h.mean(-1, keepdim=True), h.amin(-1))
+
+
+def scaled(carry: Any, x: Tensor) -> Any:
+    """The second state is a number for each row."""
+    h, most = carry
+    h = h * 0.5 + x
+    most = torch.maximum(most * 0.9, h.abs().amax(-1, keepdim=True))
+    return (h / most, most), (h * x).sum(-1, keepdim=True) / most
+
+
+def attention(s: Tensor, xs: Any) -> Any:
+    """(batch, keys, values): rows lie side by side."""
+    q, k, v = xs
+    s = torch.sigmoid(q).unsqueeze(-1) * s + k.unsqueeze(-1) * v.unsqueeze(1)
+    return s, (q.unsqueeze(1) @ s).squeeze(1)
+
+
+def delta(s: Tensor, xs: Any) -> Any:
+    q, k, v = xs
+    s = s + 0.3 * torch.einsum("bk,bv->bkv", k, v - torch.einsum("bk,bkv->bv", k, s))
+    return s, torch.einsum("bk,bkv->bv", q, s)
+
+
+def of_matrices(batch: int, keys: int, values: int) -> Any:
+    return (batch, keys, values), [(batch, keys)] * 2 + [(batch, values)]
+
+
+# A step, and the shapes of its states and series.
+CASES: dict[str, tuple[Callable[..., Any], Any]] = {
+    **{f"selective of {n}": (selective, of_channels(2, 5, n)) for n in (2, 5, 16, 24, 33, 64, LONGEST)},
+    **{f"long rows of {n}": (selective, of_channels(2, 3, n)) for n in (LONGEST + 1, 300)},  # the sum is behind
+    **{f"normalized {n}": (normalized, ((3, n), [(3, n)])) for n in (3, 16, 20, 100)},
+    **{f"scaled {n}": (scaled, ([(4, n), (4, 1)], [(4, n)])) for n in (3, 16, 20)},
+    **{f"attention of {k}, {v}": (attention, of_matrices(2, k, v)) for k, v in ((2, 7), (8, 16), (17, 40), (50, 3))},
+    **{f"delta of {k}, {v}": (delta, of_matrices(2, k, v)) for k, v in ((2, 7), (8, 16), (17, 40), (40, 33))},
+}
+
+
+def given(shapes: Any, dtype: torch.dtype, leading: tuple[int, ...] = ()) -> Any:
+    many = shapes if isinstance(shapes, list) else [shapes]
+    found = tuple((torch.rand(*leading, *shape, dtype=dtype) - 0.3).requires_grad_() for shape in many)
+    return found if len(found) > 1 else found[0]
+
+
+def outcome(scan: Callable[..., Any], step: Callable[..., Any], init: Any, xs: Any, reverse: bool) -> list[Tensor]:
+    results = tensors(scan(step, init, xs, reverse=reverse))
+    weights = [torch.linspace(-1, 1, each.numel(), dtype=each.dtype).view(each.shape) for each in results]
+    wanted = [*tensors(init), *tensors(xs)]
+    gradients = torch.autograd.grad(results, wanted, weights, allow_unused=True, materialize_grads=True)
+    return [*results, *gradients]
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch,
+    step: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    reverse: bool = False,
+    has_bits: bool = False,
+) -> bool:
+    """Returns whether a nest ran the inference's steps. has_bits: whether both generators have programs for all of it.
+    Without nests, sums over dimensions that don't lie side by side in memory are PyTorch's."""
+    found = {}
+    for generator in ("interpreter", "llvm"):
+        monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+        capture._compiled.clear()
+        found[generator] = outcome(fourfold.scan, step, init, xs, reverse)
+        with torch.no_grad(), torch.profiler.profile() as profile:
+            found[generator] += tensors(fourfold.scan(step, init, xs, reverse=reverse))
+    close = 1e-13 if found["llvm"][0].dtype == torch.float64 else 1e-5
+    exact = 0 if has_bits else close
+    torch.testing.assert_close(found["llvm"], found["interpreter"], rtol=exact, atol=exact)
+    tolerance = 1e-4 if found["llvm"][0].dtype == torch.float32 else 1e-10
+    expected = outcome(loop, step, init, xs, reverse)
+    torch.testing.assert_close(found["llvm"][: len(expected)], expected, rtol=tolerance, atol=tolerance)
+    return "fourfold_loop_in_stages" not in {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype) -> None:
+    step, (states, series) = CASES[name]
+    init, xs = given(states, dtype), given(series, dtype, (T,))
+    has_bits = step in (selective, normalized, scaled) and not name.startswith("long")
+    assert check(monkeypatch, step, init, xs, reverse=dtype == torch.float64, has_bits=has_bits)
+
+
+@pytest.mark.parametrize("name", ["selective of 16", "selective of 5", "scaled 20", "attention of 17, 40"])
+@pytest.mark.parametrize("turned", ["init", "xs", "both"])
+def test_tensors_that_lie_transposed(monkeypatch: pytest.MonkeyPatch, name: str, turned: str) -> None:
+    step, (states, series) = CASES[name]
+
+    def lie(each: Any) -> Any:
+        return torch.utils._pytree.tree_map(lambda t: t.detach().mT.contiguous().mT.requires_grad_(), each)
+
+    init, xs = given(states, torch.float32), given(series, torch.float32, (T,))
+    check(monkeypatch, step, lie(init) if turned != "xs" else init, lie(xs) if turned != "init" else xs)
+
+
+def test_longer_rows_run_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, series = (3, LONGEST + 1), [(3, LONGEST + 1)]
+    assert not check(monkeypatch, normalized, given(states, torch.float32), given(series, torch.float32, (T,)))
+
+
+def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    states, series = of_channels(2, 300, 16)
+    init, xs = given(states, torch.float32), given(series, torch.float32, (4 * T,))
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    outcomes, before = [], torch.get_num_threads()
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        outcomes.append(outcome(fourfold.scan, selective, init, xs, reverse=False))
+    torch.set_num_threads(before)
+    torch.testing.assert_close(*outcomes, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_gradient_that_only_its_sum_is_needed_of_is_added_up_in_the_loop(batched: bool) -> None:
+    """The loop's backward gives no series of it."""
+    decay = torch.rand(5, dtype=torch.float64, requires_grad=True)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = torch.tanh(h * decay + x)
+        return h, h
+
+    shape = (3, 5) if batched else (5,)
+    outcomes = []
+    for scan in (fourfold.scan, loop):
+        torch.manual_seed(0)
+        init, xs = torch.randn(shape, dtype=torch.float64), torch.randn(T, *shape, dtype=torch.float64)
+        outcomes.append(torch.autograd.grad(scan(step, init, xs)[1].sin().sum(), decay)[0])
+    torch.testing.assert_close(*outcomes, rtol=1e-12, atol=1e-12)
+    backward = fourfold.explain(lambda xs: fourfold.scan(step, init, xs), xs).scans[0].backward
+    assert "sum_mul" in str(backward.loop.code)
