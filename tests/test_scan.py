@@ -242,3 +242,19 @@ def test_products_of_two_series() -> None:
         return torch.tanh(h + 0.1), (torch.addmm(h, x[:H], x[H:]), torch.addmm(x[H:], h, x[:H]))
 
     check(step, torch.randn(H, H), torch.randn(T, 2 * H, H))
+
+
+def test_attention_to_a_state_that_stays() -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def step(memory: Tensor, x: Tensor) -> Any:
+        found, _ = attention(x[None, None], memory[None], memory[None], need_weights=False)
+        return memory, found[0, 0]
+
+    check(step, torch.randn(5, 4), torch.randn(T, 4), list(attention.parameters()))
+
+
+@pytest.mark.parametrize("order", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_complex_values_that_a_step_passes_on(order: tuple[int, int]) -> None:
+    init, xs = torch.randn(3, dtype=torch.complex128), torch.randn(T, 3, dtype=torch.complex128)
+    check(lambda h, x: ((h, x)[order[0]], (h, x)[order[1]]), init, xs)

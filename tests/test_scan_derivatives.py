@@ -119,3 +119,52 @@ def test_operators_without_a_rule_for_all_steps(carry: Any) -> None:
 
     xs = torch.randn(T, B, H), torch.randint(0, 7, (T, B))
     check(step, carry, xs, [embedding.weight])
+
+
+class Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        ctx.save_for_backward(v)
+        return (v > 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (v,) = ctx.saved_tensors
+        return gradient / (1 + v * v)
+
+
+COUNT = torch.zeros(B)
+
+
+def counts(h: Tensor, x: Tensor) -> Any:
+    COUNT.add_(1)
+    return torch.tanh(h + x), None
+
+
+def draws(h: Tensor, x: Tensor) -> Any:
+    return torch.tanh(h + x) + 0 * torch.rand_like(h), None
+
+
+def has_a_function(h: Tensor, x: Tensor) -> Any:
+    return Step.apply(h + x), None
+
+
+@pytest.mark.parametrize("step", [counts, draws, has_a_function])
+def test_gradients_that_cannot_be_differentiated_say_so(step: Callable[..., Any]) -> None:
+    init, xs = torch.randn(B, H, requires_grad=True), torch.randn(1, B, H)
+    last, _ = fourfold.scan(step, init, xs)
+    (gradient,) = torch.autograd.grad(last.sum(), init, create_graph=True)
+    torch.testing.assert_close(gradient, torch.autograd.grad(loop(step, init, xs)[0].sum(), init)[0])
+    with pytest.raises(RuntimeError, match="double backward"):
+        gradient.sum().backward()
+
+
+def test_second_derivatives_without_a_gradient() -> None:
+    def step(carry: Any, x: Tensor) -> Any:
+        a, b = carry
+        return (a * 0.5, torch.tanh(b + a.sum()).detach()), b
+
+    init = torch.rand(3), torch.rand(3, requires_grad=True)
+    carry, _ = fourfold.scan(step, init, torch.rand(2, 3))
+    total = sum(each.sum() for each in carry)
+    assert torch.autograd.grad(total, init[1], create_graph=True, allow_unused=True) == (None,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -96,6 +97,25 @@ def test_control_flow_of_torch_runs_in_python(monkeypatch: pytest.MonkeyPatch) -
     with pytest.warns(RuntimeWarning, match="cond is no part of one loop"):
         found = fourfold.scan(step, init, xs)
     torch.testing.assert_close(found, loop(step, init, xs))
+
+
+def strided(h: Tensor, x: Tensor) -> Any:
+    found = x.clone().as_strided((2, 2), (1, 2))
+    return h + found.sum(), found
+
+
+def with_diagonal(h: Tensor, x: Tensor) -> Any:
+    found = x.clone().fill_diagonal_(0.2)
+    return h + found.sum(), found
+
+
+@pytest.mark.parametrize("step", [strided, with_diagonal])
+def test_views_by_address_run_in_python(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    init, xs = torch.zeros(()), torch.randn(T, B, B)
+    with pytest.warns(RuntimeWarning, match="counts from where a tensor's memory begins"):
+        found = outcome(fourfold.scan, step, init, xs, [])
+    torch.testing.assert_close(found, outcome(loop, step, init, xs, []))
 
 
 def covariance(carry: Tensor, x: Tensor) -> Any:

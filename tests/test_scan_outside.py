@@ -186,6 +186,41 @@ def test_numbers_that_the_step_closes_over() -> None:
         check(lambda h, x, k=k: (h * 0.2 + x * k, h), torch.zeros(B, H), torch.randn(T, B, H))
 
 
+def test_a_float64_tensor_of_no_dimensions_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch loses the change."""
+    count = torch.zeros((), dtype=torch.float64)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        count.add_(1)
+        return h + x, h
+
+    monkeypatch.setenv("FOURFOLD_STRICT", "0")
+    with pytest.warns(RuntimeWarning, match="a float64 tensor of no dimensions"):
+        fourfold.scan(step, torch.zeros(3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64))
+    assert count == 4
+
+
+DRAWN: list[Callable[[Tensor], Tensor]] = [
+    lambda h: torch.bernoulli(torch.full_like(h, 0.5)),
+    lambda h: torch.bernoulli(torch.ones_like(h) * 0.5),
+    lambda h: torch.multinomial(torch.ones_like(h), 2),
+    lambda h: torch.normal(torch.ones_like(h), 1.0),
+    lambda h: torch.poisson(torch.ones_like(h)),
+    lambda h: F.rrelu(-h.abs(), training=True),
+]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("draw", DRAWN, ids=range(len(DRAWN)))
+def test_numbers_drawn_like_the_state(draw: Callable[[Tensor], Tensor], changes: bool) -> None:
+    """Every row and every step has its own."""
+    init, xs = torch.ones(4, 6), torch.ones(30, 4, 6)
+    _, y = fourfold.scan(lambda h, x: (h + x if changes else h, draw(h)), init, xs)
+    assert y.shape == (30, *draw(init).shape)
+    assert not y[:, 0].equal(y[:, 1])
+    assert not y[0].equal(y[1])
+
+
 def test_objects_with_the_names_of_our_own() -> None:
     class Settings:
         structure: Any

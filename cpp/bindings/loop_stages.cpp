@@ -221,7 +221,7 @@ bool LoopStages::add_stages() {
   }
   for (const auto& [value, to] : copies_) {
     Place from;
-    if (!find_place(value, from)) return false;
+    if (!find_place(value, from) || from.tensor.is_complex()) return false;  // no stage copies these
     add_stage(fourfold_stage_copy, {moving(from)}, {to});
   }
   return true;
@@ -260,7 +260,7 @@ bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
   const std::string& name = step.handle.operator_name().name;
   const std::vector<size_t> read = read_by(step);
   Place from;
-  if (name == "aten::clone" && read.size() == 1 && find_place(read[0], from)) {
+  if (name == "aten::clone" && read.size() == 1 && find_place(read[0], from) && !from.tensor.is_complex()) {
     add_stage(fourfold_stage_copy, {moving(from)}, {places_[first]});
     return true;
   }

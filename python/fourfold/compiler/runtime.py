@@ -117,10 +117,11 @@ def twice_differentiable(
     make_backward: Callable[[], Compiled],
     differentiable: Sequence[bool],
     wanted: Sequence[bool],
-    again: Callable[[Sequence[object], Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]],
+    again: Callable[[Sequence[object], Sequence[torch.Tensor | None]], Sequence[torch.Tensor | None]] | None,
 ) -> Callable[..., object]:
     """A function with a gradient. differentiable: of each result; wanted: of each input, whether the backward gives its
-    gradient. again: called with the inputs and the results' gradients under create_graph=True, for the inputs'."""
+    gradient. again: called with the inputs and the results' gradients under create_graph=True, for the inputs'; None if
+    these can't be differentiated."""
 
     def backward() -> object:
         return graph_of(make_backward())

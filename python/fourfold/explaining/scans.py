@@ -244,8 +244,9 @@ def trails_of(half: Half) -> tuple[str, ...]:
     if half.whole.loop is None:
         return ()
     step = half.step
-    states = [k for k, pair in enumerate(zip(step.states, step.reads, strict=True)) if any(pair)]
-    trails = [k for k, is_trail in zip(states, half.whole.loop.trails, strict=False) if is_trail]  # sums follow
+    trails = [
+        k for k, is_trail in zip(step.changing(), half.whole.loop.trails, strict=False) if is_trail
+    ]  # sums follow
     return tuple(half.names[step.reads[k]] for k in trails)
 
 

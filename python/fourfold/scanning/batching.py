@@ -103,16 +103,18 @@ def drawn(
 ) -> object:
     """Random numbers for all steps."""
 
+    def whole(operand: Node) -> object:
+        return of_every_step(operand, value, is_batched, steps)
+
     if node.target in DRAWING:
-
-        def whole(operand: Node) -> object:
-            return of_every_step(operand, value, is_batched, steps)
-
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), whole)
         if isinstance(args[0], (list, tuple)):
             args = ([steps, *args[0]], *args[1:])
         return node.target(*args, **kwargs)
-    operands = [value(each) for each in node.all_input_nodes]
-    dims = (0, *(0 if is_batched(each) else None for each in node.all_input_nodes))
+    operands = list(
+        map(whole, node.all_input_nodes)
+    )  # expanded: a rule may draw once for what all steps have in common
+    dims = (0, *(0 if isinstance(each, Tensor) else None for each in operands))
     every = torch.empty(steps, device="cpu")
-    return torch.vmap(lambda _, *given: apply(*given), in_dims=dims, randomness="different")(every, *operands)
+    with without_fallback():
+        return torch.vmap(lambda _, *given: apply(*given), in_dims=dims, randomness="different")(every, *operands)

@@ -51,7 +51,8 @@ class Fission:
         forced: Collection[Node] = (),
     ):
         self.kind = kinds_of(graph, kinds, forced)
-        feeding = ancestors([*states, *forced])
+        drawn = [node for node in graph.nodes if self.kind.get(node) is Kind.CARRIED and draws(node)]  # in order
+        feeding = ancestors([*states, *forced, *drawn])
         self.rows = self.most_reduced(feeding, ancestors([*states, *each]))
         self.place: dict[Node, Place] = {}
         for node in graph.nodes:
@@ -62,7 +63,7 @@ class Fission:
     def first_place(self, node: Node, feeding: set[Node]) -> Place:
         if self.kind[node] is not Kind.CARRIED:
             return Place.BEFORE
-        if node in feeding or draws(node):
+        if node in feeding:
             return Place.INSIDE
         if node.target is operator.getitem:
             return self.place.get(node.args[0], Place.BEHIND)

@@ -70,6 +70,9 @@ def line_of(node: Node) -> str:
     return f": {' '.join(lines[places[-1] :])}" if places else ""
 
 
+FUNCTION = torch.ops.higher_order.autograd_function_apply
+
+
 class Recurrence:
     """The function of a captured step. Dynamo calls it with the inputs of the step's graph, of which those that come
     from the call of scan stand for whole sequences."""
@@ -169,11 +172,20 @@ class Recurrence:
         def again(inputs: Sequence[object], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
             return self.differentiated_again(reverse, inputs, grads)
 
+        is_smooth = self.can_run_again()
         wanted = [False, *(k is not None for k in halves.gradients)]
         if not runtime.is_native():
-            return in_python(forward, make_backward, again, halves.differentiable, wanted)
+            return in_python(forward, make_backward, again if is_smooth else None, halves.differentiable, wanted)
         backward = torch._dynamo.disable(make_backward)
-        return runtime.twice_differentiable(forward, backward, halves.differentiable, wanted, again)
+        return runtime.twice_differentiable(
+            forward, backward, halves.differentiable, wanted, again if is_smooth else None
+        )
+
+    def can_run_again(self) -> bool:
+        """Whether its steps, run in Python, give the same values and gradients that can be differentiated: PyTorch
+        doesn't differentiate the backward of a torch.autograd.Function that Dynamo has traced."""
+        functions = self.captured.module.graph.find_nodes(op="call_function", target=FUNCTION)
+        return not (self.halves.changed or functions or any(map(draws, self.halves.forward.graph.nodes)))
 
     def compiled(
         self, name: str, step: StepGraph, steps: int, reverse: bool, order: Sequence[int | None] | None = None
@@ -191,11 +203,6 @@ class Recurrence:
         self, reverse: bool, inputs: Sequence[object], grads: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """The gradients of the inputs, which can be differentiated: those of the steps one by one."""
-        if self.halves.changed or any(map(draws, self.halves.forward.graph.nodes)):
-            raise NotImplementedError(
-                "scan: expected no create_graph=True for a step that draws random numbers or changes tensors outside; "
-                "write a Python loop for second derivatives"
-            )
         with torch.enable_grad():
             # A view of each: a gradient must not pass through the history that one input has in another.
             own = [each.view_as(each) if isinstance(each, Tensor) else each for each in inputs]
@@ -203,6 +210,8 @@ class Recurrence:
             results = self.one_by_one(reverse, *own)
             differentiable = [r for r, d in zip(results, self.halves.differentiable, strict=False) if d]
             pairs = [(r, g) for r, g in zip(differentiable, grads, strict=True) if g is not None and r.requires_grad]
+            if not pairs:
+                return [None] * len(own)
             outputs, given = zip(*pairs, strict=True)
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
         return [next(found) if requires_grad(each) else None for each in own]
@@ -234,7 +243,7 @@ def requires_grad(value: object) -> bool:
 def in_python(
     forward: Compiled,
     make_backward: Callable[[], Compiled],
-    again: Callable[[Sequence[object], Sequence[Tensor | None]], list[Tensor | None]],
+    again: Callable[[Sequence[object], Sequence[Tensor | None]], list[Tensor | None]] | None,
     differentiable: Sequence[bool],
     wanted: Sequence[bool],
 ) -> Callable[..., Sequence[object]]:
@@ -254,6 +263,11 @@ def in_python(
 
         @staticmethod
         def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
+            if torch.is_grad_enabled() and again is None:
+                raise NotImplementedError(
+                    "scan: expected no create_graph=True for a step that draws random numbers, changes tensors outside "
+                    "or has a torch.autograd.Function; write a Python loop for second derivatives"
+                )
             if torch.is_grad_enabled():
                 return tuple(again(ctx.inputs, [g for g, d in zip(grads, differentiable, strict=True) if d]))
             given = [g for g, d in zip(grads, differentiable, strict=True) if d]

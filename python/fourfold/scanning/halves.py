@@ -24,6 +24,7 @@ from fourfold.scanning.products import factor
 
 aten = torch.ops.aten
 EFFECT = torch.ops.higher_order.with_effects
+OF_ADDRESSES = (aten.as_strided.default, aten.as_strided_scatter.default)
 KINDS = {"carry": Kind.CARRIED, "x": Kind.SERIES, "closure": Kind.INVARIANT}
 
 
@@ -45,6 +46,15 @@ class StepGraph:
     series: list[Node | None]
     totals: list[Node | None] = field(default_factory=list)
     kept: list[Node] | None = None
+
+    def unchanged(self) -> list[Node]:
+        """The inputs that hold states whose new value is the old one."""
+        return [old for old, new in zip(self.reads, self.states, strict=True) if old is new is not None]
+
+    def changing(self) -> list[int]:
+        """The indices of the states that a loop computes."""
+        pairs = zip(self.reads, self.states, strict=True)
+        return [k for k, (old, new) in enumerate(pairs) if old is not new]
 
 
 @dataclass
@@ -113,9 +123,11 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     if backward is not None and tokens_of(backward.graph):
         raise Refused("its gradient has an effect")
     for graph in filter(None, (forward, backward)):
-        others = [node for node in graph.graph.nodes if isinstance(node.target, torch._ops.HigherOrderOperator)]
-        if others:
-            raise Refused(f"{others[0].target} is no part of one loop")
+        for node in graph.graph.nodes:
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                raise Refused(f"{node.target} is no part of one loop")
+            if node.target in OF_ADDRESSES:
+                raise Refused(f"{node.target} counts from where a tensor's memory begins, which other steps share")
     inputs = forward.graph.find_nodes(op="placeholder")
     if metadata is None or len(inputs) != len(captured.inputs):
         raise Refused("AOTAutograd gives the step's graph inputs of its own")
@@ -197,7 +209,8 @@ def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
 
 
 def finish(step: StepGraph) -> None:
-    """Rewrites the graph with its results alone."""
+    """Rewrites the graph with its results alone. A state that stays as it is is none."""
+    step.kinds |= dict.fromkeys(step.unchanged(), Kind.INVARIANT)
     parts = [step.states, step.series, step.totals, step.kept or []]
     output = step.graph.output_node()
     output.args = (tuple(node for part in parts for node in part),)

@@ -191,6 +191,7 @@ def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., objec
     if len(captured.carries) != len(capture.current_call().carries):
         return module  # a carry of another structure, which capture.trace() refuses behind this one step
     try:
+        expect_no_changed_number(module)
         recurrence = recurrence_of(captured, capture.current_call(), Options())
     except (ValueError, RunsInPython) as error:
         return raising(error)
@@ -199,6 +200,15 @@ def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., objec
         return recurrence(capture.current_call(), given)
 
     return run
+
+
+def expect_no_changed_number(module: GraphModule) -> None:
+    """Raises RunsInPython for a change in place that PyTorch loses: it takes a float64 tensor of no dimensions for a
+    number of Python's."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.float64 and value._version > 0:
+            raise RunsInPython("it changes a float64 tensor of no dimensions in place")
 
 
 def raising(error: Exception) -> Callable[..., object]:

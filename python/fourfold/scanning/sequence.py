@@ -156,6 +156,8 @@ class Writer:
         step = self.step
         parts = Parts.of(step, self.fission)
         last: list[object] = [None] * len(step.states)
+        for node in step.unchanged():
+            last[step.reads.index(node)] = aten.clone.default(self.value(node))
         if not parts.inside and not parts.states:
             return last
         self.loop = looped(step, parts, self.reverse)
@@ -212,7 +214,8 @@ class Parts:
     def of(cls, step: StepGraph, fission: Fission) -> Parts:
         place = fission.place
         inside = dict.fromkeys(node for node in step.graph.nodes if place.get(node) is Place.INSIDE)
-        held = {node for node in step.reads if node is not None}
+        states = step.changing()
+        held = {step.reads[k] for k in states} - {None}
         others = {*filter(None, step.series), *(step.kept or ()), *filter(None, step.states)}
         totals = dict.fromkeys(filter(None, step.totals))
         summed = summed_in_loop(totals, others, fission)
@@ -220,7 +223,6 @@ class Parts:
         behind = (o for node in step.graph.nodes if place.get(node) is Place.BEHIND for o in node.all_input_nodes)
         wanted = (node for node in (*behind, *results) if node not in summed)
         needed = dict.fromkeys(node for node in wanted if node in inside or node in held)
-        states = [k for k, pair in enumerate(zip(step.states, step.reads, strict=True)) if any(pair)]
         trails = {k for k in states if step.reads[k] in needed}
         on_trails = {step.states[k] for k in trails}
         read = [operand for node in inside for operand in node.all_input_nodes]
