@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.loops import Operand, Ref
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
-from fourfold.compiler.nest.steps_of_rows import check_rows
+from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, at_step, check_rows, steps_of
 from fourfold.compiler.nest.vectors import Place, VectorBody
-
-COPIES = 4  # vectors at a time: each waits for its own state of the step before
-IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds whose elements are what the program computes with
 
 
 def check_steps(plan: Plan, layout: Layout) -> None:
@@ -58,9 +54,9 @@ class StepsBody(VectorBody):
                 elif not self.changes(value):
                     own[value] = self.vector(value, own, k, mask)
         held = [{value: own.pop(value) for value in states} for own in known]
-        time = builder.first_stride + len(builder.axes) * len(builder.slots)
-        with writer.loop(0, builder.argument(INT64, time, name="steps"), 1, name="step") as step:
-            self.place = Place(self.at_step(step, time), first_step.column, first_step.count)
+        with writer.loop(0, steps_of(builder), 1, name="step") as step:
+            pointers = at_step(builder, first_step.pointers, step)
+            self.place = Place(pointers, first_step.column, first_step.count)
             now = [
                 own | {value: writer.get(state) for value, state in of.items()}
                 for own, of in zip(known, held, strict=True)
@@ -86,17 +82,6 @@ class StepsBody(VectorBody):
 
     def is_series(self, tensor: int) -> bool:
         return self.builder.layout.steps.series[tensor]
-
-    def at_step(self, step: Operand, time: int) -> dict[int, Ref]:
-        """The addresses of a step's tensors. time: the index of the argument before the tensors' strides from step to
-        step."""
-        found = dict(self.place.pointers)
-        for slot in self.builder.slots:
-            if self.is_series(slot.index):
-                stride = self.builder.argument(INT64, time + 1 + slot.index, name=f"{slot.name}_step")
-                offset = self.writer.index("*", step, stride)
-                found[slot.index] = self.builder.advance(found[slot.index], slot.kind, offset, slot.name)
-        return found
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
         if value.op == "input" and self.stride(value.attribute) == BROADCAST:

@@ -40,6 +40,26 @@ def check_rows(plan: Plan, layout: Layout) -> None:
         raise NotCompiled("a result of a step that has no element for each row")
 
 
+def steps_of(builder: Builder) -> Ref:
+    """How many steps there are. Behind it among the arguments are the tensors' strides from step to step."""
+    return builder.argument(INT64, argument_of_steps(builder), name="steps")
+
+
+def argument_of_steps(builder: Builder) -> int:
+    return builder.first_stride + len(builder.axes) * len(builder.slots)
+
+
+def at_step(builder: Builder, pointers: dict[int, Ref], step: Operand) -> dict[int, Ref]:
+    """The addresses of a step's tensors, from those of the first."""
+    found = dict(pointers)
+    for slot in builder.slots:
+        if builder.layout.steps.series[slot.index]:
+            index = argument_of_steps(builder) + 1 + slot.index
+            offset = builder.writer.index("*", step, builder.argument(INT64, index, name=f"{slot.name}_step"))
+            found[slot.index] = builder.advance(found[slot.index], slot.kind, offset, slot.name)
+    return found
+
+
 def has_reductions(plan: Plan) -> bool:
     return any(value.op in REDUCTIONS for value in plan.values)
 
@@ -52,8 +72,8 @@ def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
     return all(layout.strides[slot.index][layout.turned] in (UNIT, BROADCAST) for slot in of_elements)
 
 
-class Steps:
-    """The loop over steps of some rows. A value is a list of numbers or vectors."""
+class LoopOverSteps:
+    """A value of a step is a list of numbers or vectors."""
 
     def __init__(self, builder: Builder, pointers: dict[int, Ref]):
         self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
@@ -75,9 +95,8 @@ class Steps:
             ]
             for value in state_of
         }
-        time = self.builder.first_stride + len(self.builder.axes) * len(self.builder.slots)
-        with writer.loop(0, self.builder.argument(INT64, time, name="steps"), 1, name="step") as step:
-            pointers = self.at_step(step, time)
+        with writer.loop(0, steps_of(self.builder), 1, name="step") as step:
+            pointers = at_step(self.builder, self.pointers, step)
             now = fixed | {value: list(map(writer.get, of)) for value, of in states.items()}
             for value in plan.values:
                 if value not in now:
@@ -104,17 +123,6 @@ class Steps:
     def is_series(self, slot: Slot) -> bool:
         return self.layout.steps.series[slot.index]
 
-    def at_step(self, step: Operand, time: int) -> dict[int, Ref]:
-        """The addresses of a step's tensors. time: the index of the argument before the tensors' strides from step to
-        step."""
-        found = dict(self.pointers)
-        for slot in self.builder.slots:
-            if self.is_series(slot):
-                stride = self.builder.argument(INT64, time + 1 + slot.index, name=f"{slot.name}_step")
-                offset = self.writer.index("*", step, stride)
-                found[slot.index] = self.builder.advance(found[slot.index], slot.kind, offset, slot.name)
-        return found
-
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
         """Of a step whose tensors are there."""
         raise NotImplementedError
@@ -135,16 +143,16 @@ def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
     def write(start: Operand, count: int) -> None:
         StepsOfRow(builder, builder.advanced(pointers, builder.axes[-1], start), count).write()
 
-    if most == columns:
-        return write(Constant(0, INT64), columns)
-    with writer.loop(0, Constant(whole, INT64), most, name="column") as start:
-        write(start, most)
+    if whole > most:
+        with writer.loop(0, Constant(whole, INT64), most, name="column") as start:
+            write(start, most)
+    elif whole:
+        write(Constant(0, INT64), most)
     if columns > whole:
         write(Constant(whole, INT64), columns - whole)
-    return None
 
 
-class StepsOfRow(Steps):
+class StepsOfRow(LoopOverSteps):
     """Of columns of one row: a value is one number, or their vectors, of which the last may have lanes without a
     column."""
 
@@ -245,7 +253,7 @@ class StepsSideBySide(ShortRows):
 
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         of_first_step = self.pointers
-        Vectors(self, of_first_step, k, mask).write()
+        VectorOfRows(self, of_first_step, k, mask).write()
         self.pointers = of_first_step
 
     def is_fixed(self, value: Value) -> bool:
@@ -262,7 +270,7 @@ class StepsSideBySide(ShortRows):
         return self.folded(value, [self.both(value.op, *pair) for pair in zip(*halves, strict=True)])
 
 
-class Vectors(Steps):
+class VectorOfRows(LoopOverSteps):
     """One vector of rows."""
 
     def __init__(self, builder: StepsSideBySide, pointers: dict[int, Ref], k: Operand, mask: Ref | None):
