@@ -58,7 +58,7 @@ class Fission:
         for node in graph.nodes:
             if node.op == "call_function":
                 self.place[node] = self.first_place(node, feeding)
-        self.sink(graph)
+        self.sink(graph, feeding)
 
     def first_place(self, node: Node, feeding: set[Node]) -> Place:
         if self.kind[node] is not Kind.CARRIED:
@@ -95,12 +95,12 @@ class Fission:
         counts = collections.Counter((inner or found).values())
         return max(sorted(counts), key=lambda rows: counts[rows]) if counts else None
 
-    def sink(self, graph: Graph) -> None:
+    def sink(self, graph: Graph, feeding: set[Node]) -> None:
         """Moves elementwise operators into the loop, or behind it, if all of what reads them is there. Views stay: they
         cost nothing where they are computed once. So does what products read: it is no part of an elementwise loop."""
         for node in reversed(graph.nodes):
-            is_read = any(self.place.get(user) is Place.INSIDE for user in node.users)
-            if node.target in PERMUTATIONS and self.place.get(node) is Place.INSIDE and not is_read:
+            is_inside = self.place.get(node) is Place.INSIDE
+            if is_inside and node.target in PERMUTATIONS and node not in feeding and not self.is_read_inside(node):
                 self.place[node] = Place.BEHIND
             if self.place.get(node) is not Place.BEFORE or self.kind[node] is not Kind.SERIES:
                 continue
@@ -108,6 +108,9 @@ class Fission:
             multiplies = any(user.target in SUMS_OF_PRODUCTS for user in node.users)
             if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE) and not multiplies:
                 self.place[node] = Place.INSIDE
+
+    def is_read_inside(self, node: Node) -> bool:
+        return any(self.place.get(user) is Place.INSIDE for user in node.users)
 
 
 def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] = ()) -> dict[Node, Kind]:

@@ -16,6 +16,7 @@ from fourfold.compiler.compilation import Compilation
 from fourfold.compiler.in_place import is_new, is_returned
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
+from fourfold.compiler.passes.rematerialize import forward_nodes
 from fourfold.compiler.record import Captured as Record
 from fourfold.compiler.support import is_tensor
 from fourfold.scanning.capture import Captured
@@ -89,7 +90,25 @@ class Differentiation(Compilation):
     ) -> tuple[GraphModule, GraphModule]:
         """Results without their clones: the backward may read them as they are."""
         take_clones_off(joint.graph, self.step)
+        joint.meta["free"] = self.free
         return super().partition(joint, given, num_fwd_outputs=num_fwd_outputs, **settings)
+
+    def free(self, graph: Graph) -> set[Node]:
+        """Of a joint graph: what is in memory for every step in any case. States are not, except those that are results
+        of each step too, and those that the backward reads as each step begins: their new values are in that memory."""
+        forward = forward_nodes(graph)
+        inputs = [node for node in graph.find_nodes(op="placeholder") if "tangents" not in str(node.target)]
+        results = graph.output_node().args[0][tokens_of(graph) :]
+        every = {results[k] for k in self.step.ys if isinstance(results[k], Node)}
+        found = set(every)
+        for node, (role, k) in zip(inputs[-len(self.step.inputs) :], self.step.inputs, strict=True):
+            if role != "carry":
+                found.add(node)
+                continue
+            new = results[self.step.carries[k]]
+            if new in every or any(user not in forward and user.op != "output" for user in node.users):
+                found |= {node, new}
+        return found
 
     def forward(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
         context = torch._guards.TracingContext.try_get()

@@ -21,23 +21,29 @@ FEW = 8  # how many times smaller a value, such as a row's deviation, is saved r
 
 def rematerialize(module: GraphModule) -> GraphModule:
     """Copies into the backward the nodes that it can recompute from inputs, results and values that are saved anyway.
-    ``module.meta["forward outputs"]``: how many of the results are the forward's."""
+    ``module.meta["forward outputs"]``: how many of the results are the forward's. ``module.meta["free"]``: a function
+    that gives a graph's inputs and results which stay in memory without being saved; all of them without it."""
     graph = module.graph
     forward = forward_nodes(graph)
     if not forward:
         return module
-    results = graph.output_node().args[0][: module.meta["forward outputs"]]
-    changed = changed_inputs(graph)
-    free = {node for node in forward if node.op in ("placeholder", "get_attr")} - changed
-    free |= {node for node in results if isinstance(node, Node)}
+    changed, stays = changed_inputs(graph), set(forward)  # what reads a value as before
+    if "free" in module.meta:
+        free = module.meta["free"](graph) - changed
+        stays.add(graph.output_node())
+    else:
+        results = graph.output_node().args[0][: module.meta["forward outputs"]]
+        free = {node for node in forward if node.op == "placeholder"} - changed
+        free |= {node for node in results if isinstance(node, Node)}
+    free |= {node for node in forward if node.op == "get_attr"}
     others = forward.keys() - free - changed
-    crossing = [n for n in forward if n in others and any(user not in forward for user in n.users)]
+    crossing = [n for n in forward if n in others and any(user not in stays for user in n.users)]
     known = free.union(crossing)  # available to the backward without computation
     chosen: list[Node] = []
     few = max((bytes_of(n) for n in forward if n.op == "call_function"), default=0) / FEW
     # Few bytes last: what larger values are recomputed from serves them too.
     for node in sorted(reversed(crossing), key=lambda node: bytes_of(node) < few):
-        if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in forward):
+        if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in stays):
             continue
         known.remove(node)
         steps = steps_of(node, known) or []
@@ -60,7 +66,7 @@ def rematerialize(module: GraphModule) -> GraphModule:
         for step in steps:
             if step not in copies:
                 insert_after = copy_of(graph, step, copies, insert_after)
-    stays = forward.keys() | copies.values()
+    stays |= set(copies.values())
     for node in chosen:
         if node not in known:
             node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in stays)
