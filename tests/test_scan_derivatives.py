@@ -121,6 +121,19 @@ def test_operators_without_a_rule_for_all_steps(carry: Any) -> None:
     check(step, carry, xs, [embedding.weight])
 
 
+def test_checkpoints_of_a_step_that_changes_tensors_outside_are_refused() -> None:
+    mean = torch.zeros(H)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return torch.tanh(h + x - mean), None
+
+    init, xs = torch.randn(B, H, requires_grad=True), torch.randn(T, B, H)
+    with pytest.raises(ValueError, match="no checkpoint_every for a step that changes tensors outside"):
+        fourfold.scan(step, init, xs, checkpoint_every=2)
+    fourfold.scan(step, init.detach(), xs, checkpoint_every=2)  # without a backward it runs once
+
+
 class Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:

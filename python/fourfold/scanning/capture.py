@@ -27,13 +27,15 @@ NUMBERS = (bool, int, float)
 
 @dataclass(frozen=True)
 class Call:
-    """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. read: of a step
-    that leaves values outside, what it reads from outside, each with Dynamo's expression for where."""
+    """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. runs_again: whether
+    the backward runs the steps again. read: of a step that leaves values outside, what it reads from outside, each with
+    Dynamo's expression for where."""
 
     carries: Sequence[Tensor]
     xs: Sequence[Tensor]
     steps: int
     reverse: bool
+    runs_again: bool = False
     read: list[tuple[str, object]] = field(default_factory=list)
     traced: list[Captured] = field(default_factory=list)  # during this call
 

@@ -98,6 +98,11 @@ class Recurrence:
             triples = zip(self.captured.inputs, self.captured.sources, given, strict=True)
             call.read.extend((source, value) for (role, _), source, value in triples if role == "closure" and source)
         trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
+        if trains and call.runs_again and self.halves.changed:
+            raise ValueError(
+                "scan: expected no checkpoint_every for a step that changes tensors outside, since the backward would "
+                "change them again"
+            )
         record.ran(self, call, inputs, trains)
         return self.arranged(inputs, self.function(call, trains)(call.steps, *inputs))
 

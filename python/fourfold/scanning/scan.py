@@ -47,6 +47,7 @@ def scan(
     reverse: start with the last element. Results are in the order of xs.
     checkpoint_every: save the carry every so many steps, and run these steps again in the backward. Memory for the
     backward shrinks from (steps) to (checkpoint_every + steps / checkpoint_every) steps; the forward is computed twice.
+    ValueError for a step that changes tensors outside, if it is trained.
 
     Raises ValueError or TypeError for arguments or results that don't fit, and RuntimeError for a step that can't be
     traced, with the line. Under torch.func's transforms, forward-mode differentiation and tracers the steps run one by
@@ -137,9 +138,10 @@ def run(
     sequences: Sequence[Tensor],
     steps: int,
     reverse: bool,
+    runs_again: bool = False,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """The last carry's leaves, and the results' with their structure."""
-    call = capture.Call(carries, sequences, steps, reverse)
+    call = capture.Call(carries, sequences, steps, reverse, runs_again)
     record.called(step, structure, call)
     try:
         return capture.trace(step, structure, call, backend)
@@ -166,7 +168,7 @@ def checkpointed(
 
     def piece(count: int, *leaves: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
         given = leaves[: len(carries)], leaves[len(carries) :]
-        new, ys, results = run(step, structure, *given, count, reverse)
+        new, ys, results = run(step, structure, *given, count, reverse, runs_again=True)
         spec.append(results)
         return new, ys
 
