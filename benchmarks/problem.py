@@ -150,6 +150,7 @@ class Problem:
     batch_sizes: Tensor | None = None  # of packed input
     reset: Tensor | None = None  # where sequences start anew
     kind: str = ""  # which of a suite's layers or functions
+    source: str = ""  # the publication, or the function of a package, that it is taken from
     keeps: bool = False  # whether to count what each row keeps for the backward
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # for checks and timing
 

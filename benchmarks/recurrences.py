@@ -89,10 +89,13 @@ class Recurrence:
         return Scan(self.of(weights), init, xs, weights, self.reverse)
 
 
-def loop(step: Step, init: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
-    """What a scan computes, as a Python loop. ``unbind``, because the gradient of ``x[t]`` is as large as x."""
+def loop(step: Step, init: Any, xs: Any, reverse: bool = False, by_index: bool = False) -> tuple[Any, Any]:
+    """What a scan computes, as a Python loop. ``unbind``, because the gradient of ``x[t]`` is as large as x. by_index:
+    over ``x[t]``, as most write it."""
     leaves, spec = pytree.tree_flatten(xs)
-    elements = list(zip(*(leaf.unbind(0) for leaf in leaves), strict=True))
+    elements = list(
+        zip(*([leaf[t] for t in range(len(leaf))] if by_index else leaf.unbind(0) for leaf in leaves), strict=True)
+    )
     carry, ys = init, []
     for element in reversed(elements) if reverse else elements:
         carry, y = step(carry, pytree.tree_unflatten(element, spec))

@@ -123,6 +123,7 @@ class Comparison:
         return {
             "title": problem.title,
             "kind": problem.kind or None,
+            **({"source": problem.source} if problem.source else {}),
             "sizes": dict(problem.sizes),
             "precision": problem.precision.name,
             "tolerance": problem.tolerance,

@@ -39,6 +39,7 @@ MAMBA_STATES = 16
 SUMMED = 2.0**-18  # errors of a hundred dependent steps, in units of a tensor's norm
 
 Scan = Callable[..., tuple[Any, Any]]
+INDEXED = "a Python loop over x[t]"
 WAYS: Mapping[str, Scan] = {PLAIN: loop, OURS: fourfold.scan}
 CAPTURE = f"{AOT_EAGER} of one step"
 CHECKPOINTED = f"{OURS}, checkpoint_every=10"
@@ -61,7 +62,7 @@ def problems(request: Request) -> Iterator[Problem]:
         for sizes in LAYER_SIZES[:1] if request.quick else LAYER_SIZES:
             yield layer(kind, recurrent.named(sizes))
     for name in TRAINED:
-        yield problem_of(EVERY[name], CENTRE)
+        yield problem_of(EVERY[name], CENTRE, works=(WORK, "sLSTM and liGRU, trained"))
     for name in () if request.quick else EVERY:
         if name not in (*ON_THEIR_OWN, *TRAINED, *CHAOTIC):
             yield problem_of(EVERY[name], CENTRE)
@@ -74,6 +75,7 @@ def problem_of(
     zero: bool = False,
     rivals: Sequence[Contender] = (),
     ways: Mapping[str, Scan] = WAYS,
+    works: tuple[str, ...] = (WORK,),
 ) -> Problem:
     """Gradients are those of the weights, and of the sequence where that is asked for or there are no weights. zero:
     whether the first carry is. ways: rows of the same step."""
@@ -107,8 +109,9 @@ def problem_of(
         distance=largest_norm,
         phases=(NO_GRAD, BOTH),
         rate=Rate("µs/step", lambda seconds: 1e6 * seconds / steps),
-        works=(WORK,),
+        works=works,
         kind=recurrence.name,
+        source=recurrence.source,
     )
     return with_gradients(found)
 
@@ -134,7 +137,8 @@ def with_gradients(problem: Problem) -> Problem:
 
 def neuron() -> Problem:
     in_jax = Contender("jax.lax.scan", scan_rivals.jax_scan(scan_rivals.jax_neuron, 2), forward_only)
-    return problem_of(EVERY["spiking neuron"], CENTRE, rivals=[in_jax])
+    ways = {PLAIN: loop, INDEXED: partial(loop, by_index=True), OURS: fourfold.scan}
+    return problem_of(EVERY["spiking neuron"], CENTRE, rivals=[in_jax], ways=ways, works=(WORK, "spiking neuron"))
 
 
 def advantages(environments: int) -> Problem:
@@ -152,6 +156,7 @@ def advantages(environments: int) -> Problem:
         parameters=(),
         gradients=(),
         baseline=rivals[0].name,
+        works=(WORK, "advantages of 2,048 steps"),
     )
 
 
@@ -194,8 +199,9 @@ def biquad(samples: int) -> Problem:
         distance=largest_norm,
         phases=(NO_GRAD, BOTH),
         rate=Rate("ns/step", lambda seconds: 1e9 * seconds / samples),
-        works=(WORK,) * few,
+        works=(WORK,) if few else ("biquad of 160,000 samples",),
         kind="biquad",
+        source=recurrence.source,
     )
     return with_gradients(found)
 
@@ -207,7 +213,8 @@ def mamba() -> Problem:
     found = problem_of(recurrence, MAMBA, sequence=True, rivals=[slow])
     tokens, batch, _, hidden = MAMBA
     words = f"{tokens} tokens, batch {batch}, {hidden} channels of {MAMBA_STATES} states"
-    return dataclasses.replace(found, title=f"selective scan, {words}, float32")
+    works = (WORK, "selective scan of Mamba 130M")
+    return dataclasses.replace(found, title=f"selective scan, {words}, float32", works=works)
 
 
 def layer(kind: str, sizes: Mapping[str, int]) -> Problem:
@@ -220,7 +227,9 @@ def layer(kind: str, sizes: Mapping[str, int]) -> Problem:
         Contender(f"fourfold.nn.{kind}", layers.ours),
         Contender(OURS, partial(stepped, scan=fourfold.scan)),
     ]
-    return dataclasses.replace(found, rows=rows, baseline=PLAIN, works=(WORK,))
+    source, works = RECURRENCES[kind].source, (WORK, f"{kind} in Python")
+    title = f"{kind} in Python, {found.title.partition(', ')[2]}"
+    return dataclasses.replace(found, title=title, rows=rows, baseline=PLAIN, works=works, source=source)
 
 
 def stepped(problem: Problem, scan: Scan) -> Candidate:

@@ -141,6 +141,15 @@ against = a Python loop over the same step, torch.nn's and fourfold.nn's layers;
 options = ${on_cpu}
 targets =
   recurrences in Python | plain PyTorch | | no grad ≥ 1, both ≥ 1
+  spiking neuron | a Python loop over x[t] | 1 | no grad ≥ 15, both ≥ 40
+  spiking neuron | jax.lax.scan | | no grad ≥ 1.3
+  advantages of 2,048 steps | stable-baselines3's loop in NumPy, restated | 1 | no grad ≥ 20
+  advantages of 2,048 steps | TorchRL's vectorised form | 1 | no grad ≥ 1.5
+  biquad of 160,000 samples | torchaudio.functional.lfilter | 1 | no grad ≥ 1, both ≥ 1
+  selective scan of Mamba 130M | transformers' slow path, restated | 1 | no grad ≥ 5
+  LLTM in Python | fourfold.nn.LLTM | 1 | no grad ≥ 0.85, both ≥ 0.85
+  LSTM in Python | nn.LSTM | 1 | no grad ≥ 1, both ≥ 1
+  sLSTM and liGRU, trained | plain PyTorch | 1 | both ≥ 6
 
 [pointwise]
 title = functions under torch.compile

@@ -5,8 +5,9 @@ figure is typed by hand.
     python scripts/readme_tables.py            # and with --check, only say whether they are there
 
 A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
-`<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; where it names the folder
-docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these two, nothing while nothing is measured.
+`<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; `<!-- recurrences of … -->`, one
+with a line for each recurrence; where it names the folder docs/benchmarks/gpu, all tables that scripts/check_gpu.py
+measured. Of these three, nothing while nothing is measured.
 Between `<!-- suites -->` and `<!-- end -->` stands the list of suites, from the table in benchmarks/suites.py.
 """
 
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scan.md")
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+RECURRENCES = re.compile(r"(<!-- recurrences of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
@@ -71,6 +73,30 @@ def target_table(measured: dict[str, Any]) -> str:
 def target_line(target: dict[str, Any]) -> str:
     verdict = target["verdict"] if target["met"] is not False else f"**{target['verdict']}**"
     return f"| {target['work']} | {target['against']} | {target['shown']} | {target['aim']} | {verdict} |"
+
+
+def recurrence_table(measured: dict[str, Any]) -> str:
+    """Every recurrence on one thread, with where it is from."""
+    phases = ("forward, no grad", "forward+backward")
+    lines = [
+        f"| {result['title'].removesuffix(', float32')} | {result['source']} | "
+        + " | ".join(ratio(result, phase) for phase in phases)
+        + " |"
+        for result in measured["results"]
+        if result.get("source") and result["threads"] == 1
+    ]
+    head = ["| step and sizes | from | forward | trained |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines, "", origin(measured["environment"])])
+
+
+def ratio(result: dict[str, Any], phase: str) -> str:
+    """Of fourfold's row to a Python loop's."""
+    rows = {row["name"]: row["phases"].get(phase) for row in result["rows"]}
+    ours, plain = rows.get(OURS), rows.get("plain PyTorch")
+    if not ours:
+        return "-"
+    milliseconds = f"{1e3 * ours['median']:.2f} ms"
+    return f"{milliseconds}, {plain['median'] / ours['median']:.1f}×" if plain else milliseconds
 
 
 def suite_table() -> str:
@@ -128,6 +154,11 @@ def with_tables(text: str) -> str:
         file = ROOT / match[2]
         return match[1] + (f"\n{target_table(read(file))}\n" if file.exists() else "") + match[3]
 
+    def recurrences_replaced(match: re.Match[str]) -> str:
+        file = ROOT / match[2]
+        return match[1] + (f"\n{recurrence_table(read(file))}\n" if file.exists() else "") + match[3]
+
+    text = RECURRENCES.sub(recurrences_replaced, text)
     text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
     return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 

@@ -170,6 +170,33 @@ def test_readmes_tables_of_a_gpu_are_of_what_was_measured(folder):
     assert filled.count("LSTM, batch 3") == 1 and "old figures" not in filled
 
 
+def test_the_table_of_recurrences_has_what_was_measured_on_one_thread(folder):
+    text = "before\n<!-- recurrences of docs/benchmarks/x.json -->\nold figures\n<!-- end -->\nafter\n"
+    assert readme_tables.with_tables(text) == text.replace("old figures\n", "")
+    problem = dataclasses.replace(SEQUENCE, title="a cell, 100 steps, float32", source="Somebody 2020")
+    rows = [Row(PLAIN, samples={NO_GRAD: [24e-6], BOTH: [3e-5]}), Row(OURS, samples={NO_GRAD: [12e-6]})]
+    results = [Comparison(problem, threads, rows).as_dictionary() for threads in (1, 2)]
+    results += [Comparison(SEQUENCE, 1, rows).as_dictionary(), {"title": "a report"}]
+    facts = {"trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": 0.1}
+    facts |= {"torch": "2", "fourfold": "0"}
+    (folder / "x.json").write_text(json.dumps({"environment": facts, "results": results}))
+    filled = readme_tables.with_tables(text)
+    assert filled.count("| a cell, 100 steps | Somebody 2020 | 0.01 ms, 2.0× | - |") == 1
+    assert filled.count("a cell") == 1 and "old figures" not in filled
+
+
+RECORDED = sorted((ROOT / "docs" / "benchmarks" / "recurrences").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.name)
+def test_recorded_recurrences_stay_readable(file):
+    contents = readme_tables.read(file)
+    table = readme_tables.recurrence_table(contents)
+    sources = [result for result in contents["results"] if result.get("source") and result["threads"] == 1]
+    assert len(table.split("\n")) == len(sources) + 5
+    assert f"of {len(contents['targets'])} targets reached" in readme_tables.target_table(contents)
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmarks").glob("*.json")), ids=lambda file: file.name)
 def test_recorded_runs_stay_readable(file):
     """Also those with rows that are no longer measured."""
