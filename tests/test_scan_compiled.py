@@ -151,6 +151,16 @@ def scans_behind_autocast(init: Tensor, xs: Tensor) -> Tensor:
     return last + (product.float() @ ys).sum(0)
 
 
+def test_a_whole_graph_in_inference_mode() -> None:
+    def f(init: Tensor, xs: Tensor) -> Tensor:
+        with torch.inference_mode():
+            last, ys = scans(init, xs)
+            return last + ys.sum(0)
+
+    given = torch.randn(B, H), torch.randn(6, B, H)
+    torch.testing.assert_close(torch.compile(f, backend="fourfold", fullgraph=True)(*given), f(*given))
+
+
 @pytest.mark.parametrize(
     "function",
     [

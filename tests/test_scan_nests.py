@@ -12,6 +12,7 @@ from torch import Tensor
 import fourfold
 from fourfold.compiler.nest.service import obstacle
 from fourfold.scanning import capture
+from scans import loop
 
 T = 9
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests")
@@ -137,8 +138,23 @@ def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyP
     check(monkeypatch, of(twice, dtype), (33,), False, LAYOUTS["contiguous"], is_nest=False)
 
 
-def test_states_of_one_number_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(monkeypatch, CASES["spiking"], (1,), False, LAYOUTS["contiguous"], is_nest=False)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("name", CASES)
+def test_numbers(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any) -> None:
+    check(monkeypatch, CASES[name], shape, len(shape) == 1, LAYOUTS["contiguous"])
+
+
+def test_a_number_beside_tensors_runs_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(carry: Any, x: Tensor) -> Any:
+        total, mean = carry
+        return (total + x, 0.9 * mean + 0.1), total * mean
+
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    init, xs = (torch.zeros(3), torch.zeros(())), torch.randn(T, 3)
+    with torch.profiler.profile() as profile:
+        found = fourfold.scan(step, init, xs)
+    assert "fourfold_loop_in_stages" in {event.key for event in profile.key_averages()}
+    torch.testing.assert_close(found, loop(step, init, xs))
 
 
 def test_another_generator_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

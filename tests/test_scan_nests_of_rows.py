@@ -79,6 +79,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any, torch.dtype]] = {
     "normalized in float64": (normalized, ((3, 20), [(3, 20)]), F64),
     **{f"scaled {n}": (scaled, ([(4, n), (4, 1)], [(4, n)]), F32) for n in (3, 20)},
     **{f"attention of {k}, {v}": (attention, of_matrices(2, k, v), F32) for k, v in ((2, 7), (17, 40), (50, 3))},
+    "before the step": (lambda h, x: (torch.softmax(h + x, -1), h.amax(-1)), ((3, 9), [(3, 9)]), F32),
     **{f"delta of {k}, {v}": (delta, of_matrices(2, k, v), F64) for k, v in ((8, 16), (40, 33))},
 }
 
@@ -158,6 +159,28 @@ def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         outcomes.append(outcome(fourfold.scan, selective, init, xs, reverse=False))
     torch.set_num_threads(before)
     torch.testing.assert_close(*outcomes, rtol=0, atol=0)
+
+
+def test_weights_gradients_of_a_batch_of_one_are_products() -> None:
+    cell = torch.nn.RNNCell(4, 5)
+
+    def step(h: Tensor, x: Tensor) -> Any:
+        h = cell(x, h)
+        return h, h
+
+    (scan,) = fourfold.explain(lambda x: fourfold.scan(step, torch.zeros(1, 5), x), torch.randn(T, 1, 4)).scans
+    names = [name for line in scan.backward.behind for name in line.names]
+    assert names.count("mm") == 2
+
+
+def test_a_product_of_expanded_batches() -> None:
+    def step(s: Tensor, xs: Any) -> Any:
+        x, q = xs
+        s = s * 0.5 + x
+        return s, torch.bmm(q.expand(3, 1, 4), s.expand(3, 4, 5))
+
+    init, xs = torch.randn(1, 4, 5), (torch.randn(T, 1, 4, 5), torch.randn(T, 1, 1, 4))
+    torch.testing.assert_close(fourfold.scan(step, init, xs), loop(step, init, xs))
 
 
 @pytest.mark.parametrize("batched", [False, True])

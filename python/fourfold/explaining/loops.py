@@ -144,7 +144,7 @@ def element_of(call: LoopCall, node: Node, output_of: dict[int, int]) -> tuple[T
     place = call.loop.body.module.graph.find_nodes(op="placeholder").index(node)
     if place < len(loop.feeds):
         output = output_of.get(loop.feeds[place], -1)
-        return call.results[loop.feeds[place]], "i" if output < 0 else f"c{output}"
+        return call.results[loop.feeds[place]].contiguous(), "i" if output < 0 else f"c{output}"
     value = call.given[place]
     if not isinstance(value, Tensor):
         raise NotPossible("its step reads a number of the call")

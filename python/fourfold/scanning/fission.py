@@ -81,12 +81,14 @@ class Fission:
     def is_short_reduction(self, node: Node) -> bool:
         """Whether it reduces short rows that the loop computes: a nest has them in registers, and behind the loop they
         would be read from memory."""
-        return self.rows is not None and short_rows(node) == self.rows and self.place.get(node.args[0]) is Place.INSIDE
+        if self.rows is None or short_rows(node) != self.rows:
+            return False
+        return node.args[0].op == "placeholder" or self.place.get(node.args[0]) is Place.INSIDE
 
     def most_reduced(self, feeding: set[Node], needed: set[Node]) -> tuple | None:
         """The rows that reductions in the loop are of, since a nest has rows along one axis only: those that states
-        need, or most others. None for a loop with products. needed: by states and series, not only by sums over the
-        steps."""
+        need, or most others. None for a loop with products. needed: what states and series need; reductions that only
+        sums over the steps need are applied to these sums."""
         carried = [node for node in needed if self.kind.get(node) is Kind.CARRIED]
         if any(node.target in SUMS_OF_PRODUCTS and node in feeding for node in carried):
             return None

@@ -39,17 +39,13 @@ def can_be_cut(graph: Graph) -> bool:
 def has_lasting_effect(node: Node) -> bool:
     values = node.meta.get(VALUE)
     tensors = [each for each in (values if isinstance(values, (tuple, list)) else [values]) if is_tensor(each)]
-    if any(each._version for each in tensors):  # of the fake tensor, behind the whole trace
+    if any(each.is_inference() or each._version for each in tensors):  # of the fake tensor, behind the whole trace
         return True
-    return node.op == "call_function" and node.target in MODES
+    return node.op == "call_function" and getattr(node.target, "__name__", "").startswith(OF_MODES)
 
 
-# What Dynamo writes for the beginning and the end of a mode.
-MODES = {
-    each
-    for each in torch.fx.node._side_effectful_functions
-    if getattr(each, "__name__", "").startswith(("_enter_", "_exit_", "_set_", "_vmap_", "_grad_", "_jvp_"))
-}
+# How the functions' names begin that Dynamo writes for the beginning and the end of a mode, or of a transform.
+OF_MODES = ("_enter_", "_exit_", "_set_grad_enabled", "_vmap_", "_grad_", "_jvp_", "_unwrap_", "_wrap_")
 
 
 def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object]:

@@ -167,7 +167,7 @@ def spread(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     """Products of vectors, and of a vector and a state, by elementwise operators."""
     for node in list(graph.nodes):
         if node.target in (MM, aten.bmm.default, aten.mv.default) and node.meta["val"].dtype in DTYPES:
-            product = elements_of_product(node, kinds)
+            product = elements_of_product(node, kinds, feeding)
             if product is not None:
                 know(spread_one(node, product, numbers_of(graph)), kinds)
     drop_views(graph)
@@ -176,14 +176,15 @@ def spread(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-def elements_of_product(node: Node, kinds: Mapping[Node, Kind]) -> Product | None:
-    """The product as a function of its operands, if it is one of vectors or of a short vector and a state."""
+def elements_of_product(node: Node, kinds: Mapping[Node, Kind], feeding: set[Node]) -> Product | None:
+    """The product as a function of its operands, if it is one of vectors that a state needs or of a short vector and a
+    state. Other products of vectors are one product of all steps: weights' gradients, in a batch of one."""
     left, right = node.args
     if node.target is aten.mv.default:
         is_state = kinds[left] is Kind.CARRIED and is_short(left.meta["val"].shape[1])
         return (lambda a, b: (a * b).sum(1)) if is_state else None
     (rows, length), columns = left.meta["val"].shape[-2:], right.meta["val"].shape[-1]
-    if is_one(length):
+    if is_one(length) and node in feeding:
         return lambda a, b: a * b
     if not is_short(length):
         return None
@@ -203,15 +204,8 @@ def is_short(size: object) -> bool:
 
 
 def spread_one(node: Node, product: Product, inputs: Sizes) -> list[Node] | None:
-    operands, shape = before_views(node), None
-    if operands != node.args:
-        shape = node.meta["val"].shape
-
-    def rewrite(record: Recorder) -> Tensor:
-        found = product(*map(record.value, operands))
-        return found if shape is None else found.reshape(shape)
-
-    return rewritten(node, rewrite, inputs)
+    operands, shape = before_views(node), node.meta["val"].shape
+    return rewritten(node, lambda record: product(*map(record.value, operands)).reshape(shape), inputs)
 
 
 def drop_views(graph: Graph) -> None:
@@ -237,7 +231,8 @@ def before_views(node: Node) -> tuple[Node, ...]:
 
 def unflattened(node: Node) -> Node:
     while node.target in VIEWING:
-        sizes = [[str(size) for size in each.meta["val"].shape[-2:]] for each in (node, node.args[0])]
+        first = 0 if node.target is aten.expand.default else -2  # one that repeats elements has another batch
+        sizes = [[str(size) for size in each.meta["val"].shape[first:]] for each in (node, node.args[0])]
         if sizes[0] != sizes[1]:
             break
         node = node.args[0]

@@ -109,7 +109,9 @@ class Writer:
         step = self.step
         states = self.run_loop()
         series = [None if node is None else contiguous(self.of_all_steps(node)) for node in step.series]
-        totals = Totals(self.value, self.is_batched, self.values.__contains__, self.summed, self.fakes.steps)
+        totals = Totals(
+            self.value, self.is_batched, self.values.__contains__, self.summed, self.fission, self.fakes.steps
+        )
         kept = [] if step.kept is None else [self.fakes.steps, *map(self.value, step.kept)]
         return [*states, *series, *(None if node is None else totals.total(node) for node in step.totals), *kept]
 

@@ -21,9 +21,14 @@ SUM = aten.sum.dim_IntList
 LINEAR = PERMUTATIONS | RESHAPES | {aten.neg.default, SLICE, aten.slice_backward.default, aten.select_backward.default}
 
 
-def base_of(node: Node) -> Node:
-    """The value whose total gives a value's by operators that commute with the sum."""
-    while node.target in LINEAR and not node.kwargs or node.target is SUM:
+def commutes(node: Node) -> bool:
+    """Whether the total of its operand gives its own."""
+    return node.target is SUM or (node.target in LINEAR and not node.kwargs)
+
+
+def base_of(node: Node, fission: Fission) -> Node:
+    """The value whose total gives a value's by operators behind the loop that commute with the sum."""
+    while commutes(node) and fission.place.get(node) is Place.BEHIND:
         node = node.args[0]
     return node
 
@@ -32,7 +37,7 @@ def summed_in_loop(totals: Collection[Node], others: Collection[Node], fission: 
     """What the loop adds up from step to step: values that it computes, of which nothing but totals is needed. As a
     series they would have the size of all steps. others: the other results."""
     found = []
-    for base in dict.fromkeys(map(base_of, totals)):
+    for base in dict.fromkeys(base_of(total, fission) for total in totals):
         value = base.meta.get("val")
         if fission.place.get(base) is not Place.INSIDE or str(value.dtype).removeprefix("torch.") not in IN_REGISTERS:
             continue
@@ -46,10 +51,7 @@ def only_summed(node: Node, totals: Collection[Node], others: Collection[Node], 
     if node in others:
         return False
     behind = [user for user in node.users if fission.place.get(user) is Place.BEHIND]
-    if not behind and node not in totals and fission.place.get(node) is Place.BEHIND:
-        return False
-    is_linear = all(user.target in LINEAR and not user.kwargs or user.target is SUM for user in behind)
-    return is_linear and all(only_summed(user, totals, others, fission) for user in behind)
+    return all(commutes(user) and only_summed(user, totals, others, fission) for user in behind)
 
 
 class Totals:
@@ -62,10 +64,11 @@ class Totals:
         is_batched: Callable[[Node], bool],
         has_value: Callable[[Node], bool],
         summed: Mapping[Node, Tensor],
+        fission: Fission,
         steps: int,
     ):
         self.value, self.is_batched, self.has_value, self.steps = value, is_batched, has_value, steps
-        self.summed = summed
+        self.summed, self.fission = summed, fission
 
     def total(self, node: Node) -> Tensor:
         if node in self.summed:
@@ -83,7 +86,7 @@ class Totals:
         target, args = node.target, node.args
         if target in LINEAR and not node.kwargs:
             return target(self.total(args[0]), *torch.fx.map_arg(args[1:], self.value))
-        if target is SUM and base_of(args[0]) in self.summed:
+        if target is SUM and base_of(args[0], self.fission) in self.summed:
             return SUM(self.total(args[0]), *args[1:], **node.kwargs)
         if target is SUM and args[1]:
             dims = [dim % args[0].meta["val"].dim() + 1 for dim in args[1]]

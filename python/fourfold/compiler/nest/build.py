@@ -40,7 +40,7 @@ from fourfold.compiler.nest.short_rows import ShortRows
 from fourfold.compiler.nest.side_by_side import SideBySide
 from fourfold.compiler.nest.stages import Stages
 from fourfold.compiler.nest.steps import check_steps
-from fourfold.compiler.nest.steps_of_rows import StepsSideBySide, write_row
+from fourfold.compiler.nest.steps_of_rows import StepsOfNumbers, StepsSideBySide, are_numbers, write_row
 from fourfold.compiler.nest.vectors import Place
 
 Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
@@ -53,7 +53,9 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
     functions = [once(plan, layout, lanes)]
     if layout.steps is not None:
         check_steps(plan, layout)
-    if layout.split == ELEMENTS:
+    if layout.steps is not None and are_numbers(plan):
+        functions = [None, Shared("elements", plan, layout, lanes).numbers()]
+    elif layout.split == ELEMENTS:
         functions.append(Shared("elements", plan, layout, lanes).elements())
     elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):
         functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
@@ -116,6 +118,11 @@ class Shared(Stages):
             with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
                 writer.assign(present, Constant(0, INT64))
                 outer.step()
+        return self.function
+
+    def numbers(self) -> Function:
+        """All steps of numbers: there is one element to share."""
+        StepsOfNumbers(self, self.base).write()
         return self.function
 
     def run_turned(self, place: Place) -> None:

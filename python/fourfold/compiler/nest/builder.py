@@ -97,6 +97,11 @@ class Builder:
 
     # Numbers, and values of rows.
 
+    def splat(self, scalar: Operand, value: Value) -> Operand:
+        if isinstance(scalar, Constant):
+            return Constant(scalar.value, scalar.type, self.lanes)
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+
     def scalar(self, value: Value) -> Operand:
         return Constant(value.attribute, value.type) if value.is_constant else self.known[value]
 

@@ -78,11 +78,6 @@ class ShortRows(Builder):
             found.append(self.splat(scalar, value))
         return found * (self.layout.columns // columns)
 
-    def splat(self, scalar: Operand, value: Value) -> Operand:
-        if isinstance(scalar, Constant):
-            return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
-
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         known: dict[Value, list[Operand]] = dict(self.fixed)
         made: dict[tuple, Ref] = {}

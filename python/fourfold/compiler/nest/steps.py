@@ -6,7 +6,7 @@ from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.loops import Operand, Ref
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
-from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, at_step, check_rows, steps_of
+from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, are_numbers, at_step, check_rows, steps_of
 from fourfold.compiler.nest.vectors import Place, VectorBody
 
 
@@ -17,12 +17,15 @@ def check_steps(plan: Plan, layout: Layout) -> None:
     if layout.turned is not None:
         raise NotCompiled("tensors that lie transposed to each other within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
+        if feed is not None and not slot.kind == plan.outputs[feed].kind in IN_REGISTERS:
+            raise NotCompiled(f"a state of {slot.kind}")
+    if are_numbers(plan):
+        return None
+    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if feed is None and not layout.steps.series[slot.index]:
             continue
         if slot.level != ELEMENT:
-            raise NotCompiled("a state or a series of one number")
-        if feed is not None and not slot.kind == plan.outputs[feed].kind in IN_REGISTERS:
-            raise NotCompiled(f"a state of {slot.kind}")
+            raise NotCompiled("a state or a series of one number, beside others")
     if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
         raise NotCompiled("a result of a step that is no series of whole vectors")
     return None
@@ -85,5 +88,5 @@ class StepsBody(VectorBody):
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
         if value.op == "input" and self.stride(value.attribute) == BROADCAST:
-            return self.splat(self.load(value, None, None), value)
+            return self.builder.splat(self.load(value, None, None), value)
         return super().vector(value, known, k, mask)

@@ -134,6 +134,31 @@ class LoopOverSteps:
         raise NotImplementedError
 
 
+def are_numbers(plan: Plan) -> bool:
+    """Whether a step has no tensors of more than one element."""
+    return all(slot.level == NUMBER and slot.interleaved == (0, 1) for slot in (*plan.inputs, *plan.outputs))
+
+
+class StepsOfNumbers(LoopOverSteps):
+    """Of numbers alone, such as one channel's filter."""
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        if value.is_constant:
+            return [Constant(value.attribute, value.type)]
+        if value.op == "input":
+            return self.loaded(value, pointers)
+        operands = [known[operand][0] for operand in value.operands]
+        return [self.writer.let(value.op, value.type, *operands, name=self.plan.name(value))]
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        slot, zero = self.plan.inputs[value.attribute], Constant(0, INT64)
+        place = pointers[slot.index], zero
+        return [self.writer.let("load", value.type, *place, attribute=slot.kind, name=self.plan.name(value))]
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        self.writer.body.append(Store(values[0], pointers[slot.index], Constant(0, INT64), slot.kind))
+
+
 def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
     """All steps of a row; without reductions, of some vectors at a time."""
     columns, writer = builder.layout.columns, builder.writer
@@ -180,12 +205,7 @@ class StepsOfRow(LoopOverSteps):
         return self.writer.let(value.op, value.type, *operands, lanes=lanes, name=self.plan.name(value))
 
     def vectors(self, value: Value, own: list[Operand]) -> list[Operand]:
-        return own if self.plan.level[value] == ELEMENT else [self.splat(own[0], value)] * len(self.starts)
-
-    def splat(self, scalar: Operand, value: Value) -> Operand:
-        if isinstance(scalar, Constant):
-            return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+        return own if self.plan.level[value] == ELEMENT else [self.builder.splat(own[0], value)] * len(self.starts)
 
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
         slot, name = self.plan.inputs[value.attribute], self.plan.name(value)
@@ -197,7 +217,7 @@ class StepsOfRow(LoopOverSteps):
         if slot.level < ELEMENT:
             return [load("load", pointer, Constant(0, INT64), lanes=0)]
         if self.stride(slot) == BROADCAST:
-            return [self.splat(load("load", pointer, Constant(0, INT64), lanes=0), value)] * len(self.starts)
+            return [self.builder.splat(load("load", pointer, Constant(0, INT64), lanes=0), value)] * len(self.starts)
         found: list[Operand] = []
         for start in self.starts:
             place: list[Operand] = [pointer, Constant(start, INT64), *self.masks(start)]

@@ -69,7 +69,7 @@ class VectorBody:
         """What is the same for all of them."""
         for value in self.values:
             if value.op == "input" and self.stride(value.attribute) == BROADCAST and not self.changes(value):
-                self.splats[value] = self.splat(self.load(value, None, None), value)
+                self.splats[value] = self.builder.splat(self.load(value, None, None), value)
             elif not self.plan.is_loaded(value, self.stage):
                 for operand in value.operands:
                     self.hoist_scalar(operand)
@@ -82,12 +82,7 @@ class VectorBody:
 
     def hoist_scalar(self, value: Value) -> None:
         if self.plan.level[value] < ELEMENT and value not in self.splats:
-            self.splats[value] = self.splat(self.builder.scalar(value), value)
-
-    def splat(self, scalar: Operand, value: Value) -> Operand:
-        if isinstance(scalar, Constant):
-            return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+            self.splats[value] = self.builder.splat(self.builder.scalar(value), value)
 
     def stride(self, slot: int) -> str:
         is_turned = any(slot == turned.index for turned in self.builder.across)
