@@ -143,9 +143,9 @@ def short_rows(node: Node) -> tuple | None:
     sizes = [value.shape[dim] for dim in dims]
     is_one_axis = dims == tuple(range(dims[0], dims[-1] + 1))
     is_floating = value.is_floating_point() and node.meta["val"].dtype == value.dtype
-    if not is_floating or not is_one_axis or any(type(size) is not int for size in sizes):
+    if not is_floating or not is_one_axis:
         return None
-    return (tuple(map(str, value.shape)), dims) if math.prod(sizes) <= LONGEST else None
+    return (tuple(map(str, value.shape)), dims) if math.prod(map(hint, sizes)) <= LONGEST else None
 
 
 def draws(node: Node) -> bool:

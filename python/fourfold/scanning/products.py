@@ -14,7 +14,7 @@ from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import have_same_shape
+from fourfold.compiler.views import have_same_shape, hint
 from fourfold.scanning.fission import Kind, ancestors, kinds_of
 
 aten = torch.ops.aten
@@ -199,8 +199,9 @@ def is_one(size: object) -> bool:
     return type(size) is int and size == 1
 
 
-def is_short(size: object) -> bool:
-    return type(size) is int and 0 < size <= LONGEST
+def is_short(size: int | torch.SymInt) -> bool:
+    """As far as the first call shows, for a symbolic size: what is longer runs in stages."""
+    return 0 < hint(size) <= LONGEST
 
 
 def spread_one(node: Node, product: Product, inputs: Sizes) -> list[Node] | None:
