@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from scans import B, H, T, check, loop, module_steps, outcome
+from scans import B, H, Spike, T, check, loop, module_steps, outcome
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -134,18 +134,6 @@ def test_checkpoints_of_a_step_that_changes_tensors_outside_are_refused() -> Non
     fourfold.scan(step, init.detach(), xs, checkpoint_every=2)  # without a backward it runs once
 
 
-class Step(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        ctx.save_for_backward(v)
-        return (v > 0).to(v.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (v,) = ctx.saved_tensors
-        return gradient / (1 + v * v)
-
-
 COUNT = torch.zeros(B)
 
 
@@ -159,7 +147,7 @@ def draws(h: Tensor, x: Tensor) -> Any:
 
 
 def has_a_function(h: Tensor, x: Tensor) -> Any:
-    return Step.apply(h + x), None
+    return Spike.apply(h + x), None
 
 
 @pytest.mark.parametrize("step", [counts, draws, has_a_function])
