@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import fourfold
 from fourfold.scanning.capture import Captured
+from fourfold.scanning.fakes import Fakes
 from scans import B, H, T, check, loop, module_steps, outcome, spiking
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -258,3 +259,12 @@ def test_attention_to_a_state_that_stays() -> None:
 def test_complex_values_that_a_step_passes_on(order: tuple[int, int]) -> None:
     init, xs = torch.randn(3, dtype=torch.complex128), torch.randn(T, 3, dtype=torch.complex128)
     check(lambda h, x: ((h, x)[order[0]], (h, x)[order[1]]), init, xs)
+
+
+def test_a_size_that_an_operator_fixes_is_noticed() -> None:
+    """Also where no symbol has that value alone, such as the size of a chunk."""
+    fakes = Fakes(T)
+    size = fakes.new_symbol("size", 33)
+    assert fakes.are_general
+    assert (size + 1) // 2 == 17
+    assert not fakes.are_general

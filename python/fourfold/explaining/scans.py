@@ -244,9 +244,8 @@ def trails_of(half: Half) -> tuple[str, ...]:
     if half.whole.loop is None:
         return ()
     step = half.step
-    trails = [
-        k for k, is_trail in zip(step.changing(), half.whole.loop.trails, strict=False) if is_trail
-    ]  # sums follow
+    # Behind the states the loop has sums, which are no trails.
+    trails = [k for k, is_trail in zip(step.changing(), half.whole.loop.trails, strict=False) if is_trail]
     return tuple(half.names[step.reads[k]] for k in trails)
 
 

@@ -111,9 +111,8 @@ def drawn(
         if isinstance(args[0], (list, tuple)):
             args = ([steps, *args[0]], *args[1:])
         return node.target(*args, **kwargs)
-    operands = list(
-        map(whole, node.all_input_nodes)
-    )  # expanded: a rule may draw once for what all steps have in common
+    # Expanded, since a rule may draw once for what all steps have in common.
+    operands = list(map(whole, node.all_input_nodes))
     dims = (0, *(0 if isinstance(each, Tensor) else None for each in operands))
     every = torch.empty(steps, device="cpu")
     with without_fallback():

@@ -49,9 +49,8 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
             continue
         dim = joined.args[1] if len(joined.args) > 1 else 0
         values = [part.meta["val"] for part in parts]
-        if any(
-            each.dim() != 2 or each.dtype != joined.meta["val"].dtype for each in values
-        ):  # the first: of shape (0,)
+        dtype = joined.meta["val"].dtype
+        if any(each.dim() != 2 or each.dtype != dtype for each in values):  # such as one of shape (0,)
             continue
         lengths = [each.shape[dim] for each in values]
         if dim % 2 != 1 or not all(type(length) is int for length in lengths):

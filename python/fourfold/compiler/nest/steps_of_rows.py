@@ -3,6 +3,7 @@ reductions of the row."""
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable
 
@@ -72,7 +73,7 @@ def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
     return all(layout.strides[slot.index][layout.turned] in (UNIT, BROADCAST) for slot in of_elements)
 
 
-class LoopOverSteps:
+class LoopOverSteps(abc.ABC):
     """A value of a step is a list of numbers or vectors."""
 
     def __init__(self, builder: Builder, pointers: dict[int, Ref]):
@@ -123,15 +124,17 @@ class LoopOverSteps:
     def is_series(self, slot: Slot) -> bool:
         return self.layout.steps.series[slot.index]
 
+    @abc.abstractmethod
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
-        """Of a step whose tensors are there."""
-        raise NotImplementedError
+        """A value of the step whose tensors are at these addresses. known: the values before it."""
 
+    @abc.abstractmethod
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
-        raise NotImplementedError
+        """An input."""
 
+    @abc.abstractmethod
     def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
-        raise NotImplementedError
+        """A result."""
 
 
 def are_numbers(plan: Plan) -> bool:
