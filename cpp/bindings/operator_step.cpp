@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "wide_product.h"
+
 namespace fourfold::bindings {
 namespace {
 
@@ -45,12 +47,13 @@ void OperatorStep::run(Values& values) const {
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   for (const OperatorArgument& argument : arguments) stack.push_back(argument.value(values));
-  handle.callBoxed(stack);
+  if (!is_wide_product || !multiply_by_onednn(stack)) handle.callBoxed(stack);
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }
 
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
+  step.is_wide_product = is_wide_product(step.handle);
   const auto& expected = step.handle.schema().arguments();
   const torch::jit::ToIValueAllowNumbersAsTensors as_python_allows(true);
   const auto given = pybind11::handle(arguments).cast<pybind11::list>();

@@ -25,6 +25,7 @@ struct OperatorArgument {
 struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all that the operator has
+  bool is_wide_product = false;
 
   // Appends the results. Throws c10::Error where the operator rejects its arguments.
   void run(Values& values) const;

@@ -12,3 +12,4 @@
 #include "operator_step.cpp"
 #include "outputs.cpp"
 #include "torch.cpp"
+#include "wide_product.cpp"
