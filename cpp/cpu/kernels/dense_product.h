@@ -89,9 +89,11 @@ template <typename S>
 void product_of_panels(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, Rows<const S> start,
     Rows<S> out, int64_t first, int64_t last, bool begin = true) {
-  // All rows go past some panels, as many as stay in a core's own cache, before others are read.
+  // All rows go past some panels, as many as stay in a core's own cache, before others are read. Rows of one tile read each
+  // panel once in any case.
   const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
-  const int64_t together = (last - first) * panel_bytes <= near_bytes ? last - first : 1 + near_bytes / panel_bytes;
+  const bool all_at_once = rows <= most_rows<1> || (last - first) * panel_bytes <= near_bytes;
+  const int64_t together = all_at_once ? last - first : 1 + near_bytes / panel_bytes;
   for (int64_t group = first; group < last; group += together) {
     const int64_t end = group + together < last ? group + together : last;
     for_row_tiles<1>(rows, [&](int64_t begin_row, auto height) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -68,8 +69,8 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
         ) -> object:
             total = None if start is None else record.value(start)
             for k, begin, end in places:
-                rows = SLICE(record.value(weights), 0, begin, end)
-                total = plus_product(total, record.value(parts[k]), rows)
+                product = MM(record.value(parts[k]), SLICE(record.value(weights), 0, begin, end))
+                total = product if total is None else ADD(total, product)
             return total
 
         know(rewritten(node, sum_of_parts, numbers_of(graph)), kinds)
@@ -81,8 +82,18 @@ def know(written: Sequence[Node] | None, kinds: dict[Node, Kind]) -> None:
         kinds[node] = max((kinds[each] for each in node.all_input_nodes), default=Kind.INVARIANT)
 
 
-def plus_product(total: object, a: object, b: object) -> object:
-    return MM(a, b) if total is None else ADDMM(total, a, b)
+@dataclass(frozen=True)
+class Term:
+    """Of a sum: a value, or the product of two."""
+
+    factors: tuple[Node, ...]
+
+    @property
+    def is_product(self) -> bool:
+        return len(self.factors) == 2
+
+    def kind(self, kinds: Mapping[Node, Kind]) -> Kind:
+        return max(kinds[each] for each in self.factors)
 
 
 def add_up(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
@@ -90,22 +101,21 @@ def add_up(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     for node in list(graph.nodes):
         if not is_sum(node) or any(is_sum(user) and len(node.users) == 1 for user in node.users):
             continue
-        terms = terms_of(node)
-        products = [term for term in terms if is_own_product(term) and kinds[term] is Kind.CARRIED]
-        if not products or any(term.meta["val"].dtype != node.meta["val"].dtype for term in terms):
+        terms = terms_of(node, node)
+        if not any(term.is_product and term.kind(kinds) is Kind.CARRIED for term in terms):
             continue
-        if not all(have_same_shape(term, node) for term in products):
+        dtype = node.meta["val"].dtype
+        if any(factor.meta["val"].dtype != dtype for term in terms for factor in term.factors):
             continue
-        ordered = sorted(terms, key=lambda term: (kinds[term], term in products, is_own_product(term)))
 
-        def summed(record: Recorder, ordered: Sequence[Node] = ordered, whole: Node = node) -> object:
+        def summed(record: Recorder, terms: Sequence[Term] = terms) -> object:
             total = None
-            for term in ordered:
-                if is_own_product(term) and have_same_shape(term, whole):
-                    total = plus_product(total, *map(record.value, term.args))
+            for term in sorted(terms, key=lambda term: (term.kind(kinds), term.is_product)):
+                values = [record.value(each) for each in term.factors]
+                if term.is_product:
+                    total = MM(*values) if total is None else ADDMM(total, *values)
                 else:
-                    value = record.value(term)
-                    total = value if total is None else ADD(total, value)
+                    total = values[0] if total is None else ADD(total, values[0])
             return total
 
         know(rewritten(node, summed, numbers_of(graph)), kinds)
@@ -120,35 +130,32 @@ def is_sum(node: Node) -> bool:
     )
 
 
-def terms_of(node: Node) -> list[Node]:
-    """Of a sum, through sums and the beginnings of products that nobody else reads."""
-    found: list[Node] = []
-    for each in node.args:
-        if is_sum(each) and len(each.users) == 1 and have_same_shape(each, node):
-            found += terms_of(each)
-        else:
-            found.append(each)
-    return found
+def terms_of(node: Node, whole: Node) -> list[Term]:
+    """Of a value that is a sum, or a part of one, through sums and products that nobody else reads."""
+    is_own = node is whole or (len(node.users) == 1 and have_same_shape(node, whole))
+    if is_own and is_sum(node):
+        return [term for each in node.args for term in terms_of(each, whole)]
+    if is_own and node.target is MM and is_product(node):
+        return [Term(node.args)]
+    if is_own and node.target is ADDMM and is_product(node):
+        return [*terms_of(node.args[0], whole), Term(node.args[1:])]
+    return [Term((node,))]
 
 
 def is_product(node: Node) -> bool:
     return not node.kwargs and node.meta["val"].dtype in DTYPES
 
 
-def is_own_product(node: Node) -> bool:
-    """Whether only one operator reads it."""
-    return node.target is MM and is_product(node) and len(node.users) == 1
-
-
 def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """The columns of a product that no state needs are computed behind the loop."""
+    """The columns of a product that no state needs are computed behind the loop, or nowhere."""
     for node in list(graph.nodes):
         if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:
             continue
         found = {user: pieces(user) if user.target is SLICE else () for user in node.users}
         if not found or not all(each and each[0][1] == 1 and each[0][2].step == 1 for each in found.values()):
             continue
-        if all(user in feeding for user in found) or sum(len(each[0][2]) for each in found.values()) > columns(node):
+        count = sum(len(each[0][2]) for each in found.values())
+        if count > columns(node) or (count == columns(node) and all(user in feeding for user in found)):
             continue
         a, b = node.args
         for user, each in found.items():
