@@ -55,6 +55,21 @@ at::Tensor without_gaps(const at::Tensor& tensor) {
   return tensor.stride(0) == 1 ? tensor.t().contiguous().t() : tensor.contiguous();
 }
 
+// Whether to compute the transposed product: oneDNN copies a left matrix that lies in columns, and here the right one and the
+// result are smaller. Weights' gradients are such products.
+bool is_better_transposed(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t rows = a.size(0), depth = a.size(1), columns = b.size(1);
+  return a.stride(0) == 1 && rows * depth > depth * columns + 2 * rows * columns;
+}
+
+// a b + bias, if there is one.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const c10::IValue& bias) {
+  torch::jit::Stack stack{
+      a, without_gaps(b).t(), bias, "none", c10::List<std::optional<at::Scalar>>(), ""};
+  linear_of_onednn()->callBoxed(stack);
+  return stack[0].toTensor();
+}
+
 bool is_one(const c10::IValue& value) { return value.isScalar() && value.toScalar().toDouble() == 1; }
 
 // addmm's first argument as the bias of a linear layer.
@@ -80,10 +95,10 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
     const bool is_plain_sum = stack.size() == 5 && is_one(stack[3]) && is_one(stack[4]) && stack[0].isTensor();
     if (!is_plain_sum || !is_bias(stack[0].toTensor(), b.size(1))) return false;
   }
-  torch::jit::Stack given{
-      a, without_gaps(b).t(), has_bias ? stack[0] : c10::IValue(), "none", c10::List<std::optional<at::Scalar>>(), ""};
-  linear_of_onednn()->callBoxed(given);
-  stack = std::move(given);
+  at::Tensor result = !has_bias && is_better_transposed(a, b) ? product(b.t(), a.t(), {}).t().contiguous()
+                                                              : product(a, b, has_bias ? stack[0] : c10::IValue());
+  stack.clear();
+  stack.emplace_back(std::move(result));
   return true;
 }
 
