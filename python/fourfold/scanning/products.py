@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from fourfold.compiler.lowering.call import named
 from fourfold.compiler.nest.steps_of_rows import LONGEST
-from fourfold.compiler.parts import CONCATENATION, SLICE, pieces
+from fourfold.compiler.parts import CONCATENATION, SLICE
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
@@ -54,7 +55,7 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
         if any(each.dim() != 2 or each.dtype != dtype for each in values):  # such as one of shape (0,)
             continue
         lengths = [each.shape[dim] for each in values]
-        if dim % 2 != 1 or not all(type(length) is int for length in lengths):
+        if dim % 2 != 1:
             continue
         starts = [sum(lengths[:k]) for k in range(len(parts))]
         order = sorted(range(len(parts)), key=lambda k: kinds[parts[k]])
@@ -151,22 +152,28 @@ def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
     for node in list(graph.nodes):
         if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:
             continue
-        found = {user: pieces(user) if user.target is SLICE else () for user in node.users}
-        if not found or not all(each and each[0][1] == 1 and each[0][2].step == 1 for each in found.values()):
+        if not node.users or not all(map(takes_columns, node.users)):
             continue
-        count = sum(len(each[0][2]) for each in found.values())
-        if count > columns(node) or (count == columns(node) and all(user in feeding for user in found)):
+        count, taken = width(node), sum(map(width, node.users))
+        if taken > count or (taken == count and all(user in feeding for user in node.users)):
             continue
         a, b = node.args
-        for user, each in found.items():
-            place = each[0][2]
+        for user in list(node.users):
             with Recorder(node, numbers_of(graph)) as record:
-                product = MM(record.value(a), SLICE(record.value(b), 1, place.start, place.stop))
+                bounds = [record.value(each) if isinstance(each, Node) else each for each in user.args[2:4]]
+                product = MM(record.value(a), SLICE(record.value(b), 1, *bounds))
             user.replace_all_uses_with(record.node(product))  # what reads it doesn't mind how its rows lie
 
 
-def columns(node: Node) -> object:
-    return node.meta["val"].shape[1]
+def takes_columns(user: Node) -> bool:
+    """Whether it is a slice of columns that lie side by side."""
+    given = named(user.target, user.args, user.kwargs) if user.target is SLICE else {}
+    return bool(given) and given["dim"] in (1, -1) and given["step"] == 1 and not user.kwargs
+
+
+def width(node: Node) -> int:
+    """Of a matrix, as far as the first call shows for a symbolic size."""
+    return hint(node.meta["val"].shape[1])
 
 
 def spread(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
