@@ -19,7 +19,7 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure, filled
+from fourfold.scanning.structure import Structure, filled, flattened
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 NUMBERS = (bool, int, float)
@@ -164,7 +164,7 @@ def trace(
     if not fits:
         got = pytree.tree_structure(new)
         raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")
-    return new, *pytree.tree_flatten(y)
+    return new, *flattened(y)
 
 
 def expect_unchanged(source: str, value: object, known: Mapping[str, object]) -> None:
@@ -224,14 +224,15 @@ def compiled_for(step: object, structure: Structure, backend: Backend) -> Callab
     """The compiled function for a step's code and structure. Each has a code object of its own, because Dynamo limits
     how often it compiles one."""
     known = _compiled.setdefault(code_of(step), {})
-    if structure not in known:
-        for mark in (carried, result):
-            torch._dynamo.allow_in_graph(mark)
-        # Dynamo remembers by name and line which sizes change.
-        code = step_once.__code__.replace(co_name=f"{step_once.__name__}_{next(_count)}")
-        function = types.FunctionType(code, step_once.__globals__, code.co_name)
-        options = {"guard_filter_fn": guards_of_step}
-        known[structure] = torch.compile(function, backend=backend, fullgraph=True, options=options, **LIMIT)
+    if (found := known.get(structure)) is not None:
+        return found
+    for mark in (carried, result):
+        torch._dynamo.allow_in_graph(mark)
+    # Dynamo remembers by name and line which sizes change.
+    code = step_once.__code__.replace(co_name=f"{step_once.__name__}_{next(_count)}")
+    function = types.FunctionType(code, step_once.__globals__, code.co_name)
+    options = {"guard_filter_fn": guards_of_step}
+    known[structure] = torch.compile(function, backend=backend, fullgraph=True, options=options, **LIMIT)
     return known[structure]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,9 @@ class Structure:
     def of(cls, init: object, xs: object, dim: int) -> tuple[Structure, list[Tensor], list[Tensor]]:
         """And the carry's tensors, and the sequences' with the steps as the first dimension. Raises ValueError or
         TypeError."""
-        leaves, carry_spec = pytree.tree_flatten(init)
+        leaves, carry_spec = flattened(init)
         carries = [as_tensor(leaf, k) for k, leaf in enumerate(leaves) if leaf is not None]
-        given, xs_spec = pytree.tree_flatten(xs)
+        given, xs_spec = flattened(xs)
         sequences = [leaf for leaf in given if leaf is not None]
         if not sequences:
             raise ValueError("scan: expected xs to have at least one tensor, whose size is the number of steps")
@@ -49,6 +50,30 @@ class Structure:
 
     def xs(self, leaves: Sequence[object]) -> object:
         return pytree.tree_unflatten(filled(self.has_x, leaves), self.xs_spec)
+
+
+LEAVES = (Tensor, torch.nn.Parameter, type(None))
+
+
+def flattened(tree: object) -> tuple[list[object], pytree.TreeSpec]:
+    """As ``pytree.tree_flatten``, which leaves a cycle of references behind each call for the garbage collector."""
+    kind = type(tree)
+    if kind in LEAVES:
+        return [tree], leaf_spec()
+    if kind in (tuple, list) and all(type(each) in LEAVES for each in tree):
+        return list(tree), spec_of_leaves(kind, len(tree))
+    return pytree.tree_flatten(tree)
+
+
+@functools.cache
+def leaf_spec() -> pytree.TreeSpec:
+    return pytree.tree_structure(None)
+
+
+@functools.cache
+def spec_of_leaves(kind: type, count: int) -> pytree.TreeSpec:
+    """Of a tuple or a list."""
+    return pytree.tree_structure(kind([None] * count))
 
 
 def filled(has: Sequence[bool], leaves: Sequence[object]) -> list[object]:
