@@ -58,16 +58,16 @@ def test_an_lstm_by_places() -> None:
     ]
     forward, backward = scan.forward, scan.backward
     product = f"line {line + 2}: i, f, g, o = (x @ weight + h @ recurrent).chunk(4, 1)"
-    assert [(one.source, one.names) for one in forward.before] == [(product, ("mm",))]
-    assert (forward.inside[0].source, forward.inside[0].names) == (product, ("addmm",))
+    assert (forward.inside[0].source, forward.inside[0].names) == (product, ("mm", "addmm"))
     assert sorted(names(forward.inside[1:])) == sorted(["sigmoid", "mul", "tanh"] * 2 + ["sigmoid", "mul", "add"])
-    assert names(forward.behind) == names(backward.before) == []
+    assert names(forward.before) == names(forward.behind) == names(backward.before) == []
     assert [(one.source, one.names) for one in backward.behind] == [(product, ("mm", "mm"))]  # the weights' gradients
     assert names(backward.inside).count("mm") == 1 and "tanh_backward" in names(backward.inside)
     assert (forward.trails, backward.trails) == (("carry[0]", "carry[1]"), ())
-    assert forward.loop.stages == ("addmm with a matrix packed once", "loop_program_0")
+    ahead = f"mm with a matrix packed once, for {T} steps at once"
+    assert forward.loop.stages == (ahead, "addmm with a matrix packed once", "loop_program_0")
     assert backward.loop.stages == ("loop_program_0", "mm with a matrix packed once")
-    assert (forward.loop.way, forward.loop.reasons) == ("stages", {"nest": "operators outside programs: addmm"})
+    assert (forward.loop.way, forward.loop.reasons) == ("stages", {"nest": "operators outside programs: mm, addmm"})
     assert [one.operator for one in backward.outside] == ["mm"]
 
 
@@ -79,19 +79,20 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
     for words in (
         f"Scan 0: lstm ({scan.place}), {T} steps\n",
         "recurrent   from outside",
-        "Forward of scan 0\n    before the loop, for all steps at once\n      mm  line ",
+        "Forward of scan 0\n    before the loop, for all steps at once\n      nothing\n    in the loop\n      mm, addmm ",
         "    behind the loop, for all steps at once\n      nothing\n",
         "    behind the loop, for all steps at once\n      2 mm  line ",
         "in the memory of carry[1]",
         "  loop_program_0 does 3 sigmoid, 3 mul, 2 tanh, add\n    fourfold program 1\n",
-        "  outside programs before and behind the loop\n    1 × mm",
+        "  outside programs before and behind the loop\n    2 × mm",
         "Graph breaks\n  fourfold.scan traces its step by itself",
     ):
         assert words in text, words
     flowing = " ".join(text.split())
     for words in (
-        "The loop runs in stages, which C++ runs one after another in each step: addmm with a matrix packed once, "
-        "loop_program_0. Not as one loop nest: operators outside programs: addmm. ",
+        "The loop runs in stages, which C++ runs one after another in each step: mm with a matrix packed once, for "
+        f"{T} steps at once, addmm with a matrix packed once, loop_program_0. Not as one loop nest: operators outside "
+        "programs: mm, addmm. ",
         "The values of carry[0] and carry[1] in all steps are stored. ",
         f"Kept for the backward: {scan.forward.kept_bytes / 1000:.1f} kB in {T} steps; inputs take no more memory. ",
     ):
@@ -100,7 +101,7 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
     assert (
         f"scan 0, lstm: forward         1            10        0   {scan.forward.kept_bytes / 1000:.1f} kB" in summary
     )
-    assert "2 stages a step" in summary and len(summary.splitlines()) <= 40
+    assert "3 stages a step" in summary and len(summary.splitlines()) <= 40
     explanation.save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     for words in (

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,13 +32,14 @@ bool is_defined(const c10::IValue& value) { return value.isTensor() && value.toT
 
 Place shifted(const Place& place, int64_t offset) {
   const at::Tensor& tensor = place.tensor;
-  return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.alternates};
+  return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.period};
 }
 
 // Where the step before has what a step has there.
 Place before(const Place& place) {
-  Place found = shifted(place, place.alternates ? place.stride : -place.stride);
-  if (place.alternates) found.stride = -place.stride;
+  const bool alternates = place.period == 2;
+  Place found = shifted(place, alternates ? place.stride : -place.stride);
+  if (alternates) found.stride = -place.stride;
   return found;
 }
 
@@ -63,10 +65,35 @@ bool is_one(const OperatorArgument& argument) {
 
 bool is_of_graph(const OperatorArgument& argument) { return argument.index >= 0; }
 
+// The values that a product multiplies, the second a matrix, and the one that it begins with.
+struct Factors {
+  size_t a;
+  size_t b;
+  size_t start;
+  bool has_start;
+  bool is_vector;  // a
+};
+
+std::optional<Factors> factors_of(const OperatorStep& step) {
+  const std::string& name = step.handle.operator_name().name;
+  const auto& given = step.arguments;
+  const bool has_start = name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv";
+  const bool is_vector = name == "aten::mv" || name == "aten::addmv";
+  if (!has_start && name != "aten::mm" && name != "aten::bmm" && name != "aten::mv") return std::nullopt;
+  const size_t shift = has_start ? 1 : 0;
+  if (given.size() != (has_start ? 5 : 2) || (has_start && (!is_one(given[3]) || !is_one(given[4])))) return std::nullopt;
+  if (!std::all_of(given.begin(), given.begin() + static_cast<int64_t>(2 + shift), is_of_graph)) return std::nullopt;
+  size_t a = static_cast<size_t>(given[shift].index), b = static_cast<size_t>(given[shift + 1].index);
+  if (is_vector) std::swap(a, b);
+  return Factors{a, b, has_start ? static_cast<size_t>(given[0].index) : 0, has_start, is_vector};
+}
+
 }  // namespace
 
 bool LoopStages::run(int64_t begin, Values& results) {
-  if (!find_roots() || !give_homes(begin, results) || !add_stages()) return false;
+  if (!find_roots()) return false;
+  find_together();
+  if (!give_homes(begin, results) || !add_stages()) return false;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t steps = run_.steps - begin;
   RECORD_FUNCTION("fourfold_loop_in_stages", std::vector<c10::IValue>());
@@ -77,7 +104,7 @@ bool LoopStages::run(int64_t begin, Values& results) {
   for (size_t k = 0; k < states_.size(); ++k) {
     if (loop_.trails[k]) continue;
     const Place& place = states_[k];  // that the step behind the last one would read
-    const int64_t offset = (place.alternates ? steps % 2 : steps) * place.stride;
+    const int64_t offset = (place.period != 0 ? steps % place.period : steps) * place.stride;
     results[k] = shifted(place, offset).tensor.clone();
   }
   return true;
@@ -86,6 +113,11 @@ bool LoopStages::run(int64_t begin, Values& results) {
 bool LoopStages::is_invariant(size_t value) const {
   const size_t root = roots_[value];
   return root >= loop_.feeds.size() + run_.sequences.size() && is_given(root);
+}
+
+bool LoopStages::is_of_sequence(size_t value) const {
+  const size_t root = roots_[value];
+  return root >= loop_.feeds.size() && root < loop_.feeds.size() + run_.sequences.size();
 }
 
 bool LoopStages::find_roots() {
@@ -137,6 +169,24 @@ bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end)
   return true;
 }
 
+// Few rows multiply more slowly than many, and the matrix is read again for each step's. As many steps' results as stay in a
+// core's cache; more where the matrix comes from further away each time.
+void LoopStages::find_together() {
+  constexpr int64_t near = 192 * 1024, far = 1024 * 1024;  // bytes of results
+  constexpr int64_t large = 512 * 1024;                    // of a matrix
+  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
+    const auto* const step = std::get_if<OperatorStep>(&loop_.body->steps[k].call);
+    const std::optional<Factors> found = step == nullptr ? std::nullopt : factors_of(*step);
+    if (!found.has_value() || found->is_vector || !is_of_sequence(found->a) || !is_invariant(found->b)) continue;
+    const at::Tensor &out = recorded_[firsts_[k]].toTensor(), &b = recorded_[found->b].toTensor();
+    const bool is_bias = !found->has_start || (is_invariant(found->start) && recorded_[found->start].toTensor().dim() == 1);
+    if (out.dim() != 2 || !is_bias || out.nbytes() == 0) continue;
+    const int64_t room = static_cast<int64_t>(b.nbytes()) > large ? far : near;
+    const int64_t count = std::min(room / static_cast<int64_t>(out.nbytes()), run_.steps);
+    if (count > 1) together_[firsts_[k]] = count;
+  }
+}
+
 // Where states are read, and where the roots lie that results are.
 bool LoopStages::give_homes(int64_t begin, const Values& results) {
   places_.resize(recorded_.size());
@@ -164,7 +214,7 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
     std::vector<int64_t> sizes{2};
     sizes.insert(sizes.end(), initial.sizes().begin(), initial.sizes().end());
     const at::Tensor rows = at::empty(sizes, initial.options());
-    const Place place{row_of(rows, 1), -rows.stride(0), true};
+    const Place place{row_of(rows, 1), -rows.stride(0), 2};
     states_[k] = before(place);
     states_[k].tensor.copy_(initial);
     if (!give_home(value, place)) copies_.emplace_back(value, place);
@@ -180,6 +230,11 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
       places_[value] = {row_of(sequence, first), sign * sequence.stride(0)};
     } else if (invariant < run_.invariants.size()) {
       places_[value] = {recorded};
+    } else if (const auto found = together_.find(value); found != together_.end()) {
+      std::vector<int64_t> sizes{found->second};
+      sizes.insert(sizes.end(), recorded.sizes().begin(), recorded.sizes().end());
+      const at::Tensor rows = at::empty(sizes, recorded.options());
+      places_[value] = {row_of(rows, loop_.reverse ? found->second - 1 : 0), sign * rows.stride(0), found->second};
     } else {
       places_[value] = {at::empty_strided(recorded.sizes(), recorded.strides(), recorded.options())};
     }
@@ -193,6 +248,7 @@ bool LoopStages::give_home(size_t value, const Place& place) {
   const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
   if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
   places_[value] = place;
+  together_.erase(value);
   return true;
 }
 
@@ -278,20 +334,11 @@ bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
 
 // Of a value with a matrix that stays the same: mm, bmm, addmm, baddbmm, mv and addmv.
 bool LoopStages::add_product(const OperatorStep& step, size_t first) {
-  const std::string& name = step.handle.operator_name().name;
-  const auto& given = step.arguments;
-  const bool has_start = name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv";
-  const bool is_vector = name == "aten::mv" || name == "aten::addmv";
-  if (!has_start && name != "aten::mm" && name != "aten::bmm" && name != "aten::mv") return false;
-  if (has_start && (!is_one(given[3]) || !is_one(given[4]))) return false;
-  const size_t shift = has_start ? 1 : 0;
-  if (given.size() != (has_start ? 5 : 2)) return false;
-  if (!std::all_of(given.begin(), given.begin() + static_cast<int64_t>(2 + shift), is_of_graph)) return false;
-  size_t a = static_cast<size_t>(given[shift].index), b = static_cast<size_t>(given[shift + 1].index);
-  if (is_vector) std::swap(a, b);
+  const std::optional<Factors> found = factors_of(step);
   Place of_a, of_b, start, out = places_[first];
-  if (!is_invariant(b) || !find_place(a, of_a) || !find_place(b, of_b)) return false;
-  if (has_start && !find_place(static_cast<size_t>(given[0].index), start)) return false;
+  if (!found.has_value() || !is_invariant(found->b) || !find_place(found->a, of_a) || !find_place(found->b, of_b)) return false;
+  const auto [a, b, start_at, has_start, is_vector] = *found;
+  if (has_start && !find_place(start_at, start)) return false;
   if (is_vector) {  // one row
     of_b.tensor = of_b.tensor.t();
     of_a.tensor = of_a.tensor.unsqueeze(0);
@@ -307,12 +354,14 @@ bool LoopStages::add_product(const OperatorStep& step, size_t first) {
     inputs.push_back(moving(start));
   }
   add_stage(fourfold_stage_product, std::move(inputs), {out});
+  if (const auto together = together_.find(first); together != together_.end()) stages_.back().together = together->second;
   return true;
 }
 
 void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs) {
   fourfold_stage made{};
   made.kind = kind;
+  made.together = 1;
   made.inputs = static_cast<int32_t>(inputs.size());
   made.outputs = static_cast<int32_t>(outputs.size());
   tensors_.push_back(std::move(inputs));
@@ -323,7 +372,7 @@ void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inp
 
 fourfold_moving_tensor LoopStages::moving(Place place) {
   held_.push_back(std::move(place.tensor));  // whose sizes the description points to, in memory that stays
-  return {described(held_.back()), place.stride, place.alternates ? 1 : 0};
+  return {described(held_.back()), place.stride, place.period};
 }
 
 void LoopStages::call(void* context, int64_t step) {
@@ -333,7 +382,7 @@ void LoopStages::call(void* context, int64_t step) {
   values.resize(made.first);
   const auto now = [step](const Place& place) {
     return place.stride == 0 ? place.tensor
-                             : shifted(place, (place.alternates ? step % 2 : step) * place.stride).tensor;
+                             : shifted(place, (place.period != 0 ? step % place.period : step) * place.stride).tensor;
   };
   for (const size_t index : made.inputs) {
     Place place;

@@ -6,6 +6,7 @@
 #include <fourfold/program.h>
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -19,8 +20,8 @@ struct ProgramStep;
 // Where a value lies at the first of the steps, and how far a step's lies behind that.
 struct Place {
   at::Tensor tensor;
-  int64_t stride = 0;       // in elements, from one step to the next
-  bool alternates = false;  // between two
+  int64_t stride = 0;  // in elements, from one step to the next
+  int64_t period = 0;  // the number of steps after which their memory is used again, or 0
 };
 
 class LoopStages {
@@ -44,6 +45,7 @@ class LoopStages {
 
   bool find_roots();
   bool has_root_of(const OperatorStep& step, size_t first, size_t end);
+  void find_together();
   bool give_homes(int64_t begin, const Values& results);
   bool give_home(size_t value, const Place& place);
   bool add_stages();
@@ -57,6 +59,8 @@ class LoopStages {
   bool is_given(size_t value) const { return value < loop_.feeds.size() + run_.sequences.size() + run_.invariants.size(); }
   // Whether every step reads the same.
   bool is_invariant(size_t value) const;
+  // Whether it is a step's own, and known before the first of them.
+  bool is_of_sequence(size_t value) const;
   static void call(void* context, int64_t step);
 
   const LoopStep& loop_;
@@ -64,6 +68,7 @@ class LoopStages {
   const Values recorded_;
   const std::vector<size_t>& firsts_;
   std::vector<size_t> roots_;   // of each value the one whose memory it is a view of
+  std::map<size_t, int64_t> together_;  // products that don't need the states, and for how many steps each is computed at once
   std::vector<Place> places_;   // of roots
   std::vector<Place> states_;   // of each new state, where the next step reads it
   std::vector<std::pair<size_t, Place>> copies_;  // results that are more than one, or views

@@ -75,8 +75,9 @@ class Member {
 struct Backend {
   // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
   std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
-  // With b (depth, columns) or (batch, depth, columns), whose elements are read now; null for tensors that it has no products for.
-  std::unique_ptr<const Product> (*product_with)(const Tensor& b);
+  // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; null for tensors
+  // that it has no products for.
+  std::unique_ptr<const Product> (*product_with)(const Tensor& b, int64_t rows);
   // Calls body, which must not throw, on as many threads as are worth so many shares of work, and returns when all are done.
   void (*together)(int64_t shares, const std::function<void(Member&)>& body);
 };

@@ -1,5 +1,6 @@
 // A loop over steps whose stages are programs, products and copies: nothing is allocated or laid out but before the first step.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <vector>
@@ -10,7 +11,7 @@ namespace fourfold::program {
 namespace {
 
 char* at_step(const fourfold_moving_tensor& given, int64_t bytes, int64_t step) {
-  return static_cast<char*>(given.tensor.data) + (given.alternates != 0 ? step % 2 : step) * given.stride * bytes;
+  return static_cast<char*>(given.tensor.data) + (given.period != 0 ? step % given.period : step) * given.stride * bytes;
 }
 
 // A stage's tensors, inputs first. Threads that run a loop together share it.
@@ -36,10 +37,14 @@ class Stage {
   }
   // Into how many parts, at most, threads can cut it; of one, one thread runs it, and may use others itself.
   virtual int64_t parts() const { return 1; }
+  // Whether it has work in this step.
+  virtual bool runs_in(int64_t) const { return true; }
   virtual void run(const Now& now, int64_t step, int64_t part, int64_t parts) const = 0;
 
  protected:
   const fourfold_tensor* outputs_of(const Now& now) const { return now.data() + inputs_; }
+  size_t inputs() const { return inputs_; }
+  const fourfold_moving_tensor& moving(size_t k) const { return moving_[k]; }
   int64_t bytes(size_t k) const { return bytes_[k]; }
   static Tensor tensor(const fourfold_tensor& now) {
     return {now.data, kind_of(now.dtype), now.dim, now.sizes, now.strides};
@@ -69,30 +74,72 @@ class ProgramStage final : public Stage {
   const std::unique_ptr<const Prepared> prepared_;
 };
 
+// Of some steps at once where they don't need each other: more rows for each time that the matrix is read.
 class ProductStage final : public Stage {
  public:
-  ProductStage(const fourfold_stage& given, const Backend& backend) : Stage(given), has_start_(given.inputs > 2) {
-    if (backend.product_with != nullptr) product_ = backend.product_with(tensor(first()[1]));
+  ProductStage(const fourfold_stage& given, int64_t steps, const Backend& backend)
+      : Stage(given), has_start_(given.inputs > 2), together_(given.together), steps_(steps) {
+    if (backend.product_with != nullptr) product_ = backend.product_with(tensor(first()[1]), rows());
     const Tensor start = start_of(first());
     const bool takes = exists() && product_->takes(tensor(first()[0]), has_start_ ? &start : nullptr, tensor(*outputs_of(first())));
     if (!takes) product_ = nullptr;
   }
 
   bool exists() const { return product_ != nullptr; }
-  int64_t parts() const override {
-    const fourfold_tensor& out = *outputs_of(first());
-    return product_->parts(out.sizes[out.dim - 2]);
-  }
+  int64_t parts() const override { return product_->parts(rows()); }
+  bool runs_in(int64_t step) const override { return step % together_ == 0; }
 
-  void run(const Now& now, int64_t, int64_t part, int64_t parts) const override {
+  void run(const Now& now, int64_t step, int64_t part, int64_t parts) const override {
+    const int64_t count = std::min(together_, steps_ - step);
+    const Rows a = rows_of(now[0], moving(0), bytes(0), count);
+    const Rows out = rows_of(*outputs_of(now), moving(inputs()), bytes(inputs()), count);
     const Tensor start = start_of(now);
-    product_->run(tensor(now[0]), has_start_ ? &start : nullptr, tensor(*outputs_of(now)), part, parts);
+    if (count == 1 || (a.lie_evenly && out.lie_evenly)) {
+      return product_->run(a.tensor(), has_start_ ? &start : nullptr, out.tensor(), part, parts);
+    }
+    for (int64_t k = 0; k < count; ++k) {
+      fourfold_tensor from = now[0], to = *outputs_of(now);
+      from.data = static_cast<char*>(from.data) + k * moving(0).stride * bytes(0);
+      to.data = static_cast<char*>(to.data) + k * moving(inputs()).stride * bytes(inputs());
+      product_->run(Stage::tensor(from), has_start_ ? &start : nullptr, Stage::tensor(to), part, parts);
+    }
   }
 
  private:
+  // That are multiplied at once.
+  int64_t rows() const {
+    const fourfold_tensor& out = *outputs_of(first());
+    return out.dim < 2 ? 1 : out.sizes[out.dim - 2] * together_;
+  }
+
+  // The rows of some steps as those of one matrix, if all lie as far from one another.
+  struct Rows {
+    fourfold_tensor given;
+    int64_t sizes[2];
+    int64_t strides[2];
+    bool is_whole;
+    bool lie_evenly;
+
+    Tensor tensor() const {
+      if (!is_whole) return Stage::tensor(given);
+      return {given.data, kind_of(given.dtype), 2, sizes, strides};
+    }
+  };
+
+  static Rows rows_of(fourfold_tensor now, const fourfold_moving_tensor& moving, int64_t bytes, int64_t count) {
+    if (count == 1) return {now, {}, {}, false, true};
+    const int64_t rows = now.sizes[0], step = std::abs(moving.stride);
+    // The last of the steps lies first where they run backwards.
+    if (moving.stride < 0) now.data = static_cast<char*>(now.data) + (count - 1) * moving.stride * bytes;
+    const int64_t stride = rows == 1 ? step : now.strides[0];
+    return {now, {rows * count, now.sizes[1]}, {stride, now.strides[1]}, true, rows * stride == step};
+  }
+
   Tensor start_of(const Now& now) const { return has_start_ ? tensor(now[2]) : Tensor(); }
 
   bool has_start_;
+  int64_t together_;
+  int64_t steps_;
   std::unique_ptr<const Product> product_;
 };
 
@@ -152,10 +199,10 @@ std::unique_ptr<Stage> stage_if_any(const Arguments&... arguments) {
   return made->exists() ? std::move(made) : nullptr;
 }
 
-std::unique_ptr<Stage> stage_of(const fourfold_stage& given, const Backend& backend) {
+std::unique_ptr<Stage> stage_of(const fourfold_stage& given, int64_t steps, const Backend& backend) {
   switch (given.kind) {
     case fourfold_stage_program: return stage_if_any<ProgramStage>(given);
-    case fourfold_stage_product: return stage_if_any<ProductStage>(given, backend);
+    case fourfold_stage_product: return stage_if_any<ProductStage>(given, steps, backend);
     case fourfold_stage_copy: return stage_if_any<CopyStage>(given);
     default: return std::make_unique<FunctionStage>(given);
   }
@@ -173,6 +220,7 @@ void run_alone(const Stages& stages, int64_t steps) {
   std::vector<Stage::Now> now = tensors_of(stages);
   for (int64_t step = 0; step < steps; ++step) {
     for (size_t k = 0; k < stages.size(); ++k) {
+      if (!stages[k]->runs_in(step)) continue;
       stages[k]->move(now[k], step);
       stages[k]->run(now[k], step, 0, 1);
     }
@@ -184,6 +232,7 @@ void run_shares(const Stages& stages, const std::vector<int64_t>& parts, int64_t
   std::vector<Stage::Now> now = tensors_of(stages);
   for (int64_t step = 0; step < steps; ++step) {
     for (size_t k = 0; k < stages.size(); ++k) {
+      if (!stages[k]->runs_in(step)) continue;
       const int64_t count = std::min(parts[k], member.shares()), end = std::min(count, member.end());
       if (member.begin() < end) stages[k]->move(now[k], step);
       for (int64_t part = member.begin(); part < end; ++part) stages[k]->run(now[k], step, part, count);
@@ -210,7 +259,7 @@ int32_t fourfold_stages_run(const fourfold_stage* stages, int32_t count, int64_t
   Stages made;
   bool has_functions = false;
   for (int32_t k = 0; k < count; ++k) {
-    made.push_back(stage_of(stages[k], backend));
+    made.push_back(stage_of(stages[k], steps, backend));
     if (made.back() == nullptr) return 2;
     has_functions = has_functions || stages[k].kind == fourfold_stage_function;
   }

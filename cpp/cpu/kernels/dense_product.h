@@ -55,23 +55,39 @@ void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   }
 }
 
-// A tile of the product below: some rows of a times some panels, which `columns` columns begin with. A function for each
-// shape: all of them in one would keep the rows' addresses in memory.
-template <int height, int width, typename S>
+// A tile of the product below: some rows of a times some panels, which `columns` columns begin with, or times one panel of so
+// many vectors. A function for each shape: all of them in one would keep the rows' addresses in memory.
+template <int height, int width, bool is_one_panel = false, typename S>
 __attribute__((noinline)) void product_tile(
     const S* const* row, int64_t a_column, const S* b, int64_t depth, Rows<const S> start, int64_t columns, Rows<S> out,
     bool begin) {
   Tile<S, height, width> tile;
+  const bool is_whole = columns >= width * lanes<S>;  // without a vector that ends behind the columns
+  const auto started = [&](const auto& load) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-  for (int r = 0; r < height; ++r) {
+    for (int r = 0; r < height; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < width; ++j) {
-      tile.at[r][j] = start.data == nullptr
-                          ? Vectorized<S>(S(0))
-                          : load_lanes(start.data + r * start.step + j * lanes<S>, lanes_left<S>(columns, j * lanes<S>));
+      for (int j = 0; j < width; ++j) tile.at[r][j] = load(r, j);
     }
+  };
+  if (start.data == nullptr) {
+    tile.clear();
+  } else if (is_whole) {
+    started([&](int r, int j) { return Vectorized<S>::loadu(start.data + r * start.step + j * lanes<S>); });
+  } else {
+    started([&](int r, int j) {
+      return load_lanes(start.data + r * start.step + j * lanes<S>, lanes_left<S>(columns, j * lanes<S>));
+    });
   }
-  multiply<height, width, 1>(tile, row, a_column, b, depth * lanes<S>, depth);
+  multiply<height, is_one_panel ? 1 : width, is_one_panel ? width : 1>(tile, row, a_column, b, depth * lanes<S>, depth);
+  if (begin && is_whole) {
+#pragma GCC unroll 8
+    for (int r = 0; r < height; ++r) {
+#pragma GCC unroll 8
+      for (int j = 0; j < width; ++j) tile.at[r][j].store(out.data + r * out.step + j * lanes<S>);
+    }
+    return;
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < height; ++r) {
 #pragma GCC unroll 8

@@ -22,13 +22,14 @@ struct Free {
 // b: (depth, columns), or a batch of such.
 class PackedMatrix final : public program::Product {
  public:
-  explicit PackedMatrix(const Tensor& b)
-      : kind_(b.kind), batch_(b.dim == 3 ? b.sizes[0] : 1), depth_(b.sizes[b.dim - 2]), columns_(b.sizes[b.dim - 1]),
+  // rows: of the values that it is multiplied with.
+  PackedMatrix(const Tensor& b, int64_t rows)
+      : kind_(b.kind), panels_(panels_for_rows(rows)), batch_(b.dim == 3 ? b.sizes[0] : 1), depth_(b.sizes[b.dim - 2]), columns_(b.sizes[b.dim - 1]),
         bytes_(packed_bytes(kind_, depth_, columns_)),
         packed_(static_cast<char*>(allocate(std::max<int64_t>(1, batch_ * bytes_), 1))) {
     for (int64_t k = 0; k < batch_; ++k) {
       const int64_t offset = b.dim == 3 ? k * b.strides[0] * element_size(kind_) : 0;
-      pack_matrix(kind_, static_cast<const char*>(b.data) + offset, b.strides[b.dim - 2], b.strides[b.dim - 1], depth_,
+      pack_matrix(kind_, panels_, static_cast<const char*>(b.data) + offset, b.strides[b.dim - 2], b.strides[b.dim - 1], depth_,
                   columns_, packed_.get() + k * bytes_);
     }
   }
@@ -47,17 +48,18 @@ class PackedMatrix final : public program::Product {
   }
 
   int64_t parts(int64_t rows) const override {
-    return std::clamp<int64_t>(batch_ * rows * depth_ * columns_ / worth_a_thread, 1, panels_of_columns(kind_, columns_));
+    return std::clamp<int64_t>(batch_ * rows * depth_ * columns_ / worth_a_thread, 1, panels_of_columns(kind_, panels_, columns_));
   }
 
   void run(const Tensor& a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
     const int dim = out.dim;
-    const int64_t size = element_size(kind_), panels = panels_of_columns(kind_, columns_);
+    const int64_t size = element_size(kind_), panels = panels_of_columns(kind_, panels_, columns_);
     const auto batch_step = [&](const Tensor& tensor) { return tensor.dim == 3 ? tensor.strides[0] * size : 0; };
     for (int64_t k = 0; k < batch_; ++k) {
       const bool has_rows = start != nullptr && start->dim >= 2;
       const PackedProduct job{
           .kind = kind_,
+          .panels = panels_,
           .rows = out.sizes[dim - 2],
           .depth = depth_,
           .columns = columns_,
@@ -80,6 +82,7 @@ class PackedMatrix final : public program::Product {
   }
 
   const Kind kind_;
+  const Panels panels_;
   const int64_t batch_;
   const int64_t depth_;
   const int64_t columns_;
@@ -89,10 +92,10 @@ class PackedMatrix final : public program::Product {
 
 }  // namespace
 
-std::unique_ptr<const program::Product> product_with(const Tensor& b) {
+std::unique_ptr<const program::Product> product_with(const Tensor& b, int64_t rows) {
   const bool is_matrix = (b.dim == 2 || b.dim == 3) && (b.kind == Kind::float32 || b.kind == Kind::float64);
   if (!is_matrix || (b.strides[b.dim - 1] != 1 && b.strides[b.dim - 2] != 1)) return nullptr;
-  return std::make_unique<PackedMatrix>(b);
+  return std::make_unique<PackedMatrix>(b, rows);
 }
 
 }  // namespace fourfold::cpu

@@ -64,11 +64,12 @@ FOURFOLD_EXPORT int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps);
 
-// A tensor of a loop over steps: the first step's. That of step n lies n * stride elements behind it, or (n % 2) * stride.
+// A tensor of a loop over steps: the first step's. That of step n lies n * stride elements behind it; with a period, the
+// remainder of n by the period counts instead.
 typedef struct fourfold_moving_tensor {
   fourfold_tensor tensor;
   int64_t stride;
-  int32_t alternates;
+  int64_t period;  // or 0
 } fourfold_moving_tensor;
 
 enum fourfold_stage_kind {
@@ -79,8 +80,11 @@ enum fourfold_stage_kind {
 };
 
 // A part of a step. tensors: its inputs, then its outputs. A program's outputs overlap none of its inputs.
+// together: of a product without start, or with one that all rows and steps share: for how many steps it is computed at once,
+// in the first of them; 1 for each step by itself. None of its inputs depends on other stages then.
 typedef struct fourfold_stage {
   int32_t kind;
+  int64_t together;
   int32_t inputs;
   int32_t outputs;
   const fourfold_moving_tensor* tensors;

@@ -26,6 +26,8 @@ from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
 MOST_INTERLEAVED = 8  # as cpp/cpu/program/loops.cpp has it
+# Bytes of a product's results that are computed at once, by whether its matrix is large, as cpp/bindings/loop_stages.cpp has it.
+ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
 PRODUCTS = {
     aten.mm.default: 0,
     aten.bmm.default: 0,
@@ -239,7 +241,8 @@ def stage_of(node: Node, call: LoopCall, roots: Roots) -> str:
     if len(node.target._schema.returns) == 1 and is_list(call.body[node]):
         raise NotPossible(f"{name} returns a list of new tensors")
     if node.target in PRODUCTS and is_packed(node, call, roots):
-        return f"{name} with a matrix packed once"
+        count = together(node, call, roots)
+        return f"{name} with a matrix packed once" + f", for {count} steps at once" * (count > 1)
     return "a copy" if node.target is aten.clone.default else f"{name} by PyTorch"
 
 
@@ -259,6 +262,20 @@ def is_packed(node: Node, call: LoopCall, roots: Roots) -> bool:
         return False
     start = call.body[node.args[0]].expand(out.shape) if shift else None
     return start is None or out.shape[-1] <= 1 or start.stride(-1) == 1
+
+
+def together(node: Node, call: LoopCall, roots: Roots) -> int:
+    """For how many steps a packed product is computed at once; what depends on the state is one of a step."""
+    if node.target not in (aten.mm.default, aten.addmm.default):
+        return 1
+    *start, a, b = node.args
+    is_bias = all(roots.is_invariant(each) and call.body[each].dim() == 1 for each in start)
+    out = call.body[node]
+    is_kept = node in call.loop.body.module.graph.output_node().args[0]
+    if not is_bias or is_kept or not roots.is_of_sequence(a) or not out.nbytes:
+        return 1
+    room = ROOM_OF_LARGE if call.body[b].nbytes > LARGE else ROOM
+    return max(1, min(room // out.nbytes, call.steps))
 
 
 class Roots:
@@ -290,6 +307,10 @@ class Roots:
     def is_invariant(self, node: Node) -> bool:
         loop, root = self.call.loop, self.root[node]
         return root in self.inputs[len(loop.feeds) + loop.series :]
+
+    def is_of_sequence(self, node: Node) -> bool:
+        loop, root = self.call.loop, self.root[node]
+        return root in self.inputs[len(loop.feeds) : len(loop.feeds) + loop.series]
 
     def copied(self) -> int:
         """How many results are copied in every step: views, inputs, and values that are two results."""

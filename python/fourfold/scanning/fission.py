@@ -19,6 +19,7 @@ from fourfold.compiler.views import PERMUTATIONS, hint
 
 aten = torch.ops.aten
 REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
+DTYPES = (torch.float32, torch.float64)  # whose sums of products may be rounded in another order
 SUMS_OF_PRODUCTS = (aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.mm.default, aten.bmm.default)
 
 
@@ -59,6 +60,7 @@ class Fission:
             if node.op == "call_function":
                 self.place[node] = self.first_place(node, feeding)
         self.sink(graph, feeding)
+        self.sink_products(graph)
 
     def first_place(self, node: Node, feeding: set[Node]) -> Place:
         if self.kind[node] is not Kind.CARRIED:
@@ -111,6 +113,30 @@ class Fission:
             if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE) and not multiplies:
                 self.place[node] = Place.INSIDE
 
+    def sink_products(self, graph: Graph) -> None:
+        """Moves products of a step's own values, which nothing but the loop reads, into a loop that multiplies anyway: it
+        computes them for some steps at once, whose results stay in the cache."""
+        if not any(place is Place.INSIDE and node.target in SUMS_OF_PRODUCTS for node, place in self.place.items()):
+            return
+        for node in graph.nodes:
+            if self.place.get(node) is Place.BEFORE and self.can_run_ahead(node):
+                read = [node, *views_of(node)]
+                users = [user for each in read for user in each.users if user not in read]
+                if users and all(self.place.get(user) is Place.INSIDE for user in users):
+                    self.place |= dict.fromkeys(read, Place.INSIDE)
+
+    def can_run_ahead(self, node: Node) -> bool:
+        """Whether it multiplies a series by a matrix that stays the same, and adds a vector that does, or nothing."""
+        value = node.meta.get("val")
+        if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or value.dtype not in DTYPES:
+            return False
+        if value.device.type != "cpu":  # on others the steps run from Python
+            return False
+        *start, a, b = node.args
+        is_fixed = all(self.kind[each] is Kind.INVARIANT for each in (*start, b))
+        is_series = self.kind[a] is Kind.SERIES and self.place.get(a, Place.BEFORE) is Place.BEFORE
+        return is_fixed and is_series and all(each.meta["val"].dim() == 1 for each in start)
+
     def is_read_inside(self, node: Node) -> bool:
         return any(self.place.get(user) is Place.INSIDE for user in node.users)
 
@@ -146,6 +172,22 @@ def short_rows(node: Node) -> tuple | None:
     if not is_floating or not is_one_axis:
         return None
     return (tuple(map(str, value.shape)), dims) if math.prod(map(hint, sizes)) <= LONGEST else None
+
+
+def views_of(node: Node) -> list[Node]:
+    """All views of it, and views of these."""
+    found: list[Node] = []
+    for user in node.users:
+        if is_view(user):
+            found += [user, *views_of(user)]
+    return found
+
+
+def is_view(node: Node) -> bool:
+    if node.target in (operator.getitem, aten.unsafe_split.Tensor):
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
 
 def draws(node: Node) -> bool:

@@ -17,12 +17,11 @@ from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import have_same_shape, hint
-from fourfold.scanning.fission import Kind, ancestors, kinds_of
+from fourfold.scanning.fission import DTYPES, Kind, ancestors, kinds_of
 
 aten = torch.ops.aten
 ADD, MM, ADDMM = aten.add.Tensor, aten.mm.default, aten.addmm.default
 VIEWING = (aten.expand.default, aten.view.default, aten._unsafe_view.default)
-DTYPES = (torch.float32, torch.float64)  # whose sums may be rounded in another order
 
 
 def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | None]) -> None:
