@@ -79,7 +79,8 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
     for words in (
         f"Scan 0: lstm ({scan.place}), {T} steps\n",
         "recurrent   from outside",
-        "Forward of scan 0\n    before the loop, for all steps at once\n      nothing\n    in the loop\n      mm, addmm ",
+        "Forward of scan 0\n    before the loop, for all steps at once\n      nothing\n",
+        "    in the loop\n      mm, addmm ",
         "    behind the loop, for all steps at once\n      nothing\n",
         "    behind the loop, for all steps at once\n      2 mm  line ",
         "in the memory of carry[1]",
@@ -99,7 +100,7 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
         assert words in flowing, words
     summary = explanation.summary()
     assert (
-        f"scan 0, lstm: forward         1            10        0   {scan.forward.kept_bytes / 1000:.1f} kB" in summary
+        f"scan 0, lstm: forward         0            11        0   {scan.forward.kept_bytes / 1000:.1f} kB" in summary
     )
     assert "3 stages a step" in summary and len(summary.splitlines()) <= 40
     explanation.save(tmp_path / "page.html")

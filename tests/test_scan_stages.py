@@ -220,9 +220,9 @@ def loops_of(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> dict[
 
 
 @pytest.mark.parametrize("step", [lstm, joined])
-def test_only_the_states_product_is_in_the_loop(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
+def test_the_state_and_the_input_have_a_product_each(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
     found = loops_of(monkeypatch, step)
-    assert found["forward"] == ["aten.addmm.default", "aten.split.Tensor"]
+    assert found["forward"] == ["aten.addmm.default", "aten.addmm.default", "aten.split.Tensor"]
     assert found["backward"] == ["aten.mm.default"]
 
 

@@ -179,8 +179,11 @@ void LoopStages::find_together() {
     const std::optional<Factors> found = step == nullptr ? std::nullopt : factors_of(*step);
     if (!found.has_value() || found->is_vector || !is_of_sequence(found->a) || !is_invariant(found->b)) continue;
     const at::Tensor &out = recorded_[firsts_[k]].toTensor(), &b = recorded_[found->b].toTensor();
-    const bool is_bias = !found->has_start || (is_invariant(found->start) && recorded_[found->start].toTensor().dim() == 1);
-    if (out.dim() != 2 || !is_bias || out.nbytes() == 0) continue;
+    if (out.dim() != 2 || out.nbytes() == 0) continue;
+    if (found->has_start) {
+      const at::Tensor& start = recorded_[found->start].toTensor();
+      if (!is_invariant(found->start) || start.dim() != 1 || start.size(0) != out.size(1)) continue;
+    }
     const int64_t room = static_cast<int64_t>(b.nbytes()) > large ? far : near;
     const int64_t count = std::min(room / static_cast<int64_t>(out.nbytes()), run_.steps);
     if (count > 1) together_[firsts_[k]] = count;
@@ -349,7 +352,8 @@ bool LoopStages::add_product(const OperatorStep& step, size_t first) {
   if (out.tensor.size(-1) > 1 && out.tensor.stride(-1) != 1) return false;
   std::vector<fourfold_moving_tensor> inputs{moving(of_a), moving(of_b)};
   if (has_start) {
-    if (start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
+    const bool is_row = start.tensor.dim() == 1 && start.tensor.size(0) == out.tensor.size(-1);  // of all rows
+    if (!is_row && start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
     if (start.tensor.size(-1) > 1 && start.tensor.stride(-1) != 1) return false;
     inputs.push_back(moving(start));
   }

@@ -26,7 +26,7 @@ from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
 MOST_INTERLEAVED = 8  # as cpp/cpu/program/loops.cpp has it
-# Bytes of a product's results that are computed at once, by whether its matrix is large, as cpp/bindings/loop_stages.cpp has it.
+# Bytes of a product that are computed at once, by whether its matrix is large, as cpp/bindings/loop_stages.cpp has it.
 ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
 PRODUCTS = {
     aten.mm.default: 0,
@@ -269,8 +269,8 @@ def together(node: Node, call: LoopCall, roots: Roots) -> int:
     if node.target not in (aten.mm.default, aten.addmm.default):
         return 1
     *start, a, b = node.args
-    is_bias = all(roots.is_invariant(each) and call.body[each].dim() == 1 for each in start)
     out = call.body[node]
+    is_bias = all(roots.is_invariant(each) and call.body[each].shape == out.shape[1:] for each in start)
     is_kept = node in call.loop.body.module.graph.output_node().args[0]
     if not is_bias or is_kept or not roots.is_of_sequence(a) or not out.nbytes:
         return 1

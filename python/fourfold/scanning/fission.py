@@ -114,7 +114,7 @@ class Fission:
                 self.place[node] = Place.INSIDE
 
     def sink_products(self, graph: Graph) -> None:
-        """Moves products of a step's own values, which nothing but the loop reads, into a loop that multiplies anyway: it
+        """Moves products of a step's own values that nothing but the loop reads into a loop that multiplies anyway: it
         computes them for some steps at once, whose results stay in the cache."""
         if not any(place is Place.INSIDE and node.target in SUMS_OF_PRODUCTS for node, place in self.place.items()):
             return

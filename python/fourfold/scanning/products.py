@@ -68,6 +68,8 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
             start: Node | None = start,
         ) -> object:
             total = None if start is None else record.value(start)
+            for part in parts:
+                record.numbers.add(part)  # whose sizes the places are made of
             for k, begin, end in places:
                 product = MM(record.value(parts[k]), SLICE(record.value(weights), 0, begin, end))
                 total = product if total is None else ADD(total, product)
@@ -158,7 +160,7 @@ def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
             continue
         a, b = node.args
         for user in list(node.users):
-            with Recorder(node, numbers_of(graph)) as record:
+            with Recorder(user, numbers_of(graph)) as record:  # behind the nodes of its bounds
                 bounds = [record.value(each) if isinstance(each, Node) else each for each in user.args[2:4]]
                 product = MM(record.value(a), SLICE(record.value(b), 1, *bounds))
             user.replace_all_uses_with(record.node(product))  # what reads it doesn't mind how its rows lie

@@ -1,0 +1,175 @@
+"""Products in the steps of a scan: of the input, for some steps at once; sums of several; columns that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Node
+
+import fourfold
+from fourfold.scanning import capture
+from fourfold.scanning.function import Recurrence
+from scans import loop
+
+F64 = torch.float64
+NEAR = {"rtol": 1e-10, "atol": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FOURFOLD_STRICT", "1")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    capture._compiled.clear()
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Node]]:
+    """The operators of PyTorch in the loops that are compiled, of the forward and the backward."""
+    made = Recurrence.compiled
+    found: dict[str, list[Node]] = {}
+
+    def compiled(self: Recurrence, name: str, *given: Any) -> Any:
+        result = made(self, name, *given)
+        body = self.wholes[name, given[2]][0].loop.body
+        found[name] = [node for node in body.nodes if str(node.target).startswith("aten.")]
+        return result
+
+    monkeypatch.setattr(Recurrence, "compiled", compiled)
+    return found
+
+
+def names(nodes: list[Node]) -> list[str]:
+    return [str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes]
+
+
+def gated(weights: Any, h: Tensor, x: Tensor) -> Any:
+    """The input's product with a bias and the state's without, as torch.nn's cells."""
+    W, b, U = weights
+    update, new = (F.linear(x, W, b) + h @ U).chunk(2, 1)
+    h = h + torch.sigmoid(update) * (torch.tanh(new) - h)
+    return h, h
+
+
+def of(weights: Any, step: Callable[..., Any] = gated) -> Callable[..., Any]:
+    return lambda h, x: step(weights, h, x)
+
+
+def drawn(inputs: int, size: int, batch: int, dtype: torch.dtype = F64) -> tuple[list[Tensor], Tensor]:
+    weights = [torch.randn(2 * size, inputs), torch.randn(2 * size), torch.randn(size, 2 * size) / size**0.5]
+    return [each.to(dtype).requires_grad_() for each in weights], torch.randn(batch, size, dtype=dtype)
+
+
+def outcome(scan: Callable[..., Any], step: Any, h: Tensor, xs: Tensor, leaves: list[Tensor], **settings: Any) -> Any:
+    last, ys = scan(step, h, xs, **settings)
+    factor = torch.linspace(-1, 1, ys.numel(), dtype=ys.dtype).view(ys.shape)
+    return last, ys, torch.autograd.grad([last.sum() + (ys * factor).sum()], leaves, allow_unused=True)
+
+
+LAYOUTS = {
+    "contiguous": lambda steps, *sizes: torch.randn(steps, *sizes, dtype=F64),
+    "batch first": lambda steps, batch, size: torch.randn(batch, steps, size, dtype=F64).transpose(0, 1),
+    "features first": lambda steps, batch, size: torch.randn(steps, size, batch, dtype=F64).transpose(1, 2),
+    "the same in all steps": lambda steps, *sizes: torch.randn(*sizes, dtype=F64).expand(steps, *sizes),
+    "the same in all rows": lambda steps, batch, size: torch.randn(steps, 1, size, dtype=F64).expand(
+        steps, batch, size
+    ),
+    "every other": lambda steps, *sizes: torch.randn(2 * steps, *sizes, dtype=F64)[::2],
+}
+
+
+BATCHES = {"contiguous": (1, 700), "batch first": (3, 201), "features first": (1, 400), "every other": (17, 65)}
+
+
+@pytest.mark.parametrize(("batch", "size"), [(1, 401), (2, 345)])
+def test_few_rows(batch: int, size: int) -> None:
+    check_layout("contiguous", batch, size)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_products_of_the_input_for_some_steps_at_once(layout: str) -> None:
+    check_layout(layout, *BATCHES.get(layout, (3, 210)))
+
+
+def check_layout(layout: str, batch: int, size: int) -> None:
+    """More steps than are computed at once, by one and two threads, forwards and backwards."""
+    torch.manual_seed(0)
+    weights, h = drawn(5, size, batch)
+    xs = LAYOUTS[layout](31, batch, 5)
+    assert 31 * batch * 2 * size * 8 > 192 * 1024
+    for reverse in (False, True):
+        expected = outcome(loop, of(weights), h, xs, weights, reverse=reverse)
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found = outcome(fourfold.scan, of(weights), h, xs, weights, reverse=reverse)
+            torch.testing.assert_close(found, expected, **NEAR)
+
+
+def test_they_take_no_memory_for_all_steps() -> None:
+    weights, h = drawn(4, 64, 8, torch.float32)
+    xs = torch.randn(500, 8, 4)
+    with torch.no_grad():
+        for _ in range(2):
+            fourfold.scan(of(weights), h, xs)
+        with torch.profiler.profile(profile_memory=True) as profile:
+            fourfold.scan(of(weights), h, xs)
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert 500 * 8 * 64 * 4 <= largest < 1.5 * 500 * 8 * 64 * 4  # the results; the product has twice their size
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda w, h, x: two(F.linear(x, w[0], w[1]) + F.linear(h, w[2].T, w[1])),
+        lambda w, h, x: two(w[1] + (F.linear(x, w[0], w[1]) + h @ w[2]) + h.sum(1, keepdim=True)),
+        lambda w, h, x: two(torch.addmm(x[:, :1], h, w[2]) + (h.sin() @ w[2] + x @ w[0].T)),
+        lambda w, h, x: two(F.linear(torch.cat([h, x], 1), torch.cat([w[2].T, w[0]], 1), w[1])),
+        lambda w, h, x: two(torch.addmm(w[1], h, w[2], alpha=0.5) + h @ w[2]),
+    ],
+    ids=["cells", "nested", "two of the state", "side by side", "alpha"],
+)
+def test_sums_of_products(bodies: dict[str, list[Node]], step: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    weights, h = drawn(5, 6, 3)
+    xs = torch.randn(9, 3, 5, dtype=F64)
+    expected = outcome(loop, of(weights, step), h, xs, weights)
+    torch.testing.assert_close(outcome(fourfold.scan, of(weights, step), h, xs, weights), expected, **NEAR)
+    assert "mm" not in names(bodies["forward"]) and "cat" not in names(bodies["forward"])
+
+
+def two(sums: Tensor) -> Any:
+    left, right = sums.chunk(2, 1)
+    h = torch.tanh(left) * torch.sigmoid(right)
+    return h, h
+
+
+def test_a_bias_takes_no_program_of_its_own(bodies: dict[str, list[Node]]) -> None:
+    weights, h = drawn(5, 6, 3)
+    fourfold.scan(of(weights, lambda w, h, x: two(h @ w[2] + x @ w[0].T + w[1])), h, torch.randn(4, 3, 5, dtype=F64))
+    assert names(bodies["forward"]) == ["addmm", "addmm", "split"]
+
+
+@pytest.mark.parametrize("sizes", [[(5, 6, 3)], [(5, 6, 3), (4, 7, 1)]], ids=["known sizes", "symbolic sizes"])
+def test_columns_that_nobody_reads(bodies: dict[str, list[Node]], sizes: list[tuple[int, int, int]]) -> None:
+    """The gradient of an input that doesn't need one is not computed, also where a second size made sizes symbolic."""
+
+    def joined(weights: Any, h: Tensor, x: Tensor) -> Any:
+        return two(F.linear(torch.cat([h, x], 1), weights[0], weights[1]))
+
+    for inputs, size, batch in sizes:
+        torch.manual_seed(0)
+        weights = [torch.randn(2 * size, size + inputs, dtype=F64), torch.randn(2 * size, dtype=F64)]
+        weights = [each.requires_grad_() for each in weights]
+        h, xs = torch.randn(batch, size, dtype=F64), torch.randn(6, batch, inputs, dtype=F64)
+        expected = outcome(loop, of(weights, joined), h, xs, weights)
+        torch.testing.assert_close(outcome(fourfold.scan, of(weights, joined), h, xs, weights), expected, **NEAR)
+    assert names(bodies["forward"])[:2] == ["addmm", "addmm"]
+    product = next(node for node in bodies["backward"] if node.target is torch.ops.aten.mm.default)
+    assert "slice" not in names(bodies["backward"])
+    assert int(product.meta["val"].shape[1]) == size
