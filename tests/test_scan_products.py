@@ -111,6 +111,44 @@ def check_layout(layout: str, batch: int, size: int) -> None:
             torch.testing.assert_close(found, expected, **NEAR)
 
 
+@pytest.mark.parametrize("batch", [7, 8, 31])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_both_products_in_one_pass(batch: int, dtype: torch.dtype) -> None:
+    """From eight rows on; also where the product of the input is read twice, which has a stage of its own then."""
+
+    def reads_twice(weights: Any, h: Tensor, x: Tensor) -> Any:
+        own = F.linear(x, weights[0], weights[1])
+        h, _ = two(own + h @ weights[2])
+        return h, h * own[:, : h.shape[1]]
+
+    tolerance = NEAR if dtype is F64 else {"rtol": 2e-4, "atol": 2e-5}
+    for step in (gated, reads_twice):
+        torch.manual_seed(0)
+        weights, h = drawn(5, 33, batch, dtype)
+        xs = torch.randn(9, batch, 5, dtype=dtype)
+        expected = outcome(loop, of(weights, step), h, xs, weights)
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found = outcome(fourfold.scan, of(weights, step), h, xs, weights)
+            torch.testing.assert_close(found, expected, **tolerance)
+
+
+def test_what_runs_in_a_step() -> None:
+    def stages(batch: int) -> tuple[str, ...]:
+        weights, h = drawn(5, 8, batch)
+        step, xs = of([each.detach() for each in weights], in_a_chain), torch.randn(9, batch, 5, dtype=F64)
+        explanation = fourfold.explain(lambda xs: fourfold.scan(step, h, xs)[1], xs)
+        return explanation.scans[0].forward.loop.stages[:2]
+
+    ahead = "addmm with a matrix packed once, for 9 steps at once"
+    assert stages(7) == (ahead, "addmm with a matrix packed once")
+    assert stages(8) == ("addmm and addmm in one pass with matrices packed once", "loop_program_0")
+
+
+def in_a_chain(weights: Any, h: Tensor, x: Tensor) -> Any:
+    return two(F.linear(x, weights[0], weights[1]) + h @ weights[2])
+
+
 def test_they_take_no_memory_for_all_steps() -> None:
     weights, h = drawn(4, 64, 8, torch.float32)
     xs = torch.randn(500, 8, 4)

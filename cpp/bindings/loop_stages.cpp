@@ -65,15 +65,6 @@ bool is_one(const OperatorArgument& argument) {
 
 bool is_of_graph(const OperatorArgument& argument) { return argument.index >= 0; }
 
-// The values that a product multiplies, the second a matrix, and the one that it begins with.
-struct Factors {
-  size_t a;
-  size_t b;
-  size_t start;
-  bool has_start;
-  bool is_vector;  // a
-};
-
 std::optional<Factors> factors_of(const OperatorStep& step) {
   const std::string& name = step.handle.operator_name().name;
   const auto& given = step.arguments;
@@ -92,7 +83,8 @@ std::optional<Factors> factors_of(const OperatorStep& step) {
 
 bool LoopStages::run(int64_t begin, Values& results) {
   if (!find_roots()) return false;
-  find_together();
+  find_products_of_input();
+  find_added_products();
   if (!give_homes(begin, results) || !add_stages()) return false;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t steps = run_.steps - begin;
@@ -171,12 +163,11 @@ bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end)
 
 // Few rows multiply more slowly than many, and the matrix is read again for each step's. As many steps' results as stay in a
 // core's cache; more where the matrix comes from further away each time.
-void LoopStages::find_together() {
+void LoopStages::find_products_of_input() {
   constexpr int64_t near = 192 * 1024, far = 1024 * 1024;  // bytes of results
   constexpr int64_t large = 512 * 1024;                    // of a matrix
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
-    const auto* const step = std::get_if<OperatorStep>(&loop_.body->steps[k].call);
-    const std::optional<Factors> found = step == nullptr ? std::nullopt : factors_of(*step);
+    const std::optional<Factors> found = factors_at(k);
     if (!found.has_value() || found->is_vector || !is_of_sequence(found->a) || !is_invariant(found->b)) continue;
     const at::Tensor &out = recorded_[firsts_[k]].toTensor(), &b = recorded_[found->b].toTensor();
     if (out.dim() != 2 || out.nbytes() == 0) continue;
@@ -186,8 +177,44 @@ void LoopStages::find_together() {
     }
     const int64_t room = static_cast<int64_t>(b.nbytes()) > large ? far : near;
     const int64_t count = std::min(room / static_cast<int64_t>(out.nbytes()), run_.steps);
-    if (count > 1) together_[firsts_[k]] = count;
+    of_input_[firsts_[k]] = {*found, std::max<int64_t>(count, 1)};
   }
+}
+
+// Rows that fill a tile by themselves are multiplied with both matrices in one pass: the sums stay in registers.
+void LoopStages::find_added_products() {
+  constexpr int64_t fewest_rows = 8;
+  constexpr size_t largest = 256 * 1024;  // bytes of the input's matrix, which is read in every step then
+  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
+    const std::optional<Factors> found = factors_at(k);
+    if (!found.has_value() || !found->has_start || found->is_vector || !is_invariant(found->b)) continue;
+    const auto input = of_input_.find(found->start);
+    const at::Tensor& out = recorded_[firsts_[k]].toTensor();
+    if (input == of_input_.end() || out.dim() != 2 || out.size(0) < fewest_rows || reads_of(found->start) != 1) continue;
+    const at::Tensor& b = recorded_[input->second.factors.b].toTensor();
+    if (b.nbytes() > largest || recorded_[found->start].toTensor().sizes() != out.sizes()) continue;
+    added_[firsts_[k]] = input->second.factors;
+    without_stage_.insert(input->first);
+    of_input_.erase(input);
+  }
+}
+
+std::optional<Factors> LoopStages::factors_at(size_t step) const {
+  const auto* const operation = std::get_if<OperatorStep>(&loop_.body->steps[step].call);
+  return operation == nullptr ? std::nullopt : factors_of(*operation);
+}
+
+size_t LoopStages::reads_of(size_t value) const {
+  size_t count = static_cast<size_t>(
+      std::count(loop_.body->outputs.begin(), loop_.body->outputs.end(), static_cast<int64_t>(value)));
+  for (const auto& step : loop_.body->steps) {
+    std::vector<size_t> read;
+    if (const auto* program = std::get_if<ProgramStep>(&step.call)) read = program->inputs;
+    if (const auto* item = std::get_if<ItemStep>(&step.call)) read = {item->list};
+    if (const auto* operation = std::get_if<OperatorStep>(&step.call)) read = read_by(*operation);
+    count += static_cast<size_t>(std::count(read.begin(), read.end(), value));
+  }
+  return count;
 }
 
 // Where states are read, and where the roots lie that results are.
@@ -233,11 +260,12 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
       places_[value] = {row_of(sequence, first), sign * sequence.stride(0)};
     } else if (invariant < run_.invariants.size()) {
       places_[value] = {recorded};
-    } else if (const auto found = together_.find(value); found != together_.end()) {
-      std::vector<int64_t> sizes{found->second};
+    } else if (const auto found = of_input_.find(value); found != of_input_.end() && found->second.together > 1) {
+      const int64_t together = found->second.together;
+      std::vector<int64_t> sizes{together};
       sizes.insert(sizes.end(), recorded.sizes().begin(), recorded.sizes().end());
       const at::Tensor rows = at::empty(sizes, recorded.options());
-      places_[value] = {row_of(rows, loop_.reverse ? found->second - 1 : 0), sign * rows.stride(0), found->second};
+      places_[value] = {row_of(rows, loop_.reverse ? together - 1 : 0), sign * rows.stride(0), together};
     } else {
       places_[value] = {at::empty_strided(recorded.sizes(), recorded.strides(), recorded.options())};
     }
@@ -251,7 +279,7 @@ bool LoopStages::give_home(size_t value, const Place& place) {
   const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
   if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
   places_[value] = place;
-  together_.erase(value);
+  of_input_.erase(value);
   return true;
 }
 
@@ -315,7 +343,8 @@ bool LoopStages::add(const ProgramStep& step, size_t first) {
 bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
   const bool is_view = std::all_of(roots_.begin() + static_cast<int64_t>(first), roots_.begin() + static_cast<int64_t>(end),
                                    [first](size_t root) { return root < first; });
-  if (is_view || add_product(step, first)) return true;
+  if (is_view || without_stage_.count(first) > 0 || add_product(step, first)) return true;
+  if (added_.count(first) > 0) return false;
   const std::string& name = step.handle.operator_name().name;
   const std::vector<size_t> read = read_by(step);
   Place from;
@@ -338,27 +367,40 @@ bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
 // Of a value with a matrix that stays the same: mm, bmm, addmm, baddbmm, mv and addmv.
 bool LoopStages::add_product(const OperatorStep& step, size_t first) {
   const std::optional<Factors> found = factors_of(step);
-  Place of_a, of_b, start, out = places_[first];
-  if (!found.has_value() || !is_invariant(found->b) || !find_place(found->a, of_a) || !find_place(found->b, of_b)) return false;
-  const auto [a, b, start_at, has_start, is_vector] = *found;
-  if (has_start && !find_place(start_at, start)) return false;
-  if (is_vector) {  // one row
-    of_b.tensor = of_b.tensor.t();
-    of_a.tensor = of_a.tensor.unsqueeze(0);
-    out.tensor = out.tensor.unsqueeze(0);
-  }
-  if (of_b.tensor.stride(-1) != 1 && of_b.tensor.stride(-2) != 1) of_b.tensor = of_b.tensor.contiguous();
-  if (of_b.tensor.scalar_type() != at::kFloat && of_b.tensor.scalar_type() != at::kDouble) return false;
+  if (!found.has_value()) return false;
+  const auto added = added_.find(first);
+  const Factors& beginning = added == added_.end() ? *found : added->second;  // the product that begins with the start
+  Place out = places_[first];
+  if (found->is_vector) out.tensor = out.tensor.unsqueeze(0);  // one row
   if (out.tensor.size(-1) > 1 && out.tensor.stride(-1) != 1) return false;
-  std::vector<fourfold_moving_tensor> inputs{moving(of_a), moving(of_b)};
-  if (has_start) {
+  std::vector<fourfold_moving_tensor> inputs;
+  if (!add_factors(*found, inputs) || (added != added_.end() && !add_factors(beginning, inputs))) return false;
+  if (beginning.has_start) {
+    Place start;
+    if (!find_place(beginning.start, start)) return false;
     const bool is_row = start.tensor.dim() == 1 && start.tensor.size(0) == out.tensor.size(-1);  // of all rows
     if (!is_row && start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
     if (start.tensor.size(-1) > 1 && start.tensor.stride(-1) != 1) return false;
     inputs.push_back(moving(start));
   }
   add_stage(fourfold_stage_product, std::move(inputs), {out});
-  if (const auto together = together_.find(first); together != together_.end()) stages_.back().together = together->second;
+  if (const auto of_input = of_input_.find(first); of_input != of_input_.end()) {
+    stages_.back().together = of_input->second.together;
+  }
+  return true;
+}
+
+bool LoopStages::add_factors(const Factors& factors, std::vector<fourfold_moving_tensor>& inputs) {
+  Place a, b;
+  if (!is_invariant(factors.b) || !find_place(factors.a, a) || !find_place(factors.b, b)) return false;
+  if (factors.is_vector) {
+    a.tensor = a.tensor.unsqueeze(0);
+    b.tensor = b.tensor.t();
+  }
+  if (b.tensor.scalar_type() != at::kFloat && b.tensor.scalar_type() != at::kDouble) return false;
+  if (b.tensor.stride(-1) != 1 && b.tensor.stride(-2) != 1) b.tensor = b.tensor.contiguous();
+  inputs.push_back(moving(a));
+  inputs.push_back(moving(b));
   return true;
 }
 

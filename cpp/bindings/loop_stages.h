@@ -8,6 +8,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <vector>
 
 #include "loop_step.h"
@@ -22,6 +24,15 @@ struct Place {
   at::Tensor tensor;
   int64_t stride = 0;  // in elements, from one step to the next
   int64_t period = 0;  // the number of steps after which their memory is used again, or 0
+};
+
+// The values that a product multiplies, the second a matrix, and the one that it begins with.
+struct Factors {
+  size_t a;
+  size_t b;
+  size_t start;
+  bool has_start;
+  bool is_vector;  // a
 };
 
 class LoopStages {
@@ -45,13 +56,18 @@ class LoopStages {
 
   bool find_roots();
   bool has_root_of(const OperatorStep& step, size_t first, size_t end);
-  void find_together();
+  void find_products_of_input();
+  void find_added_products();
+  // Nothing where the body's step is none.
+  std::optional<Factors> factors_at(size_t step) const;
+  size_t reads_of(size_t value) const;
   bool give_homes(int64_t begin, const Values& results);
   bool give_home(size_t value, const Place& place);
   bool add_stages();
   bool add(const ProgramStep& step, size_t first);
   bool add(const OperatorStep& step, size_t first, size_t end);
   bool add_product(const OperatorStep& step, size_t first);
+  bool add_factors(const Factors& factors, std::vector<fourfold_moving_tensor>& inputs);
   void add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs);
   fourfold_moving_tensor moving(Place place);
   // Nothing where it has none.
@@ -68,7 +84,13 @@ class LoopStages {
   const Values recorded_;
   const std::vector<size_t>& firsts_;
   std::vector<size_t> roots_;   // of each value the one whose memory it is a view of
-  std::map<size_t, int64_t> together_;  // products that don't need the states, and for how many steps each is computed at once
+  struct OfInput {
+    Factors factors;
+    int64_t together;  // for how many steps it is computed at once
+  };
+  std::map<size_t, OfInput> of_input_;  // products of a step's own values with a matrix that stays the same
+  std::map<size_t, Factors> added_;     // products that begin with one of these, which has no stage of its own then
+  std::set<size_t> without_stage_;
   std::vector<Place> places_;   // of roots
   std::vector<Place> states_;   // of each new state, where the next step reads it
   std::vector<std::pair<size_t, Place>> copies_;  // results that are more than one, or views

@@ -48,16 +48,17 @@ class Executable {
   virtual void use(Generator) {}
 };
 
-// Products with one matrix, or a batch of them: start + a b.
+// Products with one matrix, or a batch of them: start + a b. With two matrices, start + a b + a2 b2.
 class Product {
  public:
   virtual ~Product() = default;
 
-  virtual bool takes(const Tensor& a, const Tensor* start, const Tensor& out) const = 0;
+  // a: as many as there are matrices.
+  virtual bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const = 0;
   // Into how many parts, at most, it is worth to cut products of so many rows among threads.
   virtual int64_t parts(int64_t rows) const = 0;
   // A part of so many. start: as out, or without its first dimensions, or null for zero.
-  virtual void run(const Tensor& a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const = 0;
+  virtual void run(const Tensor* a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const = 0;
 };
 
 // A thread of some that run a loop together: its shares [begin, end) of the work.
@@ -75,9 +76,9 @@ class Member {
 struct Backend {
   // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
   std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
-  // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; null for tensors
-  // that it has no products for.
-  std::unique_ptr<const Product> (*product_with)(const Tensor& b, int64_t rows);
+  // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; with two matrices of
+  // as many columns. Null for tensors that it has no products for.
+  std::unique_ptr<const Product> (*product_with)(const Tensor* b, int count, int64_t rows);
   // Calls body, which must not throw, on as many threads as are worth so many shares of work, and returns when all are done.
   void (*together)(int64_t shares, const std::function<void(Member&)>& body);
 };

@@ -1,5 +1,6 @@
 // A loop over steps whose stages are programs, products and copies: nothing is allocated or laid out but before the first step.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -74,15 +75,18 @@ class ProgramStage final : public Stage {
   const std::unique_ptr<const Prepared> prepared_;
 };
 
-// Of some steps at once where they don't need each other: more rows for each time that the matrix is read.
+// Of some steps at once where they don't need each other: more rows for each time that the matrix is read. Inputs: a and b of one
+// product or two, then the start, if there is one.
 class ProductStage final : public Stage {
  public:
   ProductStage(const fourfold_stage& given, int64_t steps, const Backend& backend)
-      : Stage(given), has_start_(given.inputs > 2), together_(given.together), steps_(steps) {
-    if (backend.product_with != nullptr) product_ = backend.product_with(tensor(first()[1]), rows());
+      : Stage(given), products_(given.inputs / 2), has_start_(given.inputs % 2 != 0), together_(given.together), steps_(steps) {
+    std::vector<Tensor> matrices;
+    for (int k = 0; k < products_; ++k) matrices.push_back(tensor(first()[2 * static_cast<size_t>(k) + 1]));
+    if (backend.product_with != nullptr) product_ = backend.product_with(matrices.data(), products_, rows());
     const Tensor start = start_of(first());
-    const bool takes = exists() && product_->takes(tensor(first()[0]), has_start_ ? &start : nullptr, tensor(*outputs_of(first())));
-    if (!takes) product_ = nullptr;
+    const Factors a = factors_of(first());
+    if (exists() && !product_->takes(a.data(), has_start_ ? &start : nullptr, tensor(*outputs_of(first())))) product_ = nullptr;
   }
 
   bool exists() const { return product_ != nullptr; }
@@ -90,22 +94,28 @@ class ProductStage final : public Stage {
   bool runs_in(int64_t step) const override { return step % together_ == 0; }
 
   void run(const Now& now, int64_t step, int64_t part, int64_t parts) const override {
+    const Tensor start = start_of(now);
+    const Tensor* const starts = has_start_ ? &start : nullptr;
     const int64_t count = std::min(together_, steps_ - step);
+    if (count == 1) return product_->run(factors_of(now).data(), starts, tensor(*outputs_of(now)), part, parts);
     const Rows a = rows_of(now[0], moving(0), bytes(0), count);
     const Rows out = rows_of(*outputs_of(now), moving(inputs()), bytes(inputs()), count);
-    const Tensor start = start_of(now);
-    if (count == 1 || (a.lie_evenly && out.lie_evenly)) {
-      return product_->run(a.tensor(), has_start_ ? &start : nullptr, out.tensor(), part, parts);
+    if (a.lie_evenly && out.lie_evenly) {
+      const Tensor all = a.tensor();
+      return product_->run(&all, starts, out.tensor(), part, parts);
     }
     for (int64_t k = 0; k < count; ++k) {
-      fourfold_tensor from = now[0], to = *outputs_of(now);
-      from.data = static_cast<char*>(from.data) + k * moving(0).stride * bytes(0);
-      to.data = static_cast<char*>(to.data) + k * moving(inputs()).stride * bytes(inputs());
-      product_->run(Stage::tensor(from), has_start_ ? &start : nullptr, Stage::tensor(to), part, parts);
+      const Tensor from = shifted(now[0], k * moving(0).stride * bytes(0));
+      product_->run(&from, starts, shifted(*outputs_of(now), k * moving(inputs()).stride * bytes(inputs())), part, parts);
     }
   }
 
  private:
+  using Factors = std::array<Tensor, 2>;
+
+  Factors factors_of(const Now& now) const { return {tensor(now[0]), products_ > 1 ? tensor(now[2]) : Tensor()}; }
+  Tensor start_of(const Now& now) const { return has_start_ ? tensor(now[inputs() - 1]) : Tensor(); }
+
   // That are multiplied at once.
   int64_t rows() const {
     const fourfold_tensor& out = *outputs_of(first());
@@ -114,29 +124,27 @@ class ProductStage final : public Stage {
 
   // The rows of some steps as those of one matrix, if all lie as far from one another.
   struct Rows {
-    fourfold_tensor given;
+    fourfold_tensor first;
     int64_t sizes[2];
     int64_t strides[2];
-    bool is_whole;
     bool lie_evenly;
 
-    Tensor tensor() const {
-      if (!is_whole) return Stage::tensor(given);
-      return {given.data, kind_of(given.dtype), 2, sizes, strides};
-    }
+    Tensor tensor() const { return {first.data, kind_of(first.dtype), 2, sizes, strides}; }
   };
 
   static Rows rows_of(fourfold_tensor now, const fourfold_moving_tensor& moving, int64_t bytes, int64_t count) {
-    if (count == 1) return {now, {}, {}, false, true};
-    const int64_t rows = now.sizes[0], step = std::abs(moving.stride);
+    const int64_t rows = now.sizes[0], step = std::abs(moving.stride), stride = rows == 1 ? step : now.strides[0];
     // The last of the steps lies first where they run backwards.
     if (moving.stride < 0) now.data = static_cast<char*>(now.data) + (count - 1) * moving.stride * bytes;
-    const int64_t stride = rows == 1 ? step : now.strides[0];
-    return {now, {rows * count, now.sizes[1]}, {stride, now.strides[1]}, true, rows * stride == step};
+    return {now, {rows * count, now.sizes[1]}, {stride, now.strides[1]}, rows * stride == step};
   }
 
-  Tensor start_of(const Now& now) const { return has_start_ ? tensor(now[2]) : Tensor(); }
+  static Tensor shifted(fourfold_tensor now, int64_t bytes) {
+    now.data = static_cast<char*>(now.data) + bytes;
+    return tensor(now);
+  }
 
+  int products_;
   bool has_start_;
   int64_t together_;
   int64_t steps_;

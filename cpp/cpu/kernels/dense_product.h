@@ -55,12 +55,22 @@ void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   }
 }
 
+// A further product that is added: of rows a2, with columns at a2_column, and b2, packed.
+template <typename S>
+struct Addend {
+  Rows<const S> a;
+  int64_t a_column;
+  const S* b;
+  int64_t depth;
+};
+
 // A tile of the product below: some rows of a times some panels, which `columns` columns begin with, or times one panel of so
-// many vectors. A function for each shape: all of them in one would keep the rows' addresses in memory.
+// many vectors. addend: null, or with its rows and panels as these. A function for each shape: all of them in one would keep the
+// rows' addresses in memory.
 template <int height, int width, bool is_one_panel = false, typename S>
 __attribute__((noinline)) void product_tile(
-    const S* const* row, int64_t a_column, const S* b, int64_t depth, Rows<const S> start, int64_t columns, Rows<S> out,
-    bool begin) {
+    const S* const* row, int64_t a_column, const S* b, int64_t depth, const Addend<S>* addend, Rows<const S> start,
+    int64_t columns, Rows<S> out, bool begin) {
   Tile<S, height, width> tile;
   const bool is_whole = columns >= width * lanes<S>;  // without a vector that ends behind the columns
   const auto started = [&](const auto& load) __attribute__((always_inline)) {
@@ -80,6 +90,14 @@ __attribute__((noinline)) void product_tile(
     });
   }
   multiply<height, is_one_panel ? 1 : width, is_one_panel ? width : 1>(tile, row, a_column, b, depth * lanes<S>, depth);
+  if constexpr (!is_one_panel) {
+    if (addend != nullptr) {
+      const S* also[height];
+      for (int r = 0; r < height; ++r) also[r] = addend->a.data + r * addend->a.step;
+      multiply<height, width, 1>(
+          tile, static_cast<const S* const*>(also), addend->a_column, addend->b, addend->depth * lanes<S>, addend->depth);
+    }
+  }
   if (begin && is_whole) {
 #pragma GCC unroll 8
     for (int r = 0; r < height; ++r) {
@@ -100,14 +118,15 @@ __attribute__((noinline)) void product_tile(
 
 // out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start has
 // rows at start.step, 0 where all are one, or is null for zero. Unless `begin`, that is added to what out has. Of the panels
-// [first, last) alone.
+// [first, last) alone. addend: null, or what is added in the same pass.
 template <typename S>
 void product_of_panels(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, Rows<const S> start,
-    Rows<S> out, int64_t first, int64_t last, bool begin = true) {
+    Rows<S> out, int64_t first, int64_t last, bool begin = true, const Addend<S>* addend = nullptr) {
   // All rows go past some panels, as many as stay in a core's own cache, before others are read. Rows of one tile read each
   // panel once in any case.
-  const int64_t panel_bytes = depth * lanes<S> * static_cast<int64_t>(sizeof(S));
+  const int64_t whole_depth = depth + (addend == nullptr ? 0 : addend->depth);
+  const int64_t panel_bytes = whole_depth * lanes<S> * static_cast<int64_t>(sizeof(S));
   const bool all_at_once = rows <= most_rows<1> || (last - first) * panel_bytes <= near_bytes;
   const int64_t together = all_at_once ? last - first : 1 + near_bytes / panel_bytes;
   for (int64_t group = first; group < last; group += together) {
@@ -118,9 +137,16 @@ void product_of_panels(
       for_panels<panels_at_once(height, 1)>(group, end, [&](int64_t panel, auto width) {
         const int64_t column = panel * lanes<S>;
         const S* starts = start.data == nullptr ? nullptr : start.data + begin_row * start.step + column;
+        Addend<S> own{};
+        if (addend != nullptr) {
+          own = *addend;
+          own.a.data += begin_row * own.a.step;
+          own.b += column * own.depth;
+        }
         product_tile<height, width>(
-            static_cast<const S* const*>(row), a_column, b + column * depth, depth, Rows<const S>{starts, start.step},
-            columns - column, Rows<S>{out.data + begin_row * out.step + column, out.step}, begin);
+            static_cast<const S* const*>(row), a_column, b + column * depth, depth, addend == nullptr ? nullptr : &own,
+            Rows<const S>{starts, start.step}, columns - column,
+            Rows<S>{out.data + begin_row * out.step + column, out.step}, begin);
       });
     });
   }

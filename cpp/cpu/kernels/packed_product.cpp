@@ -51,7 +51,7 @@ void multiply_wide(const PackedProduct& job, int64_t first_panel, int64_t last_p
         S* to = static_cast<S*>(job.out) + begin * job.out_row + column;
         product_tile<height, width, true>(
             static_cast<const S* const*>(row), job.a_column, static_cast<const S*>(job.packed) + column * job.depth,
-            job.depth, Rows<const S>{starts, job.start_row}, job.columns - column, Rows<S>{to, job.out_row}, true);
+            job.depth, static_cast<const Addend<S>*>(nullptr), Rows<const S>{starts, job.start_row}, job.columns - column, Rows<S>{to, job.out_row}, true);
       });
     });
   });
@@ -94,11 +94,14 @@ void multiply_packed(const PackedProduct& job, int64_t first_panel, int64_t last
   visit_compute(job.kind, [&](auto s) {
     using S = decltype(s);
     if (job.panels == Panels::wide) return multiply_wide<S>(job, first_panel, last_panel);
+    const Addend<S> addend{
+        Rows<const S>{static_cast<const S*>(job.a2), job.a2_row}, job.a2_column, static_cast<const S*>(job.packed2),
+        job.depth2};
     product_of_panels(
         Rows<const S>{static_cast<const S*>(job.a), job.a_row}, job.a_column, job.rows,
         static_cast<const S*>(job.packed), job.depth, job.columns,
         Rows<const S>{static_cast<const S*>(job.start), job.start_row}, Rows<S>{static_cast<S*>(job.out), job.out_row},
-        first_panel, last_panel);
+        first_panel, last_panel, /*begin=*/true, job.packed2 == nullptr ? nullptr : &addend);
   });
 }
 

@@ -10,7 +10,8 @@ namespace fourfold::cpu {
 // the matrix, which arrives fastest in one stream.
 enum class Panels { of_a_vector, wide };
 
-// out = start + a b. Steps count elements; of start and out, the elements of a row lie side by side.
+// out = start + a b, or start + a b + a2 b2 in one pass, which wide panels don't have. Steps count elements; of start and out, the
+// elements of a row lie side by side.
 struct PackedProduct {
   Kind kind;
   Panels panels;
@@ -25,6 +26,11 @@ struct PackedProduct {
   int64_t start_row;
   void* out;
   int64_t out_row;
+  const void* a2 = nullptr;
+  int64_t a2_row = 0;
+  int64_t a2_column = 0;
+  const void* packed2 = nullptr;  // b2, or null
+  int64_t depth2 = 0;
 };
 
 // Of b (depth, columns), with one step 1.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 #include "cpu/kernels/packed_product.h"
 #include "cpu/memory.h"
@@ -20,82 +21,112 @@ struct Free {
 };
 
 // b: (depth, columns), or a batch of such.
-class PackedMatrix final : public program::Product {
- public:
-  // rows: of the values that it is multiplied with.
-  PackedMatrix(const Tensor& b, int64_t rows)
-      : kind_(b.kind), panels_(panels_for_rows(rows)), batch_(b.dim == 3 ? b.sizes[0] : 1), depth_(b.sizes[b.dim - 2]), columns_(b.sizes[b.dim - 1]),
-        bytes_(packed_bytes(kind_, depth_, columns_)),
-        packed_(static_cast<char*>(allocate(std::max<int64_t>(1, batch_ * bytes_), 1))) {
-    for (int64_t k = 0; k < batch_; ++k) {
-      const int64_t offset = b.dim == 3 ? k * b.strides[0] * element_size(kind_) : 0;
-      pack_matrix(kind_, panels_, static_cast<const char*>(b.data) + offset, b.strides[b.dim - 2], b.strides[b.dim - 1], depth_,
-                  columns_, packed_.get() + k * bytes_);
+struct PackedMatrix {
+  PackedMatrix(const Tensor& b, Panels panels)
+      : kind(b.kind), batch(b.dim == 3 ? b.sizes[0] : 1), depth(b.sizes[b.dim - 2]), columns(b.sizes[b.dim - 1]),
+        bytes(packed_bytes(kind, depth, columns)),
+        packed(static_cast<char*>(allocate(std::max<int64_t>(1, batch * bytes), 1))) {
+    for (int64_t k = 0; k < batch; ++k) {
+      const int64_t offset = b.dim == 3 ? k * b.strides[0] * element_size(kind) : 0;
+      pack_matrix(kind, panels, static_cast<const char*>(b.data) + offset, b.strides[b.dim - 2], b.strides[b.dim - 1], depth,
+                  columns, packed.get() + k * bytes);
     }
   }
 
-  bool takes(const Tensor& a, const Tensor* start, const Tensor& out) const override {
+  Kind kind;
+  int64_t batch;
+  int64_t depth;
+  int64_t columns;
+  int64_t bytes;
+  std::unique_ptr<char, Free> packed;
+};
+
+bool lies_side_by_side(const Tensor& tensor) {
+  return tensor.strides[tensor.dim - 1] == 1 || tensor.sizes[tensor.dim - 1] == 1;
+}
+
+class PackedProducts final : public program::Product {
+ public:
+  PackedProducts(const Tensor* b, int count, Panels panels) : panels_(panels) {
+    for (int k = 0; k < count; ++k) matrices_.emplace_back(b[k], panels);
+  }
+
+  bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const override {
     const int dim = out.dim;
     const auto fits = [&](const Tensor& tensor, int64_t last) {
-      return tensor.dim == dim && tensor.kind == kind_ && tensor.sizes[dim - 1] == last;
+      return tensor.dim == dim && tensor.kind == first().kind && tensor.sizes[dim - 1] == last;
     };
-    if ((dim != 2 && dim != 3) || (dim == 2 && batch_ != 1) || (dim == 3 && out.sizes[0] != batch_)) return false;
-    if (!fits(a, depth_) || !fits(out, columns_) || !lies_side_by_side(out)) return false;
-    if (!std::equal(a.sizes, a.sizes + dim - 1, out.sizes)) return false;
+    if ((dim != 2 && dim != 3) || (dim == 2 && first().batch != 1) || (dim == 3 && out.sizes[0] != first().batch)) return false;
+    if (!fits(out, first().columns) || !lies_side_by_side(out)) return false;
+    for (size_t k = 0; k < matrices_.size(); ++k) {
+      if (!fits(a[k], matrices_[k].depth) || !std::equal(a[k].sizes, a[k].sizes + dim - 1, out.sizes)) return false;
+    }
     if (start == nullptr) return true;
-    return start->kind == kind_ && start->dim >= 1 && start->dim <= dim && lies_side_by_side(*start) &&
+    return start->kind == first().kind && start->dim >= 1 && start->dim <= dim && lies_side_by_side(*start) &&
            std::equal(start->sizes, start->sizes + start->dim, out.sizes + dim - start->dim);
   }
 
   int64_t parts(int64_t rows) const override {
-    return std::clamp<int64_t>(batch_ * rows * depth_ * columns_ / worth_a_thread, 1, panels_of_columns(kind_, panels_, columns_));
+    int64_t depth = 0;
+    for (const PackedMatrix& matrix : matrices_) depth += matrix.depth;
+    return std::clamp<int64_t>(first().batch * rows * depth * first().columns / worth_a_thread, 1, panels());
   }
 
-  void run(const Tensor& a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
+  void run(const Tensor* a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
     const int dim = out.dim;
-    const int64_t size = element_size(kind_), panels = panels_of_columns(kind_, panels_, columns_);
+    const int64_t size = element_size(first().kind);
     const auto batch_step = [&](const Tensor& tensor) { return tensor.dim == 3 ? tensor.strides[0] * size : 0; };
-    for (int64_t k = 0; k < batch_; ++k) {
+    for (int64_t k = 0; k < first().batch; ++k) {
       const bool has_rows = start != nullptr && start->dim >= 2;
-      const PackedProduct job{
-          .kind = kind_,
+      PackedProduct job{
+          .kind = first().kind,
           .panels = panels_,
           .rows = out.sizes[dim - 2],
-          .depth = depth_,
-          .columns = columns_,
-          .a = static_cast<const char*>(a.data) + k * batch_step(a),
-          .a_row = a.strides[dim - 2],
-          .a_column = a.strides[dim - 1],
-          .packed = packed_.get() + k * bytes_,
+          .depth = first().depth,
+          .columns = first().columns,
+          .a = static_cast<const char*>(a->data) + k * batch_step(*a),
+          .a_row = a->strides[dim - 2],
+          .a_column = a->strides[dim - 1],
+          .packed = first().packed.get() + k * first().bytes,
           .start = start == nullptr ? nullptr : static_cast<const char*>(start->data) + k * batch_step(*start),
           .start_row = has_rows ? start->strides[start->dim - 2] : 0,
           .out = static_cast<char*>(out.data) + k * batch_step(out),
           .out_row = out.strides[dim - 2],
       };
-      multiply_packed(job, panels * part / parts, panels * (part + 1) / parts);
+      if (matrices_.size() > 1) {  // of a batch of one
+        job.a2 = a[1].data;
+        job.a2_row = a[1].strides[0];
+        job.a2_column = a[1].strides[1];
+        job.packed2 = matrices_[1].packed.get();
+        job.depth2 = matrices_[1].depth;
+      }
+      multiply_packed(job, panels() * part / parts, panels() * (part + 1) / parts);
     }
   }
 
  private:
-  static bool lies_side_by_side(const Tensor& tensor) {
-    return tensor.strides[tensor.dim - 1] == 1 || tensor.sizes[tensor.dim - 1] == 1;
-  }
+  const PackedMatrix& first() const { return matrices_[0]; }
+  int64_t panels() const { return panels_of_columns(first().kind, panels_, first().columns); }
 
-  const Kind kind_;
   const Panels panels_;
-  const int64_t batch_;
-  const int64_t depth_;
-  const int64_t columns_;
-  const int64_t bytes_;
-  const std::unique_ptr<char, Free> packed_;
+  std::vector<PackedMatrix> matrices_;
 };
+
+bool can_be_packed(const Tensor& b) {
+  const bool is_matrix = (b.dim == 2 || b.dim == 3) && (b.kind == Kind::float32 || b.kind == Kind::float64);
+  return is_matrix && (b.strides[b.dim - 1] == 1 || b.strides[b.dim - 2] == 1);
+}
 
 }  // namespace
 
-std::unique_ptr<const program::Product> product_with(const Tensor& b, int64_t rows) {
-  const bool is_matrix = (b.dim == 2 || b.dim == 3) && (b.kind == Kind::float32 || b.kind == Kind::float64);
-  if (!is_matrix || (b.strides[b.dim - 1] != 1 && b.strides[b.dim - 2] != 1)) return nullptr;
-  return std::make_unique<PackedMatrix>(b, rows);
+std::unique_ptr<const program::Product> product_with(const Tensor* b, int count, int64_t rows) {
+  const Panels panels = panels_for_rows(rows);
+  if (!std::all_of(b, b + count, can_be_packed)) return nullptr;
+  if (count > 1) {
+    const bool are_alike = b[0].dim == 2 && b[1].dim == 2 && b[0].kind == b[1].kind && b[0].sizes[1] == b[1].sizes[1];
+    if (!are_alike || panels == Panels::wide) return nullptr;
+  }
+  return std::make_unique<PackedProducts>(b, count, panels);
 }
 
 }  // namespace fourfold::cpu

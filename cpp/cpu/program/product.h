@@ -6,7 +6,7 @@
 
 namespace fourfold::cpu {
 
-// Null for a matrix that is not packed: neither its rows' nor its columns' elements lie side by side, or another dtype.
-std::unique_ptr<const program::Product> product_with(const program::Tensor& b, int64_t rows);
+// Of one matrix or two. Null for one that is not packed: neither its rows' nor its columns' elements lie side by side, or another dtype.
+std::unique_ptr<const program::Product> product_with(const program::Tensor* b, int count, int64_t rows);
 
 }  // namespace fourfold::cpu

@@ -74,7 +74,8 @@ typedef struct fourfold_moving_tensor {
 
 enum fourfold_stage_kind {
   fourfold_stage_program,
-  fourfold_stage_product,  // a b, or a b + start, of inputs a, b and start; b is the same in every step
+  fourfold_stage_product,  // a b, or a b + start, of inputs a, b and start; or a b + a2 b2 (+ start) of two rows and more, of inputs
+                           // a, b, a2, b2 and start; b and b2 are the same in every step
   fourfold_stage_copy,     // of one input
   fourfold_stage_function  // no tensors
 };

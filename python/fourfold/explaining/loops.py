@@ -26,8 +26,10 @@ from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
 MOST_INTERLEAVED = 8  # as cpp/cpu/program/loops.cpp has it
-# Bytes of a product that are computed at once, by whether its matrix is large, as cpp/bindings/loop_stages.cpp has it.
+# As cpp/bindings/loop_stages.cpp has them: bytes of a product that are computed at once, by whether its matrix is large;
+# from how many rows on, and up to which bytes of the input's matrix, two products are added in one pass.
 ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
+FEWEST_ADDED, LARGEST_ADDED = 8, 256 * 1024
 PRODUCTS = {
     aten.mm.default: 0,
     aten.bmm.default: 0,
@@ -241,8 +243,7 @@ def stage_of(node: Node, call: LoopCall, roots: Roots) -> str:
     if len(node.target._schema.returns) == 1 and is_list(call.body[node]):
         raise NotPossible(f"{name} returns a list of new tensors")
     if node.target in PRODUCTS and is_packed(node, call, roots):
-        count = together(node, call, roots)
-        return f"{name} with a matrix packed once" + f", for {count} steps at once" * (count > 1)
+        return stage_of_product(node, call, roots)
     return "a copy" if node.target is aten.clone.default else f"{name} by PyTorch"
 
 
@@ -264,18 +265,45 @@ def is_packed(node: Node, call: LoopCall, roots: Roots) -> bool:
     return start is None or out.shape[-1] <= 1 or start.stride(-1) == 1
 
 
-def together(node: Node, call: LoopCall, roots: Roots) -> int:
-    """For how many steps a packed product is computed at once; what depends on the state is one of a step."""
-    if node.target not in (aten.mm.default, aten.addmm.default):
-        return 1
+def stage_of_product(node: Node, call: LoopCall, roots: Roots) -> str:
+    """The stage of a product with a packed matrix; empty for one that another adds in its own pass."""
+    name = operator_name(node)
+    if any(begins_with_product(user, call, roots) for user in node.users):
+        return ""
+    if begins_with_product(node, call, roots):
+        return f"{name} and {operator_name(node.args[0])} in one pass with matrices packed once"
+    count = together(node, call, roots)
+    return f"{name} with a matrix packed once" + f", for {count} steps at once" * (count > 1)
+
+
+def begins_with_product(node: Node, call: LoopCall, roots: Roots) -> bool:
+    """Whether it is computed in one pass with the product of the input that it begins with."""
+    if node.target is not aten.addmm.default or not is_packed(node, call, roots):
+        return False
+    start, out = node.args[0], call.body[node]
+    if start.target not in PRODUCTS or len(start.users) != 1 or not is_of_input(start, call, roots):
+        return False
+    is_near = call.body[start.args[-1]].nbytes <= LARGEST_ADDED
+    return is_near and call.body[start].shape == out.shape and out.shape[0] >= FEWEST_ADDED
+
+
+def is_of_input(node: Node, call: LoopCall, roots: Roots) -> bool:
+    """Whether it is a product of a step's own values, and of nothing that depends on the state."""
+    if node.target not in (aten.mm.default, aten.addmm.default) or not is_packed(node, call, roots):
+        return False
     *start, a, b = node.args
     out = call.body[node]
     is_bias = all(roots.is_invariant(each) and call.body[each].shape == out.shape[1:] for each in start)
-    is_kept = node in call.loop.body.module.graph.output_node().args[0]
-    if not is_bias or is_kept or not roots.is_of_sequence(a) or not out.nbytes:
+    return is_bias and bool(out.nbytes) and roots.is_of_sequence(a)
+
+
+def together(node: Node, call: LoopCall, roots: Roots) -> int:
+    """For how many steps a packed product is computed at once; what depends on the state is one of a step."""
+    is_result = node in call.loop.body.module.graph.output_node().args[0]
+    if is_result or not is_of_input(node, call, roots):
         return 1
-    room = ROOM_OF_LARGE if call.body[b].nbytes > LARGE else ROOM
-    return max(1, min(room // out.nbytes, call.steps))
+    room = ROOM_OF_LARGE if call.body[node.args[-1]].nbytes > LARGE else ROOM
+    return max(1, min(room // call.body[node].nbytes, call.steps))
 
 
 class Roots:
