@@ -220,7 +220,9 @@ def mamba() -> Problem:
 def layer(kind: str, sizes: Mapping[str, int]) -> Problem:
     """One of torch.nn's or the tutorial's layers, its step in Python."""
     found = recurrent.whole(kind, sizes)
-    rivals = [Contender(f"nn.{kind}", layers.layer)] if kind != "LLTM" else []
+    rivals = [Contender(f"nn.{kind}", layers.layer)]
+    if kind == "LLTM":
+        rivals = [Contender("jax.lax.scan", scan_rivals.jax_lltm, forward_only)]
     rows = [
         Contender(PLAIN, partial(stepped, scan=loop)),
         *rivals,

@@ -56,7 +56,8 @@ def torchrl_advantages(problem: Problem) -> Candidate:
 def torchaudio_biquad(problem: Problem) -> Candidate:
     lfilter = package("torchaudio.functional").lfilter
 
-    def call(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    def call(*given: Tensor) -> tuple[Tensor, ...]:
+        *weights, x = given
         b, a = torch.stack(weights[:3]), torch.stack((torch.ones(()), *weights[3:]))
         return (lfilter(x, a, b, clamp=False),)
 
@@ -80,31 +81,52 @@ def slow_selective_scan(problem: Problem) -> Candidate:
     return functional(problem, call)
 
 
-def jax_scan(step: Callable[[Any, Any], tuple[Any, Any]], states: int, reverse: bool = False, time_last: bool = False):
-    """jax.lax.scan of a step of jax arrays, compiled, without gradients; ``states`` of the inputs are the carry."""
+def in_jax(problem: Problem, function: Callable[[Any], Callable[..., tuple[Any, ...]]]) -> Candidate:
+    """function: of jax, returns a function of the problem's inputs and parameters, which is compiled. Without gradients."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    jax = package("jax")
+    run = jax.jit(function(jax))
+    parameters = tuple(p.clone() for p in problem.parameters)
 
-    def build(problem: Problem) -> Candidate:
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        jax = package("jax")
+    def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+        found = run(*map(jax.dlpack.from_dlpack, (*inputs, *parameters)))
+        return tuple(torch.from_dlpack(y) for y in jax.block_until_ready(found))
 
-        @jax.jit
-        def run(carry: Any, xs: Any) -> Any:
-            if time_last:
-                xs = xs.T
-            carry, ys = jax.lax.scan(step, carry, xs, reverse=reverse)
-            return (ys.T if time_last else ys), *(carry if isinstance(carry, tuple) else (carry,))
+    return Candidate(call, parameters)
 
-        parameters = tuple(p.clone() for p in problem.parameters)
 
-        def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-            given = [jax.dlpack.from_dlpack(x) for x in (*inputs, *parameters)]
+def jax_scan(step: Callable[[Any, Any], tuple[Any, Any]], states: int, reverse: bool = False):
+    """jax.lax.scan of a step of jax arrays; ``states`` of the inputs are the carry."""
+
+    def function(jax: Any) -> Callable[..., tuple[Any, ...]]:
+        def run(*given: Any) -> tuple[Any, ...]:
             carry, xs = given[:states], given[states:]
-            found = run(tuple(carry) if states > 1 else carry[0], tuple(xs) if len(xs) > 1 else xs[0])
-            return tuple(torch.from_dlpack(y) for y in jax.block_until_ready(found))
+            carry, ys = jax.lax.scan(
+                step, carry if states > 1 else carry[0], xs if len(xs) > 1 else xs[0], reverse=reverse
+            )
+            return ys, *(carry if states > 1 else (carry,))
 
-        return Candidate(call, parameters)
+        return run
 
-    return build
+    return lambda problem: in_jax(problem, function)
+
+
+def jax_lltm(problem: Problem) -> Candidate:
+    def function(jax: Any) -> Callable[..., tuple[Any, ...]]:
+        def run(xs: Any, h: Any, c: Any, matrix: Any, bias: Any) -> tuple[Any, ...]:
+            def step(carry: Any, x: Any) -> Any:
+                h, c = carry
+                i, o, g = jax.numpy.split(jax.numpy.concatenate((h, x), 1) @ matrix.T + bias, 3, 1)
+                c = c + jax.nn.sigmoid(i) * jax.nn.elu(g)
+                h = jax.nn.sigmoid(o) * jax.numpy.tanh(c)
+                return (h, c), h
+
+            carry, ys = jax.lax.scan(step, (h, c), xs)
+            return ys, *carry
+
+        return run
+
+    return in_jax(problem, function)
 
 
 def jax_neuron(carry: Any, x: Any) -> Any:

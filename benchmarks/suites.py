@@ -148,6 +148,7 @@ targets =
   biquad of 160,000 samples | torchaudio.functional.lfilter | 1 | no grad ≥ 1, both ≥ 1
   selective scan of Mamba 130M | transformers' slow path, restated | 1 | no grad ≥ 5
   LLTM in Python | fourfold.nn.LLTM | 1 | no grad ≥ 0.85, both ≥ 0.85
+  LLTM in Python | jax.lax.scan | | no grad ≥ 1.7
   LSTM in Python | nn.LSTM | 1 | no grad ≥ 1, both ≥ 1
   sLSTM and liGRU, trained | plain PyTorch | 1 | both ≥ 6
 
