@@ -82,7 +82,7 @@ def slow_selective_scan(problem: Problem) -> Candidate:
 
 
 def in_jax(problem: Problem, function: Callable[[Any], Callable[..., tuple[Any, ...]]]) -> Candidate:
-    """function: of jax, returns a function of the problem's inputs and parameters, which is compiled. Without gradients."""
+    """function: of jax; returns a function of the inputs and parameters, which is compiled. Without gradients."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     jax = package("jax")
     run = jax.jit(function(jax))
