@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.loops import Operand, Ref
-from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
-from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, are_numbers, at_step, check_rows, steps_of
-from fourfold.compiler.nest.vectors import Place, VectorBody
+from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan, Slot
+from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, LoopOverSteps, are_numbers, check_rows
+from fourfold.compiler.nest.vectors import VectorBody
 
 
 def check_steps(plan: Plan, layout: Layout) -> None:
@@ -38,55 +41,43 @@ class StepsBody(VectorBody):
     def copies(self) -> int:
         return COPIES
 
-    def feed(self, value: Value) -> int | None:
-        return self.builder.layout.steps.feeds[value.attribute] if value.op == "input" else None
-
     def changes(self, value: Value) -> bool:
         return self.builder.layout.steps.changes(value)
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
-        builder, writer = self.builder, self.writer
         first_step = self.place
-        inputs = [value for value in self.values if value.op == "input" and value not in self.splats]
-        states = [value for value in inputs if self.feed(value) is not None]
-        known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
-        for value in inputs:
-            for own, k in zip(known, places, strict=True):
-                if value in states:
-                    own[value] = writer.variable(value.type, self.vector(value, own, k, mask), self.lanes, "state")
-                elif not self.changes(value):
-                    own[value] = self.vector(value, own, k, mask)
-        held = [{value: own.pop(value) for value in states} for own in known]
-        with writer.loop(0, steps_of(builder), 1, name="step") as step:
-            pointers = at_step(builder, first_step.pointers, step)
-            self.place = Place(pointers, first_step.column, first_step.count)
-            now = [
-                own | {value: writer.get(state) for value, state in of.items()}
-                for own, of in zip(known, held, strict=True)
-            ]
-            for value in self.values:
-                for own, k in zip(now, places, strict=True):
-                    if value not in own:
-                        own[value] = self.vector(value, own, k, mask)
-            fed = {self.feed(value) for value in states}
-            for own, k in zip(now, places, strict=True):
-                for n, slot in enumerate(self.plan.outputs):
-                    if n not in fed or self.is_series(slot.index):
-                        self.store(slot, own[slot.value], k, mask)
-            for own, of in zip(now, held, strict=True):
-                for value, state in of.items():
-                    writer.assign(state, own[self.plan.outputs[self.feed(value)].value])
+        StepsOfVectors(self, places, mask).write()
         self.place = first_step
-        for value in states:
-            slot = self.plan.outputs[self.feed(value)]
-            for of, k in zip(held, places, strict=True):
-                if not self.is_series(slot.index):
-                    self.store(slot, writer.get(of[value]), k, mask)
 
-    def is_series(self, tensor: int) -> bool:
-        return self.builder.layout.steps.series[tensor]
-
-    def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
+    def vector(self, value: Value, known: Mapping[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
         if value.op == "input" and self.stride(value.attribute) == BROADCAST:
             return self.builder.splat(self.load(value, None, None), value)
         return super().vector(value, known, k, mask)
+
+
+class StepsOfVectors(LoopOverSteps):
+    """A value is a list of vectors, one for each place."""
+
+    def __init__(self, body: StepsBody, places: list[Operand], mask: Ref | None):
+        super().__init__(body.builder, body.place.pointers)
+        self.body, self.places, self.mask = body, places, mask
+        self.values = body.values
+
+    def given(self) -> dict[Value, list[Operand]]:
+        return {value: [splat] * len(self.places) for value, splat in self.body.splats.items()}
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        self.body.place = replace(self.body.place, pointers=pointers)
+        found = []
+        for n, k in enumerate(self.places):
+            operands = {operand: known[operand][n] for operand in value.operands}
+            found.append(self.body.vector(value, operands, k, self.mask))
+        return found
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        return self.computed(value, {}, pointers)
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        self.body.place = replace(self.body.place, pointers=pointers)
+        for vector, k in zip(values, self.places, strict=True):
+            self.body.store(slot, vector, k, self.mask)

@@ -79,16 +79,17 @@ class LoopOverSteps(abc.ABC):
     def __init__(self, builder: Builder, pointers: dict[int, Ref]):
         self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
         self.layout, self.pointers = builder.layout, pointers
+        self.values = self.plan.values
 
     def write(self) -> None:
         plan, writer = self.plan, self.writer
         feeds = self.layout.steps.feeds
-        inputs = [value for value in plan.values if value.op == "input"]
+        fixed = self.given()
+        inputs = [value for value in self.values if value.op == "input" and value not in fixed]
         state_of = {value: feeds[value.attribute] for value in inputs if feeds[value.attribute] is not None}
         moving = self.moving()
-        fixed: dict[Value, list[Operand]] = {}
-        for value in plan.values:
-            if value not in moving:
+        for value in self.values:
+            if value not in moving and value not in fixed:
                 fixed[value] = self.computed(value, fixed, self.pointers)
         states = {
             value: [
@@ -99,7 +100,7 @@ class LoopOverSteps(abc.ABC):
         with writer.loop(0, steps_of(self.builder), 1, name="step") as step:
             pointers = at_step(self.builder, self.pointers, step)
             now = fixed | {value: list(map(writer.get, of)) for value, of in states.items()}
-            for value in plan.values:
+            for value in self.values:
                 if value not in now:
                     now[value] = self.computed(value, now, pointers)
             for n, slot in enumerate(plan.outputs):
@@ -123,6 +124,10 @@ class LoopOverSteps(abc.ABC):
 
     def is_series(self, slot: Slot) -> bool:
         return self.layout.steps.series[slot.index]
+
+    def given(self) -> dict[Value, list[Operand]]:
+        """Values that are known before the first step."""
+        return {}
 
     @abc.abstractmethod
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
