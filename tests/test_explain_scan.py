@@ -64,8 +64,7 @@ def test_an_lstm_by_places() -> None:
     assert [(one.source, one.names) for one in backward.behind] == [(product, ("mm", "mm"))]  # the weights' gradients
     assert names(backward.inside).count("mm") == 1 and "tanh_backward" in names(backward.inside)
     assert (forward.trails, backward.trails) == (("carry[0]", "carry[1]"), ())
-    ahead = f"mm with a matrix packed once, for {T} steps at once"
-    assert forward.loop.stages == (ahead, "addmm with a matrix packed once", "loop_program_0")
+    assert forward.loop.stages == ("mm for all steps at once", "addmm with a matrix packed once", "loop_program_0")
     assert backward.loop.stages == ("loop_program_0", "mm with a matrix packed once")
     assert (forward.loop.way, forward.loop.reasons) == ("stages", {"nest": "operators outside programs: mm, addmm"})
     assert [one.operator for one in backward.outside] == ["mm"]
@@ -91,8 +90,8 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
         assert words in text, words
     flowing = " ".join(text.split())
     for words in (
-        "The loop runs in stages, which C++ runs one after another in each step: mm with a matrix packed once, for "
-        f"{T} steps at once, addmm with a matrix packed once, loop_program_0. Not as one loop nest: operators outside "
+        "The loop runs in stages, which C++ runs one after another in each step: mm for all steps at "
+        "once, addmm with a matrix packed once, loop_program_0. Not as one loop nest: operators outside "
         "programs: mm, addmm. ",
         "The values of carry[0] and carry[1] in all steps are stored. ",
         f"Kept for the backward: {scan.forward.kept_bytes / 1000:.1f} kB in {T} steps; inputs take no more memory. ",

@@ -111,6 +111,28 @@ def check_layout(layout: str, batch: int, size: int) -> None:
             torch.testing.assert_close(found, expected, **NEAR)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_steps(layout: str) -> None:
+    """Whose products of the input have room for all of them."""
+    torch.manual_seed(0)
+    weights, h = drawn(5, 6, 3)
+    xs = LAYOUTS[layout](6, 3, 5)
+
+    def and_as_result(weights: Any, h: Tensor, x: Tensor) -> Any:
+        own = F.linear(x, weights[0], weights[1])
+        h, _ = two(own + h @ weights[2])
+        return h, torch.cat([own, h], 1)
+
+    def doubled(weights: Any, h: Tensor, x: Tensor) -> Any:
+        h, _ = two(F.linear(x, weights[0]) + F.linear(x.flip(1), weights[0]) + h @ weights[2])
+        return h, h
+
+    for step, reverse in ((gated, False), (gated, True), (and_as_result, False), (doubled, True)):
+        expected = outcome(loop, of(weights, step), h, xs, weights, reverse=reverse)
+        found = outcome(fourfold.scan, of(weights, step), h, xs, weights, reverse=reverse)
+        torch.testing.assert_close(found, expected, **NEAR)
+
+
 @pytest.mark.parametrize("batch", [7, 8, 31])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_both_products_in_one_pass(batch: int, dtype: torch.dtype) -> None:
@@ -134,14 +156,15 @@ def test_both_products_in_one_pass(batch: int, dtype: torch.dtype) -> None:
 
 
 def test_what_runs_in_a_step() -> None:
-    def stages(batch: int) -> tuple[str, ...]:
+    def stages(batch: int, steps: int = 9) -> tuple[str, ...]:
         weights, h = drawn(5, 8, batch)
-        step, xs = of([each.detach() for each in weights], in_a_chain), torch.randn(9, batch, 5, dtype=F64)
+        step, xs = of([each.detach() for each in weights], in_a_chain), torch.randn(steps, batch, 5, dtype=F64)
         explanation = fourfold.explain(lambda xs: fourfold.scan(step, h, xs)[1], xs)
         return explanation.scans[0].forward.loop.stages[:2]
 
-    ahead = "addmm with a matrix packed once, for 9 steps at once"
-    assert stages(7) == (ahead, "addmm with a matrix packed once")
+    packed = "addmm with a matrix packed once"
+    assert stages(7) == ("addmm for all steps at once", packed)
+    assert stages(4, 1000) == (f"{packed}, for {192 * 1024 // (4 * 16 * 8)} steps at once", packed)
     assert stages(8) == ("addmm and addmm in one pass with matrices packed once", "loop_program_0")
 
 

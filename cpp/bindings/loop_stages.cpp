@@ -82,11 +82,12 @@ std::optional<Factors> factors_of(const OperatorStep& step) {
 }  // namespace
 
 bool LoopStages::run(int64_t begin, Values& results) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (!find_roots()) return false;
   find_products_of_input();
   find_added_products();
+  compute_small_products();
   if (!give_homes(begin, results) || !add_stages()) return false;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t steps = run_.steps - begin;
   RECORD_FUNCTION("fourfold_loop_in_stages", std::vector<c10::IValue>());
   const int32_t failed = fourfold_stages_run(
@@ -169,6 +170,8 @@ void LoopStages::find_products_of_input() {
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const std::optional<Factors> found = factors_at(k);
     if (!found.has_value() || found->is_vector || !is_of_sequence(found->a) || !is_invariant(found->b)) continue;
+    const auto& results = loop_.body->outputs;
+    if (std::count(results.begin(), results.end(), static_cast<int64_t>(firsts_[k])) > 0) continue;
     const at::Tensor &out = recorded_[firsts_[k]].toTensor(), &b = recorded_[found->b].toTensor();
     if (out.dim() != 2 || out.nbytes() == 0) continue;
     if (found->has_start) {
@@ -196,6 +199,27 @@ void LoopStages::find_added_products() {
     added_[firsts_[k]] = input->second.factors;
     without_stage_.insert(input->first);
     of_input_.erase(input);
+  }
+}
+
+// Those that have room for all steps: nothing is packed for a few rows.
+void LoopStages::compute_small_products() {
+  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
+    const auto found = of_input_.find(firsts_[k]);
+    if (found == of_input_.end() || found->second.together < run_.steps) continue;
+    const auto& [a, b, start, has_start, is_vector] = found->second.factors;
+    const size_t series = a - loop_.feeds.size();
+    if (roots_[a] != a) continue;  // a view of a step's element
+    const at::Tensor rows = run_.sequences[series].flatten(0, 1);
+    Values values{rows, recorded_[b], has_start ? recorded_[start] : c10::IValue()};
+    OperatorStep step = std::get<OperatorStep>(loop_.body->steps[k].call);
+    step.arguments[has_start ? 1 : 0].index = 0;
+    step.arguments[has_start ? 2 : 1].index = 1;
+    if (has_start) step.arguments[0].index = 2;
+    step.run(values);
+    wholes_[found->first] = values.back().toTensor().unflatten(0, {run_.steps, rows.size(0) / run_.steps});
+    without_stage_.insert(found->first);
+    of_input_.erase(found);
   }
 }
 
@@ -260,6 +284,8 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
       places_[value] = {row_of(sequence, first), sign * sequence.stride(0)};
     } else if (invariant < run_.invariants.size()) {
       places_[value] = {recorded};
+    } else if (const auto whole = wholes_.find(value); whole != wholes_.end()) {
+      places_[value] = {row_of(whole->second, first), sign * whole->second.stride(0)};
     } else if (const auto found = of_input_.find(value); found != of_input_.end() && found->second.together > 1) {
       const int64_t together = found->second.together;
       std::vector<int64_t> sizes{together};
@@ -279,7 +305,6 @@ bool LoopStages::give_home(size_t value, const Place& place) {
   const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
   if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
   places_[value] = place;
-  of_input_.erase(value);
   return true;
 }
 

@@ -58,6 +58,7 @@ class LoopStages {
   bool has_root_of(const OperatorStep& step, size_t first, size_t end);
   void find_products_of_input();
   void find_added_products();
+  void compute_small_products();
   // Nothing where the body's step is none.
   std::optional<Factors> factors_at(size_t step) const;
   size_t reads_of(size_t value) const;
@@ -90,6 +91,7 @@ class LoopStages {
   };
   std::map<size_t, OfInput> of_input_;  // products of a step's own values with a matrix that stays the same
   std::map<size_t, Factors> added_;     // products that begin with one of these, which has no stage of its own then
+  std::map<size_t, at::Tensor> wholes_;  // products of all steps
   std::set<size_t> without_stage_;
   std::vector<Place> places_;   // of roots
   std::vector<Place> states_;   // of each new state, where the next step reads it

@@ -273,6 +273,8 @@ def stage_of_product(node: Node, call: LoopCall, roots: Roots) -> str:
     if begins_with_product(node, call, roots):
         return f"{name} and {operator_name(node.args[0])} in one pass with matrices packed once"
     count = together(node, call, roots)
+    if count == call.steps and roots.root[node.args[-2]] is node.args[-2]:
+        return f"{name} for all steps at once"
     return f"{name} with a matrix packed once" + f", for {count} steps at once" * (count > 1)
 
 
