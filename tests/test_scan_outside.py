@@ -200,6 +200,12 @@ def test_a_float64_tensor_of_no_dimensions_that_changes(monkeypatch: pytest.Monk
     assert count == 4
 
 
+def test_float64_tensors_of_no_dimensions_that_are_parts_of_others() -> None:
+    xs, zero = torch.arange(5, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    check(lambda h, x: (h + x * 2, h), zero, xs[1:])
+    check(lambda h, x, factor=xs[2]: (h + x * factor, h), zero, xs, reverse=True)
+
+
 DRAWN: list[Callable[[Tensor], Tensor]] = [
     lambda h: torch.bernoulli(torch.full_like(h, 0.5)),
     lambda h: torch.bernoulli(torch.ones_like(h) * 0.5),

@@ -216,6 +216,15 @@ def test_a_bias_takes_no_program_of_its_own(bodies: dict[str, list[Node]]) -> No
     assert names(bodies["forward"]) == ["addmm", "addmm", "split"]
 
 
+def test_three_side_by_side_at_a_second_size() -> None:
+    for inputs, size, batch in ((5, 6, 3), (4, 7, 2)):
+        weights = [torch.randn(2 * size + inputs, 2 * size, dtype=F64).requires_grad_()]
+        h, xs = torch.randn(batch, size, dtype=F64), torch.randn(6, batch, inputs, dtype=F64)
+        step = of(weights, lambda w, h, x: two(torch.cat([h, x, h.sin()], 1) @ w[0]))
+        expected = outcome(loop, step, h, xs, weights)
+        torch.testing.assert_close(outcome(fourfold.scan, step, h, xs, weights), expected, **NEAR)
+
+
 @pytest.mark.parametrize("sizes", [[(5, 6, 3)], [(5, 6, 3), (4, 7, 1)]], ids=["known sizes", "symbolic sizes"])
 def test_columns_that_nobody_reads(bodies: dict[str, list[Node]], sizes: list[tuple[int, int, int]]) -> None:
     """The gradient of an input that doesn't need one is not computed, also where a second size made sizes symbolic."""
