@@ -35,6 +35,7 @@ def masked(text: str) -> str:
     """Without what differs from run to run and from torch to torch."""
     text = re.sub(r"^  (load torch's compiler|Loop nests run|The interpreter runs) .*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"( +[\d.e+]+ (?:s|ms|µs)| +-)+$", " TIME", text, flags=re.MULTILINE)
+    text = re.sub(r"one more compilation|the median of \d+ more compilations", "AGAIN", text)  # by how long each takes
     return re.sub(r"^ +first +again$|fourfold [\d.]+, torch \S+", "", text, flags=re.MULTILINE)
 
 
