@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t fewest = int64_t{1} << 21;  // multiply-adds: a call of oneDNN costs some microseconds more than MKL's
 constexpr int64_t fewest_rows = 32;           // for which a copy of the other matrix, if it needs one, doesn't count
+constexpr int64_t fewest_columns = 96;        // likewise, of a left matrix that lies in columns
+constexpr int64_t least_depth = 16;           // below which a product does little but write its result
 
 // Zen 5 and later: 512-bit arithmetic at full width. MKL has kernels for AVX2 alone for processors that aren't Intel's.
 bool has_vectors_unknown_to_mkl() {
@@ -90,13 +92,15 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
   if (!at::globalContext().userEnabledMkldnn() || !stack[first].isTensor() || !stack[first + 1].isTensor()) return false;
   const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
   if (!lies_as_matrix(a) || !lies_as_matrix(b) || a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
-  if (a.size(0) < fewest_rows || a.size(0) * a.size(1) < fewest / b.size(1)) return false;
+  if (a.size(0) < fewest_rows || a.size(1) < least_depth || a.size(0) * a.size(1) < fewest / b.size(1)) return false;
+  const bool turns = !has_bias && is_better_transposed(a, b);
+  if (!turns && a.stride(1) != 1 && b.size(1) < fewest_columns) return false;
   if (has_bias) {
     const bool is_plain_sum = stack.size() == 5 && is_one(stack[3]) && is_one(stack[4]) && stack[0].isTensor();
     if (!is_plain_sum || !is_bias(stack[0].toTensor(), b.size(1))) return false;
   }
-  at::Tensor result = !has_bias && is_better_transposed(a, b) ? product(b.t(), a.t(), {}).t().contiguous()
-                                                              : product(a, b, has_bias ? stack[0] : c10::IValue());
+  at::Tensor result = turns ? product(b.t(), a.t(), {}).t().contiguous()
+                            : product(a, b, has_bias ? stack[0] : c10::IValue());
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
