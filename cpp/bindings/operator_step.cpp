@@ -32,7 +32,18 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
   return made;
 }
 
+void collect(const OperatorArgument& argument, std::vector<size_t>& found) {
+  if (argument.index >= 0) found.push_back(static_cast<size_t>(argument.index));
+  for (const OperatorArgument& part : argument.parts) collect(part, found);
+}
+
 }  // namespace
+
+std::vector<size_t> read_by(const OperatorStep& step) {
+  std::vector<size_t> found;
+  for (const OperatorArgument& argument : step.arguments) collect(argument, found);
+  return found;
+}
 
 c10::IValue OperatorArgument::value(const Values& values) const {
   if (index >= 0) return values[static_cast<size_t>(index)];

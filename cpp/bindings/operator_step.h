@@ -31,6 +31,9 @@ struct OperatorStep {
   void run(Values& values) const;
 };
 
+// The values that it reads.
+std::vector<size_t> read_by(const OperatorStep& step);
+
 // arguments: of each of the operator's, ("value", index), ("list", its parts), ("constant", value) or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments);
 

@@ -5,6 +5,7 @@
 #include "compiled.cpp"
 #include "frozen.cpp"
 #include "graph.cpp"
+#include "loop_products.cpp"
 #include "loop_stages.cpp"
 #include "loop_step.cpp"
 #include "memory.cpp"
