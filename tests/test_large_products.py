@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +74,26 @@ def test_weights_gradients() -> None:
     (compiled(torch.nn.functional.linear)(x, weight) * factor).sum().backward()
     torch.testing.assert_close(weight.grad.double(), factor.double().T @ x.double(), rtol=1e-5, atol=1e-3)
     assert weight.grad.is_contiguous()
+
+
+def has_wide_vectors() -> bool:
+    """Whether it is a Zen 5 or a later processor of AMD's, with a torch whose products are MKL's."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    family = re.search(r"cpu family\s*: (\d+)", text)
+    is_amd = "AuthenticAMD" in text and "avx512bw" in text and family is not None and int(family[1]) >= 26
+    return is_amd and torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+
+
+def test_who_multiplies() -> None:
+    a, b, bias = plain(M, K), plain(K, N), torch.randn(N)
+    for function, few in ((product, a[:31]), (with_bias, a[:31])):
+        run = compiled(function, dynamic=False)
+        for left, is_large in ((a, True), (few, False)):
+            run(left, b, bias)
+            with torch.profiler.profile() as profile:
+                run(left, b, bias)
+            names = {event.key for event in profile.key_averages()}
+            assert ("mkldnn::_linear_pointwise" in names) == (is_large and has_wide_vectors())
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # PyTorch's own, whatever the flag

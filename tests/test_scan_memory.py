@@ -3,6 +3,7 @@ share memory, or have none that stays."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +158,21 @@ def of_a_list_of_tensors(h: Tensor, x: Tensor) -> Any:
 )
 def test_values_that_stages_have_no_memory_for(step: Callable[..., Any], shape: Any, dtype: torch.dtype) -> None:
     check(step, torch.randn(shape, dtype=dtype), torch.randn(3 * T, *shape, dtype=dtype))
+
+
+def test_a_call_leaves_nothing_to_the_garbage_collector() -> None:
+    xs, zeros = torch.randn(5, 2, 4), torch.zeros(2, 4)
+
+    def call() -> None:
+        with torch.no_grad():
+            fourfold.scan(lambda carry, x: ((carry[0] * 0.5 + x, carry[1] + carry[0]), x), (zeros, zeros), xs)
+
+    for _ in range(3):
+        call()
+    gc.collect()
+    gc.disable()
+    try:
+        call()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
