@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "driver.cuh"
 #include "ops/aten.h"
 
 namespace fourfold::gpu {
@@ -158,6 +159,18 @@ const Limits& limits(Place place) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(place.index);
   return found != known.end() ? found->second : known.emplace(place.index, read_limits(place)).first->second;
+}
+
+std::string target_of(Place place) {
+  const DeviceGuard guard(place);
+  cudaDeviceProp properties;
+  check(place, cudaGetDeviceProperties(&properties, place.index));
+#if defined(USE_ROCM)
+  const std::string architecture = properties.gcnArchName;
+  return "hip " + architecture.substr(0, architecture.find(':'));
+#else
+  return "cuda sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+#endif
 }
 
 bool vendor_wins(int64_t work) { return fourfold::vendor_wins(work, vendor_work); }

@@ -30,7 +30,7 @@ namespace {
 //   ("item", index of a list, which)
 //   ("constant", tensor, None)
 //   ("number", name of an operation, operands: ("value", index) or ("number", number))
-//   ("concatenation", (sizes, strides, dtype), (dimension, lengths of the parts))
+//   ("concatenation", (sizes, strides, dtype, device), (dimension, lengths of the parts))
 //   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
 // each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
 // that needs a certain memory layout. A Graph is called like the function.
@@ -58,9 +58,10 @@ GraphStep step_of(pybind11::handle given) {
             std::move(last)};
   }
   if (what == "concatenation") {
-    auto [sizes, strides, dtype] = step[1].cast<std::tuple<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType>>();
+    auto [sizes, strides, dtype, device] =
+        step[1].cast<std::tuple<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType, at::Device>>();
     auto [dim, lengths] = step[2].cast<std::pair<int64_t, std::vector<int64_t>>>();
-    return {ConcatenationStep{std::move(sizes), std::move(strides), dtype, dim, std::move(lengths)}, std::move(last)};
+    return {ConcatenationStep{std::move(sizes), std::move(strides), dtype, device, dim, std::move(lengths)}, std::move(last)};
   }
   if (what == "loop") {
     const auto given = step[1].cast<pybind11::tuple>();
@@ -203,8 +204,7 @@ void ItemStep::run(Values& values) const { values.emplace_back(values[list].toLi
 
 void ConcatenationStep::run(Values& values) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-  const at::Tensor whole = at::detail::empty_strided_generic(sizes, strides, allocator_of_results(), cpu, dtype);
+  const at::Tensor whole = new_memory(sizes, strides, dtype, device);
   values.emplace_back(whole);
   std::vector<int64_t> own = sizes;
   int64_t begin = 0;

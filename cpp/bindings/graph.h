@@ -73,6 +73,7 @@ struct ConcatenationStep {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   at::ScalarType dtype;
+  at::Device device;
   int64_t dim;
   std::vector<int64_t> lengths;  // of the parts, along the dimension
 

@@ -1,8 +1,9 @@
 #include "loop_step.h"
 
-#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ constexpr int64_t fewest_of_stages = 4;  // steps: matrices are packed for so ma
 bool is_plain(const c10::IValue& value) {
   if (!value.isTensor()) return true;
   const at::Tensor& tensor = value.toTensor();
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
+  return tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
@@ -34,7 +35,8 @@ at::Tensor element(const at::Tensor& series, int64_t step) {
 }
 
 void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
-  if (value.is_contiguous() && value.scalar_type() == rows.scalar_type() && !value.is_neg() && !value.is_conj()) {
+  const bool is_same = value.is_contiguous() && value.scalar_type() == rows.scalar_type() && !value.is_neg() && !value.is_conj();
+  if (is_same && value.device().is_cpu() && rows.device().is_cpu()) {
     const size_t bytes = value.nbytes();
     if (bytes > 0) std::memcpy(static_cast<char*>(rows.mutable_data_ptr()) + row * bytes, value.const_data_ptr(), bytes);
     return;
@@ -46,8 +48,7 @@ void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
 at::Tensor rows_like(const at::Tensor& value, int64_t count) {
   std::vector<int64_t> sizes{count};
   sizes.insert(sizes.end(), value.sizes().begin(), value.sizes().end());
-  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-  return at::detail::empty_generic(sizes, allocator_of_results(), cpu, value.scalar_type(), c10::nullopt);
+  return new_memory(sizes, c10::contiguous_strides(sizes), value.scalar_type(), value.device());
 }
 
 bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
@@ -73,7 +74,9 @@ void LoopStep::run(Values& values) const {
     rows[feeds[k]] = rows_like(states[k].toTensor(), steps + 1);
     write(rows[feeds[k]], reverse ? steps : 0, states[k].toTensor());
   }
-  const bool has_stages = steps >= fewest_of_stages && body->has_plan && body->layouts.empty();
+  const auto is_on_cpu = [&values](size_t index) { return !values[index].isTensor() || values[index].toTensor().is_cpu(); };
+  const bool has_stages = steps >= fewest_of_stages && body->has_plan && body->layouts.empty() &&
+                          std::all_of(inputs.begin(), inputs.end(), is_on_cpu);
   Values results, recorded;
   std::vector<size_t> firsts;
   for (int64_t n = 0; n < steps; ++n) {

@@ -89,19 +89,20 @@ std::map<std::string, uintptr_t> vector_functions() {
 
 using OwnedProgram = std::unique_ptr<fourfold_program, decltype(&fourfold_program_delete)>;
 
-OwnedProgram program_of(const std::string& text, int32_t device_type) {
-  OwnedProgram program(fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type), fourfold_program_delete);
+OwnedProgram program_of(const std::string& text, int32_t device_type, int32_t device_index) {
+  OwnedProgram program(fourfold_program_new(text.data(), static_cast<int64_t>(text.size()), device_type, device_index),
+                       fourfold_program_delete);
   if (program == nullptr) throw std::invalid_argument(fourfold_program_error());
   return program;
 }
 
 // inputs: each one's sizes and strides; of a number none.
-std::string program_layout(const std::string& text, int32_t device_type,
+std::string program_layout(const std::string& text, int32_t device_type, int32_t device_index,
                            const std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>>& inputs) {
-  const OwnedProgram program = program_of(text, device_type);
+  const OwnedProgram program = program_of(text, device_type, device_index);
   std::vector<fourfold_tensor> tensors;
   for (const auto& [dtype, sizes, strides] : inputs) {
-    tensors.push_back({nullptr, dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data()});
+    tensors.push_back({nullptr, dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data(), nullptr});
   }
   std::string layout;
   const auto take = [](void* context, const char* found) { *static_cast<std::string*>(context) = found; };
@@ -110,8 +111,8 @@ std::string program_layout(const std::string& text, int32_t device_type,
   throw std::invalid_argument(fourfold_program_error());
 }
 
-std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type) {
-  const OwnedProgram program = program_of(text, device_type);
+std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type, int32_t device_index) {
+  const OwnedProgram program = program_of(text, device_type, device_index);
   std::vector<int32_t> numbers;
   for (int32_t k = 0; k < fourfold_program_inputs(program.get()); ++k) {
     numbers.push_back(fourfold_program_number(program.get(), k));
@@ -119,11 +120,13 @@ std::vector<int32_t> program_numbers(const std::string& text, int32_t device_typ
   return numbers;
 }
 
-// A text and a layout, or nothing where no request comes in that time.
-std::optional<std::pair<std::string, std::string>> next_nest(int64_t milliseconds) {
-  std::pair<std::string, std::string> request;
-  const auto take = [](void* context, const char* text, const char* layout) {
-    *static_cast<std::pair<std::string, std::string>*>(context) = {text, layout};
+using NestRequest = std::tuple<std::string, std::string, std::string>;
+
+// A text, a layout and a target, or nothing where no request comes in that time.
+std::optional<NestRequest> next_nest(int64_t milliseconds) {
+  NestRequest request;
+  const auto take = [](void* context, const char* text, const char* layout, const char* target) {
+    *static_cast<NestRequest*>(context) = {text, layout, target};
   };
   const pybind11::gil_scoped_release released;
   if (fourfold_nests_next(milliseconds, &request, take) == 0) return std::nullopt;
@@ -136,6 +139,20 @@ void attach_nest(const std::string& text, const std::string& layout, const std::
   for (const uintptr_t function : functions) addresses.push_back(reinterpret_cast<void*>(function));
   fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()), bytes_of_column,
                         bytes_of_block, bytes_of_panel, sums);
+}
+
+void attach_code(const std::string& text, const std::string& layout, const std::string& target, const pybind11::bytes& code,
+                 const std::vector<std::tuple<std::string, int64_t, int64_t>>& kernels) {
+  std::vector<const char*> names;
+  std::vector<int64_t> threads, shared_bytes;
+  for (const auto& [name, own_threads, own_bytes] : kernels) {
+    names.push_back(name.c_str());
+    threads.push_back(own_threads);
+    shared_bytes.push_back(own_bytes);
+  }
+  const std::string_view bytes = code;
+  fourfold_nests_attach_code(text.c_str(), layout.c_str(), target.c_str(), bytes.data(), static_cast<int64_t>(bytes.size()),
+                             names.data(), threads.data(), shared_bytes.data(), static_cast<int32_t>(names.size()));
 }
 
 std::string cpu_capability() {
@@ -179,13 +196,15 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
-  m.def("program_numbers", &program_numbers, "program_numbers(text, device_type): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
   m.def("program_layout", &program_layout,
-        "program_layout(text, device_type, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");
+        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
-  m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout) of the next nest to compile, or None.");
+  m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
   m.def("attach_nest", &attach_nest,
-        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): without addresses, it can't be compiled.");
+        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): code of this processor.");
+  m.def("attach_code", &attach_code, "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): code of a device.");
+  m.def("refuse_nest", &fourfold_nests_refuse, "refuse_nest(text, layout, target, reason): it can't be compiled.");
 }

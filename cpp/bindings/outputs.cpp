@@ -1,6 +1,8 @@
 #include "outputs.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -14,7 +16,17 @@ namespace fourfold::bindings {
 
 fourfold_tensor described(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), static_cast<int32_t>(tensor.scalar_type()),
-          static_cast<int32_t>(tensor.dim()), tensor.sizes().data(), tensor.strides().data()};
+          static_cast<int32_t>(tensor.dim()), tensor.sizes().data(), tensor.strides().data(),
+          const_cast<void*>(tensor.storage().data())};
+}
+
+at::Tensor new_memory(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, at::Device device) {
+  if (!device.is_cpu()) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(device));
+  }
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  return at::detail::empty_strided_generic(sizes, strides, allocator_of_results(), cpu, dtype);
 }
 
 namespace {
@@ -49,8 +61,8 @@ bool have_same_layout(const fourfold_tensor& a, const fourfold_tensor& b) {
   return true;
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg() &&
+bool is_plain(const at::Tensor& tensor, at::Device device) {
+  return tensor.defined() && tensor.device() == device && tensor.layout() == at::kStrided && !tensor.is_neg() &&
          !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() && !is_wrapped(tensor) &&
          (!tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
@@ -72,11 +84,11 @@ bool overlaps_itself(const fourfold_tensor& tensor) {
 
 }  // namespace
 
-Outputs::Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
+Outputs::Outputs(const NamedProgram& program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
                  const std::vector<Target>& targets)
-    : program_(program), inputs_(inputs), targets_(targets) {
+    : program_(program.program), device_(program.device), inputs_(inputs), targets_(targets) {
   if (targets.empty()) return;
-  given_.resize(static_cast<size_t>(fourfold_program_outputs(program)));
+  given_.resize(static_cast<size_t>(fourfold_program_outputs(program.program)));
   for (size_t k = 0; k < std::min(targets.size(), given_.size()); ++k) {
     const auto& [tensor, is_new] = targets[k];
     if (is_new || suits(tensor, static_cast<int32_t>(k))) given_[k] = described(tensor);
@@ -88,14 +100,12 @@ void* Outputs::allocate(
   auto& self = *static_cast<Outputs*>(context);
   const auto k = static_cast<size_t>(output), dims = static_cast<size_t>(dim);
   if (self.new_.size() <= k) self.new_.resize(k + 1);
-  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-  self.new_[k] = at::detail::empty_strided_generic(
-      {sizes, dims}, {strides, dims}, allocator_of_results(), cpu, static_cast<at::ScalarType>(dtype));
+  self.new_[k] = new_memory({sizes, dims}, {strides, dims}, static_cast<at::ScalarType>(dtype), self.device_);
   return self.new_[k].mutable_data_ptr();
 }
 
 bool Outputs::suits(const at::Tensor& tensor, int32_t output) const {
-  if (!is_plain(tensor)) return false;
+  if (!is_plain(tensor, device_)) return false;
   const fourfold_tensor own = described(tensor);
   if (overlaps_itself(own)) return false;
   for (const fourfold_tensor& other : given_) {

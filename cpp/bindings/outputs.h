@@ -15,13 +15,23 @@ struct Target {
   bool is_new = false;
 };
 
+// A program with the name that profilers show.
+struct NamedProgram {
+  fourfold_program* program;
+  const char* name;
+  at::Device device;  // of its tensors
+};
+
+// New memory on a device, of that layout. Not for autograd.
+at::Tensor new_memory(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, at::Device device);
+
 // As programs take it. The tensor outlives the description.
 fourfold_tensor described(const at::Tensor& tensor);
 
 class Outputs {
  public:
   // inputs: those of the call, alive until it returns. targets: by output; none beyond the last.
-  Outputs(const fourfold_program* program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
+  Outputs(const NamedProgram& program, const c10::SmallVectorImpl<fourfold_tensor>& inputs,
           const std::vector<Target>& targets);
 
   // The targets that the program may write into, as fourfold_program_run() takes them.
@@ -37,6 +47,7 @@ class Outputs {
   bool suits(const at::Tensor& tensor, int32_t output) const;
 
   const fourfold_program* program_;
+  const at::Device device_;
   const c10::SmallVectorImpl<fourfold_tensor>& inputs_;
   const std::vector<Target>& targets_;
   std::vector<fourfold_tensor> given_;

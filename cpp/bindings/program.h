@@ -19,12 +19,6 @@ PyObject* make_graph_type();
 PyObject* make_compiled_type();
 PyObject* make_frozen_type();
 
-// A program with the name that profilers show.
-struct NamedProgram {
-  fourfold_program* program;
-  const char* name;
-};
-
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
 NamedProgram program_of(PyObject* object);
 

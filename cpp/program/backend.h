@@ -74,8 +74,10 @@ class Member {
 };
 
 struct Backend {
+  bool has_interpreter;  // whether programs run before nests of them are compiled, and without
   // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
-  std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text);
+  // index: the device's.
+  std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text, int32_t index);
   // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; with two matrices of
   // as many columns. Null for tensors that it has no products for.
   std::unique_ptr<const Product> (*product_with)(const Tensor* b, int count, int64_t rows);
@@ -89,3 +91,9 @@ struct BackendRegistration {
 };
 
 }  // namespace fourfold::program
+
+// Once in a backend's file: (DeviceType, a Backend).
+#ifndef FOURFOLD_PROGRAMS
+#define FOURFOLD_PROGRAMS(type, backend) \
+  const fourfold::program::BackendRegistration registration(static_cast<int32_t>(type), backend)
+#endif

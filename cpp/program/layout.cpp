@@ -76,6 +76,21 @@ Shape shape_of(const Output& output, const std::vector<int64_t>& sizes) {
   return shape;
 }
 
+std::string steps_text(const fourfold_steps& steps, size_t inputs, size_t outputs) {
+  std::string text = "t";
+  for (size_t k = 0; k < inputs; ++k) {
+    if (k > 0) text += ',';
+    const bool is_state = steps.feeds[k] >= 0;
+    text += is_state ? 'c' : steps.input_strides[k] == 0 ? 'i' : 's';
+    if (is_state) text += std::to_string(steps.feeds[k]);
+  }
+  for (size_t k = 0; k < outputs; ++k) {
+    text += k == 0 ? ';' : ',';
+    text += steps.output_strides[k] == 0 ? 'l' : 's';
+  }
+  return text;
+}
+
 namespace {
 
 // For each value how many reductions it depends on, one after the other.

@@ -1,7 +1,10 @@
 // The layout of a program's elements in the tensors of one call.
 #pragma once
 
+#include <fourfold/program.h>
+
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "program/program.h"
@@ -15,6 +18,7 @@ struct Tensor {
   int dim = 0;
   const int64_t* sizes = nullptr;
   const int64_t* strides = nullptr;  // in elements
+  void* base = nullptr;              // the allocation, where the device's memory has no addresses
 };
 
 // The size of each axis. Throws std::invalid_argument if the tensors don't fit the program.
@@ -36,6 +40,9 @@ struct Shape {
 };
 Shape shape_of(const Output& output, const std::vector<int64_t>& sizes);
 
+// What a loop over steps adds to a layout, such as "tc1,s,i;l,s": for each input whether it is a state, that output 1 feeds, a series
+// or the same in every step; for each output whether it is a series, or the last step's.
+std::string steps_text(const fourfold_steps& steps, size_t inputs, size_t outputs);
 
 // For each whole output in turn, and within it for each input, whether the output may be written into the memory of the input
 // if that has its strides: both have one element for each of the iteration space, at the same place, and no stage after the

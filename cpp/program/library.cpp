@@ -93,10 +93,10 @@ std::map<int32_t, const Backend*>& backends() {
 int32_t dtype_of(Kind kind) { return fourfold::describe(kind).number; }
 
 // An output, in the memory of the whole tensor.
-Tensor tensor_of(const Output& output, const Shape& shape, void* data) {
+Tensor tensor_of(const Output& output, const Shape& shape, void* data, void* base) {
   const auto bytes = shape.offset(output) * element_size(output.kind);
   void* const part = data == nullptr || bytes == 0 ? data : static_cast<char*>(data) + bytes;
-  return {part, output.kind, static_cast<int>(output.dims.size()), shape.sizes.data(), shape.strides.data()};
+  return {part, output.kind, static_cast<int>(output.dims.size()), shape.sizes.data(), shape.strides.data(), base};
 }
 
 bool can_be_written(const fourfold_tensor& tensor, const Output& output, const Shape& shape) {
@@ -111,7 +111,7 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Give
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
     layout->add(input);
-    inputs.push_back({nullptr, kind_of(input.dtype), input.dim, input.sizes, input.strides});
+    inputs.push_back({nullptr, kind_of(input.dtype), input.dim, input.sizes, input.strides, nullptr});
   }
   const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
   for (const auto& output : made.program.outputs) {
@@ -125,7 +125,7 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Give
   }
   size_t shape = 0;
   for (const auto& output : made.program.outputs) {
-    outputs.push_back(tensor_of(output, layout->shapes[shape], nullptr));
+    outputs.push_back(tensor_of(output, layout->shapes[shape], nullptr, nullptr));
     shape += output.part + 1 == output.parts;
   }
   layout->call = made.executable->prepare(sizes, inputs.data(), outputs.data());
@@ -139,21 +139,22 @@ std::vector<Tensor> tensors_of(
   tensors.reserve(static_cast<size_t>(given.count) + made.program.outputs.size());
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
-    tensors.push_back({input.data, made.program.inputs[k].kind, input.dim, input.sizes, input.strides});
+    tensors.push_back({input.data, made.program.inputs[k].kind, input.dim, input.sizes, input.strides, input.base});
   }
   size_t index = 0;
-  void* data = nullptr;
+  void *data = nullptr, *base = nullptr;
   for (const auto& output : made.program.outputs) {
     const Shape& shape = layout.shapes[index];
     if (output.part == 0 && layout.is_given[index]) {
       data = given.outputs[index].data;
+      base = given.outputs[index].base;
     } else if (output.part == 0) {
       const auto dim = static_cast<int32_t>(output.dims.size());
-      data = allocate(context, static_cast<int32_t>(index), dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
+      base = data = allocate(context, static_cast<int32_t>(index), dtype_of(output.kind), dim, shape.sizes.data(), shape.strides.data());
       const bool empty = std::find(shape.sizes.begin(), shape.sizes.end(), 0) != shape.sizes.end();
       if (data == nullptr && !empty) return {};
     }
-    tensors.push_back(tensor_of(output, shape, data));
+    tensors.push_back(tensor_of(output, shape, data, base));
     index += output.part + 1 == output.parts;
   }
   return tensors;
@@ -189,14 +190,14 @@ bool run_steps(const fourfold_program& made, const Given& given, const fourfold_
   std::vector<Tensor> inputs, outputs;
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
-    inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides});
+    inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides, input.base});
   }
   const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
   for (size_t k = 0; k < made.program.outputs.size(); ++k) {
     const Output& output = made.program.outputs[k];
     const fourfold_tensor& tensor = given.outputs[k];
     if (output.join >= 0 || !can_be_written(tensor, output, shape_of(output, sizes))) return false;
-    outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides});
+    outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides, tensor.base});
   }
   return made.executable->run_steps(sizes, inputs.data(), outputs.data(), steps);
 }
@@ -251,11 +252,11 @@ BackendRegistration::BackendRegistration(int32_t device_type, const Backend& bac
 
 using namespace fourfold::program;
 
-fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type) try {
+fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type, int32_t device_index) try {
   auto made = std::make_unique<fourfold_program>();
   made->program = parse({text, static_cast<size_t>(length)});
   made->overwritable = find_overwritable(made->program);
-  made->executable = backend_of(device_type).compile(made->program, {text, static_cast<size_t>(length)});
+  made->executable = backend_of(device_type).compile(made->program, {text, static_cast<size_t>(length)}, device_index);
   return made.release();
 } catch (const std::exception& error) {
   reason = error.what();

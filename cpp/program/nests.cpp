@@ -18,6 +18,7 @@ constexpr int calls_before = 2;      // of a layout, until it is worth compiling
 struct Request {
   std::string text;
   std::string layout;
+  std::string target;
 };
 
 // Never destroyed: the compiler's thread may wait on it while the process ends.
@@ -26,7 +27,7 @@ struct Requests {
   std::condition_variable came;
   std::condition_variable answered;
   std::deque<Request> waiting;
-  std::map<std::string, std::weak_ptr<Nests>, std::less<>> nests;
+  std::map<std::pair<std::string, std::string>, std::weak_ptr<Nests>> nests;  // by text and target
   bool served = false;
 };
 
@@ -60,40 +61,51 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
     if (!all.served || known_.size() >= most_layouts) return {};
-    known = known_.emplace_back(new Known{layout, 0, false, false, nullptr}).get();
+    known = known_.emplace_back(new Known{layout, 0, false, false, nullptr, {}}).get();
   }
-  if (known->is_answered) return {true, known->nest.get()};
+  if (known->is_answered) return {true, known->nest.get(), known->reason};
   const int wanted = generator == Generator::llvm ? 1 : calls_before;
   if (known->calls < wanted) ++known->calls;
   if (known->calls >= wanted && !known->is_requested && all.served) {  // a generator may have counted for another one
     known->is_requested = true;
-    all.waiting.push_back({text_, layout});
+    all.waiting.push_back({text_, layout, target_});
     all.came.notify_one();
   }
   if (generator == Generator::llvm) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
-  return {known->is_answered, known->nest.get()};
+  return {known->is_answered, known->nest.get(), known->reason};
 }
 
-void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest) {
+void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason) {
   for (const auto& known : known_) {
     if (known->layout != layout) continue;
     known->nest = std::move(nest);
+    known->reason = reason;
     known->is_answered = true;
   }
 }
 
-std::shared_ptr<Nests> nests_of(std::string_view text) {
+std::shared_ptr<Nests> nests_of(std::string_view text, std::string_view target) {
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
-  const auto found = all.nests.find(text);
-  if (found != all.nests.end()) {
-    if (auto nests = found->second.lock()) return nests;
-  }
-  auto made = std::make_shared<Nests>(std::string(text));
-  all.nests[std::string(text)] = made;
-  return made;
+  std::weak_ptr<Nests>& known = all.nests[{std::string(text), std::string(target)}];
+  auto nests = known.lock();
+  if (nests == nullptr) known = nests = std::make_shared<Nests>(std::string(text), std::string(target));
+  return nests;
 }
 
+namespace {
+
+void answer(const char* text, const char* layout, const char* target, std::unique_ptr<const Nest> nest, const char* reason = "") {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  const auto found = all.nests.find({text, target});
+  const auto nests = found == all.nests.end() ? nullptr : found->second.lock();
+  if (nests == nullptr) return;
+  nests->attach(layout, std::move(nest), reason);
+  all.answered.notify_all();
+}
+
+}  // namespace
 }  // namespace fourfold::program
 
 using namespace fourfold::program;
@@ -107,7 +119,7 @@ void fourfold_nests_serve(int32_t served) {
 }
 
 int32_t fourfold_nests_next(
-    int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout)) {
+    int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout, const char* target)) {
   Requests& all = requests();
   std::unique_lock lock(all.mutex);
   const auto is_over = [&] { return !all.waiting.empty() || !all.served; };
@@ -115,27 +127,31 @@ int32_t fourfold_nests_next(
   const Request next = std::move(all.waiting.front());
   all.waiting.pop_front();
   lock.unlock();
-  take(context, next.text.c_str(), next.layout.c_str());
+  take(context, next.text.c_str(), next.layout.c_str(), next.target.c_str());
   return 1;
 }
 
 void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
     int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
-  Requests& all = requests();
-  const std::scoped_lock lock(all.mutex);
-  const auto found = all.nests.find(std::string_view(text));
-  const auto nests = found == all.nests.end() ? nullptr : found->second.lock();
-  if (nests == nullptr) return;
-  std::unique_ptr<Nest> nest;
-  if (count > 0) {
-    nest = std::make_unique<Nest>();
-    for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
-    nest->bytes_of_column = bytes_of_column;
-    nest->bytes_of_block = bytes_of_block;
-    nest->bytes_of_panel = bytes_of_panel;
-    nest->sums = sums;
-  }
-  nests->attach(layout, std::move(nest));
-  all.answered.notify_all();
+  auto nest = std::make_unique<Nest>();
+  for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
+  nest->bytes_of_column = bytes_of_column;
+  nest->bytes_of_block = bytes_of_block;
+  nest->bytes_of_panel = bytes_of_panel;
+  nest->sums = sums;
+  answer(text, layout, "", std::move(nest));
+}
+
+void fourfold_nests_attach_code(
+    const char* text, const char* layout, const char* target, const void* code, int64_t bytes, const char* const* kernels,
+    const int64_t* threads, const int64_t* shared_bytes, int32_t count) {
+  auto nest = std::make_unique<Nest>();
+  nest->code.assign(static_cast<const char*>(code), static_cast<size_t>(bytes));
+  for (int32_t k = 0; k < count; ++k) nest->kernels.push_back({kernels[k], static_cast<int>(threads[k]), shared_bytes[k]});
+  answer(text, layout, target, std::move(nest));
+}
+
+void fourfold_nests_refuse(const char* text, const char* layout, const char* target, const char* reason) {
+  answer(text, layout, target, nullptr, reason);
 }

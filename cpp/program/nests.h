@@ -18,26 +18,37 @@ enum class Generator : int32_t { interpreter, automatic, llvm };
 
 using NestFunction = void(int64_t begin, int64_t end, const int64_t* arguments, char* scratch);
 
+// A function of code that is loaded into a device.
+struct NestKernel {
+  std::string name;
+  int threads = 0;  // of a block
+  int64_t shared_bytes = 0;
+};
+
 struct Nest {
   std::vector<NestFunction*> functions;  // null where there is nothing to do
   int64_t bytes_of_column = 0;           // of scratch memory
   int64_t bytes_of_block = 0;
   int64_t bytes_of_panel = 0;            // for each of its elements
   int32_t sums = 0;                      // how many reductions have partial results
+  // Of a grid instead, in the order in which they are launched.
+  std::vector<NestKernel> kernels;
+  std::string code;
 };
 
 class Nests {
  public:
-  explicit Nests(std::string text) : text_(std::move(text)) {}
+  Nests(std::string text, std::string target) : text_(std::move(text)), target_(std::move(target)) {}
 
   // What is known of a layout's nest. It stays as long as the nests do.
   struct Answer {
     bool is_final = false;
     const Nest* nest = nullptr;
+    std::string reason;  // why there is none, if it is final
   };
   Answer find(const std::string& layout, Generator generator);
-  // Null: it can't be compiled.
-  void attach(std::string_view layout, std::unique_ptr<const Nest> nest);
+  // Null: it can't be compiled, for that reason.
+  void attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason);
 
  private:
   struct Known {
@@ -46,14 +57,17 @@ class Nests {
     bool is_requested = false;
     bool is_answered = false;
     std::unique_ptr<const Nest> nest;
+    std::string reason;
   };
 
   std::string text_;
+  std::string target_;
   std::vector<std::unique_ptr<Known>> known_;
 };
 
-// Those of one text, which programs share.
-std::shared_ptr<Nests> nests_of(std::string_view text);
+// Those of one text, which programs share. target: what code is compiled for, as the compiler names it, such as "cuda sm_90"; empty
+// for this processor.
+std::shared_ptr<Nests> nests_of(std::string_view text, std::string_view target = {});
 
 }  // namespace fourfold::program
 
@@ -74,9 +88,15 @@ FOURFOLD_EXPORT int32_t fourfold_program_layout(
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);
 // Takes the next request, waiting for at most so many milliseconds. Returns 0 if there is none.
 FOURFOLD_EXPORT int32_t fourfold_nests_next(
-    int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout));
-// What has become of it. count 0: it can't be compiled. The functions' code has to stay as long as the process.
+    int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout, const char* target));
+// What has become of it: code of this processor. The functions' code has to stay as long as the process.
 FOURFOLD_EXPORT void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
     int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums);
+// Or of another target, which is copied.
+FOURFOLD_EXPORT void fourfold_nests_attach_code(
+    const char* text, const char* layout, const char* target, const void* code, int64_t bytes, const char* const* kernels,
+    const int64_t* threads, const int64_t* shared_bytes, int32_t count);
+// Or it can't be compiled.
+FOURFOLD_EXPORT void fourfold_nests_refuse(const char* text, const char* layout, const char* target, const char* reason);
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "ops/aten.h"
@@ -32,15 +33,16 @@ std::string text_of(StringHandle handle) {
   return text;
 }
 
-Program program_of(std::string text, int32_t device_type) {
+Program program_of(std::string text, Place place) {
   static std::mutex mutex;
-  static std::map<std::pair<int32_t, std::string>, Program> programs;
+  static std::map<std::tuple<int32_t, int32_t, std::string>, Program> programs;
   const std::scoped_lock lock(mutex);
-  const std::pair key(device_type, std::move(text));
+  const std::tuple key(place.type, place.index, std::move(text));
+  const std::string& known = std::get<std::string>(key);
   const auto found = programs.find(key);
   if (found != programs.end()) return found->second;
-  const auto length = static_cast<int64_t>(key.second.size());
-  const Program made(fourfold_program_new(key.second.data(), length, device_type), fourfold_program_delete);
+  const auto length = static_cast<int64_t>(known.size());
+  const Program made(fourfold_program_new(known.data(), length, place.type, place.index), fourfold_program_delete);
   if (made == nullptr) fail(fourfold_program_error());
   if (programs.size() >= most_programs) programs.clear();
   return programs[key] = made;
@@ -91,9 +93,11 @@ class Inputs {
     return from[k++];
   }
 
+  static const void* base_of(const Tensor& x) { return data_of(x).base; }
+
   void add(const Tensor& x) {
     given_.push_back({const_cast<void*>(x.const_data_ptr()), static_cast<int32_t>(x.scalar_type()),
-                      static_cast<int32_t>(x.dim()), x.sizes().data(), x.strides().data()});
+                      static_cast<int32_t>(x.dim()), x.sizes().data(), x.strides().data(), const_cast<void*>(base_of(x))});
   }
 
   template <typename T>
@@ -105,7 +109,7 @@ class Inputs {
       case ScalarType::Float: put(static_cast<float>(number)); break;
       default: put(number);
     }
-    given_.push_back({&bits, static_cast<int32_t>(dtype), 0, nullptr, nullptr});
+    given_.push_back({&bits, static_cast<int32_t>(dtype), 0, nullptr, nullptr, nullptr});
   }
 
   template <typename Narrow, typename T>
@@ -138,7 +142,7 @@ std::vector<Tensor> run_program(
     const std::vector<int64_t>& integers, int64_t generator) {
   std::string program_text = text_of(text);
   Outputs outputs{place_of_call(tensors), {}};
-  const Program program = program_of(std::move(program_text), outputs.place.type);
+  const Program program = program_of(std::move(program_text), outputs.place);
   fourfold_program_generate(program.get(), static_cast<int32_t>(generator));
   const Inputs inputs(program.get(), tensors, floats, integers);
   const int32_t failed =

@@ -59,11 +59,11 @@ class NestedLoops {
     const Generator generator = made_.generator();
     if (generator == Generator::interpreter || loops_.rows() == 0 || loops_.columns() == 0) return nullptr;
     if (is_known_.load(std::memory_order_acquire)) return nest_;
-    const auto [is_final, nest] = made_.nests().find(loops_.layout(), generator);
-    if (!is_final) return nullptr;
-    nest_.store(nest, std::memory_order_relaxed);
+    const auto answer = made_.nests().find(loops_.layout(), generator);
+    if (!answer.is_final) return nullptr;
+    nest_.store(answer.nest, std::memory_order_relaxed);
     is_known_.store(true, std::memory_order_release);
-    return nest;
+    return answer.nest;
   }
 
  private:
@@ -145,14 +145,15 @@ void together(int64_t most, const std::function<void(program::Member&)>& body) {
 }
 
 constexpr program::Backend backend{
-    .compile = [](const program::Program& program, std::string_view text) -> std::unique_ptr<program::Executable> {
+    .has_interpreter = true,
+    .compile = [](const program::Program& program, std::string_view text, int32_t) -> std::unique_ptr<program::Executable> {
       return std::make_unique<Scheduled>(program, text);
     },
     .product_with = product_with,
     .together = together,
 };
 
-const program::BackendRegistration registration(static_cast<int32_t>(torch::headeronly::DeviceType::CPU), backend);
+FOURFOLD_PROGRAMS(torch::headeronly::DeviceType::CPU, backend);
 
 }  // namespace
 }  // namespace fourfold::cpu

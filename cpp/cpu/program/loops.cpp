@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "cpu/kernels/transpose_tile.h"
 #include "cpu/memory.h"
 #include "cpu/parallel.h"
 #include "cpu/program/column_sums.h"
 #include "cpu/program/run.h"
+#include "program/axes.h"
 
 namespace fourfold::cpu {
 namespace {
@@ -127,18 +129,14 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
     strides.push_back(output.level == Level::column ? std::vector<int64_t>(sizes.size())
                                                     : program::axis_strides(output.dims, outputs[k].strides, sizes));
   }
-  const auto outer = static_cast<size_t>(program.outer);
-  add_axes(0, outer, strides);
-  const size_t row_axes = sizes_.size();
-  add_axes(outer, sizes.size(), strides);
-  if (sizes_.size() == row_axes) {
-    sizes_.push_back(1);
-    strides_.emplace_back(strides.size());
-  }
-  for (size_t a = 0; a < sizes_.size(); ++a) (a < row_axes ? rows_ : columns_) *= sizes_[a];
+  program::Axes axes = program::merged_axes(program, sizes, strides);
+  rows_ = axes.rows;
+  columns_ = axes.columns;
+  row_axes_ = axes.of_rows;
+  sizes_ = std::move(axes.sizes);
+  strides_ = std::move(axes.strides);
   const bool shares_row = steps == nullptr && threads_share_rows(program, rows_, columns_);
   if (program.has_rows) split_ = shares_row ? Split::columns : Split::rows;
-  row_axes_ = row_axes;
   if (steps == nullptr) {
     find_short_rows();
     find_rows_side_by_side();
@@ -174,23 +172,11 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
 }
 
 void Loops::add_steps(const fourfold_steps& steps) {
-  std::string text = "t";
+  const size_t inputs = program_.inputs.size(), outputs = program_.outputs.size();
   arguments_.push_back(steps.count);
-  for (size_t k = 0; k < program_.inputs.size(); ++k) {
-    if (k > 0) text += ',';
-    if (steps.feeds[k] >= 0) {
-      text += 'c' + std::to_string(steps.feeds[k]);
-    } else {
-      text += steps.input_strides[k] == 0 ? 'i' : 's';
-    }
-    arguments_.push_back(steps.input_strides[k]);
-  }
-  for (size_t k = 0; k < program_.outputs.size(); ++k) {
-    text += k == 0 ? ';' : ',';
-    text += steps.output_strides[k] == 0 ? 'l' : 's';
-    arguments_.push_back(steps.output_strides[k]);
-  }
-  layout_ = text + '/' + layout_;
+  arguments_.insert(arguments_.end(), steps.input_strides, steps.input_strides + inputs);
+  arguments_.insert(arguments_.end(), steps.output_strides, steps.output_strides + outputs);
+  layout_ = program::steps_text(steps, inputs, outputs) + '/' + layout_;
   grain_ = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, steps.count));
 }
 
@@ -274,24 +260,6 @@ void Loops::find_turned(const Strides& strides) {
     for (size_t t = 0; t < strides[a].size(); ++t) {
       if (strides[a][t] == 1 && strides.back()[t] > 1) turned_ = a;
     }
-  }
-}
-
-// Axes of one element are left out, and two that every tensor steps through as through one are one.
-void Loops::add_axes(size_t first, size_t last, const Strides& strides) {
-  const size_t begin = sizes_.size();
-  for (size_t a = first; a < last; ++a) {
-    const int64_t size = axis_sizes_[a];
-    if (size == 1) continue;
-    bool merges = sizes_.size() > begin;
-    for (size_t t = 0; t < strides.size() && merges; ++t) merges = strides_.back()[t] == strides[t][a] * size;
-    if (merges) {
-      sizes_.back() *= size;
-    } else {
-      sizes_.push_back(size);
-      strides_.emplace_back(strides.size());
-    }
-    for (size_t t = 0; t < strides.size(); ++t) strides_.back()[t] = strides[t][a];
   }
 }
 

@@ -34,8 +34,7 @@ class Loops {
   // along each axis is: 0, 1, or another (n). Along the innermost axis 2 to 8 are written as they are, and = is 1 of an output
   // that is stored past the caches. Of a row's columns along several axes, d is an axis that a tensor steps through as through
   // one with the next. Of short rows, "s1x4:c1,01", also the number of their columns, and where a row follows another behind so
-  // many elements. In front of a loop over steps, "tc1,s,i;l,s/": for each input whether it is a state, that output 1 feeds, a
-  // series or the same in every step; for each output whether it is a series, or the last step's.
+  // many elements. A loop over steps has program::steps_text() and a slash in front.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -51,7 +50,6 @@ class Loops {
   static constexpr size_t no_axis = SIZE_MAX;
 
   void add_steps(const fourfold_steps& steps);
-  void add_axes(size_t first, size_t last, const Strides& strides);
   void share_elements();
   // Whether a nest computes as many rows at once as a vector has lanes.
   bool has_rows_together() const { return split_ == Split::short_rows || split_ == Split::side_by_side; }

@@ -10,13 +10,15 @@ extern "C" {
 typedef struct fourfold_program fourfold_program;
 
 // A tensor of a call, in the device's memory, strides in elements. dtype: the number of torch's ScalarType. A number that is
-// given by itself has dim 0, and 8 bytes of data.
+// given by itself has dim 0, and 8 bytes of data, in the host's memory. base: where a device's memory has no addresses, the
+// allocation that `data` is so many bytes behind; otherwise not read.
 typedef struct fourfold_tensor {
   void* data;
   int32_t dtype;
   int32_t dim;
   const int64_t* sizes;
   const int64_t* strides;
+  void* base;
 } fourfold_tensor;
 
 // Memory for an output of that layout, or null to give up the call: called in turn for each output that is written into no given
@@ -24,13 +26,14 @@ typedef struct fourfold_tensor {
 typedef void* (*fourfold_allocate)(
     void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides);
 
-// A program for tensors on a device of that number in torch's DeviceType. Null where the text is no valid program, or no backend
+// A program for tensors on a device: the number of its type in torch's DeviceType, and its index. Null where the text is no valid program, or no backend
 // runs programs there; fourfold_program_error() then says why.
-FOURFOLD_EXPORT fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type);
+FOURFOLD_EXPORT fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type, int32_t device_index);
 FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
 // How it runs from now on: 0 by the interpreter; 1 by loop nests for the layouts that come again, as soon as they are compiled; 2
 // by loop nests, waiting for them. They need fourfold's Python package, which compiles them; without it 0, 1 and 2 are the same.
+// Only the CPU has an interpreter: elsewhere a call waits for its kernels, and fails if there are none.
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);

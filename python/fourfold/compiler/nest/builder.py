@@ -61,6 +61,7 @@ class Builder:
         first = FIRST_TENSOR + len(self.slots)
         self.size = {axis: self.argument(INT64, first + axis, name="size") for axis in self.axes}
         self.first_stride = first + layout.axes
+        self.first_step = self.first_stride + layout.axes * len(self.slots)  # where a loop over steps has its numbers
         self.strides: dict[tuple[int, int], Operand] = {}
         self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
         self.block = self.argument(INT64, BLOCK, name="block_size")
@@ -81,6 +82,20 @@ class Builder:
             return Constant(int(known), INT64)
         index = self.first_stride + axis * len(self.slots) + slot.index
         return self.argument(INT64, index, name=f"{slot.name}_stride")
+
+    def step_count(self) -> Ref:
+        """Of a loop over steps."""
+        return self.argument(INT64, self.first_step, name="steps")
+
+    def at_step(self, pointers: dict[int, Ref], step: Operand) -> dict[int, Ref]:
+        """The addresses of a step's tensors, from those of the first."""
+        found = dict(pointers)
+        for slot in self.slots:
+            if self.layout.steps.series[slot.index]:
+                stride = self.argument(INT64, self.first_step + 1 + slot.index, name=f"{slot.name}_step")
+                offset = self.writer.index("*", step, stride)
+                found[slot.index] = self.advance(found[slot.index], slot.kind, offset, slot.name)
+        return found
 
     def advance(self, pointer: Ref, kind: str, offset: Operand, name: str = "p") -> Ref:
         if offset == Constant(0, INT64):

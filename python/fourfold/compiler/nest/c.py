@@ -194,7 +194,7 @@ class Printer:
         base = self.value(pointer)
         if self.kinds[pointer.name] != kind:
             base = Expression(f"({self.dialect.pointer(kind)}){base.within(UNARY)}", UNARY, base.reads)
-        if offset == Constant(0, INT64):
+        if isinstance(offset, Constant) and offset.value == 0:
             return Place(base, None)
         index = self.index(offset)
         if stride is not None:

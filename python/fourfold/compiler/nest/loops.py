@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fourfold.compiler.dtypes import INT64
 
 POINTER = "pointer"
+INDEX = "index"  # of grids: as wide as the layout needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,14 @@ class Let:
     mask: the first lanes, so many of them
     select: the second operand or the third, whole, by a number of type boolean
     fold: a reduction (attribute) of a vector's lanes, by halves, in the result's type
-    get: what a variable holds"""
+    get: what a variable holds
+
+    and, of grids, whose threads run the same function:
+
+    thread, block, blocks: the thread's index in its block, the block's index, and how many blocks there are
+    exchange: the value that another of 32 lanes has, whose index differs in one bit (attribute)
+    number: what the call's argument of that index (attribute) holds, of the result's type
+    shared: the address of the block's own memory, behind so many bytes (attribute)"""
 
     result: Ref
     op: str
@@ -124,7 +132,12 @@ class When:
     body: list
 
 
-Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """No thread of a block goes on before all have come; what they wrote into shared memory can be read then."""
+
+
+Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When | Barrier
 
 
 def operands(statement: Statement) -> tuple[Operand | None, ...]:
@@ -140,6 +153,8 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
         return *to, *source, statement.rows, statement.columns
     if isinstance(statement, Variable):
         return (statement.initial,)
+    if isinstance(statement, Barrier):
+        return ()
     if isinstance(statement, Assign):
         return (statement.value,)
     return (statement.begin, statement.end) if isinstance(statement, Loop) else (statement.condition,)
@@ -152,6 +167,14 @@ class Function:
 
     name: str
     body: list[Statement] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Kernel(Function):
+    """A function that every thread of a grid runs. threads: of a block; shared: the bytes that its threads share."""
+
+    threads: int = 256
+    shared: int = 0
 
 
 BEGIN, END = Ref("begin", INT64), Ref("end", INT64)
@@ -171,11 +194,24 @@ class Nest:
     sums: int = 0
 
 
+@dataclass(slots=True)
+class Grid:
+    """The kernels of a call, launched one after the other. numbers: how many integers a call passes; tensors: the kind
+    of each tensor that it passes, inputs first, then outputs, then memory for what kernels leave to the next."""
+
+    kernels: list[Kernel]
+    lanes: int
+    is_wide: bool
+    numbers: int
+    tensors: tuple[str, ...]
+
+
 class Writer:
     """Appends statements to the body that is being written."""
 
-    def __init__(self, lanes: int):
+    def __init__(self, lanes: int, index_type: str = INT64):
         self.lanes = lanes
+        self.index_type = index_type
         self.body: list[Statement] = []
         self.count = 0
 
@@ -193,10 +229,11 @@ class Writer:
 
     def index(self, op: str, a: Operand | int, b: Operand | int, name: str = "i") -> Operand:
         """An operation on indices; those with constants are made here."""
-        a, b = (Constant(x, INT64) if isinstance(x, int) else x for x in (a, b))
+        type = self.index_type
+        a, b = (Constant(x, type) if isinstance(x, int) else x for x in (a, b))
         if isinstance(a, Constant) and isinstance(b, Constant) and op in "+-*":
-            return Constant({"+": a.value + b.value, "-": a.value - b.value, "*": a.value * b.value}[op], INT64)
-        zero, one = Constant(0, INT64), Constant(1, INT64)
+            return Constant({"+": a.value + b.value, "-": a.value - b.value, "*": a.value * b.value}[op], type)
+        zero, one = Constant(0, type), Constant(1, type)
         if op == "+" and zero in (a, b):
             return b if a == zero else a
         if op == "-" and b == zero:
@@ -205,7 +242,7 @@ class Writer:
             return zero
         if op == "*" and one in (a, b):
             return b if a == one else a
-        return self.let(op, INT64, a, b, name=name)
+        return self.let(op, type, a, b, name=name)
 
     def variable(self, type: str, initial: Operand, lanes: int = 0, name: str = "sum") -> Ref:
         result = Ref(self.name(name), type, lanes)
@@ -219,8 +256,8 @@ class Writer:
         self.body.append(Assign(variable, value))
 
     def loop(self, begin: Operand | int, end: Operand, step: Operand | int, name: str = "k") -> Body:
-        begin, step = (Constant(x, INT64) if isinstance(x, int) else x for x in (begin, step))
-        return Body(self, Loop(Ref(self.name(name), INT64), begin, end, step, []))
+        begin, step = (Constant(x, self.index_type) if isinstance(x, int) else x for x in (begin, step))
+        return Body(self, Loop(Ref(self.name(name), self.index_type), begin, end, step, []))
 
     def when(self, condition: Ref) -> Body:
         return Body(self, When(condition, []))

@@ -38,7 +38,8 @@ class Slot:
 
 
 class Plan:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, keeps: bool = True):
+        """keeps: whether there is memory for the row's values, which are computed again otherwise."""
         self.program = program
         self.values = program.values()
         self.level: dict[Value, int] = {}
@@ -63,7 +64,7 @@ class Plan:
                 turn = (part % parts, parts)
                 self.outputs.append(Slot(index, output.kind, level, value, output.column_sum, name, turn))
         self.stages = 1 + max(self.stage[output.value] for output in self.outputs)
-        self.kept = self.find_kept()
+        self.kept = self.find_kept() if keeps else {}
 
     def of(self, value: Value) -> int:
         """The level of a value without operands."""

@@ -100,24 +100,27 @@ class Service:
         finally:
             _C.serve_nests(False)  # nobody waits for a thread that has ended
 
-    def answer(self, text: str, layout: str) -> None:
+    def answer(self, text: str, layout: str, target: str) -> None:
         with self.busy:
-            self.answer_alone(text, layout)
+            self.answer_alone(text, layout, target)
 
-    def answer_alone(self, text: str, layout: str) -> None:
-        from fourfold.compiler.nest.build import NotCompiled
+    def answer_alone(self, text: str, layout: str, target: str) -> None:
+        from fourfold.compiler.nest.plan import NotCompiled
 
         try:
-            self.compile(text, layout)
+            if target:
+                self.compile_grid(text, layout, target)
+            else:
+                self.compile(text, layout)
         except NotCompiled as refusal:
-            self.refusals[text, layout] = str(refusal)
-        except Exception as error:  # the interpreter runs the program, and the log says why
-            self.failures[text, layout] = f"{type(error).__name__}: {error}"
-            log.warning("a loop nest was not compiled; the interpreter runs its program", exc_info=True)
+            self.refusals[text, layout] = reason = str(refusal)
+        except Exception as error:  # the interpreter or torch's operators run the program, and the log says why
+            self.failures[text, layout] = reason = f"{type(error).__name__}: {error}"
+            log.warning("a loop nest was not compiled; its program runs without", exc_info=True)
         else:
             self.compiled += 1
             return
-        _C.attach_nest(text, layout, [], 0, 0, 0, 0)
+        _C.refuse_nest(text, layout, target, reason)
 
     def compile(self, text: str, layout: str) -> None:
         known = None if self.cache is None else self.cache.get(text, layout)
@@ -139,6 +142,23 @@ class Service:
         names = ["" if function is None else function.name for function in nest.functions]
         numbers = [nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums]
         return {"functions": names, "numbers": numbers}, self.engine.code(print_nest(nest, target))
+
+    def compile_grid(self, text: str, layout: str, target: str) -> None:
+        from fourfold.compiler.nest.grid.build import build
+        from fourfold.compiler.nest.grid.layout import GridLayout
+        from fourfold.compiler.nest.reading import read
+
+        language, compiler = devices.of_target(target)
+        cache = devices.cache_of(target)
+        known = None if cache is None else cache.get(text, layout)
+        if known is None:
+            grid = build(read(text), GridLayout.of(layout))
+            kernels = [[f"fourfold_{kernel.name}", kernel.threads, kernel.shared] for kernel in grid.kernels]
+            known = {"kernels": kernels}, compiler(language.print_file(grid))
+            if cache is not None:
+                cache.put(text, layout, *known)
+        head, code = known
+        _C.attach_code(text, layout, target, code, head["kernels"])
 
 
 service = Service()

@@ -41,26 +41,6 @@ def check_rows(plan: Plan, layout: Layout) -> None:
         raise NotCompiled("a result of a step that has no element for each row")
 
 
-def steps_of(builder: Builder) -> Ref:
-    """How many steps there are. Behind it among the arguments are the tensors' strides from step to step."""
-    return builder.argument(INT64, argument_of_steps(builder), name="steps")
-
-
-def argument_of_steps(builder: Builder) -> int:
-    return builder.first_stride + len(builder.axes) * len(builder.slots)
-
-
-def at_step(builder: Builder, pointers: dict[int, Ref], step: Operand) -> dict[int, Ref]:
-    """The addresses of a step's tensors, from those of the first."""
-    found = dict(pointers)
-    for slot in builder.slots:
-        if builder.layout.steps.series[slot.index]:
-            index = argument_of_steps(builder) + 1 + slot.index
-            offset = builder.writer.index("*", step, builder.argument(INT64, index, name=f"{slot.name}_step"))
-            found[slot.index] = builder.advance(found[slot.index], slot.kind, offset, slot.name)
-    return found
-
-
 def has_reductions(plan: Plan) -> bool:
     return any(value.op in REDUCTIONS for value in plan.values)
 
@@ -97,8 +77,8 @@ class LoopOverSteps(abc.ABC):
             ]
             for value in state_of
         }
-        with writer.loop(0, steps_of(self.builder), 1, name="step") as step:
-            pointers = at_step(self.builder, self.pointers, step)
+        with writer.loop(0, self.builder.step_count(), 1, name="step") as step:
+            pointers = self.builder.at_step(self.pointers, step)
             now = fixed | {value: list(map(writer.get, of)) for value, of in states.items()}
             for value in self.values:
                 if value not in now:

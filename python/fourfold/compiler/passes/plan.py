@@ -159,7 +159,9 @@ class Writer:
     def begin(self, node: Node) -> None:
         """Makes the memory of a concatenation."""
         fake, (parts, dim) = node.meta["val"], parts_of(node)
-        self.add("concatenation", (list(fake.shape), list(fake.stride()), fake.dtype), (dim, lengths_of(node)))
+        self.add(
+            "concatenation", (list(fake.shape), list(fake.stride()), fake.dtype, fake.device), (dim, lengths_of(node))
+        )
         self.index[node] = self.made(1 + len(parts))
         own = enumerate(parts, self.index[node] + 1)
         self.targets |= {part: (index, True) for index, part in own if part in self.joined_by}

@@ -1,0 +1,63 @@
+// What the driver does for kernels that are compiled at run time. NVIDIA's driver is a library of its own, which is looked up
+// when it is needed, so that fourfold loads without it; AMD's is its runtime.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "launch.cuh"
+#include "ops/check.h"
+
+#if defined(USE_ROCM)
+#define FOURFOLD_DRIVER(name) (&name)
+#else
+#include <dlfcn.h>
+#define FOURFOLD_DRIVER(name) (fourfold::gpu::in_driver<decltype(name)>(#name))
+#endif
+
+namespace fourfold::gpu {
+
+#if defined(USE_ROCM)
+
+inline void check_driver(Place place, cudaError_t code) { check(place, code); }
+
+struct CaptureOfOthers {};
+
+#else
+
+template <typename Function>
+Function* in_driver(const char* name) {
+  static void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  void* const found = driver == nullptr ? nullptr : dlsym(driver, name);
+  if (found == nullptr) fail("fourfold: the driver's library libcuda.so.1 has no ", name, "; install or update the GPU's driver");
+  return reinterpret_cast<Function*>(found);
+}
+
+inline void check_driver(Place place, CUresult code) {
+  if (code == CUDA_SUCCESS) return;
+  const char* reason = nullptr;
+  FOURFOLD_DRIVER(cuGetErrorString)(code, &reason);
+  fail("fourfold: device ", place.index, " reports: ", reason == nullptr ? "an unknown error" : reason,
+       " (of this call or an earlier one; CUDA_LAUNCH_BLOCKING=1 tells which)");
+}
+
+// While it lives, what this thread loads is no concern of a graph that is being captured.
+class CaptureOfOthers {
+ public:
+  CaptureOfOthers() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~CaptureOfOthers() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  CaptureOfOthers(const CaptureOfOthers&) = delete;
+  CaptureOfOthers& operator=(const CaptureOfOthers&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+#endif
+
+// What the run-time compiler is asked for: "cuda sm_90", "hip gfx90a".
+std::string target_of(Place place);
+
+}  // namespace fourfold::gpu

@@ -1,0 +1,82 @@
+"""Prints a grid as CUDA C, which is HIP too: ``cuda/nest.cuh`` has what differs between the two, and all that kernels call."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT64
+from fourfold.compiler.nest.dialect import UNARY, Expression, shortest
+from fourfold.compiler.nest.grid import printer
+from fourfold.compiler.nest.loops import Constant, Grid, Kernel
+
+KEYWORDS = frozenset(re.findall(r"\w+", """
+    alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete do
+    double else enum explicit export extern false final float for friend goto if inline int long mutable namespace new
+    noexcept not nullptr operator or private protected public register return short signed sizeof static struct switch
+    template this throw true try typedef typename union unsigned using virtual void volatile while xor
+    arguments index Vec least half
+"""))  # fmt: skip
+
+
+def print_grid(grid: Grid) -> str:
+    """The kernels alone, to read."""
+    return printer.print_grid(grid, Dialect(grid))
+
+
+def print_file(grid: Grid) -> str:
+    """What the run-time compiler takes."""
+    return printer.print_file(grid, Dialect(grid))
+
+
+class Dialect(printer.GridDialect):
+    @property
+    def reserved(self) -> frozenset[str]:
+        return KEYWORDS | names_of(self.prelude())
+
+    def prelude(self) -> str:
+        from fourfold.devices import text
+
+        return text.cuda()
+
+    def head_of_file(self) -> str:
+        sizes = f"int64 numbers[{self.grid.numbers}]; void* tensors[{len(self.grid.tensors)}];"
+        return f"{super().head_of_file()}struct Arguments {{ {sizes} }};\n"
+
+    def head(self, function: Kernel) -> str:
+        bounds = f"__launch_bounds__({function.threads})"
+        return f'extern "C" __global__ void {bounds} fourfold_{function.name}(Arguments arguments) {{'
+
+    def argument(self, index: int) -> Expression:
+        return Expression(f"(index)arguments.numbers[{index}]", UNARY)
+
+    def address(self, index: int) -> Expression:
+        return Expression(f"({self.grid.tensors[index]}*)arguments.tensors[{index}]", UNARY)
+
+    def given(self, type: str, index: int) -> Expression:
+        return Expression(f"number<{self.type(type, 0)}>(arguments.numbers[{index}])")
+
+    def of_thread(self, what: str) -> Expression:
+        return Expression({"thread": "thread_index()", "block": "block_index()", "blocks": "block_count()"}[what])
+
+    def shared(self, kind: str, offset: int) -> Expression:
+        return Expression(f"({kind}*)(shared_memory() + {offset})", UNARY)
+
+    def number(self, constant: Constant) -> str:
+        value, type = constant.value, constant.type
+        if type == BOOLEAN:
+            return "true" if value else "false"
+        if type not in FLOATING:
+            least = value in (-(2**31), -(2**63))
+            text = f"({value + 1} - 1)" if least else str(value)
+            return f"int64({text})" if type == INT64 else text
+        if not math.isfinite(value):
+            # Neither the compiler for the run time nor those of the simulators have the macros of math.h.
+            bits = "0x7fc00000" if value != value else "0x7f800000" if value > 0 else "0xff800000"
+            return f"{type}(number<float32>(int64({bits}u)))"
+        return f"{shortest(value)}f" if type == FLOAT32 else repr(value)
+
+
+def names_of(text: str) -> frozenset[str]:
+    """The names that a text defines or calls, which variables must not hide."""
+    return frozenset(re.findall(r"\b([a-z]\w*)\b", text))

@@ -1,0 +1,53 @@
+"""Writes the kernels of a program for a layout of its call."""
+
+from __future__ import annotations
+
+from fourfold.compiler.ir import Program
+from fourfold.compiler.nest.grid.builder import GridBuilder, first_number
+from fourfold.compiler.nest.grid.columns import Finish, SumsOfChunks
+from fourfold.compiler.nest.grid.elements import Elements
+from fourfold.compiler.nest.grid.layout import COLUMNS, ELEMENTS, GridLayout
+from fourfold.compiler.nest.grid.rows import Rows, SplitRows
+from fourfold.compiler.nest.loops import Grid, Kernel
+from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
+from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
+
+MOST_SHARED = 48 * 1024  # bytes that every device gives a block; some have 32 KB
+
+
+def build(program: Program, layout: GridLayout) -> Grid:
+    """Raises NotCompiled."""
+    plan = Plan(program, keeps=False)
+    if layout.steps is not None:
+        check_steps(plan, layout)
+    kernels = [builder.write_kernel() for builder in builders(plan, layout)]
+    if any(kernel.shared > MOST_SHARED for kernel in kernels):
+        raise NotCompiled("reductions that take more memory than the threads of a block share")
+    numbers = first_number(layout) + sum(each.kind == "number" for each in program.inputs)
+    tensors = (*(slot.kind for slot in plan.inputs), *(slot.kind for slot in plan.outputs), "int64")
+    return Grid(kernels, layout.lanes, layout.is_wide, numbers, tensors)
+
+
+def builders(plan: Plan, layout: GridLayout) -> list[GridBuilder]:
+    if layout.split == ELEMENTS:
+        return [Elements(plan, layout)]
+    if layout.split == COLUMNS:
+        return [SumsOfChunks(plan, layout), *([Finish(plan, layout)] if layout.is_split else [])]
+    if layout.is_split:
+        return [SplitRows(plan, layout, stage) for stage in range(plan.stages)]
+    has_sums = any(slot.is_column_sum for slot in plan.outputs)
+    return [Rows(plan, layout), *([Finish(plan, layout)] if has_sums else [])]
+
+
+def check_steps(plan: Plan, layout: GridLayout) -> None:
+    """Raises NotCompiled for loops over steps whose states are more than one element of each."""
+    if layout.split != ELEMENTS:
+        raise NotCompiled("a step with reductions")
+    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
+        if feed is None:
+            continue
+        new = plan.outputs[feed]
+        if slot.level != ELEMENT or not slot.kind == new.kind in IN_REGISTERS:
+            raise NotCompiled(f"a state of {slot.kind}, or one whose new value has another shape")
+    if any(slot.level != ELEMENT or slot.is_column_sum for slot in plan.outputs):
+        raise NotCompiled("a result of a step that is no series of elements")

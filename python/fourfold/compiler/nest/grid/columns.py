@@ -1,0 +1,128 @@
+"""Kernels over columns, each of which is summed over the rows, and those that add up what chunks of rows have come to."""
+
+from __future__ import annotations
+
+from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, Place, Total
+from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.grid.rows import partial_of
+from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
+
+PARTS = (
+    8  # of a chunk's rows, which the threads of a block add up side by side: cpp/program/grid.cpp has the same number
+)
+
+
+class Columns(GridBuilder):
+    """Neighbouring threads have neighbouring vectors of columns, in the rows of one part of the block's chunk."""
+
+    def __init__(self, name: str, plan: Plan, layout: GridLayout):
+        super().__init__(name, plan, layout, LANES_OF_GROUP * PARTS)
+        index = self.writer.index
+        self.own = index("%", self.thread, LANES_OF_GROUP, "own")
+        self.part = index("/", self.thread, LANES_OF_GROUP, "part")
+        self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
+
+    def zero(self, slot: Slot) -> Constant:
+        return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
+
+    def whole(self, slot: Slot, total: Operand) -> Operand:
+        """Of all parts of the block."""
+        return self.across_parts([Total("sum", total)], PARTS, LANES_OF_GROUP, self.part, self.own, None)[0]
+
+
+class SumsOfChunks(Columns):
+    """The rows of a chunk: the block's index says which, and which columns."""
+
+    def __init__(self, plan: Plan, layout: GridLayout):
+        super().__init__("columns", plan, layout)
+
+    def write_kernel(self) -> Kernel:
+        writer, lanes = self.writer, self.lanes
+        self.store_numbers()
+        chunk, chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
+        group = writer.index("/", self.block, chunks, "group")
+        self.chunk = writer.index("-", self.block, writer.index("*", group, chunks), "chunk")
+        vectors = writer.index("/", self.column_count, lanes, "vectors") if lanes > 1 else self.column_count
+        vector = writer.index("+", writer.index("*", group, LANES_OF_GROUP), self.own, "vector")
+        self.is_column = self.let("<", vector, vectors, name="is_column")
+        self.column = writer.index("*", vector, lanes, "column")
+        begin = writer.index("*", self.chunk, chunk, "begin")
+        end = writer.index("min", self.row_count, writer.index("+", begin, chunk), "end")
+        of_column = self.column_offsets(self.column, {})
+        sums = {slot.index: writer.variable(slot.value.type, self.zero(slot), lanes, "total") for slot in self.sums}
+        first = writer.index("+", begin, self.part, "first")
+        with writer.loop(first, end, PARTS * self.layout.copies, name="at") as at:
+            places = [self.place(at, copy, end, of_column) for copy in range(self.layout.copies)]
+            self.write(self.plan.elements(0), places)
+            for place in places:
+                self.add(place, sums)
+        for slot in self.sums:
+            self.put(slot, self.whole(slot, writer.get(sums[slot.index])))
+        return self.kernel
+
+    def place(self, at: Operand, copy: int, end: Operand, of_column: dict[int, Operand]) -> Place:
+        """One row, with the values that it has."""
+        row = self.writer.index("+", at, copy * PARTS, "row")
+        valid = self.both(self.is_column, self.let("<", row, end, name="is_row") if copy else None)
+        if copy:
+            row = self.writer.index("min", row, self.writer.index("-", end, 1), "row")
+        of_row = self.offsets_along(self.row_axes, row)
+        both = {k: self.writer.index("+", a, of_column[k]) if k in of_column else a for k, a in of_row.items()}
+        place, numbers = Place(of_column | both, valid), dict(self.known)
+        self.compute_rows(0, of_row)
+        place.known = {value: self.splat(value) for value in self.plan.scalars(ROW, 0)}
+        if any(slot.level == ROW for slot in self.plan.outputs):
+            with self.writer.when(self.both(valid, self.let("equal", self.column, 0))):
+                self.store_scalars(ROW, of_row)
+        self.known = numbers
+        return place
+
+    def add(self, place: Place, sums: dict[int, Ref]) -> None:
+        for slot in self.plan.stores(0):
+            if slot.is_column_sum:
+                vector = self.masked("sum", self.operand(slot.value, place), place.valid)
+                new = self.combined("sum", self.writer.get(sums[slot.index]), vector)
+                self.writer.assign(sums[slot.index], new)
+            else:
+                self.store_vector(slot, place)
+
+    def put(self, slot: Slot, total: Operand) -> None:
+        """By the threads of the first part: into memory for the next kernel, or the result where this is the only chunk."""
+        writer = self.writer
+        with writer.when(self.both(self.is_column, self.let("equal", self.part, 0))):
+            if self.layout.is_split:
+                place = partial_of(self, slot, self.sums.index(slot), self.chunk, self.column)
+                writer.body.append(Store(total, *place, slot.value.type))
+            else:
+                offset = self.column_offsets(self.column, {}).get(slot.index, Constant(0, INDEX))
+                step = None if self.lanes == 1 else self.step_of(slot)
+                writer.body.append(Store(total, self.base[slot.index], offset, slot.kind, None, step))
+
+
+class Finish(Columns):
+    """The sums of all chunks, column by column."""
+
+    def __init__(self, plan: Plan, layout: GridLayout):
+        super().__init__("finish", plan, layout)
+        self.lanes = 1
+
+    def write_kernel(self) -> Kernel:
+        writer = self.writer
+        chunks = self.argument(CHUNKS, "chunks")
+        column = writer.index("+", writer.index("*", self.block, LANES_OF_GROUP), self.own, "column")
+        is_column = self.let("<", column, self.column_count, name="is_column")
+        offsets = self.column_offsets(column, {})
+        for number, slot in enumerate(self.sums):
+            total = writer.variable(slot.value.type, self.zero(slot), self.lanes, "total")
+            with writer.loop(self.part, chunks, PARTS, name="chunk") as chunk:
+                place = partial_of(self, slot, number, chunk, column)
+                given = writer.let(
+                    "load", slot.value.type, *place, is_column, lanes=self.lanes, attribute=slot.value.type, name="part"
+                )
+                writer.assign(total, self.combined("sum", writer.get(total), given))
+            whole = self.whole(slot, writer.get(total))
+            with writer.when(self.both(is_column, self.let("equal", self.part, 0))):
+                offset = offsets.get(slot.index, Constant(0, INDEX))
+                writer.body.append(Store(whole, self.base[slot.index], offset, slot.kind))
+        return self.kernel

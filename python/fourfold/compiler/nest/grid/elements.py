@@ -1,0 +1,93 @@
+"""Kernels over elements: each thread takes some vectors of each tile of its block."""
+
+from __future__ import annotations
+
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.grid.builder import GridBuilder, Place
+from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.loops import Kernel, Operand, Ref
+from fourfold.compiler.nest.plan import Plan, Slot
+from fourfold.compiler.nest.steps_of_rows import LoopOverSteps
+
+THREADS = 256  # cpp/program/grid.cpp has the same number
+
+
+class Elements(GridBuilder):
+    def __init__(self, plan: Plan, layout: GridLayout):
+        super().__init__("elements", plan, layout, THREADS)
+
+    def write_kernel(self) -> Kernel:
+        """Vectors, and behind them the elements that are too few for one."""
+        writer, lanes = self.writer, self.lanes
+        self.store_numbers()
+        vectors = writer.index("/", self.column_count, lanes, "vectors") if lanes > 1 else self.column_count
+        tile = THREADS * self.layout.copies
+        first = writer.index("+", writer.index("*", self.block, tile), self.thread, "first")
+        step = writer.index("*", writer.let("blocks", self.writer.index_type, name="blocks"), tile, "step")
+        with writer.loop(first, vectors, step, name="at") as at:
+            self.write_places([self.place(at, copy, vectors) for copy in range(self.layout.copies)])
+        if lanes > 1 and self.layout.axes == 1:
+            self.write_rest(writer.index("*", vectors, lanes, "whole"))
+        return self.kernel
+
+    def place(self, at: Operand, copy: int, vectors: Operand) -> Place:
+        """The loop has found that there is the first of a thread's vectors."""
+        vector = self.writer.index("+", at, copy * THREADS)
+        valid = None if copy == 0 else self.let("<", vector, vectors, name="valid")
+        element = self.writer.index("*", vector, self.lanes, "element")
+        return Place(self.column_offsets(element, {}), valid)
+
+    def write_places(self, places: list[Place]) -> None:
+        if self.layout.steps is not None:
+            return StepsOfPlaces(self, places).write()
+        self.write(self.plan.elements(0), places)
+        for place in places:
+            for slot in self.plan.stores(0):
+                self.store_vector(slot, place)
+        return None
+
+    def write_rest(self, whole: Operand) -> None:
+        """The last elements, one a thread."""
+        writer = self.writer
+        with writer.when(self.let("equal", self.block, 0)):
+            element = writer.index("+", whole, self.thread, "element")
+            with writer.when(self.let("<", element, self.column_count)):
+                self.lanes = 1
+                self.write_places([Place(self.column_offsets(element, {}), None)])
+                self.lanes = self.layout.lanes
+
+
+class StepsOfPlaces(LoopOverSteps):
+    """All steps of some vectors, whose states stay in registers."""
+
+    def __init__(self, builder: Elements, places: list[Place]):
+        super().__init__(builder, builder.base)
+        self.places = places
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        found = []
+        for n, place in enumerate(self.places):
+            own = {operand: known[operand][n] for operand in value.operands if operand in known}
+            found.append(self.at(pointers, place, own, lambda place: self.vector(value, place)))
+        return found
+
+    def vector(self, value: Value, place: Place) -> Operand:
+        return (
+            self.builder.operand(value, place)
+            if value in self.builder.known or value.is_constant
+            else (self.builder.vector(value, place))
+        )
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        return self.computed(value, {}, pointers)
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        for vector, place in zip(values, self.places, strict=True):
+            self.at(pointers, place, {slot.value: vector}, lambda place: self.builder.store_vector(slot, place))
+
+    def at(self, pointers: dict[int, Ref], place: Place, known: dict[Value, Operand], write: object) -> object:
+        """What `write` gives for a place whose tensors lie at these addresses."""
+        before, self.builder.base = self.builder.base, pointers
+        found = write(Place(place.offsets, place.valid, known))
+        self.builder.base = before
+        return found

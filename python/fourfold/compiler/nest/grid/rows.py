@@ -1,0 +1,265 @@
+"""Kernels over rows, whose columns some threads reduce together: neighbours, which lie along the columns; or, where rows lie
+side by side in memory, one of each group of neighbours, which lie along the rows."""
+
+from __future__ import annotations
+
+from fourfold.compiler.dtypes import INT64
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.grid.builder import (
+    CHUNK,
+    CHUNKS,
+    LANES_OF_GROUP,
+    GridBuilder,
+    Place,
+    Total,
+)
+from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
+from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
+
+LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
+
+
+class Rows(GridBuilder):
+    """group: the threads of a row, which are a power of two."""
+
+    def __init__(self, plan: Plan, layout: GridLayout, name: str = "rows"):
+        self.is_across = layout.split == SIDE_BY_SIDE
+        self.rows_of_block = LANES_OF_GROUP if self.is_across else max(1, LEAST_THREADS // layout.group)
+        super().__init__(name, plan, layout, self.rows_of_block * layout.group)
+        index, thread = self.writer.index, self.thread
+        # own: which of the block's rows a thread has; lane: which of the row's threads it is.
+        if self.rows_of_block == 1:
+            self.own, self.lane = Constant(0, INDEX), thread
+        elif self.is_across:
+            self.own, self.lane = index("%", thread, LANES_OF_GROUP, "own"), index("/", thread, LANES_OF_GROUP, "lane")
+        else:
+            self.own, self.lane = index("/", thread, layout.group, "own"), index("%", thread, layout.group, "lane")
+        self.begin: Operand = Constant(0, INDEX)  # of the vectors of a row that this block has
+        self.end = writer.index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
+        self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
+        self.added: dict[tuple[int, int], Ref] = {}  # by slot and vector of a row: the column's sum so far
+
+    def write_kernel(self) -> Kernel:
+        writer = self.writer
+        self.store_numbers()
+        blocks = writer.let("blocks", INDEX, name="blocks")
+        first = writer.index("*", self.block, self.rows_of_block, "first")
+        self.number = writer.index("+", first, self.own, "number")  # of the threads of a row
+        self.begin_sums()
+        step = writer.index("*", blocks, self.rows_of_block, "step")
+        with writer.loop(first, self.row_count, step, name="present") as present:
+            row, valid = self.row_of(present)
+            self.write_row(self.offsets_along(self.row_axes, row), valid)
+        self.end_sums()
+        return self.kernel
+
+    def row_of(self, first: Operand) -> tuple[Operand, Ref | None]:
+        """The thread's row, and whether there is one. All threads of a block come to its barriers, and all lanes to an
+        exchange: those without a row take the last one."""
+        row = self.writer.index("+", first, self.own, "row")
+        if self.rows_of_block == 1:
+            return row, None
+        valid = self.let("<", row, self.row_count, name="is_row")
+        return self.writer.index("min", row, self.writer.index("-", self.row_count, 1), "row"), valid
+
+    def write_row(self, offsets: dict[int, Operand], valid: Ref | None) -> None:
+        numbers = dict(self.known)
+        places = self.kept_places(offsets, valid)
+        for stage in range(self.plan.stages):
+            self.compute_rows(stage, offsets)
+            self.known |= self.row_totals(stage, self.stage(stage, places, offsets, valid))
+        is_first = self.both(self.let("equal", self.lane, 0), valid)
+        if any(slot.level == ROW and not slot.is_column_sum for slot in self.plan.outputs):
+            with self.writer.when(is_first):
+                self.store_scalars(ROW, offsets)
+        self.known = numbers
+
+    def kept_places(self, offsets: dict[int, Operand], valid: Ref | None) -> list[Place]:
+        """The vectors of a row that a thread keeps in registers from stage to stage."""
+        return [self.place(self.lane, k, offsets, valid) for k in range(self.layout.each)]
+
+    def place(self, at: Operand, k: int, offsets: dict[int, Operand], valid: Ref | None) -> Place:
+        vector = self.writer.index("+", at, k * self.layout.group)
+        inside = self.let("<", vector, self.end, name="valid")
+        column = self.writer.index("*", vector, self.lanes, "column")
+        return Place(self.column_offsets(column, offsets), self.both(inside, valid))
+
+    def stage(
+        self, stage: int, places: list[Place], offsets: dict[int, Operand], valid: Ref | None
+    ) -> dict[Value, Operand]:
+        """One pass over a row; what each of its threads has of the totals."""
+        if places:
+            return self.write_stage(stage, places, {})
+        writer = self.writer
+        sums = {
+            value: writer.variable(
+                value.type, Constant(identity(value.op, value.type), value.type, self.lanes), self.lanes, "total"
+            )
+            for value in self.plan.sums(stage)
+        }
+        if not (sums or self.plan.stores(stage)):
+            return {}
+        first = writer.index("+", self.begin, self.lane)
+        with writer.loop(first, self.end, self.layout.group * self.layout.copies, name="at") as at:
+            own = [self.place(at, copy, offsets, valid) for copy in range(self.layout.copies)]
+            for value, total in self.write_stage(stage, own, sums, at).items():
+                writer.assign(sums[value], total)
+        return {value: writer.get(total) for value, total in sums.items()}
+
+    def write_stage(
+        self, stage: int, places: list[Place], before: dict[Value, Ref], at: Operand | None = None
+    ) -> dict[Value, Operand]:
+        self.write(self.plan.elements(stage), places)
+        totals: dict[Value, Operand] = {}
+        for value in self.plan.sums(stage):
+            vectors = [self.masked(value.op, self.operand(value.operands[0], p), p.valid) for p in places]
+            if value in before:
+                vectors.insert(0, self.writer.get(before[value]))
+            totals[value] = vectors[0]
+            for vector in vectors[1:]:
+                totals[value] = self.combined(value.op, totals[value], vector)
+        for k, place in enumerate(places):
+            for slot in self.plan.stores(stage):
+                if slot.is_column_sum:
+                    self.add_to_columns(slot, place, k, at)
+                else:
+                    self.store_vector(slot, place)
+        return totals
+
+    def row_totals(self, stage: int, vectors: dict[Value, Operand]) -> dict[Value, Operand]:
+        """Of a whole row, in all of its threads."""
+        group = self.layout.group
+        if not vectors or group == 1:
+            return {value: self.fold(value, vector) for value, vector in vectors.items()}
+        totals = [Total(value.op, self.fold(value, vector)) for value, vector in vectors.items()]
+        if self.is_across:
+            found = self.across_parts(totals, group, LANES_OF_GROUP, self.lane, self.own, None)
+        else:
+            neighbours = min(group, LANES_OF_GROUP)
+            found = [self.exchanged(total.op, total.operand, neighbours) for total in totals]
+        if group > LANES_OF_GROUP:
+            part = self.writer.index("/", self.thread, LANES_OF_GROUP, "part")
+            is_first = self.let("equal", self.writer.index("%", self.thread, LANES_OF_GROUP), 0)
+            totals = [Total(total.op, own) for total, own in zip(totals, found, strict=True)]
+            found = self.across_parts(totals, group // LANES_OF_GROUP, 1, part, Constant(0, INDEX), is_first)
+        return dict(zip(vectors, found, strict=True))
+
+    # Sums of columns: each group of threads adds up the rows that it has. The rows of a group depend on the number of
+    # rows alone, and so does the order of the sum.
+
+    def begin_sums(self) -> None:
+        for slot in self.sums:
+            type = slot.value.type
+            for k in range(self.layout.each):
+                zero = Constant(identity("sum", type), type, self.lanes)
+                self.added[slot.index, k] = self.writer.variable(type, zero, self.lanes, f"{slot.name}_sum")
+        if self.sums and not self.layout.each:
+            self.for_columns(lambda slot, at: self.put(slot, at, self.zero(slot)))
+
+    def zero(self, slot: Slot) -> Constant:
+        return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
+
+    def end_sums(self) -> None:
+        if not self.layout.each or not self.sums:
+            return
+        for k in range(self.layout.each):
+            at = self.writer.index("+", self.lane, k * self.layout.group)
+            with self.writer.when(self.let("<", at, self.end)):
+                for slot in self.sums:
+                    self.put(slot, at, self.writer.get(self.added[slot.index, k]))
+
+    def for_columns(self, write: object) -> None:
+        with self.writer.loop(self.lane, self.end, self.layout.group, name="at") as at:
+            for slot in self.sums:
+                write(slot, at)
+
+    def add_to_columns(self, slot: Slot, place: Place, k: int, at: Operand | None) -> None:
+        """To the sum in a register, or to that in memory, which no other thread touches."""
+        vector = self.masked("sum", self.operand(slot.value, place), place.valid)
+        if at is None:
+            variable = self.added[slot.index, k]
+            self.writer.assign(variable, self.combined("sum", self.writer.get(variable), vector))
+            return
+        memory, offset = self.partial(slot, self.writer.index("+", at, k * self.layout.group))
+        type, given = slot.value.type, () if place.valid is None else (place.valid,)
+        old = self.writer.let("load", type, memory, offset, *given, lanes=self.lanes, attribute=type)
+        new = self.combined("sum", old, vector)
+        self.writer.body.append(Store(new, memory, offset, type, place.valid))
+
+    def put(self, slot: Slot, at: Operand, vector: Operand) -> None:
+        memory, offset = self.partial(slot, at)
+        self.writer.body.append(Store(vector, memory, offset, slot.value.type))
+
+    def partial(self, slot: Slot, at: Operand) -> tuple[Ref, Operand]:
+        """Where the group's sum of a vector of columns lies, of 8 bytes an element at most."""
+        column = self.writer.index("*", at, self.lanes)
+        return partial_of(self, slot, self.sums.index(slot), self.number, column)
+
+
+def partial_of(builder: GridBuilder, slot: Slot, number: int, chunk: Operand, column: Operand) -> tuple[Ref, Operand]:
+    """The address of an output's sums over chunks of rows, and the place of one. cpp/program/grid.cpp allocates them."""
+    writer, type = builder.writer, slot.value.type
+    chunks, columns = builder.argument(CHUNKS, "chunks"), builder.argument(1, "columns")
+    each = writer.index("*", chunks, columns)
+    memory = builder.advance(builder.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")
+    return memory, writer.index("+", writer.index("*", chunk, columns), column)
+
+
+class SplitRows(Rows):
+    """One stage of rows that several blocks share: each block has a chunk of a row's columns, and leaves what its
+    reductions have come to for the kernel of the next stage."""
+
+    def __init__(self, plan: Plan, layout: GridLayout, number: int):
+        super().__init__(plan, layout, f"stage_{number}")
+        self.number_of_stage = number
+
+    def write_kernel(self) -> Kernel:
+        writer, stage = self.writer, self.number_of_stage
+        chunk, self.chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
+        group = writer.index("/", self.block, self.chunks, "group")
+        self.part = writer.index("-", self.block, writer.index("*", group, self.chunks), "part")
+        row, valid = self.row_of(writer.index("*", group, self.rows_of_block, "first"))
+        offsets = self.offsets_along(self.row_axes, row)
+        if stage == 0:
+            self.store_numbers()
+        for before in range(stage):
+            self.compute_rows(before, offsets)
+            self.known |= self.row_totals(before, self.of_chunks(before, row))
+        self.compute_rows(stage, offsets)
+        self.begin = writer.index("*", self.part, chunk, "begin")
+        self.end = writer.index("min", self.end, writer.index("+", self.begin, chunk), "end")
+        totals = self.row_totals(stage, self.stage(stage, [], offsets, valid))
+        is_first = self.both(self.let("equal", self.lane, 0), valid)
+        if totals:
+            with writer.when(is_first):
+                for value, total in totals.items():
+                    writer.body.append(Store(total, *self.of_chunk(value, row, self.part), value.type))
+        if stage == self.plan.stages - 1 and any(slot.level == ROW for slot in self.plan.outputs):
+            with writer.when(self.both(is_first, self.let("equal", self.part, 0))):
+                self.store_scalars(ROW, offsets)
+        return self.kernel
+
+    def of_chunk(self, value: Value, row: Operand, chunk: Operand) -> tuple[Ref, Operand]:
+        """Where a chunk's total lies: by reduction, row and chunk."""
+        writer = self.writer
+        every = [v for stage in range(self.plan.stages) for v in self.plan.sums(stage)]
+        each = writer.index("*", self.row_count, self.chunks)
+        memory = self.advance(self.scratch(), INT64, writer.index("*", each, every.index(value)), "parts")
+        return memory, writer.index("+", writer.index("*", row, self.chunks), chunk)
+
+    def of_chunks(self, stage: int, row: Operand) -> dict[Value, Operand]:
+        """What each thread has of a row's totals of an earlier stage: those of some of its chunks."""
+        writer, totals = self.writer, {}
+        for value in self.plan.sums(stage):
+            first = Constant(identity(value.op, value.type), value.type)
+            total = writer.variable(value.type, first, name="total")
+            with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
+                memory, offset = self.of_chunk(value, row, chunk)
+                part = writer.let("load", value.type, memory, offset, attribute=value.type)
+                writer.assign(total, self.combined(value.op, writer.get(total), part))
+            totals[value] = writer.get(total)
+        return totals
+
+    def fold(self, value: Value, vector: Operand) -> Operand:
+        return vector if not vector.lanes else super().fold(value, vector)
