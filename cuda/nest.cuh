@@ -64,73 +64,78 @@ template <typename T>
 struct __attribute__((may_alias, aligned(sizeof(T)))) Access {
   T value;
 };
+// As a whole: NVCC knows the alignment of an Access, and not of what is in it.
+template <typename T>
+FOURFOLD_FN T read(const void* from) {
+  const Access<T> access = *static_cast<const Access<T>*>(from);
+  return access.value;
+}
+template <typename T>
+FOURFOLD_FN void write(void* to, T value) { *static_cast<Access<T>*>(to) = {value}; }
 
 // The access of so many bytes, as words, or several of 16.
 template <int bytes>
 struct Accesses {
   typedef Words<bytes / 4> Memory;
-  typedef Access<Words<4>> Part;
-  FOURFOLD_FN static Memory read(const void* from) {
+  FOURFOLD_FN static Memory load(const uint8* from) {
     Memory result;
 #pragma unroll
     for (int part = 0; part < bytes / 16; ++part) {
-      const Words<4> read = static_cast<const Part*>(from)[part].value;
+      const Words<4> words = read<Words<4>>(from + 16 * part);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) result.w[4 * part + k] = read.w[k];
+      for (int k = 0; k < 4; ++k) result.w[4 * part + k] = words.w[k];
     }
     return result;
   }
-  FOURFOLD_FN static void write(void* to, Memory memory) {
+  FOURFOLD_FN static void store(uint8* to, Memory memory) {
 #pragma unroll
     for (int part = 0; part < bytes / 16; ++part) {
       const int k = 4 * part;
-      static_cast<Part*>(to)[part] = {{memory.w[k], memory.w[k + 1], memory.w[k + 2], memory.w[k + 3]}};
+      write(to + 16 * part, Words<4>{memory.w[k], memory.w[k + 1], memory.w[k + 2], memory.w[k + 3]});
     }
   }
 };
 template <typename T>
-struct SmallAccess {
-  FOURFOLD_FN static Words<1> read(const void* from) { return {static_cast<const Access<T>*>(from)->value}; }
-  FOURFOLD_FN static void write(void* to, Words<1> memory) {
-    static_cast<Access<T>*>(to)->value = static_cast<T>(memory.w[0]);
-  }
+struct OneWord {
+  FOURFOLD_FN static Words<1> load(const void* from) { return {read<T>(from)}; }
+  FOURFOLD_FN static void store(void* to, Words<1> memory) { write(to, static_cast<T>(memory.w[0])); }
 };
 template <>
-struct Accesses<1> : SmallAccess<uint8> {};
+struct Accesses<1> : OneWord<uint8> {};
 template <>
-struct Accesses<2> : SmallAccess<uint16> {};
+struct Accesses<2> : OneWord<uint16> {};
 template <>
-struct Accesses<4> : SmallAccess<uint32> {};
+struct Accesses<4> : OneWord<uint32> {};
 template <>
 struct Accesses<8> {
-  FOURFOLD_FN static Words<2> read(const void* from) { return static_cast<const Access<Words<2>>*>(from)->value; }
-  FOURFOLD_FN static void write(void* to, Words<2> memory) { *static_cast<Access<Words<2>>*>(to) = {memory}; }
+  FOURFOLD_FN static Words<2> load(const void* from) { return read<Words<2>>(from); }
+  FOURFOLD_FN static void store(void* to, Words<2> memory) { write(to, memory); }
 };
 
 template <typename Kind>
-FOURFOLD_FN Value<Kind> load(const Kind* from) {
-  return Stored<Kind>::value(reinterpret_cast<const Access<typename Stored<Kind>::Bits>*>(from)->value);
-}
+FOURFOLD_FN Value<Kind> load(const Kind* from) { return Stored<Kind>::value(read<typename Stored<Kind>::Bits>(from)); }
+// Zero, and no access, where it is not valid.
 template <typename Kind>
-FOURFOLD_FN void store(Kind* to, Value<Kind> value) {
-  reinterpret_cast<Access<typename Stored<Kind>::Bits>*>(to)->value = Stored<Kind>::bits(value);
-}
+FOURFOLD_FN Value<Kind> load(const Kind* from, bool valid) { return valid ? load(from) : Value<Kind>(0); }
+template <typename Kind>
+FOURFOLD_FN void store(Kind* to, Value<Kind> value) { write(to, Stored<Kind>::bits(value)); }
 
 // n elements that follow one another, on a boundary of their bytes or of 16.
 template <int n, typename Kind>
 FOURFOLD_FN Vec<Value<Kind>, n> load(const Kind* from) {
-  return Packed<n, Kind>::values(Accesses<Packing<Kind, n>::bytes>::read(from));
+  const uint8* bytes = reinterpret_cast<const uint8*>(from);
+  return Packed<n, Kind>::values(Accesses<Packing<Kind, n>::bytes>::load(bytes));
 }
 // Zeros, and no access, where it is not valid.
 template <int n, typename Kind>
 FOURFOLD_FN Vec<Value<Kind>, n> load(const Kind* from, bool valid) {
   typename Packed<n, Kind>::Memory memory = {};
-  if (valid) memory = Accesses<Packing<Kind, n>::bytes>::read(from);
+  if (valid) memory = Accesses<Packing<Kind, n>::bytes>::load(reinterpret_cast<const uint8*>(from));
   return Packed<n, Kind>::values(memory);
 }
 template <typename Kind, int n>
 FOURFOLD_FN void store(Kind* to, Vec<Value<Kind>, n> values) {
-  Accesses<Packing<Kind, n>::bytes>::write(to, Packed<n, Kind>::words(values));
+  Accesses<Packing<Kind, n>::bytes>::store(reinterpret_cast<uint8*>(to), Packed<n, Kind>::words(values));
 }
 
 // n elements, each `stride` elements from the one before it.
