@@ -109,20 +109,10 @@ FOURFOLD_FN T sigmoid(T x) {
 }
 
 #include "formulas/pointwise.h"
+#include "formulas/conversions.h"
 
 template <typename T>
-FOURFOLD_FN bool to_boolean(T x) { return x != T(0); }
-template <typename T>
-FOURFOLD_FN int32 to_int32(T x) { return static_cast<int32>(x); }
-template <typename T>
-FOURFOLD_FN int64 to_int64(T x) { return static_cast<int64>(x); }
-template <typename T>
-FOURFOLD_FN float32 to_float32(T x) { return static_cast<float32>(x); }
-template <typename T>
-FOURFOLD_FN float64 to_float64(T x) { return static_cast<float64>(x); }
-FOURFOLD_FN int32 to_int8(int32 x) { return static_cast<int8>(x); }
-FOURFOLD_FN int32 to_uint8(int32 x) { return static_cast<uint8>(x); }
-FOURFOLD_FN int32 to_int16(int32 x) { return static_cast<int16>(x); }
+FOURFOLD_FN float64 to_float64(T x) { return float64(x); }
 FOURFOLD_FN float32 to_float16(float32 x) { return gpu::float_of_half(gpu::half_bits(x)); }
 FOURFOLD_FN float32 to_bfloat16(float32 x) { return gpu::float_of_bfloat(gpu::bfloat_bits(x)); }
 
