@@ -1,5 +1,5 @@
-// What device code asks of its surroundings: storage types and the type they are computed in, and the few places where
-// NVIDIA's and AMD's languages differ.
+// What device code asks of its surroundings: storage types and the type they are computed in, and what language.cuh leaves
+// of the places where NVIDIA's and AMD's languages differ.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,11 +9,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "language.cuh"
 #include "ops/kind.h"
-
-#define FOURFOLD_FN __device__ __forceinline__
-#define FOURFOLD_CONSTANT static constexpr
-#define FOURFOLD_ANYWHERE __host__ __device__ __forceinline__
 
 namespace fourfold::gpu {
 
@@ -22,9 +19,6 @@ using BFloat16 = c10::BFloat16;
 
 template <typename T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-// Lanes that exchange values. A wavefront of 64 is two such groups.
-constexpr int group_size = 32;
 
 // n values that one load or store moves, up to 16 bytes.
 template <typename T, int n>
@@ -49,31 +43,6 @@ void visit_floating(Kind kind, const F& f) {
     case Kind::bfloat16: return f(Type<BFloat16>());
     default: return f(Type<Half>());
   }
-}
-
-// The block's dynamic shared memory; a kernel divides it up itself.
-template <typename T>
-FOURFOLD_FN T* shared_memory() {
-  extern __shared__ float4 fourfold_shared[];
-  return reinterpret_cast<T*>(fourfold_shared);
-}
-
-// The value of another lane of the group.
-template <typename T>
-FOURFOLD_FN T from_lane(T value, int lane) {
-#if defined(USE_ROCM)
-  return __shfl(value, lane, group_size);
-#else
-  return __shfl_sync(0xffffffffu, value, lane, group_size);
-#endif
-}
-
-FOURFOLD_FN void sync_group() {
-#if defined(USE_ROCM)
-  __builtin_amdgcn_wave_barrier();
-#else
-  __syncwarp();
-#endif
 }
 
 // A flag that says that what its writer stored before it may be read, by any block of the grid.

@@ -2,9 +2,7 @@
 #include "elementwise_kernels.h"
 
 namespace fourfold {
-#include "formulas/erf.h"
-
-inline float erf(float x) { return erf_of_float(x); }
+using numbers::erf;
 
 #include "formulas/activations.h"
 

@@ -55,7 +55,7 @@ def embed(folder: Path, metal: Path) -> list[Path]:
     for file, name, formula in wanted:
         output = folder / f"{name}.mm"
         options = [f"-DINPUT={file}", f"-DOUTPUT={output}", f"-DNAME={name}", f"-DINCLUDES={metal}:{ROOT / 'cpp'}"]
-        run(cmake, *options, *([f"-DFORMULA={formula}"] if formula else []), "-P", metal / "embed.cmake")
+        run(cmake, *options, *([f"-DFORMULA={formula}"] if formula else []), "-P", ROOT / "cmake" / "embed.cmake")
         sources.append(output)
     return sources + list(operators.values())
 

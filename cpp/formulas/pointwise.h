@@ -48,7 +48,7 @@ FOURFOLD_FN T floor_divide(T a, T b) {
 
 // Of integers: of 0 and -1, by which processors fault, the quotients are 0 and -a, which wraps around.
 template <typename T>
-FOURFOLD_FN T integer_trunc_divide(T a, T b) { return b == T(-1) ? T(0) - a : b == T(0) ? T(0) : a / b; }
+FOURFOLD_FN T integer_trunc_divide(T a, T b) { return b == T(-1) ? neg(a) : b == T(0) ? T(0) : a / b; }
 template <typename T>
 FOURFOLD_FN T integer_fmod(T a, T b) { return b == T(-1) || b == T(0) ? T(0) : a % b; }
 template <typename T>

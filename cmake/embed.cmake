@@ -1,4 +1,6 @@
-# Writes a .metal file, with what it includes, into a C++ source as the text that the system is to compile.
+# Writes a file that is compiled at run time, with what it includes, as one text; with NAME into a C++ source that has the text
+# by that name.
+#   cmake -DINPUT=nest.cuh -DOUTPUT=cuda.cuh -DINCLUDES=cuda:cpp -P embed.cmake
 #   cmake -DINPUT=elementwise.metal -DOUTPUT=... -DNAME=softshrink_shaders -DINCLUDES=metal:cpp [-DFORMULA=...] -P embed.cmake
 # FORMULA takes the place of FOURFOLD_FORMULA_FILE.
 string(REPLACE ":" ";" INCLUDES "${INCLUDES}")
@@ -47,6 +49,10 @@ endfunction()
 
 flatten("${INPUT}")
 get_property(text GLOBAL PROPERTY text)
+if(NOT NAME)
+  file(WRITE "${OUTPUT}" "${text}")
+  return()
+endif()
 file(WRITE "${OUTPUT}" "#include \"encoder.h\"
 
 namespace fourfold::mps {

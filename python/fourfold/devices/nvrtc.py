@@ -1,0 +1,88 @@
+"""NVIDIA's run-time compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from fourfold.devices.runtime_compiler import CompilationError, RuntimeCompiler, first_library
+
+MAJORS = (13, 12)
+# Results equal those of the same operations one by one; division, roots and subnormal numbers are exact by default.
+OPTIONS = ("-std=c++17", "--fmad=false")
+
+
+class Nvrtc(RuntimeCompiler):
+    def __init__(self, path: str | Path):
+        super().__init__(path, "nvrtc")
+        self._call("GetNumSupportedArchs", 0, ctypes.byref(count := ctypes.c_int()))
+        numbers = (ctypes.c_int * count.value)()
+        self._call("GetSupportedArchs", 0, numbers)
+        self.architectures = tuple(numbers)
+
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        """A module for the driver: code for ``sm_90`` or another architecture; or, if the device is newer than this
+        compiler, PTX of the newest architecture that it knows, which the driver compiles.
+
+        Raises:
+            CompilationError: the source is not CUDA C++ or the architecture is too old.
+        """
+        found = re.fullmatch(r"sm_(\d+)([af]?)", architecture)
+        if found is None:
+            raise ValueError(f"nvrtc: expected an architecture such as sm_90, but got {architecture}")
+        if int(found[1]) in self.architectures:
+            return self.compiled(source, name, (f"--gpu-architecture={architecture}", *OPTIONS), "CUBIN")
+        older = [known for known in self.architectures if known < int(found[1])]
+        if not older:
+            version = ".".join(map(str, self.version))
+            oldest = min(self.architectures)
+            raise CompilationError(f"NVRTC {version} compiles for sm_{oldest} and newer, not for {architecture}", "")
+        return self.compiled(source, name, (f"--gpu-architecture=compute_{max(older)}", *OPTIONS), "PTX")
+
+
+def compile(source: str, architecture: str, name: str) -> bytes:
+    """:meth:`Nvrtc.compile` of the compiler that torch uses, or else the system's."""
+    reason = available()
+    if reason is not None:
+        raise CompilationError(reason, "")
+    return _compiler().compile(source, architecture, name)
+
+
+@cache
+def available() -> str | None:
+    """None, or why nothing can be compiled."""
+    if _library() is None:
+        return "NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc"
+    return None
+
+
+@cache
+def _compiler() -> Nvrtc:
+    return Nvrtc(_library())
+
+
+@cache
+def _library() -> str | None:
+    return first_library([f"libnvrtc.so.{major}" for major in _majors()], _paths())
+
+
+def _majors() -> list[int]:
+    """torch's own version of CUDA first."""
+    own = (torch.version.cuda or "").partition(".")[0]
+    return sorted(MAJORS, key=lambda major: str(major) != own)
+
+
+def _paths() -> list[Path]:
+    """Where torch's package brings it, as a dependency or inside, and where toolkits are."""
+    package = Path(torch.__file__).parent
+    paths = []
+    for major in _majors():
+        folders = (f"nvidia/cu{major}/lib", "nvidia/cuda_nvrtc/lib")
+        paths += [package.parent / folder / f"libnvrtc.so.{major}" for folder in folders]
+        paths += sorted((package / "lib").glob(f"libnvrtc[.-]*so.{major}"))
+        paths.append(Path("/usr/local/cuda/lib64") / f"libnvrtc.so.{major}")
+    return [path for path in paths if path.exists() and "builtins" not in path.name]

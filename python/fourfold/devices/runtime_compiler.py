@@ -1,0 +1,79 @@
+"""What NVRTC and hipRTC have in common: the same functions under two prefixes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class CompilationError(RuntimeError):
+    """A kernel that its compiler refuses. ``log`` is what the compiler says."""
+
+    def __init__(self, message: str, log: str):
+        super().__init__(f"{message}\n{log}" if log else message)
+        self.log = log
+
+
+class RuntimeCompiler:
+    """A compiler's library. Calls release the GIL, and threads may share one."""
+
+    def __init__(self, path: str | Path, prefix: str):
+        self.prefix = prefix
+        self.library = ctypes.CDLL(str(path))
+        self._call("Version", 0, ctypes.byref(major := ctypes.c_int()), ctypes.byref(minor := ctypes.c_int()))
+        self.version = major.value, minor.value
+
+    def compiled(self, source: str, name: str, options: Sequence[str], result: str) -> bytes:
+        """What ``source`` compiles to, with these options: ``result`` is Code, CUBIN or PTX. ``name`` stands in
+        messages."""
+        program = ctypes.c_void_p()
+        self._call("CreateProgram", 0, ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
+        try:
+            given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            status = self._function("CompileProgram")(program, len(options), given)
+            if status:
+                said = f"{name} failed to compile with {' '.join(options)}: {self._describe(status)}"
+                raise CompilationError(said, self._bytes(program, "ProgramLog").rstrip(b"\0").decode(errors="replace"))
+            return self._bytes(program, result)
+        finally:
+            self._function("DestroyProgram")(ctypes.byref(program))
+
+    def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"Get{what}Size", 0, program, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self._call(f"Get{what}", 0, program, buffer)
+        return buffer.raw
+
+    def _call(self, name: str, expected: int, *arguments: object) -> None:
+        status = self._function(name)(*arguments)
+        if status != expected:
+            raise CompilationError(f"{self.prefix}{name} failed: {self._describe(status)}", "")
+
+    def _function(self, name: str) -> ctypes._CFuncPtr:
+        return getattr(self.library, self.prefix + name)
+
+    def _describe(self, status: int) -> str:
+        describe = self._function("GetErrorString")
+        describe.restype = ctypes.c_char_p
+        return describe(status).decode()
+
+
+def first_library(sonames: Iterable[str], paths: Iterable[Path]) -> str | None:
+    """The first of these that loads: a soname that this process has loaded already, then the paths, then a soname that
+    the system finds."""
+    sonames = tuple(sonames)
+    for name in sonames:
+        if _loads(name, os.RTLD_NOLOAD):
+            return name
+    return next((str(path) for path in (*paths, *sonames) if _loads(str(path), ctypes.DEFAULT_MODE)), None)
+
+
+def _loads(path: str, mode: int) -> bool:
+    try:
+        ctypes.CDLL(path, mode=mode)
+    except OSError:
+        return False
+    return True
