@@ -49,13 +49,13 @@ def machine(name: str) -> object:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_code_is_generated(name: str, target: str) -> None:
     text = PROGRAMS[name]
-    numbers = _C.program_numbers(text, CPU)
+    numbers = _C.program_numbers(text, CPU, 0)
     inputs = [
         (NUMBERS[x.dtype], list(x.shape), list(x.stride())) if isinstance(x, Tensor) else (number, [], [])
         for x, number in zip(inputs_of(text, 37), numbers, strict=True)
     ]
     torch.set_num_threads(1)
-    layout = Layout.of(_C.program_layout(text, CPU, inputs))
+    layout = Layout.of(_C.program_layout(text, CPU, 0, inputs))
     own = TARGETS[target][-1]
     nest = build.build(reading.read(text), layout, own.lanes)
     module = llvm.parse_assembly(print_nest(nest, own))

@@ -111,6 +111,12 @@ std::string program_layout(const std::string& text, int32_t device_type, int32_t
   throw std::invalid_argument(fourfold_program_error());
 }
 
+std::vector<int32_t> program_backends() {
+  std::vector<int32_t> types(static_cast<size_t>(fourfold_program_backends(nullptr, 0)));
+  fourfold_program_backends(types.data(), static_cast<int32_t>(types.size()));
+  return types;
+}
+
 std::vector<int32_t> program_numbers(const std::string& text, int32_t device_type, int32_t device_index) {
   const OwnedProgram program = program_of(text, device_type, device_index);
   std::vector<int32_t> numbers;
@@ -196,6 +202,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
+  m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
   m.def("program_layout", &program_layout,
         "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");

@@ -224,14 +224,21 @@ std::string GridLayout::class_of(size_t tensor) const {
 }
 
 void GridLayout::write_text(const fourfold_steps* steps) {
-  const auto add = [this](const char* name, int64_t number) { text_ += std::string(" ") + name + "=" + std::to_string(number); };
+  const auto add = [this](const char* name, int64_t number) {
+    text_ += ' ';
+    text_ += name;
+    text_ += '=';
+    text_ += std::to_string(number);
+  };
   if (steps != nullptr) {
-    text_ = steps_text(*steps, program_.inputs.size(), program_.outputs.size()) + "/";
+    text_ = steps_text(*steps, program_.inputs.size(), program_.outputs.size());
+    text_ += '/';
     steps_.push_back(steps->count);
     steps_.insert(steps_.end(), steps->input_strides, steps->input_strides + program_.inputs.size());
     steps_.insert(steps_.end(), steps->output_strides, steps->output_strides + program_.outputs.size());
   }
-  text_ += std::string("grid ") + name_of(split_);
+  text_ += "grid ";
+  text_ += name_of(split_);
   add("rows", static_cast<int64_t>(axes_.of_rows));
   add("lanes", lanes_);
   add("copies", copies_);
@@ -240,7 +247,10 @@ void GridLayout::write_text(const fourfold_steps* steps) {
   add("split", is_split_);
   add("wide", is_wide_);
   const size_t tensors = program_.inputs.size() + program_.outputs.size();
-  for (size_t t = 0; t < tensors; ++t) text_ += (t == 0 ? ":" : ",") + class_of(t);
+  for (size_t t = 0; t < tensors; ++t) {
+    text_ += t == 0 ? ':' : ',';
+    text_ += class_of(t);
+  }
 }
 
 std::vector<int64_t> GridLayout::numbers(const Tensor* inputs) const {

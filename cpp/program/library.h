@@ -4,6 +4,7 @@
 #include <fourfold/program.h>
 
 #include <memory>
+#include <vector>
 
 #include "program/backend.h"
 
@@ -27,6 +28,9 @@ std::unique_ptr<const Prepared> prepare(
 
 // By the device's number in torch. Throws std::invalid_argument.
 const Backend& backend_of(int32_t device_type);
+
+// Those of all backends.
+std::vector<int32_t> backend_types();
 
 // The same for a dtype.
 Kind kind_of(int32_t dtype);

@@ -103,6 +103,9 @@ typedef struct fourfold_stage {
 FOURFOLD_EXPORT int32_t fourfold_stages_run(
     const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type);
 
+// Writes the numbers of the device types that programs run on, at most so many; returns how many there are.
+FOURFOLD_EXPORT int32_t fourfold_program_backends(int32_t* device_types, int32_t most);
+
 // The error of this thread's last call that failed.
 FOURFOLD_EXPORT const char* fourfold_program_error();
 }

@@ -127,7 +127,7 @@ def slow(node: Node) -> str | None:
     """Why torch computes an operator even if others could be fused with it, or None."""
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
-    known = SLOW.get(value.dtype, ()) if isinstance(value, Tensor) else ()
+    known = SLOW.get(value.dtype, ()) if isinstance(value, Tensor) and value.device.type == "cpu" else ()
     if any(name in known for name in names_of(node)):
         return f"torch's {names_of(node)[0]} of {str(value.dtype).removeprefix('torch.')} is several times as fast"
     return None
@@ -148,6 +148,8 @@ def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
 def is_ours(node: Node, as_nest: bool) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
+    if first is not None and first.device.type != "cpu":  # the tables are the CPU's; a GPU's kernels pass over memory once
+        return False
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)

@@ -6,20 +6,25 @@ import torch
 
 from fourfold import _C, _native
 from fourfold.compiler.fallback import is_traced
+from fourfold.devices import programs
 
-CPU = 0  # torch's DeviceType
+CPU = torch.device("cpu")
 _FLOATING = {number for name, _, _, number, _ in _C.dtypes() if getattr(torch, name).is_floating_point}
 
 
 class ProgramByDispatcher:
-    """Program(text, name, generator): called with a tensor or a number for each input, returns its outputs: a tensor,
-    or a tuple of several. Profilers show the name. generator: the index of one of ``options.GENERATORS``. Raises
-    ValueError for an invalid program and for tensors that don't fit it."""
+    """Program(text, name, generator, device): called with a tensor or a number for each input, returns its outputs: a
+    tensor, or a tuple of several. Profilers show the name. generator: the index of one of ``options.GENERATORS``.
+    device: of all tensors. Raises ValueError for an invalid program and for tensors that don't fit it."""
 
-    def __init__(self, text: str, name: str = "fourfold_program", generator: int = 1):
+    def __init__(
+        self, text: str, name: str = "fourfold_program", generator: int = 1, device: torch.device = CPU
+    ):
         self._text, self._generator = text, generator
         self._name = name
-        self._numbers = _C.program_numbers(text, CPU)  # for each input, the dtype of a number, or -1 for a tensor
+        self._device = device
+        # For each input, the dtype of a number, or -1 for a tensor.
+        self._numbers = _C.program_numbers(text, *programs.place_of(device))
 
     def __call__(self, *arguments: torch.Tensor | bool | int | float) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if len(arguments) != len(self._numbers):
@@ -29,7 +34,7 @@ class ProgramByDispatcher:
         integers: list[int] = []
         for k, (argument, number) in enumerate(zip(arguments, self._numbers, strict=True)):
             if number < 0:
-                tensors.append(_expect_plain(k, argument))
+                tensors.append(_expect_plain(k, argument, self._device))
             elif not isinstance(argument, (bool, int, float)):
                 raise TypeError(f"program: expected a number as input {k}, but got {type(argument).__name__}")
             elif number in _FLOATING:
@@ -50,12 +55,12 @@ class ProgramByDispatcher:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _expect_plain(k: int, argument: object) -> torch.Tensor:
+def _expect_plain(k: int, argument: object, device: torch.device) -> torch.Tensor:
     if not isinstance(argument, torch.Tensor):
         raise TypeError(f"program: expected a tensor as input {k}, but got {type(argument).__name__}")
-    if argument.device.type != "cpu" or argument.layout != torch.strided or is_traced(argument):
+    if argument.device != device or argument.layout != torch.strided or is_traced(argument):
         got = f"{type(argument).__name__} of {argument.dtype} on {argument.device}"
-        raise ValueError(f"program: expected a plain strided tensor on the CPU, but got {got}")
+        raise ValueError(f"program: expected a plain strided tensor on {device}, but got {got}")
     return argument
 
 

@@ -13,6 +13,7 @@ from fourfold.compiler.in_place import is_result
 from fourfold.compiler.parts import CONCATENATION, parts_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import shape_of
+from fourfold.devices import programs
 
 
 def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
@@ -28,7 +29,7 @@ def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
 def can_be_allocated(node: Node) -> bool:
     """Whether its layout is known, and the sizes of its parts."""
     fake, (parts, _) = node.meta["val"], parts_of(node)
-    is_plain = fake.layout is torch.strided and fake.device.type == "cpu"
+    is_plain = fake.layout is torch.strided and not programs.obstacle(fake.device.type)
     sizes = [*fake.stride(), *(size for each in (node, *parts) for size in shape_of(each))]
     return is_plain and all(isinstance(size, int) for size in sizes) and all(is_part(part, fake) for part in parts)
 

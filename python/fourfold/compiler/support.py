@@ -12,6 +12,7 @@ from fourfold.compiler.dtypes import KINDS
 from fourfold.compiler.lowering import CONSTANT, fits, refusal
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.views import VIEWS, has_hints
+from fourfold.devices import programs
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
 EFFECTS: dict[object, bool] = {}  # a cache: whether an operator has an effect other than drawing random numbers
@@ -26,12 +27,18 @@ def is_number(value: object) -> bool:
 
 
 def can_be_held(value: torch.Tensor) -> bool:
-    is_strided = value.device.type == "cpu" and value.layout == torch.strided
+    is_strided = not programs.obstacle(value.device.type) and value.layout == torch.strided
     return is_strided and value.dtype in KINDS and has_hints(value)
 
 
+def device_of(node: Node) -> torch.device | None:
+    """That of its results."""
+    return next((value.device for value in results_of(node) if is_tensor(value)), None)
+
+
 def can_be_read(node: Node) -> bool:
-    """Whether a program can take it as an input: a strided CPU tensor of a supported dtype, or a number."""
+    """Whether a program can take it as an input: a strided tensor of a supported dtype on a device that runs programs,
+    or a number."""
     value = node.meta.get("val")
     return can_be_held(value) if is_tensor(value) else is_number(value)
 
@@ -51,10 +58,16 @@ def refuse(node: Node, reason: str) -> bool:
 def can_be_computed(node: Node) -> bool:
     """Whether this call of an operator with a lowering can be in a program; otherwise records the reason."""
     results = results_of(node)
+    obstacles = (programs.obstacle(value.device.type) for value in results if is_tensor(value))
+    obstacle = next(filter(None, obstacles), "")
+    if obstacle:
+        return refuse(node, obstacle)
     if not results or not all(is_tensor(value) and can_be_held(value) for value in results):
         return refuse(node, "a result that programs don't write, for its dtype, layout or device")
     if not all(can_be_read(operand) for operand in node.all_input_nodes):
         return refuse(node, "an operand that programs don't read, for its dtype, layout, device or origin")
+    if any(is_tensor(v) and v.device != results[0].device for v in (o.meta.get("val") for o in node.all_input_nodes)):
+        return refuse(node, "operands on several devices")
     refused = refusal(node.target, results[0].dtype, node.args, node.kwargs) or alone.slow(node)
     return refused is None or refuse(node, refused)
 

@@ -15,7 +15,6 @@ from torch.fx.graph import dtype_abbrs
 
 from fourfold import _C
 from fourfold.compiler import record
-from fourfold.compiler.calling import CPU
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.dtypes import NUMBERS
 from fourfold.compiler.fused import Fused, flat, fused_nodes
@@ -23,8 +22,9 @@ from fourfold.compiler.in_place import COPY
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.lowering.decompositions import late
 from fourfold.compiler.parts import parts_of
-from fourfold.compiler.support import REFUSAL, has_effect
+from fourfold.compiler.support import REFUSAL, device_of, has_effect
 from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.devices import programs
 from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
 
 Inputs = dict[str, tuple[str, str]]
@@ -160,14 +160,15 @@ def layout(node: Node) -> str:
     given = [values_of(one)[0] if isinstance(one, Node) else one for one in node.args]
     if not all(has_hints(value) for value in given if isinstance(value, torch.Tensor)):
         return ""
-    numbers = _C.program_numbers(node.target.text, CPU)
+    place = programs.place_of(device_of(node))
+    numbers = _C.program_numbers(node.target.text, *place)
     inputs = [
         (NUMBERS[value.dtype], list(map(hint, value.shape)), list(map(hint, value.stride())))
         if isinstance(value, torch.Tensor)
         else (number, [], [])
         for value, number in zip(given, numbers, strict=True)
     ]
-    return _C.program_layout(node.target.text, CPU, inputs)
+    return _C.program_layout(node.target.text, *place, inputs)
 
 
 def operators_of(fused: Fused) -> list[Node]:

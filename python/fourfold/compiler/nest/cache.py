@@ -21,14 +21,18 @@ def folder() -> Path | None:
     return Path(name) if name else None
 
 
-class Cache:
-    """Code by program, layout and all that it depends on: the compiler's versions, the library's build and the
-    processor's level."""
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    def __init__(self, folder: Path, level: str, llvm: str):
+
+class Cache:
+    """Code by program, layout and all that it depends on: the compiler's version or the text that it compiles first, the
+    library's build, and the processor's level or the device's architecture."""
+
+    def __init__(self, folder: Path, target: str, compiler: str):
         facts = sorted((name, str(value)) for name, value in _C.build_info().items())
         self.folder = folder / "nests"
-        self.common = json.dumps([FORMAT, __version__, level, llvm, facts])
+        self.common = json.dumps([FORMAT, __version__, target, compiler, facts])
 
     def path(self, text: str, layout: str) -> Path:
         key = hashlib.sha256("\0".join((self.common, layout, text)).encode()).hexdigest()

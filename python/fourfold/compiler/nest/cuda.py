@@ -6,16 +6,17 @@ import math
 import re
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT64
-from fourfold.compiler.nest.dialect import UNARY, Expression, shortest
+from fourfold.compiler.nest.dialect import UNARY, Expression, called_names, shortest
 from fourfold.compiler.nest.grid import printer
 from fourfold.compiler.nest.loops import Constant, Grid, Kernel
+from fourfold.devices import text
 
 KEYWORDS = frozenset(re.findall(r"\w+", """
     alignas alignof and asm auto bool break case catch char class const constexpr continue decltype default delete do
     double else enum explicit export extern false final float for friend goto if inline int long mutable namespace new
     noexcept not nullptr operator or private protected public register return short signed sizeof static struct switch
     template this throw true try typedef typename union unsigned using virtual void volatile while xor
-    arguments index Vec least half
+    arguments index Vec shared numbers half device constant threadgroup kernel thread_index block_index block_count
 """))  # fmt: skip
 
 
@@ -29,15 +30,18 @@ def print_file(grid: Grid) -> str:
     return printer.print_file(grid, Dialect(grid))
 
 
+def prelude() -> str:
+    """What kernels call."""
+    return text.cuda()
+
+
 class Dialect(printer.GridDialect):
     @property
     def reserved(self) -> frozenset[str]:
-        return KEYWORDS | names_of(self.prelude())
+        return KEYWORDS | called_names(self.prelude() + self.head_of_file())
 
     def prelude(self) -> str:
-        from fourfold.devices import text
-
-        return text.cuda()
+        return prelude()
 
     def head_of_file(self) -> str:
         sizes = f"int64 numbers[{self.grid.numbers}]; void* tensors[{len(self.grid.tensors)}];"
@@ -71,12 +75,6 @@ class Dialect(printer.GridDialect):
             text = f"({value + 1} - 1)" if least else str(value)
             return f"int64({text})" if type == INT64 else text
         if not math.isfinite(value):
-            # Neither the compiler for the run time nor those of the simulators have the macros of math.h.
-            bits = "0x7fc00000" if value != value else "0x7f800000" if value > 0 else "0xff800000"
-            return f"{type}(number<float32>(int64({bits}u)))"
+            found = "not_a_number()" if value != value else "infinity()" if value > 0 else "-infinity()"
+            return found if type == FLOAT32 else f"{type}({found})"
         return f"{shortest(value)}f" if type == FLOAT32 else repr(value)
-
-
-def names_of(text: str) -> frozenset[str]:
-    """The names that a text defines or calls, which variables must not hide."""
-    return frozenset(re.findall(r"\b([a-z]\w*)\b", text))

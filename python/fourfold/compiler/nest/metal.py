@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fourfold.compiler.dtypes import FLOAT64
+from fourfold.compiler.nest import cuda
 from fourfold.compiler.nest.dialect import UNARY, Expression
 from fourfold.compiler.nest.grid import printer
 from fourfold.compiler.nest.loops import Grid, Kernel
 from fourfold.compiler.nest.plan import NotCompiled
 
-from fourfold.compiler.nest import cuda
+from fourfold.devices import text
 
 MOST_BUFFERS = 31  # a kernel's, the numbers' among them
 
@@ -23,6 +24,11 @@ def print_file(grid: Grid) -> str:
     return printer.print_file(grid, Dialect(grid))
 
 
+def prelude() -> str:
+    """What kernels call."""
+    return text.metal()
+
+
 class Dialect(cuda.Dialect):
     """Where it spells something as CUDA C does, it takes it from there."""
 
@@ -34,9 +40,7 @@ class Dialect(cuda.Dialect):
             raise NotCompiled(f"more than {MOST_BUFFERS - 2} tensors, which a kernel of Metal can't take")
 
     def prelude(self) -> str:
-        from fourfold.devices import text
-
-        return text.metal()
+        return prelude()
 
     def head_of_file(self) -> str:
         return printer.GridDialect.head_of_file(self)

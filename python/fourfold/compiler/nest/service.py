@@ -13,16 +13,20 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+import torch
+
 from fourfold import _C
 from fourfold.compiler.nest import memory
-from fourfold.compiler.nest.cache import Cache, Head, folder
+from fourfold.compiler.nest.cache import Cache, Head, digest, folder
 from fourfold.compiler.options import GENERATORS, generator_of_environment
+from fourfold.devices import programs
 
 if TYPE_CHECKING:
     from fourfold.compiler.nest.engine import Engine
 
 log = logging.getLogger("fourfold.compiler")
 LEVELS = ("avx2", "avx512", "avx512_bf16", "amx")
+CPU = torch.device("cpu")
 WAIT = 60_000  # milliseconds
 
 
@@ -41,9 +45,10 @@ def compiles(generator: str | None = None) -> bool:
     return (generator or generator_of_environment()) != "interpreter" and not obstacle()
 
 
-def number(generator: str | None = None) -> int:
-    """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says."""
-    if compiles(generator):
+def number(generator: str | None = None, device: torch.device = CPU) -> int:
+    """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says.
+    device: where the program runs."""
+    if compiles(generator) or device.type != "cpu":
         start()
     return GENERATORS.index(generator or generator_of_environment())
 
@@ -148,13 +153,16 @@ class Service:
         from fourfold.compiler.nest.grid.layout import GridLayout
         from fourfold.compiler.nest.reading import read
 
-        language, compiler = devices.of_target(target)
-        cache = devices.cache_of(target)
+        name, _, architecture = target.partition(" ")
+        language = programs.LANGUAGES[name]
+        where = folder()
+        cache = None if where is None else Cache(where, target, digest(language.module().prelude()))
         known = None if cache is None else cache.get(text, layout)
         if known is None:
             grid = build(read(text), GridLayout.of(layout))
             kernels = [[f"fourfold_{kernel.name}", kernel.threads, kernel.shared] for kernel in grid.kernels]
-            known = {"kernels": kernels}, compiler(language.print_file(grid))
+            source = language.module().print_file(grid)
+            known = {"kernels": kernels}, language.compile(source, architecture, "a program of fourfold")
             if cache is not None:
                 cache.put(text, layout, *known)
         head, code = known

@@ -20,7 +20,7 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.order import Units
 from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
-from fourfold.compiler.support import REFUSAL, can_be_computed, is_computed, is_tensor, refuse
+from fourfold.compiler.support import REFUSAL, can_be_computed, device_of, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, memory_order, shape_of
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
@@ -43,6 +43,10 @@ class Group:
     unit: int
     space: IterationSpace = field(default_factory=IterationSpace)
     members: list[Node] = field(default_factory=list)
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.members[0])
 
 
 class Fusion:
@@ -107,13 +111,13 @@ class Fusion:
         which computes rows that lie side by side, and unless it is a sum that can be another program's epilogue."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
-        return self.as_nests and not is_epilogue
+        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue
 
     def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
         """Adds the node to the group of an operand or to a new one, if possible. count: how many dimensions the
         operands broadcast to. dims_in: returns the node's dimensions in a space, or None; a new space is empty."""
         for group in self.merged_of_operands(node, count):
-            has_room = len(group.members) < MOST_MEMBERS
+            has_room = len(group.members) < MOST_MEMBERS and group.device == device_of(node)
             elsewhere = (operand for operand in node.all_input_nodes if operand not in group.space.dims)
             change = self.units.wait(group.unit, self.units.of(elsewhere)) if has_room else None
             dims = None if change is None else dims_in(group.space)
@@ -182,7 +186,8 @@ class Fusion:
 
     def merge(self, one: Group, other: Group, pairs: Pairs) -> None:
         members = [*one.members, *other.members]
-        change = self.units.merge(one.unit, other.unit) if len(members) <= MOST_MEMBERS else None
+        can_merge = len(members) <= MOST_MEMBERS and one.device == other.device
+        change = self.units.merge(one.unit, other.unit) if can_merge else None
         space = None if change is None else one.space.merged(other.space, pairs, members)
         if space is None:
             return

@@ -15,6 +15,7 @@ from fourfold.compiler.fused import Fused, fused_nodes, inline
 from fourfold.compiler.lowering import NotFusable
 from fourfold.compiler.nest import service
 from fourfold.compiler.options import Options
+from fourfold.compiler.support import device_of
 
 log = logging.getLogger("fourfold.compiler")
 IN_LOOP = "in loop"  # in the meta of a loop's body, whose stages are programs, one operator alone too
@@ -38,7 +39,8 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         try:
             fused.text = write_program(fused)
-            fused.call = Program(fused.text, fused.profiled_name, service.number(options.generator))
+            device = device_of(node)
+            fused.call = Program(fused.text, fused.profiled_name, service.number(options.generator, device), device)
         except NotFusable as reason:
             inline(node, str(reason))
             continue

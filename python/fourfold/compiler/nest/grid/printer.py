@@ -24,6 +24,12 @@ from fourfold.compiler.nest.loops import (
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
 OF_THREAD = ("thread", "block", "blocks")
+HEAD = """\
+typedef WIDTH index;
+FOURFOLD_FN index least(index a, index b) { return b < a ? b : a; }
+FOURFOLD_FN float32 infinity() { return number<float32>(0x7f800000); }
+FOURFOLD_FN float32 not_a_number() { return number<float32>(0x7fc00000); }
+"""
 ABOUT = {
     "elements": "Each thread takes some vectors of each tile of its block.",
     "rows": "The threads of a row reduce its columns together.",
@@ -63,9 +69,13 @@ class GridDialect(Dialect, abc.ABC):
 
     def head_of_file(self) -> str:
         """What all kernels read."""
-        wide = "int64" if self.grid.is_wide else "int32"
-        least = "FOURFOLD_FN index least(index a, index b) { return b < a ? b : a; }"
-        return f"typedef {wide} index;\n{least}\n"
+        return HEAD.replace("WIDTH", "int64" if self.grid.is_wide else "int32")
+
+    def called(self, op: str, type: str) -> str:
+        return op
+
+    def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
+        return super().loop(index, begin, end, step).replace("int64", "index", 1)
 
     def type(self, type: str, lanes: int) -> str:
         own = "bool" if type == BOOLEAN else type
@@ -121,12 +131,12 @@ class GridPrinter(Printer):
 
     def print_store(self, store: Store, body: list[Statement]) -> None:
         """Under a condition as a whole."""
-        if store.mask is None:
-            return super().print_store(store, body)
-        self.emit(f"if ({self.value(store.mask).code}) {{")
-        self.scopes.append(Scope(set()))
-        super().print_store(Store(store.value, store.pointer, store.offset, store.kind, None, store.stride), body)
-        return self.close()
+        value = self.value(store.value).code
+        condition = "" if store.mask is None else f"if ({self.value(store.mask).code}) "
+        stride = None if store.stride is None else self.index(store.stride)
+        place = self.place(store.pointer, store.offset, store.kind)
+        steps = None if stride is None else stride.code
+        self.emit(condition + self.dialect.store(place, value, store.value.lanes, None, steps))
 
     def let_argument(self, let: Let) -> Expression:
         index, kind = let.attribute

@@ -36,7 +36,7 @@ class Rows(GridBuilder):
         else:
             self.own, self.lane = index("/", thread, layout.group, "own"), index("%", thread, layout.group, "lane")
         self.begin: Operand = Constant(0, INDEX)  # of the vectors of a row that this block has
-        self.end = writer.index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
+        self.end = index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
         self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
         self.added: dict[tuple[int, int], Ref] = {}  # by slot and vector of a row: the column's sum so far
 

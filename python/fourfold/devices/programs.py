@@ -1,0 +1,59 @@
+"""Which devices programs run on, and what compiles their kernels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+
+from fourfold import _C
+from fourfold.devices import hiprtc, nvrtc
+
+# By the name of a device's type in torch: its number there.
+NUMBERS = {"cpu": 0, "cuda": 1, "mps": 13}
+
+
+@dataclass(frozen=True)
+class Language:
+    """printer: the module of fourfold.compiler.nest that prints kernels. compile: a source, an architecture and a name
+    for messages into what the library loads. obstacle: why nothing can be compiled, or None."""
+
+    printer: str
+    compile: Callable[[str, str, str], bytes]
+    obstacle: Callable[[], str | None]
+
+    def module(self) -> ModuleType:
+        return importlib.import_module(f"fourfold.compiler.nest.{self.printer}")
+
+
+# By the first word of a target: those of cuda/ and metal/.
+LANGUAGES = {
+    "cuda": Language("cuda", nvrtc.compile, nvrtc.available),
+    "hip": Language("cuda", hiprtc.compile, hiprtc.available),
+    # The system compiles it, in the library.
+    "metal": Language("metal", lambda source, architecture, name: source.encode(), lambda: None),
+}
+
+
+@cache
+def obstacle(type: str) -> str:
+    """Why programs don't run on devices of a type of torch's; empty if they do."""
+    if type == "cpu":
+        return ""
+    if NUMBERS.get(type) not in _C.program_backends():
+        return f"this build of fourfold runs no programs on {type}"
+    return LANGUAGES[language_of(type)].obstacle() or ""
+
+
+def language_of(type: str) -> str:
+    """The first word of the targets of a device's type."""
+    return "metal" if type == "mps" else "hip" if torch.version.hip else "cuda"
+
+
+def place_of(device: torch.device) -> tuple[int, int]:
+    """A device as the library takes it: the number of its type, and its index."""
+    return NUMBERS[device.type], device.index or 0
