@@ -1,8 +1,8 @@
 // Programs on a GPU: kernels that are compiled at run time, loaded by the driver and launched on torch's current stream.
 #include <torch/headeronly/core/DeviceType.h>
 
-#include <cstring>
-#include <string>
+#include <optional>
+#include <vector>
 
 #include "driver.cuh"
 #include "launch.cuh"
@@ -33,11 +33,12 @@ class LoadedKernels final : public program::LoadedGrid {
   void run(const program::GridRun& run) const override {
     const DeviceGuard guard(place_);
     const cudaStream_t stream = current_stream(place_);
-    // The allocator of torch gives the memory out again to what follows on the stream.
-    const Tensor scratch = empty(place_, {run.scratch_bytes}, ScalarType::Byte);
+    // torch's allocator gives the memory out again to what follows on the stream.
+    std::optional<Tensor> scratch;
+    if (run.scratch_bytes > 0) scratch = empty(place_, {run.scratch_bytes}, ScalarType::Byte);
     std::vector<uint64_t> arguments(run.numbers.begin(), run.numbers.end());
     for (const fourfold::Output& tensor : run.tensors) arguments.push_back(reinterpret_cast<uintptr_t>(static_cast<void*>(tensor)));
-    arguments.push_back(reinterpret_cast<uintptr_t>(scratch.mutable_data_ptr()));
+    arguments.push_back(scratch ? reinterpret_cast<uintptr_t>(scratch->mutable_data_ptr()) : 0);
     if (arguments.size() * sizeof(uint64_t) > most_argument_bytes) {
       fail("program: expected tensors and axes whose addresses, sizes and strides take 4096 bytes at most");
     }
@@ -68,16 +69,7 @@ class Gpu final : public program::GridDevice {
 
 const Gpu gpu;
 
-constexpr program::Backend backend{
-    .has_interpreter = false,
-    .compile = [](const program::Program& program, std::string_view text, int32_t index) {
-      return program::compile_grid(gpu, index, program, text);
-    },
-    .product_with = [](const program::Tensor*, int, int64_t) -> std::unique_ptr<const program::Product> { return nullptr; },
-    .together = nullptr,
-};
-
-FOURFOLD_PROGRAMS(torch::headeronly::DeviceType::CUDA, backend);
+FOURFOLD_GRID_DEVICE(torch::headeronly::DeviceType::CUDA, gpu);
 
 }  // namespace
 }  // namespace fourfold::gpu

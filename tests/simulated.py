@@ -41,7 +41,8 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
     """The library of the hipified kernels for a device of that warp; built once for given sources."""
     import torch
 
-    folders = (ROOT / "cuda", ROOT / "cpp", ROOT / "hip", ROOT / "cmake", SIMULATORS / "gpusim", SIMULATORS / "library")
+    folders = [ROOT / name for name in ("cuda", "cpp", "hip", "cmake")]
+    folders += [SIMULATORS / name for name in ("gpusim", "library", "modules")]
     return built(
         f"warp{warp}-{sanitizer}",
         "libfourfold_simulated.so",
@@ -86,12 +87,12 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
         *("-I", ROOT / "cpp", "-I", ROOT / "cpp" / "include", *SANITIZERS[sanitizer]),
     ]
     inputs = sorted(translated.glob("*.hip")) + sorted((ROOT / "cpp" / "ops").glob("*.cpp"))
-    inputs += [SIMULATORS / "library" / "torch_gpu.cpp"]
+    inputs += [SIMULATORS / "library" / "torch_gpu.cpp", SIMULATORS / "library" / "programs.cpp"]
     # First when linked, so that of what both sorts of files have in them the one that is not checked remains. Under
     # ThreadSanitizer a launch runs at once, and torch's own memory does.
     memory = [] if sanitizer == "thread" else [SIMULATORS / "library" / "device_memory.cpp"]
     checks = [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
-    unchecked = checks + memory
+    unchecked = [*checks, *memory, SIMULATORS / "modules" / "services.cpp"]
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
@@ -104,9 +105,16 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     torch_library = Path(torch.__file__).parent / "lib"
     sanitized = ["-fsanitize=undefined"] if sanitizer == "checked" else SANITIZERS[sanitizer]
     link = ["g++", "-shared", "-pthread", *sanitized, *objects, "-L", torch_library, "-ltorch_cpu", "-lc10", "-ldl"]
-    link += [f"-Wl,--wrap={name}" for name in WRAPPED]
+    link += [f"-Wl,--wrap={name}" for name in WRAPPED] + libfourfold()
     run(*link, "-Wl,--no-undefined" if sanitizer == "none" else "-g", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
+
+
+def libfourfold() -> list[object]:
+    """What links the library that the package has loaded."""
+    from fourfold import _C
+
+    return ["-L", Path(_C.__file__).parent, "-lfourfold"]
 
 
 def translate(folder: Path) -> None:

@@ -73,16 +73,19 @@ class Member {
   virtual void wait() = 0;
 };
 
+class GridDevice;
+
+// What is null, the device doesn't do.
 struct Backend {
-  bool has_interpreter;  // whether programs run before nests of them are compiled, and without
   // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
-  // index: the device's.
-  std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text, int32_t index);
+  std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text) = nullptr;
   // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; with two matrices of
   // as many columns. Null for tensors that it has no products for.
-  std::unique_ptr<const Product> (*product_with)(const Tensor* b, int count, int64_t rows);
+  std::unique_ptr<const Product> (*product_with)(const Tensor* b, int count, int64_t rows) = nullptr;
   // Calls body, which must not throw, on as many threads as are worth so many shares of work, and returns when all are done.
-  void (*together)(int64_t shares, const std::function<void(Member&)>& body);
+  void (*together)(int64_t shares, const std::function<void(Member&)>& body) = nullptr;
+  // Of a device that runs grids of threads, instead of compile (grid_call.h).
+  const GridDevice* grid = nullptr;
 };
 
 // Each backend registers itself when the library is loaded, for the device's number in torch.
@@ -91,9 +94,3 @@ struct BackendRegistration {
 };
 
 }  // namespace fourfold::program
-
-// Once in a backend's file: (DeviceType, a Backend).
-#ifndef FOURFOLD_PROGRAMS
-#define FOURFOLD_PROGRAMS(type, backend) \
-  const fourfold::program::BackendRegistration registration(static_cast<int32_t>(type), backend)
-#endif

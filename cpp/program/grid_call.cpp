@@ -150,4 +150,15 @@ std::unique_ptr<Executable> compile_grid(const GridDevice& device, int32_t index
   return std::make_unique<GridExecutable>(device, index, program, text);
 }
 
+GridRegistration::GridRegistration(int32_t device_type, const GridDevice& device) {
+  auto* const backend = new Backend;  // as long as the process
+  backend->grid = &device;
+  const BackendRegistration registration(device_type, *backend);
+}
+
 }  // namespace fourfold::program
+
+void fourfold_register_grid_device(int32_t device_type, const void* device) {
+  using namespace fourfold::program;
+  const GridRegistration registration(device_type, *static_cast<const GridDevice*>(device));
+}

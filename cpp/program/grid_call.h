@@ -39,7 +39,21 @@ class GridDevice {
   virtual std::unique_ptr<const LoadedGrid> load(int32_t index, const Nest& nest) const = 0;
 };
 
-// What Backend::compile returns for such a device, which outlives it, as the program does.
+// A program on such a device, which outlives it, as the program does.
 std::unique_ptr<Executable> compile_grid(const GridDevice& device, int32_t index, const Program& program, std::string_view text);
 
+// Such a device registers itself when the library is loaded, for its number in torch.
+struct GridRegistration {
+  GridRegistration(int32_t device_type, const GridDevice& device);
+};
+
 }  // namespace fourfold::program
+
+// For a device whose code is in a library of its own, compiled with the same headers: a GridDevice, which stays, takes the place of
+// what ran programs on devices of that type. The simulators do so.
+extern "C" FOURFOLD_EXPORT void fourfold_register_grid_device(int32_t device_type, const void* device);
+
+// Once in the file of a backend: (a DeviceType of torch's, a GridDevice).
+#ifndef FOURFOLD_GRID_DEVICE
+#define FOURFOLD_GRID_DEVICE(type, device) const fourfold::program::GridRegistration registration(static_cast<int32_t>(type), device)
+#endif

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "program/grid_call.h"
 #include "program/layout.h"
 #include "program/library.h"
 #include "program/nests.h"
@@ -262,7 +263,10 @@ fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t
   auto made = std::make_unique<fourfold_program>();
   made->program = parse({text, static_cast<size_t>(length)});
   made->overwritable = find_overwritable(made->program);
-  made->executable = backend_of(device_type).compile(made->program, {text, static_cast<size_t>(length)}, device_index);
+  const Backend& backend = backend_of(device_type);
+  const std::string_view source(text, static_cast<size_t>(length));
+  made->executable = backend.grid == nullptr ? backend.compile(made->program, source)
+                                             : compile_grid(*backend.grid, device_index, made->program, source);
   return made.release();
 } catch (const std::exception& error) {
   reason = error.what();
@@ -326,10 +330,6 @@ int32_t fourfold_program_backends(int32_t* device_types, int32_t most) {
   const auto types = backend_types();
   std::copy_n(types.begin(), std::min<size_t>(types.size(), static_cast<size_t>(most)), device_types);
   return static_cast<int32_t>(types.size());
-}
-
-void fourfold_register_program_backend(int32_t device_type, const void* backend) {
-  backends()[device_type] = static_cast<const Backend*>(backend);
 }
 
 const char* fourfold_program_error() { return reason.c_str(); }

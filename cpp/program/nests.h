@@ -84,10 +84,6 @@ FOURFOLD_EXPORT int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout));
 
-// Takes the place of the backend of that device type. A fourfold::program::Backend of a library that was compiled with the same
-// headers, and stays loaded: the simulator's.
-FOURFOLD_EXPORT void fourfold_register_program_backend(int32_t device_type, const void* backend);
-
 // From now on `served` says whether somebody takes requests. Without, nothing is requested.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);
 // Takes the next request, waiting for at most so many milliseconds. Returns 0 if there is none.

@@ -145,15 +145,14 @@ void together(int64_t most, const std::function<void(program::Member&)>& body) {
 }
 
 constexpr program::Backend backend{
-    .has_interpreter = true,
-    .compile = [](const program::Program& program, std::string_view text, int32_t) -> std::unique_ptr<program::Executable> {
+    .compile = [](const program::Program& program, std::string_view text) -> std::unique_ptr<program::Executable> {
       return std::make_unique<Scheduled>(program, text);
     },
     .product_with = product_with,
     .together = together,
 };
 
-FOURFOLD_PROGRAMS(torch::headeronly::DeviceType::CPU, backend);
+const program::BackendRegistration registration(static_cast<int32_t>(torch::headeronly::DeviceType::CPU), backend);
 
 }  // namespace
 }  // namespace fourfold::cpu

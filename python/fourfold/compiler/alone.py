@@ -148,7 +148,9 @@ def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
 def is_ours(node: Node, as_nest: bool) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
-    if first is not None and first.device.type != "cpu":  # the tables are the CPU's; a GPU's kernels pass over memory once
+    if (
+        first is not None and first.device.type != "cpu"
+    ):  # the tables are the CPU's; a GPU's kernels pass over memory once
         return False
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":

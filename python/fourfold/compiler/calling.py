@@ -17,9 +17,7 @@ class ProgramByDispatcher:
     tensor, or a tuple of several. Profilers show the name. generator: the index of one of ``options.GENERATORS``.
     device: of all tensors. Raises ValueError for an invalid program and for tensors that don't fit it."""
 
-    def __init__(
-        self, text: str, name: str = "fourfold_program", generator: int = 1, device: torch.device = CPU
-    ):
+    def __init__(self, text: str, name: str = "fourfold_program", generator: int = 1, device: torch.device = CPU):
         self._text, self._generator = text, generator
         self._name = name
         self._device = device

@@ -67,8 +67,8 @@ AOTITorchError __wrap_aoti_torch_get_device_index(AtenTensorHandle tensor, int32
 AOTITorchError __real_aoti_torch_empty_strided(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t,
                                                AtenTensorHandle*);
 AOTITorchError __wrap_aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
-                                               int32_t type, int32_t, AtenTensorHandle* result) {
-  return __real_aoti_torch_empty_strided(dim, sizes, strides, dtype, type, cpu, result);
+                                               int32_t, int32_t, AtenTensorHandle* result) {
+  return __real_aoti_torch_empty_strided(dim, sizes, strides, dtype, aoti_torch_device_type_cpu(), cpu, result);
 }
 
 AOTITorchError __real_aoti_torch_create_tensor_from_blob(void*, int64_t, const int64_t*, const int64_t*, int64_t,

@@ -196,3 +196,4 @@ void gpusim_launch_by_name(void (*kernel)(P...), dim3 grid, dim3 block, size_t s
 #pragma GCC visibility pop
 
 #include "hip_memory_api.h"
+#include "hip_module_api.h"

@@ -1,0 +1,77 @@
+"""Has fourfold's programs run as a GPU's kernels in the simulator, with the tensors of the CPU.
+
+What NVRTC or hipRTC does on a machine with a GPU, g++ does here: it compiles the same text, printed by the same
+printer, into a library whose kernels the simulator runs."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from fourfold.devices import programs
+from fourfold.devices.runtime_compiler import CompilationError
+from simulated import BUILD, SANITIZERS, SIMULATORS
+
+MODULES = SIMULATORS / "modules"
+KERNEL = re.compile(r"__global__ void __launch_bounds__\(\d+\) (\w+)\(Arguments arguments\)")
+# A GPU's compiler contracts nothing when it is told so, and integers wrap around.
+FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-shared", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
+
+
+def serve(library: str) -> None:
+    """From here on compiled functions run their programs on the library's device."""
+    simulator = ctypes.CDLL(library)
+    sanitizer = Path(library).parent.name.split("-")[1]
+
+    def compile(source: str, architecture: str, name: str) -> bytes:
+        return compiled(source, Path(library), sanitizer)
+
+    programs.LANGUAGES["hip"] = programs.Language("cuda", compile, lambda: None)
+    simulator.gpusim_run_programs()
+
+
+def compiled(source: str, simulator: Path, sanitizer: str) -> bytes:
+    """A module for the simulator: the path of a library."""
+    text = f'#include "device.h"\n{source}\n{"".join(map(entry, KERNEL.findall(source)))}'
+    digest = hashlib.sha256(
+        "\0".join((text, str(simulator), *(p.read_text() for p in sorted(MODULES.iterdir())))).encode()
+    )
+    folder = BUILD / "programs"
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{digest.hexdigest()[:24]}.so"
+    if not target.exists():
+        file = target.with_suffix(f".{os.getpid()}.cpp")
+        file.write_text(text)
+        part = file.with_suffix(".so")
+        command = [
+            "g++",
+            *FLAGS,
+            *SANITIZERS[sanitizer],
+            "-I",
+            str(MODULES),
+            str(file),
+            "-o",
+            str(part),
+            str(simulator),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise CompilationError(f"{' '.join(command)} failed", done.stderr)
+        file.rename(target.with_suffix(".cpp"))
+        part.rename(target)
+    return f"{target}\0".encode()
+
+
+def entry(kernel: str) -> str:
+    """What the simulator calls a kernel by."""
+    exported = 'extern "C" __attribute__((visibility("default")))'
+    return f"""
+{exported} void {kernel}_call(const void* argument) {{
+  fourfold::{kernel}(*static_cast<const fourfold::Arguments*>(argument));
+}}
+{exported} const std::size_t {kernel}_bytes = sizeof(fourfold::Arguments);
+"""
