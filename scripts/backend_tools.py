@@ -2,7 +2,8 @@
 
     python scripts/backend_tools.py
 
-prints the path of nvcc, and says on stderr what it does to get there. Sees to cuobjdump too, which tests look for.
+prints the path of nvcc, and says on stderr what it does to get there. Sees to cuobjdump and NVRTC too, which tests look
+for.
 """
 
 import contextlib
@@ -46,6 +47,11 @@ OLD_HEADERS = (
     "nvidia-cuda-runtime-cu12==12.8.90",
     "nvidia-cuda-cccl-cu12==12.8.90",
 )
+# NVIDIA's run-time compiler, by the first number of its version: the oldest that is supported, and a new one.
+NVRTC = {
+    "12": ("nvidia-cuda-nvrtc-cu12==12.8.93", "cuda_nvrtc/lib/libnvrtc.so.12"),
+    "13": ("nvidia-cuda-nvrtc==13.0.88", "cu13/lib/libnvrtc.so.13"),
+}
 MACOS = "14.0"  # the oldest that wheels are for
 # A compiler and linker for macOS on any system, and both ends of the range of torch's macOS libraries.
 ZIG = ("ziglang==0.17.1",)
@@ -198,6 +204,16 @@ def cuobjdump(fetch: bool = True) -> Path:
     return packages / "nvidia" / "cu13" / "bin" / "cuobjdump"
 
 
+def nvrtc(major: str, fetch: bool = True) -> Path:
+    """NVIDIA's Python package of its run-time compiler."""
+    package, library = NVRTC[major]
+    packages = WORK / f"nvrtc-{major}"
+    if not fetch and not packages.exists():
+        raise Refused(f"NVRTC {major} has not been fetched (make check-backends does)")
+    python_packages(packages, (package,))
+    return packages / "nvidia" / library
+
+
 def nvcc_version(nvcc: Path) -> str:
     return re.search(r"release (\d+\.\d+)", output(nvcc, "--version")).group(1)
 
@@ -220,6 +236,8 @@ def main() -> None:
     try:
         print(nvcc())
         cuobjdump()
+        for major in NVRTC:
+            nvrtc(major)
     except Refused as why:
         sys.exit(str(why))
 

@@ -1,0 +1,206 @@
+"""What printed GPU kernels call: each function's values in the simulators, its compilation by NVRTC, and what comes
+of a vector's load. tests/simulators/printed_functions.py has all sizes, architectures and compilers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+import backend_tools
+import compiled_code
+import gpu_function_memory as memory
+import gpu_function_values as values
+import gpu_functions as functions
+from backend_report import Refused
+from fourfold.devices import hiprtc, nvrtc, text
+from fourfold.devices.runtime_compiler import CompilationError
+from machine import linux_only, missing, output_of, tool
+from simulated import ROOT
+
+pytestmark = linux_only
+NO_OPERAND = numpy.zeros(4)
+SCRATCH = 32 * functions.THREADS
+OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]  # stored as computed
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    kernels = [functions.cuda_kernel(type, lanes) for type in functions.TYPES for lanes in (0, 4)]
+    kernels += [memory.memory_kernel(kind, lanes) for kind in memory.KINDS for lanes in (1, 8)]
+    return functions.simulated("".join([*kernels, *(memory.group_kernel(kind) for kind in OWN)]))
+
+
+@pytest.fixture(scope="module")
+def compiler() -> nvrtc.Nvrtc:
+    try:
+        return nvrtc.Nvrtc(backend_tools.nvrtc("12", fetch=False))
+    except Refused as why:
+        missing(f"this test needs NVRTC: {why}")
+
+
+@pytest.mark.parametrize("lanes", [0, 4])
+@pytest.mark.parametrize("type", functions.TYPES)
+def test_values_of_every_operation(simulated, type: str, lanes: int) -> None:
+    chosen = functions.of_type(tuple(functions.TYPES), type, lanes)
+    assert len(chosen) > 10
+    kernel = functions.launcher(simulated, f"{type}_{lanes}", lanes)
+    for which, case in enumerate(chosen):
+
+        def run(arrays, got, which=which):
+            x, y, z = (*arrays, None, None)[:3]
+            kernel(len(x), which, x, y, z, got, len(x))
+
+        values.check(case, lanes, run)
+
+
+@pytest.mark.parametrize("lanes", [0, 4])
+@pytest.mark.parametrize("type", functions.METAL_TYPES)
+def test_values_of_every_operation_in_metal(type: str, lanes: int) -> None:
+    kernel = functions.metal_kernel(type, lanes)
+    for which, case in enumerate(functions.of_type(functions.METAL_TYPES, type, lanes)):
+
+        def run(arrays, got, which=which):
+            x, y, z = (*arrays, NO_OPERAND, NO_OPERAND)[:3]
+            functions.run_metal(kernel, [which, x, y, z, got, len(x)], -(-len(x) // max(lanes, 1)))
+
+        values.check(case, lanes, run, is_flushing=True)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("kind", memory.KINDS)
+def test_memory(simulated, kind: str, lanes: int) -> None:
+    kernel = functions.launcher(simulated, f"memory_{kind}_{lanes}", lanes)
+    memory.check_memory(kind, lanes, lambda *given: kernel(given[-1], *given))
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_lanes_and_blocks(simulated, kind: str) -> None:
+    kernel = functions.launcher(simulated, f"group_{kind}", 1, SCRATCH)
+    memory.check_group(kind, lambda *given: kernel(given[-1], *given))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in memory.KINDS if kind != "float64"])
+def test_memory_and_lanes_in_metal(kind: str) -> None:
+    def of(source: str, lanes: int) -> memory.Run:
+        return lambda *given: functions.run_metal(source, given, -(-given[-1] // lanes), SCRATCH)
+
+    memory.check_memory(kind, 8, of(memory.memory_kernel(kind, 8, metal=True), 8), subnormal_is_zero=True)
+    if kind in OWN:
+        memory.check_group(kind, of(memory.group_kernel(kind, metal=True), 1))
+
+
+def test_the_installed_texts_are_of_these_sources(tmp_path) -> None:
+    """And have no include but of what Metal's compiler brings, so that NVRTC and hipRTC need no headers."""
+    for folder, file, installed in (("cuda", "nest.cuh", text.cuda()), ("metal", "nest.h", text.metal())):
+        given = [f"-DINPUT={file}", f"-DOUTPUT={tmp_path / file}", f"-DINCLUDES={ROOT / folder}:{ROOT / 'cpp'}"]
+        output_of(tool("cmake", "cmake"), *given, "-P", ROOT / "cmake" / "embed.cmake")
+        assert (tmp_path / file).read_text() == installed
+        included = [line for line in installed.splitlines() if line.lstrip().startswith("#include")]
+        assert included == ([] if folder == "cuda" else ["#include <metal_stdlib>"])
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+def test_nvrtc_compiles_every_operation(compiler, architecture: str) -> None:
+    kernels = "".join(functions.cuda_kernel(type, 0) for type in functions.TYPES)
+    kernels += "".join(functions.cuda_kernel(type, 2) for type in functions.TYPES if type != "float64")
+    kernels += "".join(memory.memory_kernel(kind, 8) for kind in memory.KINDS)
+    kernels += "".join(memory.group_kernel(kind) for kind in OWN)
+    assert compiler.compile(functions.cuda_source(kernels), architecture, "every").startswith(b"\x7fELF")
+
+
+VECTORS = """
+extern "C" __global__ void floats(const float32* x, const float32* y, float32* out, int64 count) {
+  const int64 at = 4 * (int64(block_index()) * 256 + thread_index());
+  const Vec<float32, 4> a = load<4>(x + at, at < count), b = load<4>(y + at, at < count);
+  if (at < count) store(out + at, where(a > b, maximum(a, 0.5f), -b) * 2 + fold_amax(a));
+}
+extern "C" __global__ void bfloats(const bfloat16* x, bfloat16* out, float32* sums) {
+  const int64 at = 8 * (int64(block_index()) * 256 + thread_index());
+  Vec<float32, 8> a = load<8>(x + at);
+  a[1] = 0;
+  float32 sum = fold_sum(a);
+  for (int distance = 16; distance > 0; distance /= 2) sum = add(sum, exchange(sum, distance));
+  store(out + at, a * sum + 1);
+  store(sums + at, a);
+}
+"""
+
+
+def test_vectors_are_moved_whole_and_kept_in_registers(compiler, tmp_path) -> None:
+    try:
+        cuobjdump = backend_tools.cuobjdump(fetch=False)
+    except Refused as why:
+        missing(f"this test needs cuobjdump: {why}")
+    for architecture in ("sm_75", "sm_80", "sm_90", "sm_120"):
+        file = tmp_path / f"{architecture}.cubin"
+        file.write_bytes(compiler.compile(functions.cuda_source(VECTORS), architecture, "vectors"))
+        assert compiled_code.in_local_memory(file, cuobjdump) == {}
+        said = subprocess.run([cuobjdump, "-sass", file], capture_output=True, text=True, check=True).stdout
+        for kernel, loads, stores in (("floats", 2, 1), ("bfloats", 1, 3)):
+            code = said.partition(f"Function : {kernel}\n")[2].partition("Function :")[0]
+            assert code.count(" LDG.E.128") == code.count(" LDG") == loads, (architecture, kernel)
+            assert code.count(" STG.E.128") == code.count(" STG") == stores, (architecture, kernel)
+
+
+def test_a_refused_source_is_an_error_with_the_compilers_words(compiler) -> None:
+    with pytest.raises(
+        CompilationError, match=r'^wrong failed to compile with .*sm_90.*(?s:.*)"missing" is undefined'
+    ) as why:
+        compiler.compile("__global__ void f() { missing(); }", "sm_90", "wrong")
+    assert "missing" in why.value.log
+    with pytest.raises(CompilationError, match=r"^NVRTC 12\.8 compiles for sm_50 and newer, not for sm_35$"):
+        compiler.compile("", "sm_35", "old")
+    with pytest.raises(ValueError, match="expected an architecture such as sm_90, but got gfx90a"):
+        compiler.compile("", "gfx90a", "other")
+
+
+def test_a_newer_gpu_gets_ptx_that_its_driver_compiles(compiler) -> None:
+    code = compiler.compile('extern "C" __global__ void f() {}', "sm_999", "empty")
+    newest = max(compiler.architectures)
+    assert f".target sm_{newest}".encode() in code and b".entry f(" in code and code.endswith(b"\0")
+
+
+def test_hiprtc(tmp_path) -> None:
+    reason = hiprtc.available()
+    if reason is not None:
+        pytest.skip(reason)
+    kernels = "".join(functions.cuda_kernel(type, 0) for type in functions.TYPES) + memory.group_kernel("int64")
+    for architecture in ("gfx90a", "gfx1030"):
+        assert hiprtc.compile(functions.cuda_source(kernels), architecture, "every").startswith(b"\x7fELF")
+    with pytest.raises(CompilationError, match="wrong failed to compile with --offload-arch=gfx90a(?s:.*)missing"):
+        hiprtc.compile("__global__ void f() { missing(); }", "gfx90a", "wrong")
+
+
+def test_a_compiler_that_is_not_there_is_a_sentence() -> None:
+    """In a process where no library loads."""
+    code = """
+import ctypes, torch
+from fourfold.devices import hiprtc, nvrtc, runtime_compiler
+runtime_compiler._loads = lambda path, mode: False
+for module in (nvrtc, hiprtc):
+    print(module.available())
+    try:
+        module.compile("", "sm_90", "none")
+    except runtime_compiler.CompilationError as error:
+        print(error)
+"""
+    said = output_of(sys.executable, "-c", code).splitlines()
+    assert said == [
+        *["NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc"] * 2,
+        *["AMD's run-time compiler was not found: install ROCm's package hiprtc, or set ROCM_PATH"] * 2,
+    ]
+
+
+def test_bounds_of_the_formulas_for_metal(tmp_path) -> None:
+    """Of every 4001st float; all of them with a step of 1."""
+    program = tmp_path / "float_functions"
+    source = ROOT / "tests" / "cpp" / "float_functions.cpp"
+    output_of("g++", "-std=c++20", "-O2", "-mfma", "-ffp-contract=off", "-I", ROOT / "cpp", source, "-o", program)
+    worst = dict(line.split() for line in output_of(program, 4001).splitlines())
+    bounds = {"expm1": 1.6, "log1p": 1.3, "erfc": 3.5, "erf": 1.0}
+    assert worst.keys() == bounds.keys()
+    for name, bound in bounds.items():
+        assert 0.5 < float(worst[name]) <= bound, name
