@@ -62,7 +62,7 @@ def refusals(source: str, folder: Path) -> str:
     said = subprocess.run(command, capture_output=True, text=True).stderr
     code = re.sub(r"//[^\n]*|R?\"[^\"\n]*\"", "", source)
     bare = [found for found in DECLARED.findall(code) if not any(re.search(rf"\b{s}\b", found) for s in SPACES)]
-    lambdas = re.findall(r"\[[&=]?\]\s*[({]", code)
+    lambdas = re.findall(r"(?<!operator)\[[&=]?\]\s*[({]", code)
     return said + "".join(f"no address space: {declared}\n" for declared in bare) + "".join(lambdas)
 
 
