@@ -57,6 +57,9 @@ class Dialect(cuda.Dialect):
         bounds = f"max_total_threads_per_threadgroup({function.threads})"
         return f"[[kernel, {bounds}]] void fourfold_{function.name}(\n    {', '.join(parameters)}) {{"
 
+    def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
+        return printer.GridDialect.loop(self, index, begin, end, step)
+
     def pointer(self, kind: str) -> str:
         return f"device {kind}*"
 
