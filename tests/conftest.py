@@ -8,11 +8,14 @@ import pytest
 import torch
 
 import simulated
+import simulated_programs
 import spared
 
 spared.spare_torch_its_diagnostics()
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
+if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
+    simulated_programs.serve(library)
 
 
 # What takes tens of seconds, the longest first; of what compiles for others too, one. The last six only where nothing
@@ -71,7 +74,7 @@ def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
     programs that a test makes, a sample gives the same bits by both."""
     from fourfold.compiler.nest import service
 
-    if service.obstacle() or "nest" in request.node.path.name:
+    if service.obstacle() or "nest" in request.node.path.name or "FOURFOLD_SIMULATED_PROGRAMS" in os.environ:
         yield
         return
     from nests import SampledPrograms

@@ -24,7 +24,7 @@ FRAMEWORK = SIMULATORS / "metal"
 OBJC = next(iter(sorted(Path("/usr/lib/gcc/x86_64-linux-gnu").glob("*/include/objc"))), Path("objc")).parent
 WRAPPED = (
     *("torch_get_mutable_data_ptr", "torch_get_const_data_ptr", "torch_call_dispatcher"),
-    *("aoti_torch_create_tensor_from_blob", "aoti_torch_copy_"),
+    *("aoti_torch_create_tensor_from_blob", "aoti_torch_copy_", "aoti_torch_empty_strided"),
 )
 # The .metal files, and the name that a host knows each by.
 SHADERS = {"recurrent": "recurrent_shaders", "mlp": "mlp_shaders", "mlp_layers": "mlp_layers_shaders"}

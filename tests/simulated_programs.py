@@ -12,6 +12,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import torch
+
 from fourfold.devices import programs
 from fourfold.devices.runtime_compiler import CompilationError
 from simulated import BUILD, SANITIZERS, SIMULATORS
@@ -24,6 +26,7 @@ FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-shared", "-fwrapv", "-ffp-
 
 def serve(library: str) -> None:
     """From here on compiled functions run their programs on the library's device."""
+    torch.ops.load_library(library)  # whose operators nobody calls by this
     simulator = ctypes.CDLL(library)
     sanitizer = Path(library).parent.name.split("-")[1]
 
@@ -31,6 +34,7 @@ def serve(library: str) -> None:
         return compiled(source, Path(library), sanitizer)
 
     programs.LANGUAGES["hip"] = programs.Language("cuda", compile, lambda: None)
+    programs.INTERPRETED.clear()
     simulator.gpusim_run_programs()
 
 

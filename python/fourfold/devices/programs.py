@@ -17,6 +17,10 @@ from fourfold.devices import hiprtc, nvrtc
 NUMBERS = {"cpu": 0, "cuda": 1, "mps": 13}
 
 
+# Those that run a program before its kernels are compiled, and without.
+INTERPRETED = {"cpu"}
+
+
 @dataclass(frozen=True)
 class Language:
     """printer: the module of fourfold.compiler.nest that prints kernels. compile: a source, an architecture and a name

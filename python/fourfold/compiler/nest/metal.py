@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fourfold.compiler.dtypes import FLOAT64
 from fourfold.compiler.nest import cuda
 from fourfold.compiler.nest.dialect import UNARY, Expression
@@ -14,13 +16,11 @@ MOST_BUFFERS = 31  # a kernel's, the numbers' among them
 MOST_CONSTANTS = 4096  # bytes that a call encodes by itself, without a buffer
 MOST_SHARED = 32 * 1024
 # The language's own words, besides C++'s.
-KEYWORDS = frozenset(
-    """
-    as_type bfloat char2 char4 constant device float2 float4 fragment half intersection kernel long2 long4 mesh metal object
-    object_data ray_data sampler short2 short4 stitchable texture thread threadgroup threadgroup_imageblock uchar uint uint2
-    uint4 ulong ushort ushort2 vertex visible
-""".split()
-)
+KEYWORDS = frozenset(re.findall(r"\w+", """
+    as_type bfloat char2 char4 constant device float2 float4 fragment half intersection kernel long2 long4 mesh metal
+    object object_data ray_data sampler short2 short4 stitchable texture thread threadgroup threadgroup_imageblock uchar
+    uint uint2 uint4 ulong ushort ushort2 vertex visible
+"""))  # fmt: skip
 
 
 def print_grid(grid: Grid) -> str:

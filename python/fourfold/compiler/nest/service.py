@@ -48,7 +48,7 @@ def compiles(generator: str | None = None) -> bool:
 def number(generator: str | None = None, device: torch.device = CPU) -> int:
     """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says.
     device: where the program runs."""
-    if compiles(generator) or device.type != "cpu":
+    if compiles(generator) or device.type not in programs.INTERPRETED:
         start()
     return GENERATORS.index(generator or generator_of_environment())
 
