@@ -41,6 +41,7 @@ CASES = {
 }
 GROUP = {
     "exchange": "store((S K*)out + at, exchange(load((S const K*)x + at), limit));",
+    "number": "store((S K*)out + at, number<B>(load((S const int64*)x + at)));",
     "exchange_lanes": "store((S K*)out + 2 * at, exchange(load<2>((S const K*)x + 2 * at), limit));",
     "reverse": "store((T K*)shared + place, load((S const K*)x + at)); barrier(); "
     f"store((S K*)out + at, load((T const K*)shared + ({THREADS - 1} - place)));",
@@ -50,7 +51,7 @@ GROUP = {
 
 
 def spelled(code: str, kind: str, lanes: int, metal: bool) -> str:
-    for symbol, word in (("K", kind), ("V", TYPES[KINDS[kind]]), ("n", str(lanes))):
+    for symbol, word in (("K", kind), ("V", TYPES[KINDS[kind]]), ("B", KINDS[kind]), ("n", str(lanes))):
         code = code.replace(f"<{symbol}>", f"<{word}>").replace(f" {symbol}*", f" {word}*")
     code = code.replace("k < n;", f"k < {lanes};")
     return code.replace("S ", "device " if metal else "").replace("T ", "threadgroup " if metal else "")
@@ -212,6 +213,7 @@ def check_group(kind: str, run: Run) -> None:
         run(list(GROUP).index(name), elements, out, 1, distance, len(elements) // wide)
         return values_of(kind, out)
 
+    assert_same("number", number_of(kind, run), want)
     for distance in (1, 2, 4, 8, 16):
         assert_same(f"exchange {distance}", given("exchange", distance, 1), want[lane ^ distance])
         assert_same(f"exchange of two {distance}", given("exchange_lanes", distance, 2), want[lane ^ 2 * distance])
@@ -220,6 +222,18 @@ def check_group(kind: str, run: Run) -> None:
     pair = lane // 2
     opposite = (pair // THREADS * THREADS + THREADS - 1 - pair % THREADS) * 2 + lane % 2
     assert_same("vectors in shared memory", given("reverse_lanes", 0, 2), want[opposite])
+
+
+def number_of(kind: str, run: Run) -> numpy.ndarray:
+    """The values of elements whose bits are the low bytes of int64s."""
+    elements = stored(kind)[: 4 * THREADS]
+    if kind == "boolean":
+        elements = (elements * 7 % 5 > 2).astype(numpy.uint8)
+    bits = numpy.full(len(elements), -1, numpy.int64)
+    bits.view(elements.dtype)[:: 8 // elements.itemsize] = elements
+    out = numpy.zeros_like(elements)
+    run(list(GROUP).index("number"), bits, out, 1, 0, len(elements))
+    return values_of(kind, out)
 
 
 def assert_same(what: str, got: numpy.ndarray, want: numpy.ndarray, subnormal_is_zero: bool = False) -> None:

@@ -137,7 +137,9 @@ def check(case: Case, lanes: int, run: Run, is_flushing: bool = False) -> None:
     arrays = operands(case)
     if is_flushing:
         arrays = [flushed(array) for array in arrays]
-    want = expected(case, arrays, lanes)
+    spread = (k for k in range(len(arrays)) if f"{{{k}}}[0]" in case.code)
+    alike = {k: numpy.repeat(arrays[k][::lanes], lanes) for k in spread}
+    want = expected(case, [alike.get(k, array) for k, array in enumerate(arrays)], lanes)
     got = numpy.zeros(len(want), DTYPES[case.result])
     run(arrays, got)
     wrong = faults(case, got, want, LEAST["float32"] if is_flushing else 0.0)

@@ -82,12 +82,17 @@ def cases(types: Sequence[str] = tuple(TYPES)) -> list[Case]:
     ]
     found += [Case(c.operation, c.operands, c.result, "-{0}") for c in tuple(found) if c.operation == "neg"]
     found += [Case(c.operation, c.operands, c.result, "~{0}") for c in tuple(found) if c.operation == "bitwise_not"]
+    # A number beside Vecs, which is {1}'s first lane.
+    beside = {"sub": ("{0} - {1}[0]", "{0}[0] - {1}"), "maximum": ("maximum({0}, {1}[0])",)}
+    beside |= {"eq": ("{0} == {1}[0]",), "where": ("where({0}[0], {1}, {2})", "where({0}, {1}[0], {2})")}
+    plain = [case for case in found if case.operation in beside and "(" in case.code]
+    found += [Case(c.operation, c.operands, c.result, code) for c in plain for code in beside[c.operation]]
     return [case for case in found if {*case.operands, case.result} <= set(types)]
 
 
 def in_kernel(case: Case, lanes: int) -> bool:
     """Whether numbers have it too: C++'s own operators on numbers, and folds, are none of these functions."""
-    return lanes > 0 or not (case.folds or case.code[0] in "-~{")
+    return lanes > 0 or not (case.folds or case.code[0] in "-~{" or "[0]" in case.code)
 
 
 def of_type(types: Sequence[str], type: str, lanes: int) -> list[Case]:

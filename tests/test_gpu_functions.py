@@ -26,11 +26,19 @@ SCRATCH = 32 * functions.THREADS
 OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]  # stored as computed
 
 
+PLACES = """
+extern "C" __global__ void places(int count, void* out) {
+  const int at = block_index() * 64 + thread_index();
+  if (at < count) store((int32*)out + (block_count() - 1 - block_index()) * 64 + thread_index(), at);
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def simulated():
     kernels = [functions.cuda_kernel(type, lanes) for type in functions.TYPES for lanes in (0, 4)]
     kernels += [memory.memory_kernel(kind, lanes) for kind in memory.KINDS for lanes in (1, 8)]
-    return functions.simulated("".join([*kernels, *(memory.group_kernel(kind) for kind in OWN)]))
+    return functions.simulated("".join([PLACES, *kernels, *(memory.group_kernel(kind) for kind in OWN)]))
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +88,12 @@ def test_memory(simulated, kind: str, lanes: int) -> None:
 def test_lanes_and_blocks(simulated, kind: str) -> None:
     kernel = functions.launcher(simulated, f"group_{kind}", 1, SCRATCH)
     memory.check_group(kind, lambda *given: kernel(given[-1], *given))
+
+
+def test_a_block_knows_its_place_among_them(simulated) -> None:
+    out = numpy.zeros(192, numpy.int32)
+    functions.launcher(simulated, "places", 1)(192, 192, out)
+    assert out.tolist() == [*range(128, 192), *range(64, 128), *range(64)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in memory.KINDS if kind != "float64"])
@@ -134,7 +148,7 @@ def test_vectors_are_moved_whole_and_kept_in_registers(compiler, tmp_path) -> No
         cuobjdump = backend_tools.cuobjdump(fetch=False)
     except Refused as why:
         missing(f"this test needs cuobjdump: {why}")
-    for architecture in ("sm_75", "sm_80", "sm_90", "sm_120"):
+    for architecture in ("sm_75", "sm_90", "sm_120"):
         file = tmp_path / f"{architecture}.cubin"
         file.write_bytes(compiler.compile(functions.cuda_source(VECTORS), architecture, "vectors"))
         assert compiled_code.in_local_memory(file, cuobjdump) == {}
@@ -167,9 +181,10 @@ def test_hiprtc(tmp_path) -> None:
     reason = hiprtc.available()
     if reason is not None:
         pytest.skip(reason)
-    kernels = "".join(functions.cuda_kernel(type, 0) for type in functions.TYPES) + memory.group_kernel("int64")
-    for architecture in ("gfx90a", "gfx1030"):
-        assert hiprtc.compile(functions.cuda_source(kernels), architecture, "every").startswith(b"\x7fELF")
+    of_numbers = functions.cuda_kernel("float32", 0) + functions.cuda_kernel("int64", 0)
+    of_memory = memory.memory_kernel("bfloat16", 8) + memory.group_kernel("int64")
+    for architecture, kernels in (("gfx90a", of_numbers), ("gfx1030", of_memory)):
+        assert hiprtc.compile(functions.cuda_source(kernels), architecture, "some").startswith(b"\x7fELF")
     with pytest.raises(CompilationError, match="wrong failed to compile with --offload-arch=gfx90a(?s:.*)missing"):
         hiprtc.compile("__global__ void f() { missing(); }", "gfx90a", "wrong")
 

@@ -1,5 +1,5 @@
-"""What printed GPU kernels call, in full: pytest tests/simulators/printed_functions.py. Every operation, type and number
-of lanes, by every compiler at hand for every architecture; their values in simulation, also with wavefronts of 64; the
+"""What printed GPU kernels call, in full: pytest tests/simulators/printed_functions.py. Every operation, type and
+number of lanes, by every compiler at hand; their values in simulation, also with wavefronts of 64; the
 bounds of the formulas for Metal."""
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from machine import output_of, tool
 from simulated import ROOT
 
 LANES = (0, 1, 2, 4, 8)  # 0: numbers
-NVRTC = {
-    "12": ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"),
-    "13": ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"),
-}
+NVRTC = {"12": ("sm_75", "sm_90", "sm_120"), "13": ("sm_80", "sm_100")}
 OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]
 METAL_KINDS = [kind for kind in memory.KINDS if kind != "float64"]
 MEMORY = [memory.memory_kernel(kind, lanes) for kind in memory.KINDS for lanes in memory.LANES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 from functools import cache
@@ -19,6 +20,10 @@ OPTIONS = ("-std=c++17", "--fmad=false")
 class Nvrtc(RuntimeCompiler):
     def __init__(self, path: str | Path):
         super().__init__(path, "nvrtc")
+        # NVRTC 13.0 doesn't look for this library of its own beside itself, but takes one that is loaded.
+        version = ".".join(map(str, self.version))
+        with contextlib.suppress(OSError):
+            self._builtins = ctypes.CDLL(str(self.path().with_name(f"libnvrtc-builtins.so.{version}")))
         self._call("GetNumSupportedArchs", 0, ctypes.byref(count := ctypes.c_int()))
         numbers = (ctypes.c_int * count.value)()
         self._call("GetSupportedArchs", 0, numbers)

@@ -40,6 +40,21 @@ class RuntimeCompiler:
         finally:
             self._function("DestroyProgram")(ctypes.byref(program))
 
+    def path(self) -> Path:
+        """Of the library, which may have been found by its soname."""
+
+        class Found(ctypes.Structure):
+            _fields_ = [
+                (name, ctypes.c_char_p if name == "path" else ctypes.c_void_p) for name in ("path", "a", "b", "c")
+            ]
+
+        dladdr = ctypes.CDLL(None).dladdr
+        dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(Found)]
+        found = Found()
+        if not dladdr(ctypes.cast(self._function("Version"), ctypes.c_void_p), ctypes.byref(found)):
+            raise OSError(f"dladdr doesn't know {self.prefix}Version")
+        return Path(os.fsdecode(found.path))
+
     def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
         self._call(f"Get{what}Size", 0, program, ctypes.byref(size))
