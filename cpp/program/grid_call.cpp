@@ -53,7 +53,6 @@ class GridExecutable final : public Executable {
     run(layout, *kernels, inputs, outputs);
     return true;
   }
-  void use(Generator generator) override { generator_.store(generator, std::memory_order_relaxed); }
 
   const Program& program() const { return program_; }
   bool are_aligned(const Tensor* inputs, const Tensor* outputs) const {
@@ -79,7 +78,6 @@ class GridExecutable final : public Executable {
       const auto found = known_.find(layout);
       if (found != known_.end()) return &found->second;
     }
-    if (generator_.load(std::memory_order_relaxed) == Generator::interpreter) return nullptr;
     const auto answer = nests_->find(layout, Generator::llvm);  // waits
     if (!answer.is_final) return nullptr;
     const std::scoped_lock lock(mutex_);
@@ -105,7 +103,6 @@ class GridExecutable final : public Executable {
   const int32_t index_;
   const Program& program_;
   const std::shared_ptr<Nests> nests_;
-  std::atomic<Generator> generator_{Generator::automatic};
   mutable std::mutex mutex_;
   mutable std::map<std::string, Kernels> known_;  // by layout
 };

@@ -13,6 +13,7 @@ namespace fourfold::program {
 namespace {
 
 constexpr size_t most_layouts = 16;  // of a program: others are not compiled
+constexpr size_t most_of_device = 256;  // likewise, where nothing else runs it
 constexpr int calls_before = 2;      // of a layout, until it is worth compiling
 
 struct Request {
@@ -60,7 +61,7 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served || known_.size() >= most_layouts) return {};
+    if (!all.served || known_.size() >= (target_.empty() ? most_layouts : most_of_device)) return {};
     known = known_.emplace_back(new Known{layout, 0, false, false, nullptr, {}}).get();
   }
   if (known->is_answered) return {true, known->nest.get(), known->reason};

@@ -33,7 +33,7 @@ FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
 // How it runs from now on: 0 by the interpreter; 1 by loop nests for the layouts that come again, as soon as they are compiled; 2
 // by loop nests, waiting for them. They need fourfold's Python package, which compiles them; without it 0, 1 and 2 are the same.
-// Only the CPU has an interpreter: elsewhere a call waits for its kernels, and fails if there are none.
+// Only the CPU has an interpreter: elsewhere a call always waits for its kernels, and fails if there are none.
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);

@@ -25,7 +25,7 @@ BINARY = {
     "add": ("+", 12), "sub": ("-", 12), "+": ("+", 12), "-": ("-", 12),
     "lt": ("<", 9), "le": ("<=", 9), "gt": (">", 9), "ge": (">=", 9), "<": ("<", 9),
     "eq": ("==", 8), "ne": ("!=", 8), "equal": ("==", 8),
-    "bitwise_and": ("&", 7), "bitwise_xor": ("^", 6), "bitwise_or": ("|", 5),
+    "bitwise_and": ("&", 7), "bitwise_xor": ("^", 6), "bitwise_or": ("|", 5), "both": ("&&", 4),
 }  # fmt: skip
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 PRELUDE_FLOATING = frozenset({"div", "copysign", "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "trunc", "round"})

@@ -53,6 +53,7 @@ class Let:
 
     thread, block, blocks: the thread's index in its block, the block's index, and how many blocks there are
     exchange: the value that another of 32 lanes has, whose index differs in one bit (attribute)
+    both: of two conditions
     number: what the call's argument of that index (attribute) holds, of the result's type
     shared: the address of the block's own memory, behind so many bytes (attribute)"""
 

@@ -104,7 +104,7 @@ class GridBuilder:
     def both(self, *conditions: Ref | None) -> Ref | None:
         found = None
         for condition in filter(None, conditions):
-            found = condition if found is None else self.writer.let("bitwise_and", BOOLEAN, found, condition)
+            found = condition if found is None else self.writer.let("both", BOOLEAN, found, condition)
         return found
 
     # Numbers, and values of rows.

@@ -23,6 +23,7 @@ from fourfold.compiler.nest.loops import (
 )
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")  # of booleans: the language makes integers of them
 OF_THREAD = ("thread", "block", "blocks")
 HEAD = """\
 typedef WIDTH index;
@@ -181,7 +182,8 @@ class GridPrinter(Printer):
 
     def operation(self, op: str, given: Sequence[Operand]) -> Expression:
         first = given[0]
-        if op in WRAPS and first.type in INTEGERS and not any(operand.lanes for operand in given):
+        has_own_type = op in WRAPS and first.type in INTEGERS or op in BITWISE and first.type == BOOLEAN
+        if has_own_type and not any(operand.lanes for operand in given):
             return self.call(op, given)
         if op.startswith("to_") and first.type == INDEX:
             value = self.value(first)

@@ -1,0 +1,175 @@
+"""Random programs, and tensors for them that lie in memory in any way: broadcast, transposed, sliced, shifted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fourfold.compiler.dtypes import KINDS
+from programs import HEAD
+
+DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
+STORED = {
+    "float32": ("float32", "float32", "float32", "bfloat16", "float16"),
+    "float64": ("float64",),
+    "int32": ("int32", "int8", "uint8", "int16"),
+    "int64": ("int64",),
+    "boolean": ("boolean",),
+}
+# By type: operations whose results stay finite, and of which no rounding of an operand makes another branch.
+UNARY = {
+    "float32": ("neg", "abs", "tanh", "sigmoid", "sin", "erf"),
+    "float64": ("neg", "abs", "tanh", "cos"),
+    "int32": ("neg", "abs", "sign"),
+    "int64": ("neg", "abs"),
+    "boolean": ("bitwise_not",),
+}
+BINARY = {
+    "float32": ("add", "sub", "mul", "minimum", "maximum"),
+    "float64": ("add", "sub", "mul", "maximum"),
+    "int32": ("add", "sub", "minimum", "bitwise_xor"),
+    "int64": ("add", "sub", "maximum", "bitwise_and"),
+    "boolean": ("bitwise_and", "bitwise_or", "bitwise_xor"),
+}
+REDUCTIONS = {
+    "float32": ("sum", "amax", "amin"),
+    "float64": ("sum", "amax"),
+    "int32": ("amax", "amin"),
+    "int64": ("sum", "amin"),
+    "boolean": ("any", "all"),
+}
+SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 31, 33, 64, 100, 130)
+LETTERS = "abcde"
+
+
+@dataclass
+class RandomProgram:
+    """text: of the program; arguments: tensors and numbers that fit it."""
+
+    text: str
+    arguments: list[Tensor | float | int | bool] = field(default_factory=list)
+
+
+class Generator:
+    def __init__(self, seed: int, types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean")):
+        self.random = random.Random(seed)
+        torch.manual_seed(seed)
+        self.types = types
+        self.lines: list[str] = []
+        self.values: list[tuple[str, str, int]] = []  # name, type, level: 0 numbers, 1 rows, 2 elements
+
+    def program(self) -> RandomProgram:
+        rng = self.random
+        count = rng.randint(1, 4)
+        most = 3000 if rng.random() < 0.15 else 600
+        self.sizes = [rng.choice(SIZES) for _ in range(count)]
+        while len(self.sizes) > 1 and torch.tensor(self.sizes).prod() > 60 * most:
+            self.sizes[rng.randrange(count)] = rng.choice(SIZES[:6])
+        if rng.random() < 0.2:
+            self.sizes[-1] = rng.randint(1, most)
+        self.outer = rng.randint(0, count - 1) if rng.random() < 0.7 else None
+        self.axes = list(LETTERS[:count])
+        self.arguments: list[Tensor | float | int | bool] = []
+        for k in range(rng.randint(1, 4)):
+            self.add_input(k)
+        for _ in range(rng.randint(1, 12)):
+            self.add_operation()
+        outputs = [self.output() for _ in range(rng.randint(1, 3))]
+        axes = [f"{letter}={size}" for letter, size in zip(self.axes, self.sizes, strict=True)]
+        if self.outer is not None:
+            axes.insert(self.outer, "|")
+        text = "\n".join([f"{HEAD}axes {' '.join(axes)}", *self.lines, *outputs, ""])
+        return RandomProgram(text, self.arguments)
+
+    def level(self, dims: Sequence[str]) -> int:
+        outer = 0 if self.outer is None else self.outer
+        return max((2 if self.axes.index(axis) >= outer else 1 for axis in dims if axis != "1"), default=0)
+
+    def add(self, type: str, level: int, right: str) -> None:
+        name = f"v{len(self.values)}"
+        self.lines.append(f"{name}: {type} = {right}")
+        self.values.append((name, type, level))
+
+    def add_input(self, k: int) -> None:
+        rng, type = self.random, self.random.choice(self.types)
+        if k > 0 and rng.random() < 0.1:
+            self.arguments.append({"boolean": True, "float32": 0.5, "float64": 0.25}.get(type, 3))
+            return self.add(type, 0, "number")
+        dims = [axis if k == 0 or rng.random() < 0.8 else "1" for axis in self.axes]
+        if k > 0 and rng.random() < 0.3:
+            dims = dims[rng.randrange(len(dims)) :]
+        if rng.random() < 0.3:
+            rng.shuffle(dims)
+        kind = rng.choice(STORED[type])
+        sizes = [1 if axis == "1" else self.sizes[self.axes.index(axis)] for axis in dims]
+        self.arguments.append(self.lying_anyhow(drawn(sizes, DTYPES[kind])))
+        self.add(type, self.level(dims), f"input {kind} [{' '.join(dims)}]")
+        return None
+
+    def lying_anyhow(self, value: Tensor) -> Tensor:
+        """The same values in other memory."""
+        rng, choice = self.random, self.random.random()
+        if choice < 0.5 or value.dim() == 0:
+            return value
+        if choice < 0.65:  # transposed
+            order = list(range(value.dim()))
+            rng.shuffle(order)
+            back = [order.index(d) for d in range(value.dim())]
+            return value.permute(order).contiguous().permute(back)
+        if choice < 0.8:  # behind an address that vectors can't be loaded from
+            by = rng.randint(1, 3)
+            return value.new_empty(value.numel() + by)[by:].view(value.shape).copy_(value)
+        if choice < 0.9:  # rows with gaps
+            wide = value.new_empty([*value.shape[:-1], value.shape[-1] + rng.choice((1, 4, 8))])
+            wide[..., : value.shape[-1]] = value
+            return wide[..., : value.shape[-1]]
+        room = value.new_empty([2 * size for size in value.shape])
+        view = room[tuple(slice(None, None, 2) for _ in value.shape)]
+        return view.copy_(value)
+
+    def add_operation(self) -> None:
+        rng = self.random
+        name, type, level = rng.choice(self.values)
+        choice = rng.random()
+        if choice < 0.2 and self.outer is not None and level == 2:
+            return self.add(type, 1, f"{rng.choice(REDUCTIONS[type])} {name}")
+        if choice < 0.35:
+            to = rng.choice([t for t in self.types if t != type] or [type])
+            if to != type:
+                return self.add(to, level, f"to_{to} {name}")
+        if choice < 0.5 and type in UNARY:
+            return self.add(type, level, f"{rng.choice(UNARY[type])} {name}")
+        other, _, own = rng.choice([value for value in self.values if value[1] == type])
+        if choice < 0.6:
+            return self.add("boolean", max(level, own), f"{rng.choice(('lt', 'ge', 'eq', 'ne'))} {name} {other}")
+        masks = [value for value in self.values if value[1] == "boolean"]
+        if choice < 0.7 and masks:
+            mask, _, of_mask = rng.choice(masks)
+            return self.add(type, max(level, own, of_mask), f"where {mask} {name} {other}")
+        return self.add(type, max(level, own), f"{rng.choice(BINARY[type])} {name} {other}")
+
+    def output(self) -> str:
+        rng = self.random
+        name, type, level = self.values[-1] if rng.random() < 0.6 else rng.choice(self.values)
+        kind, outer = rng.choice(STORED[type]), self.outer or 0
+        if self.outer is not None and level == 2 and type in ("float32", "float64") and rng.random() < 0.25:
+            return f"column_sum {name} {kind} [{' '.join(self.axes[outer:])}]"
+        dims = [*self.axes] if level == 2 else self.axes[:outer] if level == 1 else []
+        if rng.random() < 0.2:
+            rng.shuffle(dims)
+        order = list(range(len(dims)))
+        if rng.random() < 0.2:
+            rng.shuffle(order)
+        return f"output {name} {kind} [{' '.join(dims)}] order [{' '.join(map(str, order))}]"
+
+
+def drawn(sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
+    if dtype == torch.bool:
+        return torch.rand(tuple(sizes)) < 0.5
+    if not dtype.is_floating_point:
+        return torch.randint(0 if dtype == torch.uint8 else -9, 10, tuple(sizes), dtype=dtype)
+    return (torch.randint(-64, 65, tuple(sizes)) / 32).to(dtype)
