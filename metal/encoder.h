@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops/kind.h"
 
@@ -32,8 +33,9 @@ class Encoder {
  public:
   explicit Encoder(id<MTLComputeCommandEncoder> encoder) : encoder_(encoder) {}
 
-  // What is dispatched from here on: a template of that source, with its arguments.
+  // What is dispatched from here on: a template of that source, with its arguments; or a pipeline of load().
   void use(const Source& source, const std::string& kernel);
+  void use(id<MTLComputePipelineState> pipeline);
 
   // A kernel's arguments, until others take their place. Where a job leaves a tensor out, one that was bound before it
   // stands in, which the kernel is told not to touch.
@@ -42,18 +44,26 @@ class Encoder {
   void value(int index, const T& value) {
     bytes(index, &value, sizeof(T));
   }
+  void bytes(int index, const void* value, size_t size);  // 4096 at most
   void threadgroup_floats(int64_t count);
+  void threadgroup_bytes(int64_t count);
 
   // Threads, exactly so many, in groups of that width.
   void threads(int64_t width, int64_t height, int64_t group_width);
   void groups(int64_t width, int64_t height, int64_t threads);
 
  private:
-  void bytes(int index, const void* value, size_t size);
-
   id<MTLComputeCommandEncoder> encoder_;
   id<MTLBuffer> bound_ = nil;
 };
+
+// The kernels of a source that was printed at run time, by name, for the device of torch's queue. They stay as long as the
+// process. Throws what Metal says of one that it doesn't compile, or where a threadgroup can't have so many threads.
+struct PrintedKernel {
+  std::string name;
+  int threads;
+};
+std::vector<id<MTLComputePipelineState>> load(const std::string& text, const std::vector<PrintedKernel>& kernels);
 
 void encode(const char* label, void (*call)(void* context, Encoder& encoder), void* context);
 

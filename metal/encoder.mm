@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "ops/aten.h"
 
@@ -20,9 +21,9 @@ dispatch_queue_t get_dispatch_queue();
 namespace fourfold::mps {
 namespace {
 
-[[noreturn]] void fail_to_compile(const Source& source, const std::string& kernel, NSError* error) {
+[[noreturn]] void fail_to_compile(const std::string& kernel, const char* source, NSError* error) {
   const char* said = error == nil ? nullptr : error.localizedDescription.UTF8String;
-  fail("fourfold: Metal does not compile ", kernel, " of ", source.name, ": ", said == nullptr ? "it does not say why" : said);
+  fail("fourfold: Metal does not compile ", kernel, " of ", source, ": ", said == nullptr ? "it does not say why" : said);
 }
 
 NSString* text(const std::string& words) { return [NSString stringWithUTF8String:words.c_str()]; }
@@ -49,22 +50,33 @@ std::string identifier(std::string kernel) {
   return kernel;
 }
 
+// Null, and an error, where Metal refuses it.
+id<MTLLibrary> library_of(id<MTLDevice> device, const std::string& source, NSError** error) {
+  const Owned<MTLCompileOptions*> options([[MTLCompileOptions alloc] init]);
+  (*options).fastMathEnabled = NO;  // which would take NaN and infinities for numbers that there are not
+  (*options).languageVersion = MTLLanguageVersion3_1;  // the first with bfloat
+  return [device newLibraryWithSource:text(source) options:*options error:error];
+}
+
+// `kernel` and `source`: what errors call them.
+id<MTLComputePipelineState> pipeline_of(
+    id<MTLLibrary> library, id<MTLDevice> device, const std::string& name, const std::string& kernel, const char* source) {
+  const Owned<id<MTLFunction>> function([library newFunctionWithName:text(name)]);
+  if (*function == nil) fail_to_compile(kernel, source, nil);
+  NSError* error = nil;
+  const id<MTLComputePipelineState> pipeline = [device newComputePipelineStateWithFunction:*function error:&error];
+  if (pipeline == nil) fail_to_compile(kernel, source, error);
+  return pipeline;
+}
+
 id<MTLComputePipelineState> compile(id<MTLDevice> device, const Source& source, const std::string& kernel) {
   const std::string name = identifier(kernel);
   const std::string instance = "\nnamespace fourfold {\n#line 1 \"" + kernel + "\"\ntemplate [[host_name(\"" + name +
                                "\")]] [[kernel]] decltype(" + kernel + ") " + kernel + ";\n}\n";
-  const Owned<MTLCompileOptions*> options([[MTLCompileOptions alloc] init]);
-  (*options).fastMathEnabled = NO;  // which would take NaN and infinities for numbers that there are not
-  (*options).languageVersion = MTLLanguageVersion3_1;  // the first with bfloat
   NSError* error = nil;
-  const Owned<id<MTLLibrary>> library(
-      [device newLibraryWithSource:text(source.text + instance) options:*options error:&error]);
-  if (*library == nil) fail_to_compile(source, kernel, error);
-  const Owned<id<MTLFunction>> function([*library newFunctionWithName:text(name)]);
-  if (*function == nil) fail_to_compile(source, kernel, nil);
-  const id<MTLComputePipelineState> pipeline = [device newComputePipelineStateWithFunction:*function error:&error];
-  if (pipeline == nil) fail_to_compile(source, kernel, error);
-  return pipeline;
+  const Owned<id<MTLLibrary>> library(library_of(device, source.text + instance, &error));
+  if (*library == nil) fail_to_compile(kernel, source.name, error);
+  return pipeline_of(*library, device, name, kernel, source.name);
 }
 
 // Kept for good, once a device.
@@ -76,6 +88,29 @@ id<MTLComputePipelineState> pipeline_of(id<MTLDevice> device, const Source& sour
   const auto found = known->find(key);
   if (found != known->end()) return found->second;
   return known->emplace(key, compile(device, source, kernel)).first->second;
+}
+
+constexpr const char* printed = "a compiled program";
+
+std::vector<id<MTLComputePipelineState>> compile(
+    id<MTLDevice> device, const std::string& text, const std::vector<PrintedKernel>& kernels) {
+  NSError* error = nil;
+  const Owned<id<MTLLibrary>> library(library_of(device, text, &error));
+  if (*library == nil) {
+    std::string names;
+    for (const PrintedKernel& kernel : kernels) names += (names.empty() ? "" : " and ") + kernel.name;
+    fail_to_compile(names, printed, error);
+  }
+  std::vector<id<MTLComputePipelineState>> pipelines;
+  for (const PrintedKernel& kernel : kernels) {
+    pipelines.push_back(pipeline_of(*library, device, kernel.name, kernel.name, printed));
+    const auto most = static_cast<int64_t>(pipelines.back().maxTotalThreadsPerThreadgroup);
+    if (most < kernel.threads) {
+      fail("fourfold: expected threadgroups of ", kernel.threads, " threads for ", kernel.name, " of ", printed,
+           ", but this GPU has room for ", most);
+    }
+  }
+  return pipelines;
 }
 
 struct Encoding {
@@ -104,6 +139,10 @@ void encode_on_queue(void* given) {
   }
 }
 
+void device_on_queue(void* device) {
+  *static_cast<id<MTLDevice>*>(device) = torch::mps::get_command_buffer().device;
+}
+
 }  // namespace
 
 const char* type_name(Kind kind) {
@@ -130,9 +169,9 @@ const char* compute_name(Kind kind) {
   }
 }
 
-void Encoder::use(const Source& source, const std::string& kernel) {
-  [encoder_ setComputePipelineState:pipeline_of(encoder_.device, source, kernel)];
-}
+void Encoder::use(const Source& source, const std::string& kernel) { use(pipeline_of(encoder_.device, source, kernel)); }
+
+void Encoder::use(id<MTLComputePipelineState> pipeline) { [encoder_ setComputePipelineState:pipeline]; }
 
 void Encoder::buffer(int index, Input data) {
   const bool there = data.base != nullptr;
@@ -144,10 +183,12 @@ void Encoder::bytes(int index, const void* value, size_t size) {
   [encoder_ setBytes:value length:size atIndex:static_cast<NSUInteger>(index)];
 }
 
-void Encoder::threadgroup_floats(int64_t count) {
-  constexpr int64_t unit = 4;  // Metal counts by 16 bytes
+void Encoder::threadgroup_floats(int64_t count) { threadgroup_bytes(count * static_cast<int64_t>(sizeof(float))); }
+
+void Encoder::threadgroup_bytes(int64_t count) {
+  constexpr int64_t unit = 16;
   const int64_t rounded = (count + unit - 1) / unit * unit;
-  [encoder_ setThreadgroupMemoryLength:static_cast<NSUInteger>(rounded) * sizeof(float) atIndex:0];
+  [encoder_ setThreadgroupMemoryLength:static_cast<NSUInteger>(rounded) atIndex:0];
 }
 
 void Encoder::threads(int64_t width, int64_t height, int64_t group_width) {
@@ -158,6 +199,23 @@ void Encoder::threads(int64_t width, int64_t height, int64_t group_width) {
 void Encoder::groups(int64_t width, int64_t height, int64_t threads) {
   [encoder_ dispatchThreadgroups:MTLSizeMake(static_cast<NSUInteger>(width), static_cast<NSUInteger>(height), 1)
            threadsPerThreadgroup:MTLSizeMake(static_cast<NSUInteger>(threads), 1, 1)];
+}
+
+std::vector<id<MTLComputePipelineState>> load(const std::string& text, const std::vector<PrintedKernel>& kernels) {
+  id<MTLDevice> device = nil;
+  dispatch_sync_f(torch::mps::get_dispatch_queue(), &device, device_on_queue);
+  // No exception may pass through a pool.
+  std::vector<id<MTLComputePipelineState>> pipelines;
+  std::exception_ptr thrown;
+  @autoreleasepool {
+    try {
+      pipelines = compile(device, text, kernels);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  return pipelines;
 }
 
 void encode(const char* label, void (*call)(void* context, Encoder& encoder), void* context) {

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import simulated
-from simulated import ROOT, SANITIZERS, SIMULATORS, built, elementwise_sources, run
+from simulated import ROOT, SANITIZERS, SIMULATORS, built, elementwise_sources, libfourfold, run
 
 METAL = ROOT / "metal"
 FRAMEWORK = SIMULATORS / "metal"
@@ -24,7 +24,7 @@ FRAMEWORK = SIMULATORS / "metal"
 OBJC = next(iter(sorted(Path("/usr/lib/gcc/x86_64-linux-gnu").glob("*/include/objc"))), Path("objc")).parent
 WRAPPED = (
     *("torch_get_mutable_data_ptr", "torch_get_const_data_ptr", "torch_call_dispatcher"),
-    *("aoti_torch_create_tensor_from_blob", "aoti_torch_copy_"),
+    *("aoti_torch_create_tensor_from_blob", "aoti_torch_copy_", "aoti_torch_empty_strided"),
 )
 # The .metal files, and the name that a host knows each by.
 SHADERS = {"recurrent": "recurrent_shaders", "mlp": "mlp_shaders", "mlp_layers": "mlp_layers_shaders"}
@@ -86,7 +86,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
     own += [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
     for source in own:
         commands[source] = ["g++", "-w", *common, *simulator, "-x", "c++"]
-    for source in sorted((ROOT / "cpp" / "ops").glob("*.cpp")):
+    for source in [*sorted((ROOT / "cpp" / "ops").glob("*.cpp")), SIMULATORS / "library" / "programs.cpp"]:
         commands[source] = ["g++", "-w", *common, *registration]
     hosts = [path for path in sorted(metal.glob("*.mm")) if path.stem != "elementwise"]
     for source in [*hosts, *embed(folder, metal)]:
@@ -103,7 +103,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
     torch_library = Path(torch.__file__).parent / "lib"
     sanitized = SANITIZERS[sanitizer] if sanitizer == "thread" else []
     link = ["g++", "-shared", "-pthread", *sanitized, *objects, "-L", torch_library, "-ltorch_cpu", "-lc10", "-ldl"]
-    link += ["-L", OBJC.parent, "-lobjc", *(f"-Wl,--wrap={name}" for name in WRAPPED)]
+    link += ["-L", OBJC.parent, "-lobjc", *(f"-Wl,--wrap={name}" for name in WRAPPED), *libfourfold()]
     run(*link, "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
 

@@ -48,7 +48,9 @@ Range range_of(const fourfold_tensor& tensor) {
   return {begin, begin + (static_cast<uintptr_t>(last) + 1) * size};
 }
 
-bool overlap(const fourfold_tensor& a, const fourfold_tensor& b) {
+// On an Apple GPU `data` is no address but a buffer and the bytes into it: other buffers are other memory.
+bool overlap(const fourfold_tensor& a, const fourfold_tensor& b, at::Device device) {
+  if (device.is_mps() && a.base != b.base) return false;
   const Range x = range_of(a), y = range_of(b);
   return x.begin < y.end && y.begin < x.end;
 }
@@ -109,11 +111,11 @@ bool Outputs::suits(const at::Tensor& tensor, int32_t output) const {
   const fourfold_tensor own = described(tensor);
   if (overlaps_itself(own)) return false;
   for (const fourfold_tensor& other : given_) {
-    if (other.data != nullptr && overlap(own, other)) return false;
+    if (other.data != nullptr && overlap(own, other, device_)) return false;
   }
   for (size_t k = 0; k < inputs_.size(); ++k) {
     const fourfold_tensor& input = inputs_[k];
-    if (!overlap(own, input)) continue;
+    if (!overlap(own, input, device_)) continue;
     const bool is_same = own.data == input.data && have_same_layout(own, input);
     if (!is_same || fourfold_program_overwrites(program_, output, static_cast<int32_t>(k)) == 0) return false;
   }

@@ -14,8 +14,12 @@ namespace {
 
 constexpr uintptr_t alignment = 16;  // of tensors whose elements are loaded as vectors
 
-bool are_aligned(const Program& program, const Tensor* inputs, const Tensor* outputs) {
-  const auto is_at_multiple = [](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0; };
+bool are_aligned(const GridDevice& device, const Program& program, const Tensor* inputs, const Tensor* outputs) {
+  const bool has_addresses = device.has_addresses();
+  const auto is_at_multiple = [&](const Tensor& tensor) {
+    const auto start = has_addresses ? 0 : reinterpret_cast<uintptr_t>(tensor.base);
+    return (reinterpret_cast<uintptr_t>(tensor.data) - start) % alignment == 0;
+  };
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     if (!program.inputs[k].is_number && !is_at_multiple(inputs[k])) return false;
   }
@@ -43,7 +47,7 @@ class GridExecutable final : public Executable {
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const override;
   bool run_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
                  const fourfold_steps& steps) const override {
-    const GridLayout layout(program_, sizes, inputs, outputs, are_aligned(program_, inputs, outputs), &steps);
+    const GridLayout layout(program_, sizes, inputs, outputs, are_aligned(inputs, outputs), &steps);
     const Kernels* const kernels = find(layout.text());
     if (layout.is_empty() || kernels == nullptr || kernels->loaded == nullptr) return false;
     run(layout, *kernels, inputs, outputs);
@@ -51,6 +55,21 @@ class GridExecutable final : public Executable {
   }
 
   const Program& program() const { return program_; }
+  bool are_aligned(const Tensor* inputs, const Tensor* outputs) const {
+    return program::are_aligned(device_, program_, inputs, outputs);
+  }
+
+  // What the device refuses once it is not asked again.
+  void load(const Nests::Answer& answer, Kernels& kernels) const {
+    kernels.reason = answer.reason;
+    if (answer.nest == nullptr) return;
+    try {
+      kernels.loaded = device_.load(index_, *answer.nest);
+      kernels.count = answer.nest->kernels.size();
+    } catch (const std::exception& error) {
+      kernels.reason = error.what();
+    }
+  }
 
   // Null if nobody compiles. What is found stays.
   const Kernels* find(const std::string& layout) const {
@@ -63,11 +82,7 @@ class GridExecutable final : public Executable {
     if (!answer.is_final) return nullptr;
     const std::scoped_lock lock(mutex_);
     const auto [place, is_new] = known_.try_emplace(layout);
-    if (is_new && answer.nest != nullptr) {
-      place->second.loaded = device_.load(index_, *answer.nest);
-      place->second.count = answer.nest->kernels.size();
-    }
-    if (is_new) place->second.reason = answer.reason;
+    if (is_new) load(answer, place->second);
     return &place->second;
   }
 
@@ -125,7 +140,7 @@ class GridCall final : public Call {
 
   void run(const Tensor* inputs, const Tensor* outputs) const override {
     if (vectors_.layout().is_empty()) return;
-    const bool has_vectors = !numbers_ || are_aligned(made_.program(), inputs, outputs);
+    const bool has_vectors = !numbers_ || made_.are_aligned(inputs, outputs);
     (has_vectors ? vectors_ : *numbers_).run(inputs, outputs);
   }
   const std::string& layout() const override { return vectors_.layout().text(); }

@@ -33,6 +33,9 @@ class LoadedGrid {
 class GridDevice {
  public:
   virtual ~GridDevice() = default;
+  // Whether a tensor's base is the address of its memory; otherwise it stands for memory that is aligned to `alignment` of
+  // grid_call.cpp, and offsets say how the tensor lies in it.
+  virtual bool has_addresses() const { return true; }
   // What code is compiled for on a device of that index, as the compiler names it.
   virtual std::string target(int32_t index) const = 0;
   // The nest outlives the result.

@@ -1,33 +1,47 @@
 // A simulated device as libfourfold has it run programs: in the place of the CPU, once somebody asks for that, and waiting for each.
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "program/grid_call.h"
 
 extern "C" void gpusim_synchronize();
+// Of the simulator of Metal alone (metal/framework.h).
+__attribute__((weak)) void* gpusim_metal_buffer(void* memory, std::size_t bytes);
 
 namespace {
 
 using namespace fourfold::program;
 
+// Nobody says how long the allocation is; the checks know.
+constexpr std::size_t any_length = SIZE_MAX / 2;
+
+// has_addresses: whether the device takes tensors as the CPU has them, rather than in buffers.
 class Waiting final : public LoadedGrid {
  public:
-  explicit Waiting(std::unique_ptr<const LoadedGrid> loaded) : loaded_(std::move(loaded)) {}
+  Waiting(std::unique_ptr<const LoadedGrid> loaded, bool has_addresses) : loaded_(std::move(loaded)), has_addresses_(has_addresses) {}
   void run(const GridRun& run) const override {
-    loaded_->run(run);
+    GridRun given = run;
+    for (fourfold::Output& tensor : given.tensors) {
+      if (!has_addresses_ && tensor.base != nullptr) tensor.base = gpusim_metal_buffer(tensor.base, any_length);
+    }
+    loaded_->run(given);
     gpusim_synchronize();
   }
 
  private:
   const std::unique_ptr<const LoadedGrid> loaded_;
+  const bool has_addresses_;
 };
 
 class Simulated final : public GridDevice {
  public:
   explicit Simulated(const GridDevice& device) : device_(device) {}
+  bool has_addresses() const override { return device_.has_addresses(); }
   std::string target(int32_t index) const override { return device_.target(index); }
   std::unique_ptr<const LoadedGrid> load(int32_t index, const Nest& nest) const override {
-    return std::make_unique<Waiting>(device_.load(index, nest));
+    return std::make_unique<Waiting>(device_.load(index, nest), has_addresses());
   }
 
  private:

@@ -65,6 +65,13 @@ AOTITorchError __wrap_aoti_torch_create_tensor_from_blob(void* data, int64_t dim
   return __real_aoti_torch_create_tensor_from_blob(memory, dim, sizes, strides, offset, dtype, type, index, result);
 }
 
+AOTITorchError __real_aoti_torch_empty_strided(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t,
+                                               AtenTensorHandle*);
+AOTITorchError __wrap_aoti_torch_empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
+                                               int32_t, int32_t, AtenTensorHandle* result) {
+  return __real_aoti_torch_empty_strided(dim, sizes, strides, dtype, aoti_torch_device_type_cpu(), -1, result);
+}
+
 AOTITorchError __real_torch_call_dispatcher(const char*, const char*, StableIValue*, uint64_t);
 AOTITorchError __wrap_torch_call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                             uint64_t version) {

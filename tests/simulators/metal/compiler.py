@@ -1,9 +1,9 @@
-"""The simulator's Metal compiler: a source as newLibraryWithSource: is given it, into a library that holds its kernel.
+"""The simulator's Metal compiler: a source as newLibraryWithSource: is given it, into a library that holds its kernels.
 
     python compiler.py source.metal library.so SIMULATOR [flags of g++]
 
-SIMULATOR is the library that serves the kernel. The source ends in the instantiation of one kernel. What is wrong with
-it goes to stderr.
+SIMULATOR is the library that serves the kernels. The source instantiates one template, or has kernels with host_name
+that are no templates. What is wrong with it goes to stderr.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import fcntl
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-INSTANCE = re.compile(r'template \[\[host_name\("\w+"\)\]\] \[\[kernel\]\] decltype\((?P<kernel>.*)\) (?P=kernel);\n')
-SIGNATURE = r"\[\[kernel, max_total_threads_per_threadgroup\((?P<threads>\w+)\)\]\] void %s\((?P<parameters>.*?)\) \{"
+INSTANCE = re.compile(r'template \[\[host_name\("(\w+)"\)\]\] \[\[kernel\]\] decltype\((?P<kernel>.*)\) (?P=kernel);\n')
+BOUND, DEFINED = r"max_total_threads_per_threadgroup\((?P<threads>\w+)\)", r"\((?P<parameters>.*?)\) \{"
+TEMPLATE = rf"\[\[kernel, {BOUND}\]\] void %s{DEFINED}"
+PLAIN = re.compile(rf'\[\[kernel, host_name\("(\w+)"\), {BOUND}\]\] void (?P<kernel>\w+){DEFINED}', re.DOTALL)
 ATTRIBUTE = re.compile(r"\[\[(\w+)(?:\((\d+)\))?\]\]")
 POSITIONS = {
     "thread_position_in_grid": "{position.grid}",
     "threadgroup_position_in_grid": "{position.group}",
+    "threadgroups_per_grid": "{position.groups}",
     "thread_index_in_threadgroup": "{&position.index_in_group}",
     "thread_index_in_simdgroup": "{&position.lane}",
     "simdgroup_index_in_threadgroup": "{&position.simdgroup}",
@@ -31,21 +36,35 @@ class Refused(Exception):
     """The source has something that this compiler knows nothing of."""
 
 
-def translated(source: str) -> str:
-    """The source as C++, line by line what it was, with the way to call its kernel behind it."""
-    instance = INSTANCE.search(source)
-    if instance is None:
-        raise Refused("error: the source instantiates no kernel")
-    kernel = instance["kernel"]
-    name = kernel.partition("<")[0]
-    signature = re.search(SIGNATURE % re.escape(name), source, re.DOTALL)
-    if signature is None:
-        raise Refused(f"error: no kernel {name} that says how many threads its threadgroups have at most")
+@dataclass(frozen=True)
+class Kernel:
+    """name: by which a host asks for it. code: what calls it. parameters: up to the brace of its body."""
+
+    name: str
+    code: str
+    threads: str
+    parameters: str
+
+
+def kernels_of(source: str) -> Iterator[Kernel]:
+    for found in PLAIN.finditer(source):
+        yield Kernel(found[1], found["kernel"], found["threads"], found["parameters"])
+    for instance in INSTANCE.finditer(source):
+        template = instance["kernel"].partition("<")[0]
+        found = re.search(TEMPLATE % re.escape(template), source, re.DOTALL)
+        if found is None:
+            raise Refused(f"error: no kernel {template} that says how many threads its threadgroups have at most")
+        yield Kernel(instance[1], instance["kernel"], found["threads"], found["parameters"])
+
+
+def entry(kernel: Kernel) -> str:
+    """How the simulator calls it."""
     parameters, arguments = [], []
-    for parameter in signature["parameters"].split(","):
+    for parameter in kernel.parameters.split(","):
         found = ATTRIBUTE.search(parameter)
         if found is None:
-            raise Refused(f"error: a parameter of {name} has no attribute, or a comma in its type: {parameter.strip()}")
+            what = f"a parameter of {kernel.name} has no attribute, or a comma in its type"
+            raise Refused(f"error: {what}: {parameter.strip()}")
         what, index = found.groups()
         if what in POSITIONS:
             parameters.append("{GpusimMetalWhat::position, 0}")
@@ -57,22 +76,37 @@ def translated(source: str) -> str:
             parameters.append(f"{{GpusimMetalWhat::group_memory, {index}}}")
             arguments.append("GpusimMetalBuffer{gpusim_metal_threadgroup_memory()}")
         else:
-            raise Refused(f"error: {name} has a parameter {what}({index}), which the simulator does not model")
-    without = source.replace(instance[0], "\n")
+            raise Refused(f"error: {kernel.name} has a parameter {what}({index}), which the simulator does not model")
+    return f"""
+static GpusimMetalParameter gpusim_parameters_of_{kernel.name}[] = {{{", ".join(parameters)}}};
+static void gpusim_call_of_{kernel.name}(void* const* buffers) {{
+  const GpusimMetalPosition position = gpusim_metal_position();
+  (void)position;
+  {kernel.code}({", ".join(arguments)});
+}}
+"""
+
+
+def translated(source: str) -> str:
+    """The source as C++, line by line what it was, with the way to call its kernels behind it."""
+    kernels = list(kernels_of(source))
+    if not kernels:
+        raise Refused("error: the source has no kernel that a host can ask for")
     # The name of an address space in an attribute would be taken for the address space.
-    without = re.sub(r" \[\[threadgroup\(\d+\)\]\]", "", without)
+    without = re.sub(r" \[\[threadgroup\(\d+\)\]\]", "", INSTANCE.sub("\n", source))
+    rows = "".join(
+        f"""
+  {{"{kernel.name}", reinterpret_cast<const void*>(&{kernel.code}), {kernel.threads},
+   sizeof gpusim_parameters_of_{kernel.name} / sizeof(GpusimMetalParameter),
+   gpusim_metal_describe(&{kernel.code}, gpusim_parameters_of_{kernel.name}), gpusim_call_of_{kernel.name}}},"""
+        for kernel in kernels
+    )
     return f"""{without}
 #include "entry.h"
 namespace fourfold {{
-static void gpusim_metal_call(void* const* buffers) {{
-  const GpusimMetalPosition position = gpusim_metal_position();
-  (void)position;
-  {kernel}({", ".join(arguments)});
-}}
-static GpusimMetalParameter gpusim_metal_parameters[] = {{{", ".join(parameters)}}};
-extern "C" GPUSIM_METAL_EXPORTED const GpusimMetalKernel gpusim_metal_kernel = {{
-  reinterpret_cast<const void*>(&{kernel}), {signature["threads"]}, {len(parameters)},
-  gpusim_metal_describe(&{kernel}, gpusim_metal_parameters), gpusim_metal_call}};
+{"".join(map(entry, kernels))}
+extern "C" GPUSIM_METAL_EXPORTED const GpusimMetalKernel gpusim_metal_kernels[] = {{{rows}
+  {{}}}};
 }}
 """
 

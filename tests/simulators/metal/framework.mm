@@ -4,6 +4,8 @@
 #include <objc/runtime.h>
 #include <unwind.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -143,26 +145,28 @@ thread_local Pools pools;
 @end
 
 @implementation GpusimKernel
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+  const char* const most = std::getenv("GPUSIM_METAL_THREADS");
+  return most == nullptr ? kernel->most_threads : std::min<NSUInteger>(kernel->most_threads, std::strtoul(most, nullptr, 10));
+}
 @end
 
 @interface GpusimLibrary : NSObject <MTLLibrary> {
  @public
-  std::string* source;
-  const GpusimMetalKernel* kernel;
+  const GpusimMetalKernel* kernels;
 }
 @end
 
 @implementation GpusimLibrary
-- (void)dealloc {
-  delete source;
-  [super dealloc];
-}
 - (id<MTLFunction>)newFunctionWithName:(NSString*)name {
-  // Compiled already, which found it.
-  if (source->find(std::string("host_name(\"") + name.UTF8String + "\")") == std::string::npos) return nil;
-  GpusimKernel* function = [[GpusimKernel alloc] init];
-  function->kernel = kernel;
-  return function;
+  const std::string wanted = name.UTF8String;
+  for (const GpusimMetalKernel* kernel = kernels; kernel->name != nullptr; ++kernel) {
+    if (kernel->name != wanted) continue;
+    GpusimKernel* function = [[GpusimKernel alloc] init];
+    function->kernel = kernel;
+    return function;
+  }
+  return nil;
 }
 @end
 
@@ -210,14 +214,13 @@ thread_local Pools pools;
   if (options.languageVersion < MTLLanguageVersion3_1) refuse("a language without bfloat");
   std::string said;
   const std::string text = source.UTF8String;
-  const GpusimMetalKernel* kernel = gpusim::metal::compile(text, said);
-  if (kernel == nullptr) {
+  const GpusimMetalKernel* kernels = gpusim::metal::compile(text, said);
+  if (kernels == nullptr) {
     *error = [[[GpusimError alloc] initWithText:said] autorelease];
     return nil;
   }
   GpusimLibrary* library = [[GpusimLibrary alloc] init];
-  library->source = new std::string(text);
-  library->kernel = kernel;
+  library->kernels = kernels;
   return library;
 }
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError**)error {
@@ -337,6 +340,9 @@ struct Encoded {
 @end
 
 @implementation GpusimCommandBuffer
+- (id<MTLDevice>)device {
+  return device();
+}
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder {
   if (encoding) refuse("a command encoder is already encoding to this command buffer");
   encoding = true;

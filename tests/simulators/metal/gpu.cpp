@@ -163,9 +163,9 @@ const GpusimMetalKernel* compile(const std::string& source, std::string& said) {
     said = dlerror();
     return nullptr;
   }
-  const auto* kernel = static_cast<const GpusimMetalKernel*>(dlsym(handle, "gpusim_metal_kernel"));
-  if (kernel == nullptr) said = "the compiler made no kernel";
-  return kernel;
+  const auto* kernels = static_cast<const GpusimMetalKernel*>(dlsym(handle, "gpusim_metal_kernels"));
+  if (kernels == nullptr) said = "the compiler made no kernel";
+  return kernels;
 }
 
 void dispatch(const Dispatch& given) {
@@ -247,6 +247,10 @@ GpusimMetalPosition gpusim_metal_position() {
   position.group[0] = group.x;
   position.group[1] = group.y;
   position.group[2] = group.z;
+  const dim3& groups = thread.block->launch->grid;
+  position.groups[0] = groups.x;
+  position.groups[1] = groups.y;
+  position.groups[2] = groups.z;
   position.index_in_group = thread.linear;
   position.lane = thread.lane;
   position.simdgroup = thread.linear / warp_width;

@@ -7,7 +7,7 @@
 
 namespace gpusim::metal {
 
-// The kernel that the source instantiates; null, and in `said` why not. Compiled once, also for other processes.
+// The kernels of a source, up to one without a name; null, and in `said` why not. Compiled once, also for other processes.
 const GpusimMetalKernel* compile(const std::string& source, std::string& said);
 
 // What is bound to an index.

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from fourfold.compiler.dtypes import FLOAT64
 from fourfold.compiler.nest import cuda
 from fourfold.compiler.nest.dialect import UNARY, Expression
 from fourfold.compiler.nest.grid import printer
-from fourfold.compiler.nest.loops import Grid, Kernel
+from fourfold.compiler.nest.loops import Grid, Kernel, Let, Loop, Statement, Variable, When
 from fourfold.compiler.nest.plan import NotCompiled
-
 from fourfold.devices import text
 
 MOST_BUFFERS = 31  # a kernel's, the numbers' among them
+MOST_CONSTANTS = 4096  # bytes that a call encodes by itself, without a buffer
+MOST_SHARED = 32 * 1024
+# The language's own words, besides C++'s.
+KEYWORDS = frozenset(re.findall(r"\w+", """
+    as_type bfloat char2 char4 constant device float2 float4 fragment half intersection kernel long2 long4 mesh metal
+    object object_data ray_data sampler short2 short4 stitchable texture thread threadgroup threadgroup_imageblock uchar
+    uint uint2 uint4 ulong ushort ushort2 vertex visible
+"""))  # fmt: skip
 
 
 def print_grid(grid: Grid) -> str:
@@ -34,10 +43,20 @@ class Dialect(cuda.Dialect):
 
     def __init__(self, grid: Grid):
         super().__init__(grid)
-        if FLOAT64 in grid.tensors:
+        if FLOAT64 in grid.tensors or any(computes_float64(kernel.body) for kernel in grid.kernels):
             raise NotCompiled("float64, which Apple's GPUs don't have")
         if len(grid.tensors) >= MOST_BUFFERS:
             raise NotCompiled(f"more than {MOST_BUFFERS - 2} tensors, which a kernel of Metal can't take")
+        if 8 * grid.numbers > MOST_CONSTANTS:
+            raise NotCompiled(
+                f"axes whose sizes and strides take more than the {MOST_CONSTANTS} bytes of a call of Metal"
+            )
+        if any(kernel.shared > MOST_SHARED for kernel in grid.kernels):
+            raise NotCompiled(f"reductions that take more than the {MOST_SHARED // 1024} KB that a threadgroup shares")
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        return super().reserved | KEYWORDS
 
     def prelude(self) -> str:
         return prelude()
@@ -49,13 +68,14 @@ class Dialect(cuda.Dialect):
         parameters = [f"device {kind}* tensor_{k} [[buffer({k})]]" for k, kind in enumerate(self.grid.tensors)]
         parameters += [
             f"constant int64* numbers [[buffer({len(self.grid.tensors)})]]",
-            "threadgroup uint8* shared [[threadgroup(0)]]",
+            *(["threadgroup uint8* shared [[threadgroup(0)]]"] if function.shared else []),
             "uint thread_index [[thread_index_in_threadgroup]]",
             "uint block_index [[threadgroup_position_in_grid]]",
             "uint block_count [[threadgroups_per_grid]]",
         ]
-        bounds = f"max_total_threads_per_threadgroup({function.threads})"
-        return f"[[kernel, {bounds}]] void fourfold_{function.name}(\n    {', '.join(parameters)}) {{"
+        name = f"fourfold_{function.name}"  # the host's too, which would be that of the namespace and this one
+        attributes = f'kernel, host_name("{name}"), max_total_threads_per_threadgroup({function.threads})'
+        return f"[[{attributes}]] void {name}(\n    {', '.join(parameters)}) {{"
 
     def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
         return printer.GridDialect.loop(self, index, begin, end, step)
@@ -79,3 +99,13 @@ class Dialect(cuda.Dialect):
 
     def shared(self, kind: str, offset: int) -> Expression:
         return Expression(f"(threadgroup {kind}*)(shared + {offset})", UNARY)
+
+
+def computes_float64(body: list[Statement]) -> bool:
+    """Whether a value is of that type, whatever memory holds."""
+    for statement in body:
+        if isinstance(statement, (Let, Variable)) and statement.result.type == FLOAT64:
+            return True
+        if isinstance(statement, (Loop, When)) and computes_float64(statement.body):
+            return True
+    return False

@@ -17,6 +17,7 @@ GPUSIM_METAL_EXPORTED unsigned gpusim_metal_lane();
 struct GpusimMetalPosition {
   unsigned grid[3];         // of the thread
   unsigned group[3];        // of its threadgroup
+  unsigned groups[3];       // how many there are
   unsigned index_in_group;
   unsigned lane;
   unsigned simdgroup;
@@ -36,7 +37,9 @@ struct GpusimMetalParameter {
   std::size_t alignment;
 };
 
+// A library has all of its kernels as gpusim_metal_kernels, up to one without a name.
 struct GpusimMetalKernel {
+  const char* name;
   const void* function;
   unsigned most_threads;  // of a threadgroup
   unsigned parameters;

@@ -130,9 +130,9 @@ class GridBuilder:
             if value not in self.known:
                 self.compute(value, offsets)
 
-    def load(self, value: Value, offset: Operand) -> Ref:
+    def load(self, value: Value, offset: Operand, valid: Ref | None = None) -> Ref:
         slot = self.plan.inputs[value.attribute]
-        place, name = (self.base[slot.index], offset), self.plan.name(value)
+        place, name = (self.base[slot.index], offset, *filter(None, (valid,))), self.plan.name(value)
         return self.writer.let("load", value.type, *place, attribute=slot.kind, name=name)
 
     def store_scalars(self, level: int, offsets: dict[int, Operand]) -> None:
@@ -222,7 +222,7 @@ class GridBuilder:
         offset, name = place.offsets.get(slot.index, Constant(0, INDEX)), self.plan.name(value)
         step = self.step_of(slot)
         if step == Constant(0, INDEX):
-            one = self.load(value, offset)
+            one = self.load(value, offset, place.valid)
             return writer.let("splat", value.type, one, lanes=self.lanes, name=name)
         given = [self.base[slot.index], offset, *filter(None, (place.valid,))]
         op = "load" if step is None or self.lanes == 1 else "load_strided"

@@ -92,7 +92,7 @@ class GridDialect(Dialect, abc.ABC):
 
     def load(self, place: Place, lanes: int, mask: str | None, stride: str | None) -> Expression:
         if not lanes:
-            return Expression(call("load", place.address.code))
+            return Expression(call("load", place.address.code, mask))
         if stride is not None:
             return Expression(call(f"load_strided<{lanes}>", place.address.code, stride, mask))
         return Expression(call(f"load<{lanes}>", place.address.code, mask))

@@ -27,6 +27,7 @@ enum { MTLLanguageVersion3_1 = (3 << 16) + 1 };
 @end
 
 @protocol MTLComputePipelineState <NSObject>
+@property(readonly) NSUInteger maxTotalThreadsPerThreadgroup;
 @end
 
 @interface MTLCompileOptions : NSObject
@@ -47,6 +48,7 @@ enum { MTLLanguageVersion3_1 = (3 << 16) + 1 };
 @end
 
 @protocol MTLCommandBuffer <NSObject>
+@property(readonly) id<MTLDevice> device;
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder;
 @end
 

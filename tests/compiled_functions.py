@@ -1,0 +1,249 @@
+"""Functions that between them take every kind of kernel that programs have on a GPU, and what they have to come to: the
+simulators and the machines with a GPU compile and run the same table (test_gpu_programs.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import fourfold
+from compiled import compiled, programs_of
+from fourfold.compiler.record import Record
+from op_cases import largest
+from scans import loop
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+# A program rounds to 16 bits once, and what a backward reads of its forward once more, of the largest value; eager in
+# float32 does not.
+ROUNDED = {torch.float16: 2**-9, torch.bfloat16: 2**-6}
+# Sums in another order, of the longest rows and columns here.
+SUMS = 2e-5
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    return torch.randint(0 if dtype == torch.uint8 else -100, 100, shape, generator=generator, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Function:
+    """arguments: on the CPU; those that are floating point take a gradient. runs: whether there is something for a
+    program to compute. dynamic: whether it is compiled for any sizes. races: whether the race detector sees it too.
+    definition: of a function that compiles its steps by itself, what these come to in eager."""
+
+    name: str
+    call: Callable
+    arguments: tuple[object, ...]
+    tolerance: float = SUMS
+    runs: bool = True
+    dynamic: bool = False
+    races: bool = False
+    definition: Callable | None = None
+
+    def check(self, device: str = "cpu") -> None:
+        """Against eager on the CPU, in float32 where the arguments are narrower."""
+        record = Record()
+        call = self.call if self.definition else compiled(self.call, record, dynamic=self.dynamic)
+        got = results_of(call, self.on(device))
+        expected = results_of(self.definition or self.call, self.on("cpu", wide=True))
+        assert len(got) == len(expected)
+        for mine, theirs in zip(got, expected, strict=True):
+            near = {"rtol": 0, "atol": 0}
+            if mine.is_floating_point():
+                near = {"rtol": self.tolerance, "atol": self.tolerance * largest(theirs)}
+            torch.testing.assert_close(mine.cpu(), theirs.to(mine.dtype), equal_nan=True, **near)
+        assert programs_of(record) or self.definition or not self.runs, "no program ran"
+
+    def on(self, device: str, wide: bool = False) -> list[object]:
+        def one(given: object) -> object:
+            if not isinstance(given, Tensor):
+                return given
+            dtype = torch.float32 if wide and given.is_floating_point() else given.dtype
+            made = given.to(device, dtype, copy=True)
+            return made.requires_grad_(made.is_floating_point())
+
+        return [one(given) for given in self.arguments]
+
+
+def results_of(function: Callable, arguments: list[object]) -> list[Tensor]:
+    """What a call gives, and the gradients of all that takes one."""
+    given = function(*arguments)
+    outputs = list(given) if isinstance(given, (tuple, list)) else [given]
+    smooth = [o for o in outputs if o.requires_grad]
+    if smooth:
+        weights = [draw(*o.shape, seed=7).to(o.device, o.dtype) for o in smooth]
+        torch.autograd.backward(smooth, weights)
+    tensors = [a for a in arguments if isinstance(a, Tensor)]
+    return (
+        [o.detach() for o in outputs] + [t.grad for t in tensors if t.grad is not None] + [t.detach() for t in tensors]
+    )
+
+
+def of_every_float(name: str, call: Callable, *shapes: tuple[int, ...], **settings: object) -> list[Function]:
+    return [
+        Function(
+            f"{name}_{str(dtype).removeprefix('torch.')}",
+            call,
+            tuple(draw(*shape, dtype=dtype, seed=k) for k, shape in enumerate(shapes)),
+            ROUNDED.get(dtype, SUMS),
+            **settings,
+        )
+        for dtype in FLOATS
+    ]
+
+
+def of_steps(name: str, call: Callable, *arguments: Tensor) -> Function:
+    return Function(name, partial(call, fourfold.scan), arguments, definition=partial(call, loop), races=True)
+
+
+def pointwise(x: Tensor, y: Tensor) -> Tensor:
+    return (x * 2 + y).tanh() * torch.where(x > y, x, y.exp()) - F.gelu(x)
+
+
+def mixed(x: Tensor, h: Tensor, b: Tensor, i: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+    total = x * h.float() + b.float()
+    return torch.where(m, total, i.float()), (total > 0) & m, (i * 3 + 1) % 7, total.half(), total.bfloat16()
+
+
+def integers(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return x * y + 3, torch.where(x > y, x, y) // 3, x.amax(-1) + y.sum(-1, dtype=x.dtype), (x != y) & (x > 5)
+
+
+def long_integers(x: Tensor) -> tuple[Tensor, ...]:
+    large = x * 3_000_000_019
+    return large - 1, (large % 1_000_003).sum(-1), large.amin(0)
+
+
+def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), w, b).sin()
+
+
+def normalised_columns(x: Tensor) -> Tensor:
+    return F.softmax(x.sin(), 0) * 2
+
+
+def sums_of_columns(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return (x * w).sum(0), (x.exp() + 1).sum(0)
+
+
+def statistics(x: Tensor) -> tuple[Tensor, ...]:
+    return x.sin().mean(-1), (x * 2).amax(-1), (x * x).sum(-1).sqrt(), (x > 1).any(-1), (x < 9).all(-1), x.logsumexp(-1)
+
+
+def strided(x: Tensor, y: Tensor) -> Tensor:
+    return (x[:, 1::3] * 2 + y[1:, :].t()).sin()
+
+
+def shifted(x: Tensor, y: Tensor) -> Tensor:
+    """Which begins at no multiple of 16 bytes."""
+    return x[1:] * 2 + y[3:].cos()
+
+
+def broadcast(x: Tensor, row: Tensor, column: Tensor, one: Tensor) -> Tensor:
+    return (x * row + column).sigmoid() * one
+
+
+def joined(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([x.sin() * 2, y.cos() + 1, x * y], -1) * 3
+
+
+def taking_turns(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([x * 2 - y, y.exp() + x], -1).flatten(-2)
+
+
+def in_place(x: Tensor) -> Tensor:
+    state = x.detach()
+    state.mul_(0.5).add_(x.detach().sin())
+    return state * 2
+
+
+def with_numbers(x: Tensor, n: int, m: int) -> Tensor:
+    return (x * n + m).relu() * x.shape[-1]
+
+
+def recurrence(scan: Callable, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """A loop over time whose states stay in registers."""
+
+    def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = (h * 0.9 + x.tanh()).sigmoid()
+        return h, h * 2
+
+    return scan(step, h, x)
+
+
+def counted(scan: Callable, x: Tensor) -> tuple[Tensor, Tensor]:
+    """One whose states are of two types."""
+
+    def step(carry: tuple[Tensor, Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        level, count = carry
+        level = level * 0.5 + x
+        count = count + (level > 1)
+        return (level, count), level * count
+
+    init = torch.zeros_like(x[0]), torch.zeros_like(x[0], dtype=torch.int64)
+    (level, count), y = scan(step, init, x)
+    return level, count, y
+
+
+ODD, SMALL = draw(5, 37), draw(3, 4)
+FUNCTIONS = [
+    *of_every_float("pointwise", pointwise, (1031,), (1031,)),
+    *of_every_float("softmax", lambda x: F.softmax(x * 2, -1), (7, 40)),
+    *of_every_float("layer_norm", layer_norm, (70, 96), (96,), (96,)),
+    Function("vectors", pointwise, (draw(16, 64), draw(16, 64, seed=1)), races=True),
+    Function("mixed", mixed, (ODD, draw(5, 37, dtype=torch.float16), draw(5, 37, dtype=torch.bfloat16),
+                              draw(5, 37, dtype=torch.int32), draw(5, 37, dtype=torch.bool)), ROUNDED[torch.bfloat16]),
+    *(Function(f"{t}".replace("torch.", "integers_"), integers, (draw(5, 48, dtype=t), draw(5, 48, dtype=t, seed=1)))
+      for t in INTEGERS),
+    Function("long_integers", long_integers, (draw(17, 33, dtype=torch.int64),)),
+    Function("booleans", lambda x, y: ((x & ~y) | (x ^ y), (x & y).any(-1)), (draw(4, 64, dtype=torch.bool),
+                                                                            draw(4, 64, dtype=torch.bool, seed=1))),
+    Function("broadcast", broadcast, (draw(6, 5, 20), draw(20), draw(6, 1, 1), draw())),
+    Function("strided", strided, (draw(9, 40), draw(14, 9))),
+    Function("shifted", shifted, (draw(1001), draw(1003))),
+    Function("transposed", lambda x, y: (x.t() * 2 + y).sin(), (draw(40, 24), draw(24, 40))),
+    Function("permuted", lambda x, y: x.sin().permute(2, 0, 1) * y, (draw(4, 5, 12), draw(12, 4, 5))),
+    Function("statistics_of_3", statistics, (draw(50, 3),)),
+    Function("statistics_of_37", statistics, (ODD,)),
+    Function("statistics_of_2000", statistics, (draw(9, 2000),), races=True),
+    Function("statistics_of_30000", statistics, (draw(2, 30_000),)),
+    Function("statistics_of_all", lambda x: ((x * 2).sum(), x.abs().amax(), (x * x).mean()), (draw(300, 70),)),
+    Function("log_softmax", lambda x: F.log_softmax(x.sin(), -1) * 2, (draw(6, 700),), races=True),
+    Function("cross_entropy", lambda x: F.cross_entropy(x * 2, torch.arange(8, device=x.device)), (draw(8, 33),)),
+    Function("softmax_side_by_side", normalised_columns, (draw(9, 130),), races=True),
+    Function("softmax_side_by_side_long", normalised_columns, (draw(500, 40),)),
+    Function("layer_norm_of_few", layer_norm, (draw(4, 5), draw(5), draw(5))),
+    Function("layer_norm_of_many", layer_norm, (draw(300, 64), draw(64), draw(64)), races=True),
+    Function("layer_norm_of_long_rows", layer_norm, (draw(3, 5000), draw(5000), draw(5000))),
+    Function("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b) * 2, (draw(2, 6, 5, 7), draw(6), draw(6))),
+    Function("sums_of_columns", sums_of_columns, (draw(1000, 70), draw(1000, 1)), races=True),
+    Function("sums_of_few_rows", sums_of_columns, (draw(3, 1000), draw(1000))),
+    Function("joined", joined, (draw(5, 12), draw(5, 12, seed=1))),
+    Function("joined_odd", joined, (ODD, draw(5, 37, seed=1))),
+    Function("taking_turns", taking_turns, (draw(5, 12), draw(5, 12, seed=1))),
+    Function("in_place", in_place, (draw(9, 33),)),
+    Function("with_numbers", with_numbers, (ODD, 3, 70_000), dynamic=True),
+    Function("special_values", lambda x: (x.exp() - 1, x.log() * 2, torch.minimum(x, x * 2), x.amax(), x.sum()),
+             (torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0]),)),
+    of_steps("recurrence", recurrence, draw(7, 3, 20), draw(3, 20)),
+    of_steps("counted", counted, draw(6, 50)),
+    Function("no_elements", lambda x: x.sin() * 2, (draw(0, 4),), runs=False),
+    Function("sums_of_nothing", lambda x: ((x * 2).sum(0), (x * 3).sum(-1)), (draw(0, 4),)),
+    Function("rows_of_nothing", lambda x: ((x * 2).sum(-1), (x * 3).sum(0)), (draw(4, 0),)),
+]  # fmt: skip
+
+
+def is_simulated() -> bool:
+    """Whether a GPU's kernels run the programs of the CPU's tensors."""
+    return "FOURFOLD_SIMULATED_PROGRAMS" in os.environ
