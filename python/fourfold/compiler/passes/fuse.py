@@ -94,6 +94,8 @@ class Fusion:
 
     def place_rows(self, node: Node) -> bool:
         rule, x = ROWS[node.target], node.args[0]
+        if not shape_of(x):
+            return refuse(node, "a reduction of one number")
         over = reduced_dims(rule.dims(*node.args, **node.kwargs), len(shape_of(x)))
         if not covers_innermost(over, x.meta["val"]) and not self.takes_other_reductions(node, over):
             return refuse(node, "a reduction that isn't over the dimension along which its operand is contiguous")
