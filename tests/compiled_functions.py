@@ -219,7 +219,7 @@ FUNCTIONS = [
     Function("statistics_of_2000", statistics, (draw(9, 2000),), races=True),
     Function("statistics_of_30000", statistics, (draw(2, 30_000),)),
     Function("statistics_of_all", lambda x: ((x * 2).sum(), x.abs().amax(), (x * x).mean()), (draw(300, 70),)),
-    Function("log_softmax", lambda x: F.log_softmax(x.sin(), -1) * 2, (draw(6, 700),), races=True),
+    Function("log_softmax", lambda x: F.log_softmax(x.sin(), -1) * 2, (draw(6, 3000),), races=True),
     Function("cross_entropy", lambda x: F.cross_entropy(x * 2, torch.arange(8, device=x.device)), (draw(8, 33),)),
     Function("softmax_side_by_side", normalised_columns, (draw(9, 130),), races=True),
     Function("softmax_side_by_side_long", normalised_columns, (draw(500, 40),)),
