@@ -15,7 +15,7 @@ spared.spare_torch_its_diagnostics()
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
 if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
-    simulated_programs.serve(library)
+    simulated_programs.serve(library, os.environ.get("FOURFOLD_RECORDED_PROGRAMS"))
 
 
 # What takes tens of seconds, the longest first; of what compiles for others too, one. The last six only where nothing

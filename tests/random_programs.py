@@ -55,7 +55,9 @@ class RandomProgram:
 
 
 class Generator:
-    def __init__(self, seed: int, types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean")):
+    def __init__(
+        self, seed: int, types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean")
+    ):
         self.random = random.Random(seed)
         torch.manual_seed(seed)
         self.types = types
@@ -72,6 +74,10 @@ class Generator:
         if rng.random() < 0.2:
             self.sizes[-1] = rng.randint(1, most)
         self.outer = rng.randint(0, count - 1) if rng.random() < 0.7 else None
+        # Of all tensors the first axis, which numbers the rows, is the innermost in memory.
+        self.is_reversed = count > 1 and rng.random() < 0.15
+        if self.is_reversed:
+            self.outer, self.sizes = 1, [max(self.sizes[0], 17), *self.sizes[1:]]
         self.axes = list(LETTERS[:count])
         self.arguments: list[Tensor | float | int | bool] = []
         for k in range(rng.randint(1, 4)):
@@ -102,7 +108,7 @@ class Generator:
         dims = [axis if k == 0 or rng.random() < 0.8 else "1" for axis in self.axes]
         if k > 0 and rng.random() < 0.3:
             dims = dims[rng.randrange(len(dims)) :]
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and not self.is_reversed:
             rng.shuffle(dims)
         kind = rng.choice(STORED[type])
         sizes = [1 if axis == "1" else self.sizes[self.axes.index(axis)] for axis in dims]
@@ -112,6 +118,9 @@ class Generator:
 
     def lying_anyhow(self, value: Tensor) -> Tensor:
         """The same values in other memory."""
+        if self.is_reversed:
+            back = list(reversed(range(value.dim())))
+            return value.permute(back).contiguous().permute(back)
         rng, choice = self.random, self.random.random()
         if choice < 0.5 or value.dim() == 0:
             return value
@@ -162,7 +171,9 @@ class Generator:
         if rng.random() < 0.2:
             rng.shuffle(dims)
         order = list(range(len(dims)))
-        if rng.random() < 0.2:
+        if self.is_reversed:
+            dims, order = list(self.axes[: len(dims)]), order[::-1]
+        elif rng.random() < 0.2:
             rng.shuffle(order)
         return f"output {name} {kind} [{' '.join(dims)}] order [{' '.join(map(str, order))}]"
 

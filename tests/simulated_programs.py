@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import torch
 
+from fourfold.compiler.nest import service
 from fourfold.devices import programs
 from fourfold.devices.runtime_compiler import CompilationError
 from simulated import BUILD, SANITIZERS, SIMULATORS
@@ -24,8 +27,9 @@ KERNEL = re.compile(r"__global__ void __launch_bounds__\(\d+\) (\w+)\(Arguments 
 FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-shared", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
 
 
-def serve(library: str) -> None:
-    """From here on compiled functions run their programs on the library's device."""
+def serve(library: str, record: str | None = None) -> None:
+    """From here on compiled functions run their programs on the library's device. record: a file to which each
+    program and layout that is compiled is appended, as a line of JSON."""
     torch.ops.load_library(library)  # whose operators nobody calls by this
     simulator = ctypes.CDLL(library)
     sanitizer = Path(library).parent.name.split("-")[1]
@@ -35,7 +39,20 @@ def serve(library: str) -> None:
 
     programs.LANGUAGES["hip"] = programs.Language("cuda", compile, lambda: None)
     programs.INTERPRETED.clear()
+    if record is not None:
+        note_programs(record)
     simulator.gpusim_run_programs()
+
+
+def note_programs(file: str) -> None:
+    compile_grid = service.Service.compile_grid
+
+    def noted(self: service.Service, text: str, layout: str, target: str) -> None:
+        with open(file, "a") as lines:
+            lines.write(json.dumps([text, layout]) + "\n")
+        compile_grid(self, text, layout, target)
+
+    mock.patch.object(service.Service, "compile_grid", noted).start()
 
 
 def compiled(source: str, simulator: Path, sanitizer: str) -> bytes:

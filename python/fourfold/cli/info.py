@@ -7,6 +7,7 @@ import torch
 
 import fourfold
 from fourfold import _C, _native
+from fourfold.devices import programs
 
 DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and dispatches HIP kernels under CUDA
 
@@ -22,6 +23,7 @@ def collect() -> dict[str, Any]:
         "cpu_level": fourfold.cpu_capability(),
         "gradients": _native.road,
         "loop_nests": loop_nests(),
+        "programs": programs_on(),
         "build": dict(_C.build_info()),
         "backends": {name: dict(state) for name, state in fourfold.backends().items()},
         "operators": {  # with the dispatch keys under which each has a kernel
@@ -43,13 +45,24 @@ def loop_nests() -> str:
     return f"compiled by llvmlite {version('llvmlite')}, elementary functions {inlined}"
 
 
+def programs_on() -> dict[str, str]:
+    """Of each type of device, what runs the programs of compiled functions there, or why nothing does."""
+    compilers = {"cuda": "ROCm's hipRTC" if torch.version.hip else "NVIDIA's NVRTC", "mps": "the system"}
+    found = {"cpu": "loop nests, or the interpreter"}
+    for type, compiler in compilers.items():
+        reason = programs.obstacle(type)
+        found[type] = f"none: {reason}" if reason else f"kernels, compiled by {compiler}"
+    return found
+
+
 def as_text(facts: dict[str, Any]) -> str:
     lines = block({name: facts[name] for name in ("fourfold", "torch", "python", "platform")})
     build = {name: words(value) for name, value in facts["build"].items() if name != "operators"}  # their table follows
     backends = {name: backend_words(state) for name, state in facts["backends"].items()}
     lines += ["", "Build", *block(build, indent=2), "", "Backends", *block(backends, indent=2)]
     lines += ["", f"CPU level in use: {facts['cpu_level']}", f"Gradients and calls: {facts['gradients']}"]
-    lines += [f"Loop nests: {facts['loop_nests']}", ""]
+    lines += [f"Loop nests: {facts['loop_nests']}"]
+    lines += ["", "Programs of compiled functions", *block(facts["programs"], indent=2), ""]
     width = max((len(name) for name in facts["operators"]), default=0)
     lines.append("Operators".ljust(width + 4) + "  ".join(DISPATCH_KEYS))
     for name, keys in facts["operators"].items():

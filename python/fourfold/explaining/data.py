@@ -28,13 +28,15 @@ class Box:
 @dataclass(frozen=True)
 class Program:
     """A fusion group. bytes: the bytes that it reads and writes; None if its sizes depend on data. layout: the layout
-    of its tensors in the example call (compiler/nest/layout.py); empty if its sizes depend on data."""
+    of its tensors in the example call (compiler/nest/layout.py, and nest/grid/layout.py for a GPU); empty if its sizes
+    depend on data. device: the type of the device that it runs on."""
 
     name: str
     operators: tuple[str, ...]
     text: str
     bytes: int | None
     layout: str = ""
+    device: str = "cpu"
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The loop nests of programs: who runs a program, and its nest as C++, LLVM IR or assembly."""
+"""The loop nests of programs: who runs a program, and its nest as C++ or a GPU's language, LLVM IR or assembly."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ from collections.abc import Sequence
 
 from fourfold.compiler.nest import c, llvm, service
 from fourfold.compiler.nest.build import NotCompiled, build
+from fourfold.compiler.nest.grid.build import build as build_grid
+from fourfold.compiler.nest.grid.layout import GridLayout, is_grid
 from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.loops import Nest
+from fourfold.compiler.nest.loops import Grid, Nest
 from fourfold.compiler.nest.reading import read
+from fourfold.devices import programs as devices
 from fourfold.explaining.data import Program, grouped, plural
 
 PRINTED = ("c", "llvm", "assembly")
 
 
-def nest_of(program: Program) -> Nest:
+def nest_of(program: Program) -> Nest | Grid:
     """Raises NotCompiled where there is none."""
     if not program.layout:
         raise NotCompiled("its sizes depend on data")
-    return build(read(program.text), Layout.of(program.layout), target().lanes)
+    text = read(program.text)
+    if is_grid(program.layout):
+        return build_grid(text, GridLayout.of(program.layout))
+    return build(text, Layout.of(program.layout), target().lanes)
 
 
 def target() -> llvm.Target:
@@ -29,15 +35,22 @@ def target() -> llvm.Target:
 def refusal(program: Program) -> str:
     """Why there is no nest of a program, empty if there is one."""
     try:
-        nest_of(program)
+        nest = nest_of(program)
+        if isinstance(nest, Grid):
+            printed_grid(program, nest, prelude=False)
     except NotCompiled as reason:
         return str(reason)
     return ""
 
 
 def printed(program: Program, what: str, prelude: bool = False) -> str:
-    """Raises NotCompiled if the program has no nest, ImportError for assembly without llvmlite."""
+    """Raises NotCompiled if the program has no nest, ImportError for assembly without llvmlite, ValueError for what
+    the device's compiler doesn't go through."""
     nest = nest_of(program)
+    if isinstance(nest, Grid):
+        if what != "c":
+            raise ValueError(f"explain: expected c, because {program.name} runs on {program.device}, but got {what}")
+        return printed_grid(program, nest, prelude)
     if what == "c":
         return c.print_file({program.name: nest}) if prelude else c.print_nest(nest)
     ir = llvm.print_nest(nest, target())
@@ -48,14 +61,27 @@ def printed(program: Program, what: str, prelude: bool = False) -> str:
     return service.service.engine.assembly(ir)
 
 
+def printed_grid(program: Program, grid: Grid, prelude: bool) -> str:
+    """In the language of its device."""
+    language = devices.LANGUAGES[devices.language_of(program.device)].module()
+    return language.print_file(grid) if prelude else language.print_grid(grid)
+
+
 def shown(program: Program) -> str:
-    """The nest as C++, or why there is none."""
+    """The nest in C++ or a GPU's language, or why there is none."""
     reason = refusal(program)
     return f"No loop nest: {reason}." if reason else printed(program, "c")
 
 
 def about(programs: Sequence[Program], generator: str) -> str:
-    """What runs the programs, in one sentence."""
+    """What runs the programs, in a sentence or two."""
+    of_cpu = [program for program in programs if program.device in devices.INTERPRETED]
+    of_gpu = [program for program in programs if program.device not in devices.INTERPRETED]
+    texts = [about_cpu(of_cpu, generator)] * bool(of_cpu) + [about_gpu(of_gpu)] * bool(of_gpu)
+    return " ".join(texts)
+
+
+def about_cpu(programs: Sequence[Program], generator: str) -> str:
     if generator == "interpreter" or service.obstacle():
         reason = "as the option generator says" if generator == "interpreter" else service.obstacle()
         return f"The interpreter runs all programs: {reason}."
@@ -64,3 +90,13 @@ def about(programs: Sequence[Program], generator: str) -> str:
     start = "when a layout comes again" if generator == "auto" else "when they are first called"
     text = f"Loop nests run {count:,} of {plural(len(programs), 'program')}, compiled {start}."
     return text + "".join(f" The interpreter runs {len(all_):,}: {reason}." for reason, all_ in reasons.items())
+
+
+def about_gpu(programs: Sequence[Program]) -> str:
+    reasons = grouped(filter(None, map(refusal, programs)), str)
+    count = len(programs) - sum(map(len, reasons.values()))
+    device = programs[0].device
+    text = (
+        f"Kernels on {device} run {count:,} of {plural(len(programs), 'program')}, compiled when they are first called."
+    )
+    return text + "".join(f" torch's operators run {len(all_):,}: {reason}." for reason, all_ in reasons.items())

@@ -152,7 +152,8 @@ def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:
 def program_of(node: Node) -> Program:
     names = tuple(map(operator_name, operators_of(node.target)))
     bytes = moved([[*node.all_input_nodes, node]])
-    return Program(node.target.__name__, names, node.target.text, bytes, layout(node))
+    device = device_of(node).type
+    return Program(node.target.__name__, names, node.target.text, bytes, layout(node), device)
 
 
 def layout(node: Node) -> str:

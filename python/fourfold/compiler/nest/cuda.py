@@ -51,6 +51,10 @@ class Dialect(printer.GridDialect):
         bounds = f"__launch_bounds__({function.threads})"
         return f'extern "C" __global__ void {bounds} fourfold_{function.name}(Arguments arguments) {{'
 
+    def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
+        """Not unrolled: a body has as many vectors in flight as its layout says."""
+        return f'_Pragma("unroll 1") {super().loop(index, begin, end, step)}'
+
     def argument(self, index: int) -> Expression:
         return Expression(f"(index)arguments.numbers[{index}]", UNARY)
 

@@ -77,6 +77,9 @@ class Dialect(cuda.Dialect):
         attributes = f'kernel, host_name("{name}"), max_total_threads_per_threadgroup({function.threads})'
         return f"[[{attributes}]] void {name}(\n    {', '.join(parameters)}) {{"
 
+    def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
+        return printer.GridDialect.loop(self, index, begin, end, step)
+
     def pointer(self, kind: str) -> str:
         return f"device {kind}*"
 

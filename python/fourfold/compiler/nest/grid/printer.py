@@ -23,7 +23,12 @@ from fourfold.compiler.nest.loops import (
 )
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
-BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")  # of booleans: the language makes integers of them
+BITWISE = (
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_not",
+)  # of booleans: the language makes integers of them
 OF_THREAD = ("thread", "block", "blocks")
 HEAD = """\
 typedef WIDTH index;

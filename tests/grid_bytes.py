@@ -1,0 +1,72 @@
+"""What a compiled kernel moves, beside what its nest says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import compiled_code
+from fourfold.compiler.nest.loops import Grid, Kernel, Let, Loop, Statement, Store, When
+from fourfold.compiler.nest.plan import SIZES
+
+ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
+WIDEST = 16  # bytes of an access
+BYTES = {None: 4, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+
+
+def of_nest(kernel: Kernel) -> Counter[str]:
+    """What the statements of a kernel load from tensors and store there, each counted once: bytes, by instruction, and
+    accesses."""
+    found: Counter[str] = Counter()
+    shared: set[str] = set()
+
+    def add(what: str, lanes: int, size: int, is_strided: bool) -> None:
+        bytes = max(1, lanes) * size
+        found[what] += bytes
+        found[f"{what} accesses"] += lanes if is_strided else -(-bytes // WIDEST)
+
+    def count(body: list[Statement]) -> None:
+        for statement in body:
+            if isinstance(statement, (Loop, When)):
+                count(statement.body)
+            elif isinstance(statement, Let) and statement.op == "shared":
+                shared.add(statement.result.name)
+            elif isinstance(statement, Let) and statement.op in ("load", "load_strided"):
+                if statement.operands[0].name not in shared:
+                    is_strided = statement.op == "load_strided"
+                    add("LDG", statement.result.lanes, SIZES[statement.attribute], is_strided)
+            elif isinstance(statement, Store) and statement.pointer.name not in shared:
+                add("STG", statement.value.lanes, SIZES[statement.kind], statement.stride is not None)
+
+    count(kernel.body)
+    return found
+
+
+def of_code(disassembly: str) -> dict[str, Counter[str]]:
+    """The same of each kernel's instructions."""
+    found: dict[str, Counter[str]] = {}
+    for part in disassembly.split("Function : ")[1:]:
+        name, _, lines = part.partition("\n")
+        own = found[name.strip()] = Counter()
+        for what, width in ACCESS.findall(lines):
+            own[what] += BYTES[width or None]
+            own[f"{what} accesses"] += 1
+    return found
+
+
+def faults(grid: Grid, file: Path, cuobjdump: Path) -> str:
+    """What is wrong with the compiled kernels of a grid; empty where nothing is."""
+    local = compiled_code.in_local_memory(file, cuobjdump)
+    if local:
+        return "\n".join(f"{kernel} has {what}" for kernel, what in local.items())
+    done = subprocess.run([str(cuobjdump), "-sass", str(file)], capture_output=True, text=True, check=True)
+    moved = of_code(done.stdout)
+    found = []
+    for kernel in grid.kernels:
+        expected, own = of_nest(kernel), moved[f"fourfold_{kernel.name}"]
+        # A compiler may find out that two loads are one.
+        if own["STG"] != expected["STG"] or any(own[what] > expected[what] for what in own):
+            found.append(f"{kernel.name} moves bytes in accesses {dict(own)}, and its nest {dict(expected)}")
+    return "\n".join(found)

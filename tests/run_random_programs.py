@@ -1,0 +1,112 @@
+"""Runs random programs in the simulator, and compares them with the interpreter.
+
+    python tests/run_random_programs.py LIBRARY FIRST LAST [--record FILE] [--broken NAME] [--wide] [--bits FILE]
+
+LIBRARY is that of tests/simulated.py or tests/simulated_metal.py; FIRST and LAST are seeds. --record appends a line of
+JSON for each kernel that is compiled: program, layout. --broken writes kernels with a fault. --wide has indices of 64
+bits where 32 are enough. --bits writes a digest of all results."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+import simulated_programs
+from fourfold.compiler.calling import Program
+from fourfold.compiler.nest import service
+from fourfold.compiler.nest.grid import builder, columns, layout, rows
+from random_programs import Generator
+
+# Of the largest value: sums in another order.
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+NO_FLOAT64 = ("float32", "float32", "int32", "int64", "boolean")  # what Apple's GPUs have
+
+# Faults in what is written: each has to be seen.
+BROKEN: dict[str, Callable[[], object]] = {
+    "barrier": lambda: mock.patch.object(builder.GridBuilder, "barrier", lambda self: None),
+    "mask": lambda: mock.patch.object(builder.GridBuilder, "masked", lambda self, op, vector, valid: vector),
+    "store": lambda: mock.patch.object(rows.Rows, "row_of", row_without_end),
+    "stride": lambda: mock.patch.object(layout.GridLayout, "has_dense_columns", lambda self, tensor: True),
+    "chunk": lambda: mock.patch.object(columns, "partial_of", partial_of_first),
+}
+
+
+def row_without_end(self: rows.Rows, first: object) -> tuple[object, None]:
+    """As if there were a row for each thread."""
+    return self.writer.index("+", first, self.own, "row"), None
+
+
+def partial_of_first(self: object, slot: object, number: int, chunk: object, column: object) -> object:
+    """As if all chunks had one place."""
+    return rows.partial_of(self, slot, number, builder.Constant(0, "index"), column)
+
+
+def differences(got: object, expected: object) -> list[str]:
+    got, expected = (given if isinstance(given, tuple) else (given,) for given in (got, expected))
+    found = []
+    for k, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        if mine.shape != theirs.shape or mine.stride() != theirs.stride():
+            found.append(f"output {k} has another shape or layout")
+        elif not is_near(mine, theirs):
+            found.append(f"output {k}, {theirs.dtype} of {tuple(theirs.shape)}, has other values")
+    return found
+
+
+def is_near(mine: Tensor, theirs: Tensor) -> bool:
+    if not theirs.dtype.is_floating_point or not theirs.numel():
+        return torch.equal(mine, theirs)
+    distance = (mine.double() - theirs.double()).abs()
+    scale = theirs.double().abs().nan_to_num(0, 0, 0).max().item()
+    return bool(((distance <= TOLERANCES[theirs.dtype] * (1 + scale)) | (mine == theirs) | theirs.isnan()).all())
+
+
+def digest_of(results: list[object]) -> str:
+    digest = hashlib.sha256()
+    for result in results:
+        for tensor in result if isinstance(result, tuple) else (result,):
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    for name in ("--record", "--bits"):
+        parser.add_argument(name)
+    parser.add_argument("--broken", choices=BROKEN)
+    parser.add_argument("--wide", action="store_true")
+    given = parser.parse_args()
+    is_metal = "metal" in given.library
+    types = NO_FLOAT64 if is_metal else ("float64", *NO_FLOAT64)
+    cases = [Generator(seed, types).program() for seed in range(given.first, given.last)]
+    expected = [Program(case.text, "interpreted", 0)(*case.arguments) for case in cases]
+    simulated_programs.serve(given.library, given.record)
+    if given.broken:
+        BROKEN[given.broken]().start()
+    if given.wide:
+        of = layout.GridLayout.of
+        mock.patch.object(layout.GridLayout, "of", lambda text: of(text.replace("wide=0", "wide=1"))).start()
+    wrong, results = [], []
+    for seed, case, right in zip(range(given.first, given.last), cases, expected, strict=True):
+        results.append(Program(case.text, "simulated", service.number())(*case.arguments))
+        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(results[-1], right)]
+    if service.service.failures:
+        sys.exit("\n".join(service.service.failures.values()))
+    if given.bits:
+        with open(given.bits, "w") as file:
+            file.write(digest_of(results))
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"{len(cases)} programs, {service.service.compiled} layouts, {len(service.service.refusals)} refused")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Programs as kernels of NVIDIA's and AMD's GPUs, in simulation: pytest tests/simulators/programs.py, as make
+check-backends does. Random programs against the interpreter, compiled functions against eager; what is written with a
+fault has to be seen; and every kernel that these make goes through the vendors' compilers.
+
+With FOURFOLD_PROGRAMS=full in the environment torch's operator samples and the compiler's own tests run too, which
+takes some quarters of an hour."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from case_table import sanitizer_environment
+from metal_language import refusals
+
+import backend_tools
+import gpu_functions
+import grid_bytes
+import simulated
+from fourfold.compiler.nest import cuda, metal
+from fourfold.compiler.nest.grid.build import build
+from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.loops import Grid
+from fourfold.compiler.nest.plan import NotCompiled
+from fourfold.compiler.nest.reading import read
+from fourfold.devices.nvrtc import Nvrtc
+from machine import tool
+
+TESTS = simulated.ROOT / "tests"
+FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"
+SEEDS = 400 if FULL else 60
+# Each version of the compiler has its part of the architectures, from Turing to Blackwell.
+NVRTC = {"12": ("sm_75", "sm_90"), "13": ("sm_80", "sm_100", "sm_120")}
+MOST_COMPILED = 10_000 if FULL else 40
+OF_COMPILER = ("test_compiler_operators", "test_compiler_gradients", "test_norms", "test_compiler_special")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A simulated device, and the order in which it runs its threads."""
+
+    name: str
+    warp: int = 32
+    sanitizer: str = "none"
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def run(self, *command: object, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, *map(str, command)],
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1"}
+            | sanitizer_environment(self.sanitizer)
+            | dict(self.environment)
+            | environment,
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def library(self) -> Path:
+        return simulated.build(self.warp, self.sanitizer)
+
+    def random(self, first: int, last: int, *options: object) -> subprocess.CompletedProcess:
+        return self.run("run_random_programs.py", self.library(), first, last, *options)
+
+    def tests(self, *files: str, selection: str = "", record: Path | None = None) -> subprocess.CompletedProcess:
+        given = {"FOURFOLD_SIMULATED_PROGRAMS": str(self.library())}
+        given |= {"FOURFOLD_RECORDED_PROGRAMS": str(record)} if record else {}
+        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files]
+        return self.run(*command, *(["-k", selection] if selection else []), **given)
+
+
+PLAIN = Setting("plain")
+REVERSE = Setting("reverse order", environment=(("GPUSIM_REVERSE", "1"),))
+WIDE_WARP = Setting("wavefront of 64", warp=64)
+CHECKED = Setting("checked", sanitizer="checked")
+RACES = Setting("ThreadSanitizer", sanitizer="thread")
+SETTINGS = (PLAIN, REVERSE, WIDE_WARP, CHECKED)
+ORDERS = (
+    PLAIN,
+    REVERSE,
+    Setting("shuffled", environment=(("GPUSIM_SEED", "7"),)),
+    Setting("one multiprocessor", environment=(("GPUSIM_MULTIPROCESSORS", "1"), ("GPUSIM_THREADS", "1"))),
+)
+
+
+def named(setting: Setting) -> str:
+    return setting.name.replace(" ", "-")
+
+
+def expect_success(done: subprocess.CompletedProcess) -> None:
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """The programs and layouts that are compiled for random programs and for the table of compiled functions."""
+    file = tmp_path_factory.mktemp("programs") / "recorded"
+    expect_success(PLAIN.random(0, SEEDS, "--record", file))
+    expect_success(PLAIN.tests("test_gpu_programs.py", record=file))
+    if FULL:
+        expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), record=file))
+    found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
+def test_random_programs(setting: Setting) -> None:
+    """The first setting's run is that which records programs."""
+    expect_success(setting.random(SEEDS, SEEDS + 30))
+
+
+def test_random_programs_with_wide_indices() -> None:
+    expect_success(PLAIN.random(0, 25, "--wide"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
+def test_compiled_functions(setting: Setting) -> None:
+    expect_success(setting.tests("test_gpu_programs.py"))
+
+
+def test_no_thread_races_with_another() -> None:
+    expect_success(RACES.random(0, 8))
+    expect_success(RACES.tests("test_gpu_programs.py", selection="races"))
+
+
+def test_the_same_bits_in_any_order(tmp_path: Path) -> None:
+    digests = set()
+    for setting in ORDERS:
+        expect_success(setting.random(0, 25, "--bits", tmp_path / "bits"))
+        digests.add((tmp_path / "bits").read_text())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk"])
+def test_a_fault_is_seen(fault: str) -> None:
+    done = CHECKED.random(0, 60, "--broken", fault)
+    assert done.returncode != 0
+    assert "has other values" in done.stdout or "gpusim:" in done.stdout, done.stdout[-3000:]
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    done = RACES.random(8, 18, "--broken", "barrier")
+    assert done.returncode != 0 and "data race" in done.stdout, done.stdout[-3000:]
+
+
+# Compilers.
+
+
+def grids(recorded: list[tuple[str, str]]) -> Iterator[Grid]:
+    """A sample, or all: each has another layout than the one before."""
+    step = max(1, len(recorded) // MOST_COMPILED)
+    for text, layout in sorted(recorded, key=lambda pair: pair[1])[::step]:
+        yield build(read(text), GridLayout.of(layout))
+
+
+@pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
+def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, tmp_path: Path) -> None:
+    """No stack and no local memory; and as many bytes are loaded and stored as the nest has, by vectors as wide."""
+    compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
+
+    def check(numbered: tuple[int, Grid]) -> str:
+        number, grid = numbered
+        file = tmp_path / f"{number}.cubin"
+        file.write_bytes(compiler.compile(cuda.print_file(grid), architecture, "a program"))
+        return grid_bytes.faults(grid, file, cuobjdump)
+
+    with ThreadPoolExecutor() as pool:
+        found = [fault for fault in pool.map(check, enumerate(grids(recorded))) if fault]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("architecture", ["gfx90a", "gfx1030"])
+def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path) -> None:
+    backend_tools.apt_packages()
+    compiler = tool("clang++-19", "clang-19")
+
+    def check(numbered: tuple[int, Grid]) -> None:
+        folder = tmp_path / str(numbered[0])
+        folder.mkdir()
+        source = cuda.print_file(numbered[1])
+        assert "s_endpgm" in gpu_functions.compile_for_amd(source, architecture, folder, compiler)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(check, enumerate(grids(recorded))))
+
+
+def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
+    def check(numbered: tuple[int, Grid]) -> str:
+        number, grid = numbered
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        try:
+            return refusals(metal.print_file(grid), folder)
+        except NotCompiled:
+            return ""
+
+    with ThreadPoolExecutor() as pool:
+        found = [fault for fault in pool.map(check, enumerate(grids(recorded))) if fault]
+    assert not found, "\n".join(found)
+
+
+def test_what_a_gate_refuses(tmp_path: Path) -> None:
+    """Values in local memory, and a load that is not the nest's."""
+    compiler, cuobjdump = Nvrtc(backend_tools.nvrtc("13")), backend_tools.cuobjdump()
+    text = (
+        "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\ny: float32 = add x x\noutput y float32 [a]\n"
+    )
+    layout = "grid elements rows=0 lanes=4 copies=2 group=1 each=0 split=0 wide=0:v,v"
+    grid = build(read(text), GridLayout.of(layout))
+    source = cuda.print_file(grid)
+
+    def faults(source: str) -> str:
+        file = tmp_path / "x.cubin"
+        file.write_bytes(compiler.compile(source, "sm_90", "a program"))
+        return grid_bytes.faults(grid, file, cuobjdump)
+
+    assert not faults(source)
+    more = source.replace("store(y_out", "store(y_out + 4096, load<4>(x_data + 4096)); store(y_out", 1)
+    assert "moves" in faults(more)
+    narrow = re.sub(r"load<4>\((x_data.*?)((?:, valid\w*)?)\);", r"load_strided<4>(\1, 1\2);", source)
+    assert narrow != source and "accesses" in faults(narrow)
+    many = "volatile int local[64]; for (int k = 0; k < 64; ++k) local[(k * thread_index()) % 64] = k; store(y_out"
+    assert "stack" in faults(source.replace("store(y_out", many, 1))
