@@ -11,9 +11,10 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from benchmarks import allocation
+from benchmarks.elementwise import COPY, copy
 from benchmarks.functions import FUNCTIONS, Function, gelu_tanh, width
 from benchmarks.other_functions import OTHERS
-from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, largest_error
+from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, Rate, largest_error
 from benchmarks.request import Request
 from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
 
@@ -23,6 +24,7 @@ QUICK_ELEMENTS = (10**3, 10**5)
 FEW = 10**3  # whose time is the call's
 MANY = 10**5  # from here on no function is to be slower than Inductor's
 LARGE = 10**7  # whose results are fresh pages in each call, unless malloc keeps memory
+LARGE_ON_GPU = "functions of 10 million elements on a GPU"
 WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # of them most of a large call, whatever the row
 LAYOUT_ELEMENTS = 10**6
 SPREAD_ELEMENTS = 4 * 10**5
@@ -112,16 +114,16 @@ def tables(request: Request) -> Iterator[Problem]:
     every = FUNCTIONS | OTHERS
     chosen = request.kinds or (FUNCTIONS if request.quick else every)
     functions = [every[name] for name in chosen]
-    keeps = allocation.can_be_kept() and not request.quick and not request.sizes
+    keeps = allocation.can_be_kept() and not request.quick and not request.sizes and request.device.type == "cpu"
     for count in request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS):
         for function in functions:
             if function.name in OTHERS and request.suite == "all" and count != MANY:
                 continue  # for they would take an hour
             if not keeps or count < LARGE:
-                yield problem(function, count)
+                yield problem(function, count, device=request.device)
             elif function.name in WITH_FRESH_PAGES:
                 yield dataclasses.replace(problem(function, count), threads=(1,))
-    if request.sizes:
+    if request.sizes or request.device.type != "cpu":
         return
     layouts = [layout for layout in LAYOUTS if every[layout[1]] in functions]
     for layout in layouts[:1] if request.quick else layouts:
@@ -133,28 +135,43 @@ def tables(request: Request) -> Iterator[Problem]:
         yield dataclasses.replace(found, title=f"{found.title}, memory kept by malloc", around=allocation.kept)
 
 
-def problem(function: Function, count: int, views: Sequence[View] = ()) -> Problem:
+def problem(
+    function: Function, count: int, views: Sequence[View] = (), device: torch.device | str = "cpu"
+) -> Problem:
     generator = Generator().manual_seed(0)
-    drawn = function.draw(count, generator)
+    drawn = [x.to(device) for x in function.draw(count, generator)]
     arguments = [view(x) for view, x in zip(views, drawn, strict=True)] if views else drawn
     outputs = function.results(*arguments)
+    on_gpu = torch.device(device).type != "cpu"
+    moved = sum(x.nbytes for x in (*arguments, *outputs))
     taking = function.gradients
     name = "other functions" if function.name in OTHERS else function.name
     many = (f"{name} from 100,000 elements on",) * (count >= MANY)
+    if on_gpu:
+        many = (LARGE_ON_GPU,) * (count >= LARGE)
     return Problem(
         title=f"{function.name} of {count:,} elements, float32",
         parameters=tuple(arguments[:taking]),
         inputs=tuple(arguments[taking:]),
         definition=lambda *given: function.results(*in_order(function, given)),
         longest_sum=function.terms(count),
-        rows=rows_of(function, count),
+        rows=[*rows_of(function, count), *([Contender(COPY, copy, partial(copied, moved))] if on_gpu else [])],
         sizes={"elements": count},
+        rate=Rate("GB/s", lambda seconds: moved / seconds / 1e9) if on_gpu else None,
         rounding=ROUNDINGS * FLOAT32.unit,
         distance=distance,
         phases=(NO_GRAD, BOTH) if taking else (NO_GRAD,),
-        gradients=tuple(torch.randn(y.shape, generator=generator) for y in outputs) if taking else (),
-        works=("every function of 1,000 elements",) if count == FEW else many,
+        gradients=tuple(torch.randn(y.shape, generator=generator).to(device) for y in outputs) if taking else (),
+        works=("every function of 1,000 elements",) if count == FEW and not on_gpu else many,
         kind=function.name,
+    )
+
+
+def copied(moved: int, problem: Problem) -> Problem:
+    """A copy that moves as many bytes as the function reads and writes, without what it keeps for a backward."""
+    source = torch.zeros(moved // 2, dtype=torch.uint8, device=problem.device)
+    return dataclasses.replace(
+        problem, title=COPY, inputs=(source,), parameters=(), gradients=(), phases=(NO_GRAD,), definition=lambda x: (x,)
     )
 
 
@@ -212,4 +229,4 @@ def in_order(function: Function, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def laid_out_as(x: Tensor) -> Tensor:
     """New memory with the same strides, which clone() does not keep where they leave gaps."""
-    return torch.empty_strided(x.shape, x.stride()).copy_(x)
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)

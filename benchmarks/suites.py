@@ -157,8 +157,8 @@ title = functions under torch.compile
 times = eleven functions under `torch.compile(backend="fourfold")`, and twenty-six of other fields, 1,000 to
   10,000,000 elements, with and without gradients, 1 and 2 threads; transposed and strided arguments; activations of
   spread 5 to 100 and rows under masks; with memory that malloc keeps
-against = torch.compile with Inductor and aot_eager, plain PyTorch
-options = --elements --function=${functions} ${on_cpu} --skip=inductor,aot_eager
+against = torch.compile with Inductor and aot_eager, plain PyTorch; on a GPU also copying as many bytes
+options = --elements --function=${functions} ${on_gpu} --skip=inductor,aot_eager
 example = --function sin2_cos2 adam --elements 1000 100000 --threads 1
 targets =
   every function of 1,000 elements | plain PyTorch | | both ≥ 1.3
@@ -169,6 +169,8 @@ targets =
   strided arguments | torch.compile (Inductor) | | no grad ≥ 1, both ≥ 1
   large activations and masks | plain PyTorch | | no grad ≥ 0.95, both ≥ 0.95
   large activations and masks | fourfold, ordinary numbers | | no grad ≥ 1/1.2, both ≥ 1/1.2
+  functions of 10 million elements on a GPU | torch.compile (Inductor) | | no grad ≥ 1, both ≥ 1
+  functions of 10 million elements on a GPU | copy_ of as many bytes | | no grad ≥ 0.95
 
 [cold]
 title = first calls in fresh processes

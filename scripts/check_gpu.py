@@ -34,7 +34,7 @@ from gpu_sanitizers import sanitized
 MEASURED = ROOT / "docs" / "benchmarks" / "gpu"
 BUILD = ROOT / "build"
 STEPS = ("build", "tests", "bench", "paths", "sanitizer", "rest")
-BENCHMARKS = ("sequence", "elementwise", "mlp", "cell")  # by the value of their figures
+BENCHMARKS = ("sequence", "elementwise", "pointwise", "mlp", "cell")  # by the value of their figures
 
 
 def build(context: Context) -> Iterator[Outcome]:

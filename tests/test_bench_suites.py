@@ -169,7 +169,7 @@ def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
     judged = {(t.work, name) for t in TARGETS if t.phase for name in (t.row, t.against)}
     on_gpus = {work for work, _ in judged - known if work.endswith((" on a GPU", "10 million elements or more"))}
     assert {work for work, _ in judged - known} == on_gpus
-    on_gpu = {f"{op}, 10 million elements or more" for op in elementwise.TENSORS}
+    on_gpu = {f"{op}, 10 million elements or more" for op in elementwise.TENSORS} | {pointwise.LARGE_ON_GPU}
     for precision in PRECISIONS.values():
         on_gpu |= {
             w for size in recurrent.SIZES["cuda"] for w in recurrent.works("LLTM", named(size), precision, "cuda")

@@ -1,6 +1,7 @@
-"""Compiled functions whose programs run as Metal's kernels, in simulation: pytest tests/simulators/metal_programs.py.
-Each run is tests/test_gpu_programs.py in a process of its own. What its programs were printed as is read once more with
-Metal's address spaces; and mistakes that are made on purpose, in what is printed and in what is encoded, are seen."""
+"""Programs that run as Metal's kernels, in simulation: pytest tests/simulators/metal_programs.py. Each run is that of
+the compiled functions (tests/test_gpu_programs.py) or of random programs, in a process of its own. What these programs
+were printed as is read once more with Metal's address spaces; and mistakes that are made on purpose, in what is printed
+and in what is encoded, are seen."""
 
 from __future__ import annotations
 
@@ -40,20 +41,36 @@ RUNS = {
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }
 
+SEEDS = {
+    "forwards": range(60),
+    "reverse order": range(60, 90),
+    "checked": range(90, 120),
+    "ThreadSanitizer": range(8),
+}
+
+
+def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
+    """The exit code, and what Python says."""
+    environment = os.environ | sanitizer_environment(run.sanitizer) | dict(run.environment) | variables
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
 
 def pytest_of(run: Run, metal: Path = simulated_metal.METAL, plugin: Path | None = None) -> tuple[int, str]:
-    """The exit code, and what it says. plugin: a module that breaks something first."""
-    environment = os.environ | sanitizer_environment(run.sanitizer) | dict(run.environment)
-    environment |= {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
-    environment |= {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    """plugin: a module that breaks something first."""
+    variables = {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
+    command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
     if plugin is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(plugin.parent), os.environ.get("PYTHONPATH", "")])
+        variables["PYTHONPATH"] = os.pathsep.join([str(plugin.parent), os.environ.get("PYTHONPATH", "")])
         command += ["-x", "-p", plugin.stem]
-    command += ["-k", run.selection, str(TESTS / "test_gpu_programs.py")]
-    given = {"env": environment, "cwd": TESTS, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run(command, **given)
-    return done.returncode, done.stdout
+    return said_by(run, *command, "-k", run.selection, "test_gpu_programs.py", **variables)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +95,18 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     assert passed is not None and int(passed[1]) >= len(expected) > 5
 
 
+@pytest.mark.parametrize("name", SEEDS)
+def test_random_programs(name: str, sources: Path) -> None:
+    """Against the interpreter."""
+    run, seeds = RUNS[name], SEEDS[name]
+    noted = {"GPUSIM_SOURCES": str(sources)} if name == "forwards" else {}
+    library = simulated_metal.build(run.sanitizer)
+    code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
+    assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
+
+
 def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
-    """Of the run before, or of one for this test alone."""
+    """Of the runs before, or of one for this test alone."""
     if not sources.exists():
         pytest_of(Run(environment={"GPUSIM_SOURCES": str(sources)}))
     files = sorted(set(sources.read_text().splitlines()))

@@ -1,4 +1,4 @@
-"""Programs as kernels of NVIDIA's and AMD's GPUs, in simulation: pytest tests/simulators/programs.py, as make
+"""Programs as kernels of NVIDIA's and AMD's GPUs, in simulation: pytest tests/simulators/nest_programs.py, as make
 check-backends does. Random programs against the interpreter, compiled functions against eager; what is written with a
 fault has to be seen; and every kernel that these make goes through the vendors' compilers.
 
