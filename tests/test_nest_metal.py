@@ -55,6 +55,10 @@ def test_a_kernels_parameters_are_those_that_the_host_binds() -> None:
     assert "threadgroup uint8" not in metal.print_grid(grid_of(SOFTMAX, ROWS.format(group=32, each=2)))
 
 
+def test_nothing_is_contracted() -> None:
+    assert metal.prelude().index("#pragma METAL fp contract(off)") < metal.prelude().index("#include <metal_stdlib>")
+
+
 def test_no_variable_is_named_as_an_address_space() -> None:
     text = metal.print_grid(grid_of(SOFTMAX, ROWS.format(group=256, each=2)))
     assert "thread_1 = (index)thread_index;" in text
