@@ -3,6 +3,12 @@
 // device, constant or threadgroup memory.
 #pragma once
 
+// Results equal those of the same operations one by one: without fast mathematics Metal would still contract a multiplication
+// and an addition of one statement.
+#if defined(__METAL_VERSION__)
+#pragma METAL fp contract(off)
+#endif
+
 #include "numbers.h"
 
 namespace fourfold {

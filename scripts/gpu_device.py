@@ -26,7 +26,12 @@ class Device(abc.ABC):
     backend: ClassVar[str]  # as fourfold.backends() names it
     where: ClassVar[str] = "cuda"  # torch's name of such devices
     # What needs the GPU, and of it what pytest is to select, in the order in which a run is worth least without it.
-    tests: ClassVar[dict[str, tuple[str, ...]]] = {"gpu": (), "values": ("-k", "cuda"), "gradients": ("-k", "cuda")}
+    tests: ClassVar[dict[str, tuple[str, ...]]] = {
+        "gpu": (),
+        "values": ("-k", "cuda"),
+        "gradients": ("-k", "cuda"),
+        "gpu_programs": (),
+    }
     # The precisions of sequences, by the value of their figures.
     precisions: ClassVar[tuple[str, ...]] = ("bfloat16", "tf32", "float16", "float32")
 
@@ -89,7 +94,7 @@ class Apple(Device):
 
     backend = "metal"
     where = "mps"
-    tests = {"values": ("-k", "mps"), "gradients": ("-k", "mps")}
+    tests = {"values": ("-k", "mps"), "gradients": ("-k", "mps"), "gpu_programs": ()}
     precisions = ("bfloat16", "float16", "float32")
 
     def describe(self) -> str:

@@ -66,6 +66,14 @@ def is_near(mine: Tensor, theirs: Tensor) -> bool:
     return bool(((distance <= TOLERANCES[theirs.dtype] * (1 + scale)) | (mine == theirs) | theirs.isnan()).all())
 
 
+def on_device(given: object) -> object:
+    """In the memory that tensors have since the library was loaded, lying as before."""
+    if not isinstance(given, Tensor):
+        return given
+    memory = torch.empty(0, dtype=torch.uint8).set_(given.untyped_storage()).clone().untyped_storage()
+    return given.new_empty(0).set_(memory, given.storage_offset(), given.shape, given.stride())
+
+
 def digest_of(results: list[object]) -> str:
     digest = hashlib.sha256()
     for result in results:
@@ -96,7 +104,7 @@ def main() -> None:
         mock.patch.object(layout.GridLayout, "of", lambda text: of(text.replace("wide=0", "wide=1"))).start()
     wrong, results = [], []
     for seed, case, right in zip(range(given.first, given.last), cases, expected, strict=True):
-        results.append(Program(case.text, "simulated", service.number())(*case.arguments))
+        results.append(Program(case.text, "simulated", service.number())(*map(on_device, case.arguments)))
         wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(results[-1], right)]
     if service.service.failures:
         sys.exit("\n".join(service.service.failures.values()))

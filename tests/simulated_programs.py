@@ -39,6 +39,8 @@ def serve(library: str, record: str | None = None) -> None:
 
     programs.LANGUAGES["hip"] = programs.Language("cuda", compile, lambda: None)
     programs.INTERPRETED.clear()
+    if hasattr(simulator, "gpusim_metal_lend"):  # Apple's GPUs, whose kernels the library has compiled
+        programs.WITHOUT_FLOAT64.add("cpu")
     if record is not None:
         note_programs(record)
     simulator.gpusim_run_programs()

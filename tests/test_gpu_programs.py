@@ -1,17 +1,20 @@
-"""Compiled functions whose programs run on a GPU, or on one that is simulated: values, gradients, and what a call that
-has no kernels comes to."""
+"""Compiled functions whose programs run on a GPU, or on one that is simulated: values and gradients."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
 
 from compiled_functions import FUNCTIONS, Function, is_simulated
-from fourfold import _C
 from fourfold.devices import programs
 from machine import devices
 
-GPUS = [device for device in devices() if programs.NUMBERS[device] in _C.program_backends() and device != "cpu"]
+GPUS = [device for device in devices() if device != "cpu" and not programs.obstacle(device)]
+REQUIRED = os.environ.get("FOURFOLD_REQUIRE", "cpu")
+if REQUIRED not in ("cpu", *GPUS):
+    raise RuntimeError(f"FOURFOLD_REQUIRE={REQUIRED}, but programs don't run there: {programs.obstacle(REQUIRED)}")
 DEVICES = ["cpu"] if is_simulated() else GPUS
 
 pytestmark = [

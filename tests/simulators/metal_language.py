@@ -57,8 +57,7 @@ def refusals(source: str, folder: Path) -> str:
     file = folder / "kernel.cpp"
     file.write_text(text)
     command = [tool("clang++-19", "clang-19"), "-x", "c++", "-std=c++14", "-fsyntax-only", "-pedantic-errors"]
-    command += ["-Wno-unknown-attributes", "-Wno-duplicate-decl-specifier", "-Wno-parentheses"]
-    command += ["-Werror=c++17-extensions"]
+    command += ["-Wno-unknown-attributes", "-Wno-duplicate-decl-specifier", "-Werror=c++17-extensions"]
     command += ["-nostdinc++", "-isystem", str(STRICT), str(file)]
     said = subprocess.run(command, capture_output=True, text=True).stderr
     code = re.sub(r"//[^\n]*|R?\"[^\"\n]*\"", "", source)
@@ -76,7 +75,9 @@ def test_what_metal_refuses_is_refused(wrong: str, tmp_path: Path) -> None:
 
 @looks_at(METAL)
 def test_every_kernel_is_in_metals_language(outcome_of, tmp_path: Path) -> None:
-    sources = sorted((outcome_of(METAL).library.parent / "kernels").glob("*.metal"))
+    """Of the operators: programs are printed as they are compiled (metal_programs.py)."""
+    found = (outcome_of(METAL).library.parent / "kernels").glob("*.metal")
+    sources = sorted(source for source in found if INSTANCE.search(source.read_text()))
     assert len(sources) > 100
 
     def check(source: Path) -> str:

@@ -8,13 +8,14 @@ import operator
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.dtypes import KINDS, TYPES
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64, KINDS, TYPES
 from fourfold.compiler.fused import Fused
 from fourfold.compiler.ir import Axis, Output, Program, Value
 from fourfold.compiler.iteration_space import IterationSpace, renumbered
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand
-from fourfold.compiler.support import constant_of, is_tensor, results_of
+from fourfold.compiler.support import constant_of, device_of, is_tensor, results_of
 from fourfold.compiler.views import VIEWS, memory_order
+from fourfold.devices import programs
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
 LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp takes
@@ -30,7 +31,8 @@ def write_program(fused: Fused) -> str:
 class Codegen:
     def __init__(self, fused: Fused):
         self.fused = fused
-        self.program = Program()
+        device = device_of(fused.members[0])
+        self.program = Program(has_float64=device.type not in programs.WITHOUT_FLOAT64)
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
         self.axis = {axis: k for k, axis in enumerate(self.axis_order())}
         self.read_from: dict[int, str] = {}  # by axis: the first input dimension that runs along this axis alone
@@ -81,7 +83,8 @@ class Codegen:
         if len(node.name) > LONGEST_NAME:
             node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends a suffix to make it unique
         if not is_tensor(fake):
-            return self.program.number(node.name, "int64" if isinstance(fake, (int, torch.SymInt)) else "float64")
+            floating = FLOAT64 if self.program.has_float64 else FLOAT32
+            return self.program.number(node.name, INT64 if isinstance(fake, (int, torch.SymInt)) else floating)
         dims = self.fused.space.dims[node]
         for d, dim in enumerate(dims):
             if len(dim) == 1:

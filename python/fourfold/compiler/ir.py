@@ -120,13 +120,15 @@ class Axis:
 
 @dataclass(eq=False, repr=False)
 class Program:
-    """Builds a program: shares common subexpressions and folds constants; text() omits dead code."""
+    """Builds a program: shares common subexpressions and folds constants; text() omits dead code. has_float64: whether
+    the device computes in it."""
 
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     axes: list[Axis] = field(default_factory=list)
     outer: int | None = None  # how many leading axes are rows; None without columns
     names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
+    has_float64: bool = True
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:

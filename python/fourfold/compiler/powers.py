@@ -28,7 +28,7 @@ def power(x: Value, exponent: float) -> Value | None:
     count = math.floor(abs(exponent))
     most = MOST_SINGLE if count == abs(exponent) else MOST_SINGLE_HALF
     if x.type == FLOAT32 and abs(exponent) > most:
-        return power(x.to(FLOAT64), exponent).to(FLOAT32)
+        return power(x.to(FLOAT64), exponent).to(FLOAT32) if x.program.has_float64 else None
     if count == abs(exponent):
         result = product(x, count)
     else:

@@ -17,6 +17,9 @@ from fourfold.devices import hiprtc, nvrtc
 NUMBERS = {"cpu": 0, "cuda": 1, "mps": 13}
 
 
+# Those whose programs compute in float32 where others take float64 to be exact.
+WITHOUT_FLOAT64 = {"mps"}
+
 # Those that run a program before its kernels are compiled, and without.
 INTERPRETED = {"cpu"}
 

@@ -77,7 +77,8 @@ def about(programs: Sequence[Program], generator: str) -> str:
     """What runs the programs, in a sentence or two."""
     of_cpu = [program for program in programs if program.device in devices.INTERPRETED]
     of_gpu = [program for program in programs if program.device not in devices.INTERPRETED]
-    texts = [about_cpu(of_cpu, generator)] * bool(of_cpu) + [about_gpu(of_gpu)] * bool(of_gpu)
+    texts = [about_cpu(of_cpu, generator)] if of_cpu else []
+    texts += [about_gpu(of_gpu)] if of_gpu else []
     return " ".join(texts)
 
 

@@ -115,6 +115,12 @@ void note_launch(const std::string& name) {
   std::fclose(file);
 }
 
+// Appends where the source of each library lies that a host asks for, to the file that GPUSIM_SOURCES names.
+void note_source(const std::string& source) {
+  static const char* const file_name = std::getenv("GPUSIM_SOURCES");
+  if (file_name != nullptr) std::ofstream(file_name, std::ios::app) << source << '\n';
+}
+
 std::string index_of(const GpusimMetalParameter& parameter) { return std::to_string(parameter.index); }
 
 void check_bindings(const Dispatch& given) {
@@ -149,6 +155,7 @@ const GpusimMetalKernel* compile(const std::string& source, std::string& said) {
   std::snprintf(base, sizeof base, "/%016zx", std::hash<std::string>()(source));
   const std::string file = folder + base;
   const std::string library = file + ".so";
+  note_source(file + ".metal");
   if (access(library.c_str(), R_OK) != 0) {
     const std::string own = file + "." + std::to_string(getpid());
     std::ofstream(own + ".metal") << source;

@@ -76,7 +76,7 @@ def nan_to_num(call: Call, x: Rounded, nan: Number | None, posinf: Number | None
 @pointwise(aten.hypot.default)
 def hypot(a: Value, b: Value) -> Value:
     a, b = abs(a), abs(b)
-    if a.type == FLOAT32:  # whose squares are exact in float64
+    if a.type == FLOAT32 and a.program.has_float64:  # in which the squares are exact
         c, d = a.to(FLOAT64), b.to(FLOAT64)
         length = sqrt(c * c + d * d).to(FLOAT32)
     else:

@@ -1,0 +1,209 @@
+"""Programs that run as Metal's kernels, in simulation: pytest tests/simulators/metal_programs.py. Each run is that of
+the compiled functions (tests/test_gpu_programs.py) or of random programs, in a process of its own. What these programs
+were printed as is read once more with Metal's address spaces; and mistakes that are made on purpose, in what is printed
+and in what is encoded, are seen."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from case_table import sanitizer_environment
+from metal_language import refusals
+
+import simulated_metal
+from compiled_functions import FUNCTIONS
+
+TESTS = simulated_metal.ROOT / "tests"
+RACES = "races"
+WRONG = "Tensor-likes are not equal|Tensor-likes are not close"
+
+
+@dataclass(frozen=True)
+class Run:
+    selection: str = ""
+    sanitizer: str = "none"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+RUNS = {
+    "forwards": Run(),
+    "reverse order": Run(environment={"GPUSIM_REVERSE": "1"}),
+    "checked": Run(sanitizer="checked"),
+    "ThreadSanitizer": Run(RACES, sanitizer="thread"),
+}
+
+SEEDS = {
+    "forwards": range(60),
+    "reverse order": range(60, 90),
+    "checked": range(90, 120),
+    "ThreadSanitizer": range(8),
+}
+
+
+def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
+    """The exit code, and what Python says."""
+    environment = os.environ | sanitizer_environment(run.sanitizer) | dict(run.environment) | variables
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        cwd=TESTS,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+def pytest_of(run: Run, metal: Path = simulated_metal.METAL, plugin: Path | None = None) -> tuple[int, str]:
+    """plugin: a module that breaks something first."""
+    variables = {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
+    command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    if plugin is not None:
+        variables["PYTHONPATH"] = os.pathsep.join([str(plugin.parent), os.environ.get("PYTHONPATH", "")])
+        command += ["-x", "-p", plugin.stem]
+    return said_by(run, *command, "-k", run.selection, "test_gpu_programs.py", **variables)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a run notes what it has compiled."""
+    return tmp_path_factory.mktemp("programs") / "sources"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_compiled_functions(name: str, sources: Path, record_property) -> None:
+    record_property("backend", "metal")
+    record_property("warp", "32")
+    run = RUNS[name]
+    if name == "forwards":
+        run = Run(environment={"GPUSIM_SOURCES": str(sources)})
+    code, said = pytest_of(run)
+    # A sanitizer's report ends the process, or is its exit code.
+    assert code == 0, said[-6000:]
+    assert not re.search("Sanitizer|runtime error|^gpusim: ", said, re.MULTILINE), said[-6000:]
+    expected = [function for function in FUNCTIONS if function.races or not run.selection]
+    passed = re.search(r"(\d+) passed", said)
+    assert passed is not None and int(passed[1]) >= len(expected) > 5
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_random_programs(name: str, sources: Path) -> None:
+    """Against the interpreter."""
+    run, seeds = RUNS[name], SEEDS[name]
+    noted = {"GPUSIM_SOURCES": str(sources)} if name == "forwards" else {}
+    library = simulated_metal.build(run.sanitizer)
+    code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
+    assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
+
+
+def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
+    """Of the runs before, or of one for this test alone."""
+    if not sources.exists():
+        pytest_of(Run(environment={"GPUSIM_SOURCES": str(sources)}))
+    files = sorted(set(sources.read_text().splitlines()))
+    assert len(files) > 50
+
+    def check(file: str) -> str:
+        folder = tmp_path / Path(file).stem
+        folder.mkdir()
+        return refusals(Path(file).read_text(), folder)
+
+    with ThreadPoolExecutor() as pool:
+        assert {file: said for file, said in zip(files, pool.map(check, files), strict=True) if said} == {}
+
+
+# Mistakes in what is printed, and how each is seen.
+MISTAKES = {
+    "a missing barrier": (
+        "from fourfold.compiler.nest.grid.builder import GridBuilder\nGridBuilder.barrier = lambda self: None",
+        Run("statistics_of_2000", "thread"),
+        "data race",
+    ),
+    "one barrier for two reductions": (
+        """
+from fourfold.compiler.nest.grid import builder
+before = builder.GridBuilder.across_parts
+def across_parts(self, *given):
+    found = before(self, *given)
+    self.writer.body.pop()
+    return found
+builder.GridBuilder.across_parts = across_parts
+""",
+        Run("statistics_of_2000", "thread"),
+        "data race",
+    ),
+    "a wrong tensor": (
+        """
+from fourfold.compiler.nest import metal
+metal.Dialect.address = lambda self, index: metal.Expression(f"tensor_{index ^ (index < 2)}")
+""",
+        Run("shifted"),
+        WRONG,
+    ),
+    "a mask left out": (
+        """
+from fourfold.compiler.nest.grid import elements
+before = elements.Elements.place
+def place(self, at, copy, vectors):
+    found = before(self, at, copy, vectors)
+    return elements.Place(found.offsets, None)
+elements.Elements.place = place
+""",
+        Run("vectors", "checked"),
+        "of an allocation of",
+    ),
+    "a broadcast element that is always read": (
+        """
+from fourfold.compiler.nest.grid import builder
+before = builder.GridBuilder.load
+builder.GridBuilder.load = lambda self, value, offset, valid=None: before(self, value, offset)
+""",
+        Run("broadcast", "checked"),
+        "of an allocation of",
+    ),
+    "a kernel that does not compile": (
+        """
+from fourfold.compiler.nest import metal
+metal.Dialect.address = lambda self, index: metal.Expression(f"tensors_{index}")
+""",
+        Run("sums_of_columns"),
+        r"no kernels for these tensors: fourfold: Metal does not compile fourfold_columns and fourfold_finish of a "
+        r"compiled program:(?s:.*)tensors_0",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> None:
+    code, run, seen_as = MISTAKES[mistake]
+    (tmp_path / "mistaken.py").write_text(code)
+    status, said = pytest_of(run, plugin=tmp_path / "mistaken.py")
+    assert status not in (0, 5), "no test saw it"
+    assert re.search(seen_as, said), said[-4000:]
+
+
+def test_a_program_is_left_to_torch_where_a_threadgroup_has_no_room() -> None:
+    code, said = pytest_of(Run("statistics_of_2000", environment={"GPUSIM_METAL_THREADS": "128"}))
+    assert code == 1
+    assert re.search("expected threadgroups of [0-9]+ threads for fourfold_rows of a compiled program, but", said), said
+
+
+def test_kernels_in_another_order_are_seen(tmp_path: Path) -> None:
+    right, wrong = "encoder.use(pipelines_[k]);", "encoder.use(pipelines_[pipelines_.size() - 1 - k]);"
+    metal = tmp_path / "metal"
+    shutil.copytree(simulated_metal.METAL, metal)
+    text = (metal / "program.mm").read_text()
+    assert text.count(right) == 1
+    (metal / "program.mm").write_text(text.replace(right, wrong))
+    status, said = pytest_of(Run("sums_of_columns"), metal)
+    assert status not in (0, 5), "no test saw it"
+    assert re.search(WRONG, said), said[-4000:]
