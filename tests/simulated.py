@@ -49,6 +49,7 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
         lambda folder, library: compile_into(folder, library, warp, sanitizer, jobs),
         folders,
         torch.__version__,
+        Path(__file__).read_text(),
     )
 
 
@@ -94,9 +95,12 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     checks = [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
     unchecked = [*checks, *memory, SIMULATORS / "modules" / "services.cpp"]
 
+    # What modules are loaded with calls the same checks.
+    own = [f"-DGPUSIM_CHECKED={len(checks)}", '-DGPUSIM_HOOK_VISIBILITY="default"']
+
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
-        options = [f"-DGPUSIM_CHECKED={len(checks)}"] if source in unchecked else flags
+        options = own if source in unchecked else flags
         run("g++", *common, *options, "-x", "c++", "-c", source, "-o", target)
         return target
 

@@ -45,14 +45,15 @@ struct ModuleCall {
 
   static void call(const void* self) {
     void (*kernel)(const void*) = nullptr;
-    std::vector<char> own;  // the GPU thread's
+    alignas(16) char own[4096];  // on the GPU thread's stack
     {
       const Unwatched unwatched;
-      kernel = static_cast<const ModuleCall*>(self)->function->call;
-      own = static_cast<const ModuleCall*>(self)->argument;
+      const auto& it = *static_cast<const ModuleCall*>(self);
+      kernel = it.function->call;
+      std::memcpy(own, it.argument.data(), it.argument.size());
     }
     const InKernel in_kernel;
-    kernel(own.data());
+    kernel(own);
   }
 };
 
@@ -72,6 +73,7 @@ inline hipError_t hipModuleLaunchKernel(
   it.call = ModuleCall::call;
   if (it.device != current_device) return noted(hipErrorInvalidHandle);
   if (const hipError_t error = noted(refusal(it)); error != hipSuccess) return error;
+  if (function->bytes > 4096) return noted(hipErrorInvalidValue);
   const char* const from = static_cast<const char*>(parameters[0]);
   const auto call = std::make_shared<ModuleCall>(ModuleCall{function, {from, from + function->bytes}});
   streams().add(stream, [it, call]() mutable {
