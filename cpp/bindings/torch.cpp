@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory.h"
+#include "../model/memory.h"
 #include "program.h"
 #include "vectorcall_type.h"
 
@@ -250,11 +250,11 @@ int fill(PyObject* module) {
 PyObject* keep_memory(PyObject*, PyObject* bytes) {
   const size_t most = PyLong_AsSize_t(bytes);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  fourfold::bindings::keep_at_most(most);
+  fourfold::model::keep_at_most(most);
   Py_RETURN_NONE;
 }
 
-PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::bindings::release_kept_memory()); }
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::model::release_kept_memory()); }
 
 PyMethodDef methods[] = {
     {"keep_memory", keep_memory, METH_O, "How many bytes of memory are kept for results at most."},

@@ -18,10 +18,10 @@ from fourfold.compiler.parts import parts_of
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
 
-Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
+Step = tuple[str, object, object, list[int]]  # as cpp/bindings/steps.cpp takes them
 
 
-# Of sizes: what cpp/bindings/number_step.h computes.
+# Of sizes: what cpp/model/number_step.h computes.
 ARITHMETIC = {
     operator.add: "add",
     operator.sub: "sub",

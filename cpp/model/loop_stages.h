@@ -14,7 +14,7 @@
 
 #include "loop_step.h"
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 
 struct OperatorStep;
 struct ProgramStep;
@@ -103,4 +103,4 @@ class LoopStages {
   std::deque<Call> calls_;
 };
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -7,7 +7,7 @@
 #include "graph.h"
 #include "loop_stages.h"
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 bool is_one(const OperatorArgument& argument) {
@@ -156,4 +156,4 @@ bool LoopStages::add_factors(const Factors& factors, std::vector<fourfold_moving
   return true;
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

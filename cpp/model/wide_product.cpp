@@ -9,7 +9,7 @@
 #include <cpuid.h>
 #endif
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 constexpr int64_t fewest = int64_t{1} << 21;  // multiply-adds: a call of oneDNN costs some microseconds more than MKL's
@@ -106,4 +106,4 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
   return true;
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -1,16 +1,14 @@
 // One of torch's operators as a step of a compiled graph: called through the dispatcher, without Python.
 #pragma once
 
-#include <Python.h>
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
 #include <vector>
 
-namespace fourfold::bindings {
+#include "values.h"
 
-using Values = std::vector<c10::IValue>;
+namespace fourfold::model {
 
 // A constant, one of the graph's values, or a list of such.
 struct OperatorArgument {
@@ -34,7 +32,7 @@ struct OperatorStep {
 // The values that it reads.
 std::vector<size_t> read_by(const OperatorStep& step);
 
-// arguments: of each of the operator's, ("value", index), ("list", its parts), ("constant", value) or ("default", None).
-OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments);
+// Of a list's type, as lists hold them: what may be symbolic while torch traces is a number here.
+c10::TypePtr element_of(const c10::TypePtr& type);
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 
 // Whether to try multiply_by_onednn() with the operator's arguments.
 bool is_wide_product(const c10::OperatorHandle& operation);
@@ -13,4 +13,4 @@ bool is_wide_product(const c10::OperatorHandle& operation);
 // oneDNN has to copy or that aren't plain float32 ones.
 bool multiply_by_onednn(torch::jit::Stack& stack);
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -5,7 +5,7 @@
 
 #include <c10/core/Allocator.h>
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 
 // Gives smaller blocks as torch's allocator does. What was kept for half a minute is freed when the next large block is allocated
 // or freed.
@@ -17,4 +17,4 @@ void keep_at_most(size_t bytes);
 // Gives what is kept back to the system, and says how many bytes it was.
 size_t release_kept_memory();
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

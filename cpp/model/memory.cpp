@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -131,4 +131,4 @@ void keep_at_most(size_t bytes) { kept().limit(bytes); }
 
 size_t release_kept_memory() { return kept().release(); }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -10,7 +10,7 @@
 #include "graph.h"
 #include "outputs.h"
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 bool is_readable(const at::Tensor& tensor) {
@@ -309,4 +309,4 @@ void LoopStages::call(void* context, int64_t step) {
   }
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "values.h"
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 
 fourfold_tensor described(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), static_cast<int32_t>(tensor.scalar_type()),
@@ -118,4 +118,4 @@ void Outputs::take(std::vector<at::Tensor>& written) {
   }
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

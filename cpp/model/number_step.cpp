@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 double as_double(const c10::IValue& value) { return value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble(); }
@@ -39,4 +39,4 @@ void NumberStep::run(Values& values) const {
                                 : of_doubles(operation, as_double(a), as_double(b)));
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

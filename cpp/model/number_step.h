@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-namespace fourfold::bindings {
+#include "values.h"
 
-using Values = std::vector<c10::IValue>;
+namespace fourfold::model {
 
 struct NumberStep {
   // A value's index, or -1 and a number.
@@ -22,4 +22,4 @@ struct NumberStep {
   void run(Values& values) const;
 };
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

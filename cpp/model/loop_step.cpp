@@ -3,7 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/utils/pybind.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,7 @@
 #include "outputs.h"
 #include "values.h"
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 namespace {
 
 constexpr int64_t fewest_of_stages = 4;  // steps: matrices are packed for so many
@@ -34,6 +34,8 @@ at::Tensor element(const at::Tensor& series, int64_t step) {
 }
 
 void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
+  const auto sizes = rows.sizes().slice(1);
+  TORCH_CHECK_VALUE(value.sizes() == sizes, "loop: expected a result of shape ", sizes, " in every step, but got ", value.sizes());
   if (value.is_contiguous() && value.scalar_type() == rows.scalar_type() && !value.is_neg() && !value.is_conj()) {
     const size_t bytes = value.nbytes();
     if (bytes > 0) std::memcpy(static_cast<char*>(rows.mutable_data_ptr()) + row * bytes, value.const_data_ptr(), bytes);
@@ -54,11 +56,29 @@ bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
   return value.isTensor() && value.toTensor().is_alias_of(tensor);
 }
 
+// The steps read what lies there: these are the checks that neither a program nor torch makes.
+void expect_series(int64_t steps, const std::vector<at::Tensor>& sequences) {
+  TORCH_CHECK_VALUE(steps > 0, "loop: expected at least one step, but got ", steps);
+  for (const at::Tensor& sequence : sequences) {
+    TORCH_CHECK_VALUE(sequence.defined() && sequence.dim() > 0 && sequence.size(0) == steps,
+                      "loop: expected series of ", steps, " steps, but got one of shape ", sequence.sizes());
+  }
+}
+
+void expect_same_state(size_t k, const at::Tensor& old, const at::Tensor& now) {
+  TORCH_CHECK_VALUE(now.defined() && now.sizes() == old.sizes() && now.scalar_type() == old.scalar_type(),
+                    "loop: expected the step to return state ", k, " of shape ", old.sizes(), " and ", old.scalar_type(),
+                    " as it takes it, but got shape ", now.sizes(), " and ", now.scalar_type());
+}
+
 }  // namespace
 
 void LoopStep::run(Values& values) const {
   if (!std::all_of(inputs.begin(), inputs.end(), [&values](size_t index) { return is_plain(values[index]); })) {
-    return run_in_python(values);
+    Values given;
+    for (const size_t index : inputs) given.push_back(values[index]);
+    for (c10::IValue& result : by_operators ? by_operators(given) : run_by_operators(given)) values.push_back(std::move(result));
+    return;
   }
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const int64_t steps = values[inputs[0]].toInt();
@@ -66,6 +86,7 @@ void LoopStep::run(Values& values) const {
   for (size_t k = 0; k < feeds.size(); ++k) states.push_back(values[inputs[1 + k]]);
   std::vector<at::Tensor> sequences;
   for (size_t k = 0; k < series; ++k) sequences.push_back(values[inputs[1 + feeds.size() + k]].toTensor());
+  expect_series(steps, sequences);
   const std::vector<size_t> invariants(inputs.begin() + static_cast<int64_t>(1 + feeds.size() + series), inputs.end());
   std::vector<at::Tensor> rows(trails.size());
   for (size_t k = 0; k < feeds.size(); ++k) {
@@ -73,7 +94,7 @@ void LoopStep::run(Values& values) const {
     rows[feeds[k]] = rows_like(states[k].toTensor(), steps + 1);
     write(rows[feeds[k]], reverse ? steps : 0, states[k].toTensor());
   }
-  const bool has_stages = steps >= fewest_of_stages && body->has_plan && body->layouts.empty();
+  const bool has_stages = steps >= fewest_of_stages && body->has_plan() && body->layouts.empty();
   Values results, recorded;
   std::vector<size_t> firsts;
   for (int64_t n = 0; n < steps; ++n) {
@@ -90,6 +111,9 @@ void LoopStep::run(Values& values) const {
       results = body->results_of(recorded);
     } else {
       results = body->run(std::move(given));
+    }
+    for (size_t k = 0; k < feeds.size(); ++k) {
+      expect_same_state(k, values[inputs[1 + k]].toTensor(), results[feeds[k]].toTensor());
     }
     if (n == 0) rows.resize(results.size());
     for (size_t k = 0; k < results.size(); ++k) {
@@ -198,14 +222,42 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   return true;
 }
 
-void LoopStep::run_in_python(Values& values) const {
-  const pybind11::gil_scoped_acquire held_gil;
-  pybind11::tuple given(inputs.size());
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    given[k] = pybind11::reinterpret_steal<pybind11::object>(object_of(values[inputs[k]]));
+Values LoopStep::run_by_operators(const Values& given) const {
+  const int64_t steps = given[0].toInt();
+  const auto states_at = given.begin() + 1, series_at = states_at + static_cast<int64_t>(feeds.size());
+  const auto invariants_at = series_at + static_cast<int64_t>(series);
+  std::vector<at::Tensor> sequences;
+  for (auto sequence = series_at; sequence != invariants_at; ++sequence) sequences.push_back(sequence->toTensor());
+  expect_series(steps, sequences);
+  std::vector<std::vector<at::Tensor>> rows;  // of each result, those of all steps in the series' order
+  Values states(states_at, series_at);
+  for (int64_t n = 0; n < steps; ++n) {
+    const int64_t step = reverse ? steps - 1 - n : n;
+    Values read = states;
+    for (const at::Tensor& sequence : sequences) read.emplace_back(sequence.select(0, step));
+    read.insert(read.end(), invariants_at, given.end());
+    const Values results = body->run(std::move(read), /*records=*/true);
+    rows.resize(results.size());
+    for (size_t k = 0; k < results.size(); ++k) rows[k].push_back(results[k].toTensor());
+    for (size_t k = 0; k < feeds.size(); ++k) {
+      expect_same_state(k, states[k].toTensor(), results[feeds[k]].toTensor());
+      states[k] = results[feeds[k]];
+    }
   }
-  const pybind11::object results = pybind11::handle(loop->get())(*given);
-  for (const auto result : results) values.push_back(value_of(result.ptr()));
+  Values results;
+  for (size_t k = 0; k < rows.size(); ++k) {
+    if (k < trails.size() && !trails[k]) {
+      results.emplace_back(rows[k].back().clone());
+      continue;
+    }
+    if (k < trails.size()) {
+      const auto state = std::find(feeds.begin(), feeds.end(), k) - feeds.begin();
+      rows[k].insert(rows[k].begin(), (states_at + state)->toTensor());
+    }
+    if (reverse) std::reverse(rows[k].begin(), rows[k].end());
+    results.emplace_back(at::stack(rows[k]));
+  }
+  return results;
 }
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

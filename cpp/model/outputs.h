@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace fourfold::bindings {
+namespace fourfold::model {
 
 // An existing tensor that is to have an output's value; undefined: none. is_new: it overlaps nothing that the call reads or writes.
 struct Target {
@@ -43,4 +43,4 @@ class Outputs {
   std::vector<at::Tensor> new_;  // by output, as they were asked for
 };
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model

@@ -4,13 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
-namespace fourfold::bindings {
+#include "values.h"
 
-using Values = std::vector<c10::IValue>;
-class Held;
+namespace fourfold::model {
+
 struct CompiledGraph;
 
 // The tensors of a loop that runs.
@@ -23,7 +24,7 @@ struct LoopRun {
 };
 
 struct LoopStep {
-  std::shared_ptr<Held> loop;  // called with the inputs where tensors are not plain ones
+  std::function<Values(const Values&)> by_operators;  // called with the inputs where tensors are not plain ones; empty: the body is
   // Inputs: the states that it reads, a step's element of each series, the invariants. Results: the new states, and what is kept.
   std::shared_ptr<const CompiledGraph> body;
   std::vector<size_t> feeds;  // for each state that the body reads, the new state that the next step reads there
@@ -39,7 +40,8 @@ struct LoopStep {
   // Runs the steps from `begin` on in one nest, if the body is one program and there is a nest for it. The results of the step
   // before are `results`, and become those of the last one.
   bool run_nest(const LoopRun& running, int64_t begin, Values& results) const;
-  void run_in_python(Values& values) const;
+  // Step by step, on any device.
+  Values run_by_operators(const Values& given) const;
 };
 
-}  // namespace fourfold::bindings
+}  // namespace fourfold::model
