@@ -30,6 +30,7 @@ namespace {
 //   ("constant", tensor, None)
 //   ("number", name of an operation, operands: ("value", index) or ("number", number))
 //   ("concatenation", (sizes, strides, dtype), (dimension, lengths of the parts))
+//   ("graph", (the Subgraph, its Graph), indices of its inputs)
 //   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
 // each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
 // that needs a certain memory layout. A Graph is called like the function.

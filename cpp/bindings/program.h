@@ -12,6 +12,10 @@ PyObject* make_program_type();
 PyObject* make_graph_type();
 PyObject* make_compiled_type();
 PyObject* make_frozen_type();
+PyObject* make_model_type();
+
+// Of a Model, a tuple: its graph and its structure in JSON, the names of its arguments, its tensors by name, and how many results it has.
+PyObject* describe_model(PyObject*, PyObject* model);
 
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
 model::NamedProgram program_of(PyObject* object);

@@ -97,6 +97,10 @@ GraphStep step_of(pybind11::handle given) {
   if (what == "loop") {
     return loop_step_of(step[1].cast<pybind11::tuple>(), step[2].cast<std::vector<size_t>>(), std::move(last));
   }
+  if (what == "graph") {
+    const auto native = step[1].cast<pybind11::tuple>()[1];
+    return {CallStep{graph_of(pybind11::handle(native).ptr()), step[2].cast<std::vector<size_t>>()}, std::move(last)};
+  }
   if (what == "constant") return {ConstantStep{THPVariable_Unpack(step[1].ptr())}, std::move(last)};
   if (what == "number") {
     NumberStep made{step[1].cast<std::string>(), {}};

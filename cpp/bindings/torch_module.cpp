@@ -6,5 +6,6 @@
 #include "compiled.cpp"
 #include "frozen.cpp"
 #include "graph.cpp"
+#include "model.cpp"
 #include "steps.cpp"
 #include "torch.cpp"

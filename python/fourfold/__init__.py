@@ -52,8 +52,14 @@ from fourfold.functional import *
 
 __version__: str = _C.build_info()["version"]
 
-_LATER = ("explain", "profiler", "scan")  # loaded when they are first asked for
-_PACKAGES = {"explain": "explaining", "scan": "scanning"}  # of functions
+_LATER = ("Model", "explain", "load", "profiler", "save", "scan")  # loaded when they are first asked for
+_PACKAGES = {  # of functions and classes
+    "Model": "saving.load",
+    "explain": "explaining",
+    "load": "saving.load",
+    "save": "saving.save",
+    "scan": "scanning",
+}
 
 __all__ = [
     "Event",
