@@ -78,6 +78,15 @@ void expect_kind(ValueKind given, ValueKind expected, const std::string& what) {
   if (!fits) throw Refused("expected " + what + " to be " + name_of(expected) + ", but got " + name_of(given));
 }
 
+void expect_results(const Json& step, size_t results) {
+  const Json* const given = step.find("results");
+  const int64_t expected = given == nullptr ? 1 : given->as_integer("results");
+  if (expected != static_cast<int64_t>(results)) {
+    throw Refused("expected a step to have " + std::to_string(expected) + " results, but it has " + std::to_string(results) +
+                  " here; use the torch that the file was saved with");
+  }
+}
+
 std::vector<int64_t> sizes_of(const Json& given, const char* what) {
   std::vector<int64_t> found;
   for (const Json& size : given.as_list(what)) {
@@ -196,6 +205,7 @@ Reader::Call Reader::program_step_of(const Json& given, Scope& scope) {
       updates.push_back({output, value, is_new});
     }
   }
+  expect_results(given, program->outputs);
   for (size_t k = 0; k < program->outputs; ++k) scope.add(ValueKind::tensor);
   const auto by_operators = [program](const c10::Error* error, const Values& read, Values& values) {
     if (error != nullptr) program->report(*error, read);
@@ -210,6 +220,7 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   const bool copies = handle.operator_name().name == "aten::copy_" && step.arguments[0].index >= 0;
   if (copies) scope.write(static_cast<size_t>(step.arguments[0].index));
   for (const size_t index : read_by(step)) scope.read(index);
+  expect_results(given, handle.schema().returns().size());
   for (const ValueKind kind : results_of(handle)) scope.add(kind);
   return step;
 }

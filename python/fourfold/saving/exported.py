@@ -4,11 +4,11 @@ through the compiler's passes."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler import fallback, passes
@@ -19,6 +19,7 @@ from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
 from fourfold.compiler.tracing import KEPT
 from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
+from fourfold.saving.tensors import PLAIN
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
@@ -48,6 +49,7 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
     """The decomposed program, its graph with a plan, and for each result the index of the graph's output or
     ("constant", value). Raises Unsaved."""
     expect_inputs(program)
+    expect_own_memory(program)
     program = decomposed(program)
     module = GraphModule(program.graph_module, fallback.copied(program.graph))
     inline_modes(module)
@@ -71,8 +73,35 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
 def expect_inputs(program: ExportedProgram) -> None:
     for spec in program.graph_signature.input_specs:
         if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN):
-            what = "an object of TorchScript" if spec.kind == InputKind.CUSTOM_OBJ else "an effect that orders operators"
+            what = (
+                "an object of TorchScript" if spec.kind == InputKind.CUSTOM_OBJ else "an effect that orders operators"
+            )
             raise Unsaved(f"{spec.arg.name}, {what}")
+
+
+def expect_own_memory(program: ExportedProgram) -> None:
+    """Raises ValueError for tensors that share memory of which the program changes one: a file stores them apart."""
+    targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target is not None}
+    changed = {targets[node.name] for node in map(memory_of, changed_nodes(program)) if node.name in targets}
+    known: dict[int, str] = {}
+    for target in targets.values():
+        tensor = program.state_dict.get(target, program.constants.get(target))
+        where = tensor.untyped_storage().data_ptr() if type(tensor) in PLAIN and tensor.numel() else 0
+        other = known.setdefault(where, target)
+        if where and other != target and changed & {target, other}:
+            raise ValueError(
+                f"save: expected {target} and {other} to share no memory, since the model changes one in place; give "
+                "each its own, with clone(), before the export"
+            )
+
+
+def changed_nodes(program: ExportedProgram) -> Iterator[Node]:
+    """What the program's operators change in place."""
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Node):
+                    yield given
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -181,11 +210,3 @@ def memory_of(node: Node) -> Node:
     while node.op == "call_function" and not is_new(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
-
-
-def is_constant(argument: object) -> bool:
-    return isinstance(argument, ConstantArgument)
-
-
-def is_tensor_argument(argument: object) -> bool:
-    return isinstance(argument, TensorArgument)

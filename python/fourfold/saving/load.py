@@ -59,9 +59,7 @@ class Model:
         return f"<fourfold model {self._path!r}: {', '.join(self._names)}>"
 
 
-def load(
-    path: str | os.PathLike[str], *, device: torch.device | str | None = None, allow: Iterable[str] = ()
-) -> Model:
+def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None, allow: Iterable[str] = ()) -> Model:
     """Load a model that :func:`fourfold.save` wrote. Nothing of the file is executed or unpickled: it is read, and
     everything in it is checked, before anything runs.
 

@@ -45,7 +45,9 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
         what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
         raise TypeError(f"save: expected the program that torch.export.export returns, {what}")
     if _native.module is None:
-        raise ImportError(f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}")
+        raise ImportError(
+            f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}"
+        )
     try:
         file = File(program)
     except Unsaved as reason:
@@ -58,7 +60,10 @@ class File:
         """Raises Unsaved, and ValueError in a sentence."""
         self.stored = Stored()
         self.encoder = Encoder(self.stored)
-        structure = {"inputs": tree.encoded(program.call_spec.in_spec), "outputs": tree.encoded(program.call_spec.out_spec)}
+        structure = {
+            "inputs": tree.encoded(program.call_spec.in_spec),
+            "outputs": tree.encoded(program.call_spec.out_spec),
+        }
         self.structure = json.dumps(structure)
         program, module, results = lowered(program)
         self.signature = Signature(program)
@@ -76,8 +81,6 @@ class File:
 
     def tensors(self, program: ExportedProgram) -> list[dict[str, object]]:
         found = []
-        changed = {*program.graph_signature.buffers_to_mutate.values()}
-        memory: dict[int, str] = {}
         for spec in program.graph_signature.input_specs:
             if spec.kind not in KINDS:
                 continue
@@ -86,22 +89,9 @@ class File:
             if not isinstance(tensor, Tensor):
                 raise Unsaved(f"{spec.target}, which is no tensor")
             described = {"name": spec.target, "kind": KINDS[spec.kind], "data": self.stored.add(spec.target, tensor)}
-            self.expect_own_memory(spec.target, tensor, described["data"], changed, memory)
             order = order_of(tensor)
             found.append(described if order is None else described | {"order": order})
         return found
-
-    def expect_own_memory(
-        self, name: str, tensor: Tensor, data: str, changed: set[str], memory: dict[int, str]
-    ) -> None:
-        """Tensors that share a part of their memory are stored apart, which must not show."""
-        where = tensor.untyped_storage().data_ptr()
-        other = memory.setdefault(where, data)
-        if where and other != data and changed & {name, other}:
-            raise ValueError(
-                f"save: expected {name} and {other} to share no memory, since the model changes one in place; give each "
-                "its own, with clone(), before the export"
-            )
 
     def arguments(self, module: GraphModule) -> list[dict[str, object]]:
         inputs = module.graph.find_nodes(op="placeholder")

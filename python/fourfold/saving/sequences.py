@@ -18,6 +18,7 @@ from fourfold.compiler.subgraph import Subgraph
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import hint
 from fourfold.saving.steps import Unsaved
+from fourfold.scanning.capture import Call
 from fourfold.scanning.function import RunsInPython, check_states
 from fourfold.scanning.halves import Refused, halves_of
 from fourfold.scanning.in_graphs import VALUE, captured_step
@@ -71,9 +72,7 @@ def size_of_first(module: GraphModule, x: Node, before: Node) -> object:
     return node
 
 
-def compiled_sequence(
-    step: GraphModule, given: Sequence[object], carries: int, xs: int, steps: object
-) -> Compiled:
+def compiled_sequence(step: GraphModule, given: Sequence[object], carries: int, xs: int, steps: object) -> Compiled:
     """Its inputs are the number of steps and what the operator is given; its results the operator's."""
     for node in step.graph.nodes:
         if "val" in node.meta:
@@ -81,7 +80,7 @@ def compiled_sequence(
     inputs = step.graph.find_nodes(op="placeholder")
     fakes = [node.meta[VALUE] for node in inputs]
     captured = captured_step(step, inputs, carries, xs)
-    check_states(captured, None)
+    check_states(captured, Call(fakes[:carries], fakes[carries:], 1, reverse=False))
     mode = next(fake.fake_mode for fake in fakes if is_tensor(fake))
     options = Options()
     count = steps if isinstance(steps, int) else hint(steps.meta["val"])

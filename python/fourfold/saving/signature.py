@@ -66,6 +66,8 @@ class Signature:
     def add_symbol(self, symbol: sympy.Symbol) -> None:
         known = self.program.range_constraints.get(symbol)
         lower, upper = (0, None) if known is None else (known.lower, known.upper)
-        bounds = [None if bound is None or not sympy.sympify(bound).is_Integer else int(bound) for bound in (lower, upper)]
+        bounds = [
+            None if bound is None or not sympy.sympify(bound).is_Integer else int(bound) for bound in (lower, upper)
+        ]
         maximum = bounds[1] if bounds[1] is None or bounds[1] < 2**63 else None
         self.symbols[str(symbol)] = {"minimum": bounds[0] or 0, "maximum": maximum}

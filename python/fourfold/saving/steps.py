@@ -41,6 +41,11 @@ def constant(value: object) -> object:
     raise Unsaved(f"the argument {value!r} of type {type(value).__name__}")
 
 
+def counted(step: dict[str, object], results: int) -> dict[str, object]:
+    """With the number of its results, where that is not one."""
+    return step if results == 1 else step | {"results": results}
+
+
 class Encoder:
     """Encodes the plans of one file. programs: those of all its graphs; steps that compute the same share one."""
 
@@ -58,7 +63,7 @@ class Encoder:
         if what == "operator":
             return self.operator(first, second)
         if what == "program":
-            made = {"program": self.program(plan.fused[k]), "inputs": second}
+            made = counted({"program": self.program(plan.fused[k]), "inputs": second}, len(plan.fused[k].outputs))
             updates = [[output, value] for output, value, _ in first[2]]
             return made | {"updates": updates} if updates else made
         if what == "item":
@@ -83,7 +88,8 @@ class Encoder:
             for argument, each in zip(schema.arguments, given, strict=True)
             if each[0] != "default"
         }
-        return {"operator": f"{name}.{overload}" if overload else name, "arguments": arguments}
+        step = {"operator": f"{name}.{overload}" if overload else name, "arguments": arguments}
+        return counted(step, len(schema.returns))
 
     def argument(self, what: str, value: object) -> object:
         if what == "value":

@@ -41,7 +41,9 @@ def refusal(name: str, tensor: Tensor) -> str | None:
     if type(tensor) not in PLAIN:
         return f"expected {name} to be a plain tensor, but got {type(tensor).__name__}; convert it before the export"
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        return f"expected {name} to be dense, but got {tensor.layout}; call to_dense() or dequantize() before the export"
+        return (
+            f"expected {name} to be dense, but got {tensor.layout}; call to_dense() or dequantize() before the export"
+        )
     if tensor.device.type == "meta":
         return f"expected {name} to have values, but it is on the meta device; load the weights before the export"
     if tensor.dtype not in DTYPES:

@@ -3,6 +3,7 @@ other than Python's containers has to be registered with ``torch.utils._pytree``
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
@@ -143,13 +144,18 @@ def built(tree: Tree, results: Iterator[object]) -> object:
     if kind in ("dict", "OrderedDict"):
         return (dict if kind == "dict" else OrderedDict)(zip(tree["keys"], parts, strict=True))
     if kind == "namedtuple":
-        return namedtuple(tree["name"], tree["fields"])(*parts)
+        return named(tree["name"], *tree["fields"])(*parts)
     made = type_of(tree)
     known = pytree.SUPPORTED_SERIALIZED_TYPES[made]
     context = json.loads(tree["context"])
     if known.from_dumpable_context is not None:
         context = known.from_dumpable_context(context)
     return pytree.SUPPORTED_NODES[made].unflatten_fn(parts, context)
+
+
+@functools.cache
+def named(name: str, *fields: str) -> type:
+    return namedtuple(name, fields)
 
 
 def type_of(tree: dict[str, object]) -> type:

@@ -177,7 +177,9 @@ class Writer:
 
     def inputs(self, node: Node) -> list[int]:
         """The values that the next step reads, tensors and numbers."""
-        found = [self.index_of(given) if isinstance(given, Node) else self.constant_number(given) for given in node.args]
+        found = [
+            self.index_of(given) if isinstance(given, Node) else self.constant_number(given) for given in node.args
+        ]
         self.last.update(dict.fromkeys(found, len(self.plan.steps)))
         return found
 

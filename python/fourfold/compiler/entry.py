@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import GraphModule
 
-from fourfold.compiler import fallback, passes
+from fourfold.compiler import capture, fallback, passes
 from fourfold.compiler.compilation import Compilation, Function
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others
 from fourfold.compiler.record import Captured, Record
@@ -49,3 +49,6 @@ def backend(
         if can_be_cut(module.graph):
             return cut(module, compile, chosen)
     return compile(module, inputs)
+
+
+capture.enable(backend)
