@@ -150,7 +150,9 @@ def str_of(model: fourfold.Model) -> None:
 
 def main() -> None:
     folder, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    seeds = {path.stem: (path.read_bytes(), torch.load(path.with_suffix(".pt"))) for path in sorted(folder.glob("[a-z]*.ff"))}
+    seeds = {
+        path.stem: (path.read_bytes(), torch.load(path.with_suffix(".pt"))) for path in sorted(folder.glob("[a-z]*.ff"))
+    }
     seeds.pop("current", None)
     warnings.simplefilter("ignore")
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""fourfold.save and fourfold.load: what is loaded computes what was exported, and what does not fit is refused."""
+"""fourfold.save and fourfold.load: what is loaded computes what was exported; what doesn't fit is refused."""
 
 from __future__ import annotations
 
@@ -364,6 +364,14 @@ REFUSED = {
     Sparse: "save: expected a graph that can be loaded, but the file calls 'aten::empty_strided'",
     Shares: "save: expected b and a to share no memory, since the model changes one in place",
 }
+
+
+def test_the_command_line_prints_a_file(files: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "fourfold", "explain"]
+    said = subprocess.run([*command, files["scan"]], check=True, capture_output=True, text=True).stdout
+    assert said == f"{fourfold.load(files['scan'])}\n" and "= loop(" in said
+    none = subprocess.run([*command, "none.ff"], capture_output=True, text=True)
+    assert none.returncode == 2 and "explain: load: expected none.ff to be a model" in none.stderr
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -30,7 +30,7 @@ constexpr std::string_view refused[] = {
     "_cslt", "_cudnn", "cudnn_", "miopen_", "_miopen", "_nnpack", "_thnn_", "_efficientzerotensor", "_test_", "_print", "_debug",
     "_pin_memory", "pin_memory", "is_pinned", "record_stream", "_backward", "retain_grad", "requires_grad", "_version",
     "_fw_primal", "_make_dual", "_unpack_dual", "_copy_from", "_use_cudnn",
-    "_local_scalar", "_amp_", "_fused_", "_histogramdd", "_padded_dense", "_lazy_clone", "_spdiags", 
+    "_local_scalar", "_amp_", "_fused_", "_histogramdd", "_padded_dense", "_lazy_clone", "_remove_batch_dim", "_add_batch_dim", "_autocast_", "_spdiags", 
     "_triton", "_addmm_activation", "_scaled_grouped"};
 // Of these, what is called all the same.
 constexpr std::string_view called[] = {"_local_scalar_dense", "_fused_rms_norm"};

@@ -31,8 +31,9 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
         fourfold.save(program, "model.ff")
 
     The file is in safetensors' format: its tensors are the parameters, buffers and constants under the names that the
-    module has; shared ones are stored once. Its metadata hold the graph in JSON: calls of operators by schema, fourfold's
-    programs as text, scans. It serves every device that its operators have, and later releases of fourfold and torch.
+    module has; shared ones are stored once. Its metadata hold the graph in JSON: calls of operators by schema,
+    fourfold's programs as text, scans. It serves every device that its operators have, and later releases of fourfold
+    and torch.
 
     program: of ``torch.export.export``, dynamic dimensions included. torch's LSTM and GRU become fourfold's operators;
     ``fourfold.scan`` and torch's ``scan`` are saved as loops.
@@ -112,7 +113,7 @@ class File:
         try:
             write(temporary, self.stored.tensors, metadata)
             self.check(temporary)
-            os.replace(temporary, path)
+            temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,7 +101,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
         }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name in names:
@@ -110,7 +110,5 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def temporary_beside(path: Path) -> Path:
-    """A new file in the same folder, which can replace it at once."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    return Path(name)
+    """A name in the same folder, of a file that can replace this one at once."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")

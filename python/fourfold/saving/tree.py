@@ -32,8 +32,8 @@ def encoded(spec: pytree.TreeSpec) -> Tree:
     known = pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
     if known is None or known.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
         raise ValueError(
-            f"save: expected arguments and results of tuples, lists, dicts and tensors, but got {kind.__name__}; return "
-            "tuples or dicts, or register the type with torch.export.register_dataclass or "
+            f"save: expected arguments and results of tuples, lists, dicts and tensors, but got {kind.__name__}; "
+            "return tuples or dicts, or register the type with torch.export.register_dataclass or "
             "torch.utils._pytree.register_pytree_node(…, serialized_type_name=…)"
         )
     dumped = context if known.to_dumpable_context is None else known.to_dumpable_context(context)
@@ -162,8 +162,8 @@ def type_of(tree: dict[str, object]) -> type:
     found = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(tree["type"])
     if found is None:
         raise TypeError(
-            f"model: expected the type {tree['type']!r} to be registered with torch.utils._pytree; import the module that "
-            "defines it first"
+            f"model: expected the type {tree['type']!r} to be registered with torch.utils._pytree; import the module "
+            "that defines it first"
         )
     return found
 
