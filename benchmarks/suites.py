@@ -188,7 +188,6 @@ times = a ViT-B/16, a GPT-2 with a growing cache, an LSTM stream and the demo's 
   in Python and, where CMake finds a compiler, in C++: the time to save, the size, load and first call, warm calls
 against = torch.export.save, AOTInductor
 options = --model=${files} --quick --skip=inductor --json
-in_all = no
 targets =
   load and first call of a file | Python | | ≤ 50 ms
   load and first call of a file | C++ | | ≤ 30 ms

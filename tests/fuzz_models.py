@@ -2,7 +2,7 @@
 
     python tests/fuzz_models.py FOLDER SECONDS SEED
 
-FOLDER has NAME.ff and NAME.pt, a list of calls, each a tuple of arguments and a dict; the file that is being loaded is
+FOLDER has NAME.ff and NAME.pt, a list of calls as scripts/freeze_models.py writes it; the file that is being loaded is
 FOLDER/current.ff, which is left there by a crash. The same seed gives the same files."""
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def run(path: Path, calls: list[Any]) -> str:
         return "refused"
     str_of(model)
     said = "ran"
-    for args, kwargs in copy.deepcopy(calls):
+    for call in copy.deepcopy(calls):
         try:
-            found = model(*args, **kwargs)
+            found = model._structure.unflatten(model._native(*call["arguments"]))
         except Exception:  # any, as torch's operators raise
             said = "raised"
         else:
