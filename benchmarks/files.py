@@ -151,6 +151,7 @@ def in_cpp(program: Path, path: Path, calls: Path, folder: Path, exact: list[Any
 
 def run(command: list[str]) -> str:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip compiles what it installs
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])

@@ -1,5 +1,11 @@
 // Loads a model that fourfold.save wrote, without Python, and calls it; tests/test_model_consumer.py and the benchmark of files
 // say with what.
+#ifdef FILES_PAGE  // what docs/files.md shows, first: it has to include what it needs
+#define main page
+#include FILES_PAGE
+#undef main
+#endif
+
 #include <fourfold/model.h>
 #include <torch/torch.h>
 
@@ -24,8 +30,11 @@ std::vector<c10::IValue> leaves(const c10::IValue& list) {
 
 }  // namespace
 
-// model, a list of calls, each a list of leaves; results; how many calls to time
+// model, a list of calls, each a list of leaves; results; how many calls to time. Without words what the page shows.
 int main(int count, char** words) try {
+#ifdef FILES_PAGE
+  if (count == 1) return page();
+#endif
   if (count != 5) throw std::invalid_argument("expected a model, calls, results and a number");
   const auto calls = read(words[2]).toListRef().vec();
   const int repetitions = std::stoi(words[4]);
