@@ -36,7 +36,7 @@ NEEDS = {
     AOTI: "to save: a C++ compiler; to load: the processor's instructions",
 }
 IN_CPP = f"{OURS}, C++"
-REPEATS = 5
+REPEATS = 3
 PARTS = ("load", "first call", "warm call")
 
 
@@ -143,7 +143,7 @@ def in_python(way: str, path: Path, inputs: Path, folder: Path, exact: list[Any]
 
 def in_cpp(program: Path, path: Path, calls: Path, folder: Path, exact: list[Any]) -> Mapping[str, float]:
     results = folder / "results.pt"
-    done = run([str(program), str(path), str(calls), str(results), "200"])
+    done = run([str(program), str(path), str(calls), str(results), "1000"])
     expect_same(list(torch.load(results, weights_only=False)[0]), exact)
     found = dict(line.split() for line in done.splitlines())
     return {"load": float(found["load"]), "first call": float(found["first"]), "warm call": float(found["warm"])}

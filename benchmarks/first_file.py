@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-WARM_SECONDS = 2.0
+WARM_SECONDS = 1.5
 
 
 def load(way: str, file: str) -> Callable[..., Any]:

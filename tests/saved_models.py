@@ -80,9 +80,9 @@ class Stream(nn.Module):
 class Cache(nn.Module):
     """A cache that grows: concatenations, of which programs write parts, and lists of tensors."""
 
-    def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, list[Tensor]]:
-        cache = torch.cat([cache, x.sin()], 1)
-        return torch.cat([x.exp(), x, x[:, :2].cos()], 1), list(torch.split(cache.cumsum(1), 2, 2))
+    def forward(self, input: Tensor, cache: Tensor) -> tuple[Tensor, list[Tensor]]:
+        cache = torch.cat([cache, input.sin()], 1)
+        return torch.cat([input.exp(), input, input[:, :2].cos()], 1), list(torch.split(cache.cumsum(1), 2, 2))
 
 
 @dataclass

@@ -55,7 +55,7 @@ def test_a_program_refuses_in_a_sentence(program: Path, tmp_path: Path) -> None:
     cut.write_bytes(path.read_bytes()[:-100])
     torch.save([[torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, 4)]], tmp_path / "calls.pt")
     for model, message in (
-        (path, "model: expected x to be float32, but got float64\n"),
+        (path, "model: expected input to be float32, but got float64\n"),
         (cut, f"load: expected {cut} to be a model that fourfold.save wrote, but "),
     ):
         ran = subprocess.run(

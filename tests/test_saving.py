@@ -319,7 +319,7 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, files: dict[str, Path]) -> N
     args, _ = CASES["scan"].inputs(5)
     old(*args)
     assert list(tmp_path.iterdir()) == [path]
-    assert fourfold.load(path).arguments == ["x", "cache"]
+    assert fourfold.load(path).arguments == ["input", "cache"]
 
 
 # What can't be saved.

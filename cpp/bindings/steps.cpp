@@ -21,6 +21,7 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
   const auto pair = given.cast<pybind11::tuple>();
   const auto what = pair[0].cast<std::string>();
   if (what == "value") return {pair[1].cast<int64_t>(), {}, nullptr, {}};
+  if (what == "wrapped") return {pair[1].cast<int64_t>(), {}, nullptr, {}, true};
   if (what == "default") return {-1, argument.default_value().value(), nullptr, {}};
   if (what == "constant") return {-1, torch::jit::toIValue(pair[1], type, argument.N()), nullptr, {}};
   OperatorArgument made{-1, {}, element_of(type), {}};
@@ -28,7 +29,7 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
   return made;
 }
 
-// arguments: of each of the operator's, ("value", index), ("list", its parts), ("constant", value) or ("default", None).
+// arguments: of each of the operator's, ("value", index), ("wrapped", index of a number), ("list", its parts), ("constant", value) or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
   step.is_wide_product = is_wide_product(step.handle);

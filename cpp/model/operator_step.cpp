@@ -1,5 +1,6 @@
 #include "operator_step.h"
 
+#include <ATen/ScalarOps.h>
 #include <c10/util/Exception.h>
 
 #include <string>
@@ -34,6 +35,7 @@ std::vector<size_t> read_by(const OperatorStep& step) {
 }
 
 c10::IValue OperatorArgument::value(const Values& values) const {
+  if (index >= 0 && wraps) return at::native::wrapped_scalar_tensor(values[static_cast<size_t>(index)].toScalar());
   if (index >= 0) return values[static_cast<size_t>(index)];
   if (element == nullptr) return constant;
   c10::impl::GenericList list(element);

@@ -16,6 +16,7 @@ struct OperatorArgument {
   c10::IValue constant;
   c10::TypePtr element;  // of a list that is made of values
   std::vector<OperatorArgument> parts;
+  bool wraps = false;  // a number among tensors, as Python allows
 
   c10::IValue value(const Values& values) const;
 };

@@ -20,7 +20,7 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// Of aten, what a file has no reason to call, by the beginning of its name: it reads files, or memory that nothing has written or
+// Of aten and prims, what a file has no reason to call, by the beginning of its name: it reads files, or memory that nothing has written or
 // that may lie outside a tensor's, prints, or trusts indices and packed weights that it is given.
 constexpr std::string_view refused[] = {
     "from_file", "empty", "new_empty", "_empty", "_reshape_alias", "set", "resize", "_resize", "_sparse", "sparse_", "_nested",
@@ -162,8 +162,9 @@ OperatorArgument argument_of(
     const Surroundings& surroundings) {
   if (const Json* value = given.find("value")) {
     const size_t index = value->as_index("a value", known.size());
-    if (!takes(type, known[index])) expected.refuse(name_of(known[index]));
-    return {static_cast<int64_t>(index), {}, nullptr, {}};
+    const bool wraps = type->kind() == TypeKind::TensorType && takes(c10::NumberType::get(), known[index]);
+    if (!wraps && !takes(type, known[index])) expected.refuse(name_of(known[index]));
+    return {static_cast<int64_t>(index), {}, nullptr, {}, wraps};
   }
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
     if (given.is(Json::Kind::null)) return {-1, {}, nullptr, {}};
@@ -225,7 +226,7 @@ c10::OperatorHandle operator_of(const std::string& name, const Surroundings& sur
   if (is_torchs && found->schema().is_mutable() && name != "aten::copy_") {
     throw Refused("expected no operator that changes its arguments, but the file calls " + shown(name));
   }
-  if (space == "aten" && is_refused(own.substr(0, own.find('.')))) {
+  if ((space == "aten" || space == "prims") && is_refused(own.substr(0, own.find('.')))) {
     throw Refused("the file calls " + shown(name) + ", which fourfold doesn't run for a file: it could read or write outside the "
                   "model's tensors");
   }

@@ -34,7 +34,7 @@ struct Reader::Program {
     });
     if (is_traced) return;
     const char* const strict = std::getenv("FOURFOLD_STRICT");
-    if (strict != nullptr && std::string_view(strict) == "1") throw error;
+    if (strict != nullptr && std::string_view(strict) == "1") throw;  // it is being handled
     if (!has_warned.exchange(true)) {
       TORCH_WARN("fourfold could not run ", name, " as a program, and calls torch's operators: ", error.what_without_backtrace());
     }

@@ -177,8 +177,10 @@ def expect_operators(module: GraphModule) -> None:
 def write_outputs(program: ExportedProgram, module: GraphModule) -> list[object]:
     """Makes the graph's outputs its results that are computed; what the program changes is copied at the end."""
     graph, output = module.graph, module.graph.output_node()
-    placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
-    names = {spec.target: spec.arg.name for spec in program.graph_signature.input_specs if spec.target is not None}
+    specs = program.graph_signature.input_specs  # whose names may be taken otherwise in a copy of the graph
+    inputs = zip(specs, graph.find_nodes(op="placeholder"), strict=True)
+    placeholders = {spec.arg.name: node for spec, node in inputs}
+    names = {spec.target: spec.arg.name for spec in specs if spec.target is not None}
     changes, found, outputs = [], [], []
     for spec, result in zip(program.graph_signature.output_specs, output.args[0], strict=True):
         if spec.kind == OutputKind.USER_OUTPUT:

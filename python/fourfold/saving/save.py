@@ -98,8 +98,8 @@ class File:
         inputs = module.graph.find_nodes(op="placeholder")
         changed = {node.args[0] for node in module.graph.find_nodes(op="call_function", target=COPY)}
         read = module.meta["plan"].read_by_torch
-        relies = {node.name for k, node in enumerate(inputs) if k in read and node not in changed}
-        return self.signature.arguments({node.name: node for node in inputs}, relies)
+        relies = {node for k, node in enumerate(inputs) if k in read and node not in changed}
+        return self.signature.arguments(inputs, relies)
 
     def write(self, path: Path) -> None:
         metadata = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sympy
 import torch
 from torch.export import ExportedProgram
@@ -20,12 +22,12 @@ class Signature:
         self.program = program
         self.symbols: dict[str, dict[str, int | None]] = {}
 
-    def arguments(self, inputs: dict[str, Node], relies_on_layout: set[str]) -> list[dict[str, object]]:
-        """inputs: the graph's, by name. relies_on_layout: those whose memory layout torch's operators rely on."""
+    def arguments(self, inputs: Sequence[Node], relies_on_layout: set[Node]) -> list[dict[str, object]]:
+        """inputs: the graph's. relies_on_layout: those whose memory layout torch's operators rely on."""
         specs = self.program.graph_signature.input_specs
         return [
-            self.argument(spec.arg, inputs[spec.arg.name], spec.arg.name in relies_on_layout)
-            for spec in specs
+            self.argument(spec.arg, node, node in relies_on_layout)
+            for spec, node in zip(specs, inputs, strict=True)
             if spec.kind == InputKind.USER_INPUT
         ]
 

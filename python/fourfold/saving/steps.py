@@ -92,7 +92,7 @@ class Encoder:
         return counted(step, len(schema.returns))
 
     def argument(self, what: str, value: object) -> object:
-        if what == "value":
+        if what in ("value", "wrapped"):
             return {"value": value}
         if what == "list":
             return [self.argument(*part) for part in value]

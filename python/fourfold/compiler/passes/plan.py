@@ -248,7 +248,7 @@ class Writer:
         if isinstance(given, Node):
             is_number = not is_tensor(given.meta.get("val"))
             if is_number and "Tensor" in str(expected.type) and "List" not in str(expected.type):
-                raise NeedsPython(f"{given.name} becomes a tensor on its way")
+                return "wrapped", self.read(given)
             self.plan.read_by_torch.add(self.index_of(given))
             return "value", self.read(given)
         nodes: list[Node] = []
