@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -134,3 +136,27 @@ def saved(name: str, folder: Path) -> Path:
     path = folder / f"{name}.ff"
     fourfold.save(exported(name), path)
     return path
+
+
+def header(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    return json.loads(data[8 : 8 + length])
+
+
+def graph(path: Path) -> dict[str, Any]:
+    return json.loads(header(path)["__metadata__"]["fourfold.graph"])
+
+
+def rewritten(path: Path, to: Path, change: Any) -> Path:
+    """A copy whose header is changed: change(header, graph)."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    own = json.loads(data[8 : 8 + length])
+    inner = json.loads(own["__metadata__"]["fourfold.graph"])
+    change(own, inner)
+    own["__metadata__"]["fourfold.graph"] = json.dumps(inner)
+    text = json.dumps(own).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    to.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+    return to

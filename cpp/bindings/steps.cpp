@@ -29,7 +29,8 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
   return made;
 }
 
-// arguments: of each of the operator's, ("value", index), ("wrapped", index of a number), ("list", its parts), ("constant", value) or ("default", None).
+// arguments: of each of the operator's, ("value", index), ("wrapped", index of a number), ("list", its parts), ("constant", value)
+// or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
   step.is_wide_product = is_wide_product(step.handle);

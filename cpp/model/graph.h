@@ -96,8 +96,8 @@ struct CompiledGraph {
   std::vector<int64_t> outputs;  // indices of values, or -1 for None
   std::vector<InputLayout> layouts;
 
-  // Values are tensors, numbers, or nothing for an output of None. Throws what torch's operators throw. With `records`, torch's operators are called as Python calls them under no_grad, so that views and
-  // in-place changes are recorded.
+  // Values are tensors, numbers, or nothing for an output of None. Throws what torch's operators throw. With `records`, these
+  // are called as Python calls them under no_grad, so that views and in-place changes are recorded.
   Values run(Values inputs, bool records = false) const;
   bool has_plan() const { return !function; }
   // All values of the plan, which no layouts belong to; firsts: of each step, where its results begin.

@@ -55,8 +55,8 @@ void expect_version(const model::TensorFile& file) {
   const Json number = Json::parse(version->second);
   const int64_t given = number.as_integer("fourfold.version");
   if (given > newest) {
-    throw Refused("it has version " + std::to_string(given) + ", and this fourfold reads files up to version " + std::to_string(newest) +
-                  ": upgrade fourfold");
+    throw Refused("it has version " + std::to_string(given) + ", and this fourfold reads files up to version " +
+                  std::to_string(newest) + ": upgrade fourfold");
   }
   if (given < 1) throw Refused("expected fourfold.version to be at least 1, but got " + std::to_string(given));
 }
@@ -103,7 +103,9 @@ class Loader {
       const std::string& name = described.at("name", "a tensor").as_string("a name");
       const std::string& data = described.at("data", "a tensor").as_string("a tensor's data");
       const auto found = file_.tensors.find(data);
-      if (found == file_.tensors.end()) throw Refused("expected a tensor " + shown(data) + " for " + shown(name) + ", and there is none");
+      if (found == file_.tensors.end()) {
+        throw Refused("expected a tensor " + shown(data) + " for " + shown(name) + ", and there is none");
+      }
       if (!known.insert(name).second) throw Refused("expected one tensor " + shown(name));
       if (const Json* order = described.find("order")) {
         found->second = model::InputLayout{0, order_of(*order, found->second.dim())}.of(found->second);
@@ -156,7 +158,9 @@ std::vector<c10::IValue> Model::operator()(std::vector<c10::IValue> arguments) c
   const model::Values outputs = own.graph->run(std::move(values), /*records=*/true);
   std::vector<c10::IValue> results;
   results.reserve(own.results.size());
-  for (const auto& [output, constant] : own.results) results.push_back(output < 0 ? constant : outputs[static_cast<size_t>(output)]);
+  for (const auto& [output, constant] : own.results) {
+    results.push_back(output < 0 ? constant : outputs[static_cast<size_t>(output)]);
+  }
   return results;
 }
 

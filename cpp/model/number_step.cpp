@@ -27,7 +27,8 @@ constexpr Operation known[] = {
     {"and", 2, NumberResult::boolean}, {"or", 2, NumberResult::boolean}, {"not", 1, NumberResult::boolean}};
 
 const Operation* find(std::string_view name) {
-  const auto* const found = std::find_if(std::begin(known), std::end(known), [name](const Operation& one) { return one.name == name; });
+  const auto has_name = [name](const Operation& one) { return one.name == name; };
+  const auto* const found = std::find_if(std::begin(known), std::end(known), has_name);
   return found == std::end(known) ? nullptr : found;
 }
 

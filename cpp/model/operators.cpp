@@ -20,18 +20,19 @@ namespace {
 using c10::IValue;
 using c10::TypeKind;
 
-// Of aten and prims, what a file has no reason to call, by the beginning of its name: it reads files, or memory that nothing has written or
-// that may lie outside a tensor's, prints, or trusts indices and packed weights that it is given.
+// Of aten and prims, what a file has no reason to call, by the beginning of its name: it reads files, or memory that nothing has
+// written or that may lie outside a tensor's, prints, or trusts indices and packed weights that it is given.
 constexpr std::string_view refused[] = {
-    "from_file", "empty", "new_empty", "_empty", "_reshape_alias", "set", "resize", "_resize", "_sparse", "sparse_", "_nested",
-    "nested_", "_jagged", "to_padded_tensor", "_to_sparse", "to_sparse", "_coalesce", "coalesce", "_indices", "_values",
-    "ccol_indices", "crow_indices", "_convert_indices", "_validate_", "mkldnn_", "_mkldnn", "to_mkldnn", "_to_mkldnn", "quantize",
-    "_quantize", "quantized_", "q_", "_make_per", "fbgemm", "_weight_int", "_convert_weight", "_dyn_quant", "_mixed_dtypes",
-    "_cslt", "_cudnn", "cudnn_", "miopen_", "_miopen", "_nnpack", "_thnn_", "_efficientzerotensor", "_test_", "_print", "_debug",
-    "_pin_memory", "pin_memory", "is_pinned", "record_stream", "_backward", "retain_grad", "requires_grad", "_version",
-    "_fw_primal", "_make_dual", "_unpack_dual", "_copy_from", "_use_cudnn",
-    "_local_scalar", "_amp_", "_fused_", "_histogramdd", "_padded_dense", "_lazy_clone", "_remove_batch_dim", "_add_batch_dim", "_autocast_", "_spdiags", 
-    "_triton", "_addmm_activation", "_scaled_grouped"};
+    "from_file", "empty", "new_empty", "_empty", "_reshape_alias", "set", "resize", "_resize", "_sparse", "sparse_",
+    "_nested", "nested_", "_jagged", "to_padded_tensor", "_to_sparse", "to_sparse", "_coalesce", "coalesce",
+    "_indices", "_values", "ccol_indices", "crow_indices", "_convert_indices", "_validate_", "mkldnn_", "_mkldnn",
+    "to_mkldnn", "_to_mkldnn", "quantize", "_quantize", "quantized_", "q_", "_make_per", "fbgemm", "_weight_int",
+    "_convert_weight", "_dyn_quant", "_mixed_dtypes", "_cslt", "_cudnn", "cudnn_", "miopen_", "_miopen", "_nnpack",
+    "_thnn_", "_efficientzerotensor", "_test_", "_print", "_debug", "_pin_memory", "pin_memory", "is_pinned",
+    "record_stream", "_backward", "retain_grad", "requires_grad", "_version", "_fw_primal", "_make_dual",
+    "_unpack_dual", "_copy_from", "_use_cudnn", "_local_scalar", "_amp_", "_fused_", "_histogramdd",
+    "_padded_dense", "_lazy_clone", "_remove_batch_dim", "_add_batch_dim", "_autocast_", "_spdiags", "_triton",
+    "_addmm_activation", "_scaled_grouped"};
 // Of these, what is called all the same.
 constexpr std::string_view called[] = {"_local_scalar_dense", "_fused_rms_norm"};
 
@@ -75,7 +76,8 @@ bool takes(const c10::TypePtr& type, ValueKind kind) {
     case TypeKind::SymFloatType: return kind == ValueKind::floating || is_number;
     case TypeKind::BoolType:
     case TypeKind::SymBoolType: return kind == ValueKind::boolean;
-    case TypeKind::NumberType: return is_number || kind == ValueKind::integer || kind == ValueKind::floating || kind == ValueKind::boolean;
+    case TypeKind::NumberType:
+      return is_number || kind == ValueKind::integer || kind == ValueKind::floating || kind == ValueKind::boolean;
     default: return false;
   }
 }
@@ -111,8 +113,12 @@ std::optional<IValue> special(const c10::TypePtr& type, const Json& given, const
   const auto takes_a = [&type](TypeKind kind) { return type->kind() == kind; };
   if (what == "dtype" && takes_a(TypeKind::ScalarTypeType)) return static_cast<int64_t>(dtype_of(value.as_string("a dtype")));
   if (what == "layout" && takes_a(TypeKind::LayoutType)) return layout_named(value.as_string("a layout"));
-  if (what == "memory_format" && takes_a(TypeKind::MemoryFormatType)) return memory_format_named(value.as_string("a memory format"));
-  if (what == "float" && (takes_a(TypeKind::FloatType) || takes_a(TypeKind::NumberType))) return number_named(value.as_string("a float"));
+  if (what == "memory_format" && takes_a(TypeKind::MemoryFormatType)) {
+    return memory_format_named(value.as_string("a memory format"));
+  }
+  if (what == "float" && (takes_a(TypeKind::FloatType) || takes_a(TypeKind::NumberType))) {
+    return number_named(value.as_string("a float"));
+  }
   // All devices of a model are the one that it is loaded to.
   if (what == "device" && takes_a(TypeKind::DeviceObjType)) return value.as_string("a device"), IValue(surroundings.device);
   return std::nullopt;
@@ -258,8 +264,8 @@ OperatorStep operator_step_of(
     }
   }
   if (read != arguments.as_object("arguments").size()) {
-    throw Refused("the file gives " + c10::toString(handle.operator_name()) + " an argument that this torch's has not; use the torch "
-                  "that it was saved with, or a newer one");
+    throw Refused("the file gives " + c10::toString(handle.operator_name()) +
+                  " an argument that this torch's has not; use the torch that it was saved with, or a newer one");
   }
   return step;
 }

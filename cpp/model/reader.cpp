@@ -124,7 +124,8 @@ void Reader::read_programs(const Json& given) {
                     " results, as the program, but got " + std::to_string(results.size()));
     }
     for (const int64_t result : results) {
-      expect_kind(result < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(result)], ValueKind::tensor, "a program's result");
+      const ValueKind kind = result < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(result)];
+      expect_kind(kind, ValueKind::tensor, "a program's result");
     }
     programs_.push_back(std::move(program));
   }
@@ -185,8 +186,8 @@ Reader::Call Reader::program_step_of(const Json& given, Scope& scope) {
   const auto program = programs_[given.at("program", "a step").as_index("a program", programs_.size())];
   std::vector<size_t> inputs = inputs_of(given, scope);
   if (inputs.size() != program->inputs.size()) {
-    throw Refused("expected " + shown(program->name) + " to be given " + std::to_string(program->inputs.size()) + " inputs, but got " +
-                  std::to_string(inputs.size()));
+    throw Refused("expected " + shown(program->name) + " to be given " + std::to_string(program->inputs.size()) +
+                  " inputs, but got " + std::to_string(inputs.size()));
   }
   for (size_t k = 0; k < inputs.size(); ++k) expect_kind(scope.kinds[inputs[k]], program->inputs[k], "a program's input");
   std::vector<Update> updates;
@@ -195,7 +196,8 @@ Reader::Call Reader::program_step_of(const Json& given, Scope& scope) {
     for (const Json& update : listed->as_list("updates")) {
       const auto& parts = update.as_list("an update");
       if (parts.size() != 2) throw Refused("expected an update to be an output and a value");
-      const size_t output = parts[0].as_index("an update's output", program->outputs), value = parts[1].as_index("a value", scope.kinds.size());
+      const size_t output = parts[0].as_index("an update's output", program->outputs);
+      const size_t value = parts[1].as_index("a value", scope.kinds.size());
       expect_kind(scope.kinds[value], ValueKind::tensor, "an updated value");
       if (is_updated[output]) throw Refused("expected a program's output to update one value");
       is_updated[output] = true;
@@ -259,7 +261,9 @@ Reader::Call Reader::number_step_of(const Json& given, Scope& scope) {
     expect_kind(kinds.back(), ValueKind::number, "an operand");
   }
   const size_t expected = operands_of(step.operation);
-  if (expected == 0) throw Refused("expected arithmetic that fourfold knows, but got " + shown(step.operation) + "; a newer fourfold may know it");
+  if (expected == 0) {
+    throw Refused("expected arithmetic that fourfold knows, but got " + shown(step.operation) + "; a newer fourfold may know it");
+  }
   if (kinds.size() != expected) {
     throw Refused("expected " + shown(step.operation) + " to have " + std::to_string(expected) + " operands, but got " +
                   std::to_string(kinds.size()));
@@ -269,9 +273,9 @@ Reader::Call Reader::number_step_of(const Json& given, Scope& scope) {
     case NumberResult::floating: scope.add(ValueKind::floating); break;
     case NumberResult::integer: scope.add(ValueKind::integer); break;
     case NumberResult::as_operands: {
-      const auto are = [&kinds](ValueKind kind) { return std::all_of(kinds.begin(), kinds.end(), [=](ValueKind one) { return one == kind; }); };
-      const bool is_floating = std::find(kinds.begin(), kinds.end(), ValueKind::floating) != kinds.end();
-      scope.add(are(ValueKind::integer) ? ValueKind::integer : is_floating ? ValueKind::floating : ValueKind::number);
+      const auto count = [&kinds](ValueKind kind) { return std::count(kinds.begin(), kinds.end(), kind); };
+      const bool are_integers = count(ValueKind::integer) == static_cast<int64_t>(kinds.size());
+      scope.add(are_integers ? ValueKind::integer : count(ValueKind::floating) > 0 ? ValueKind::floating : ValueKind::number);
     }
   }
   return step;
@@ -321,7 +325,8 @@ Reader::Call Reader::loop_step_of(const Json& given, Scope& scope) {
   step.body = graph_of(described.at("body", "a loop"), kinds);
   if (step.body->outputs.size() < step.trails.size()) throw Refused("expected a loop's body to return its states");
   for (const int64_t output : step.body->outputs) {
-    expect_kind(output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)], ValueKind::tensor, "a result of a loop's body");
+    const ValueKind kind = output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)];
+    expect_kind(kind, ValueKind::tensor, "a result of a loop's body");
   }
   for (size_t k = 0; k < step.body->outputs.size(); ++k) scope.add(ValueKind::tensor);
   return step;

@@ -160,7 +160,8 @@ void Signature::check_size(const Size& size, int64_t given, const std::string& w
     const std::string range = symbol.maximum == most ? "at least " + std::to_string(symbol.minimum)
                                                      : "between " + std::to_string(symbol.minimum) + " and " +
                                                            std::to_string(symbol.maximum);
-    refuse_argument(size.operation == '\0' ? what : symbol.name + " in " + what + " = " + text_of(size), range, std::to_string(value));
+    const std::string which = size.operation == '\0' ? what : symbol.name + " in " + what + " = " + text_of(size);
+    refuse_argument(which, range, std::to_string(value));
   }
   known[rest->symbol] = value;
 }
