@@ -135,9 +135,7 @@ def tables(request: Request) -> Iterator[Problem]:
         yield dataclasses.replace(found, title=f"{found.title}, memory kept by malloc", around=allocation.kept)
 
 
-def problem(
-    function: Function, count: int, views: Sequence[View] = (), device: torch.device | str = "cpu"
-) -> Problem:
+def problem(function: Function, count: int, views: Sequence[View] = (), device: torch.device | str = "cpu") -> Problem:
     generator = Generator().manual_seed(0)
     drawn = [x.to(device) for x in function.draw(count, generator)]
     arguments = [view(x) for view, x in zip(views, drawn, strict=True)] if views else drawn

@@ -23,6 +23,7 @@ OTHER_FUNCTIONS = (
     *("fake_quantize", "causal_alibi", "token_shift", "side_by_side", "first_differences"),
 )
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
+FILES = ("ViT-B/16", "GPT-2", "LSTM", "demo")
 # times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any. source: yields
 # the suite's problems or reports, where that isn't ``tables`` of the module of its name. targets, a line: the work; the
 # row that its ratios are to; the only number of threads that it holds at; the smallest ratio, or with ≤ the largest
@@ -183,6 +184,16 @@ targets =
   first call | torch.compile (Inductor) | | ≥ 10
   import fourfold | | | ≤ 0 modules of Dynamo
 
+[files]
+title = models in one file
+times = a ViT-B/16, a GPT-2 with a growing cache, an LSTM stream and the demo's model, saved and run in a fresh process,
+  in Python and, where CMake finds a compiler, in C++: the time to save, the size, load and first call, warm calls
+against = torch.export.save, AOTInductor
+options = --model=${files} --quick --skip=inductor --json
+targets =
+  load and first call of a file | Python | | ≤ 50 ms
+  load and first call of a file | C++ | | ≤ 30 ms
+
 [models]
 title = training and inference of models
 times = a ViT, a GPT-2, a Llama, a ResNet and a ConvNeXt of `transformers` from their configurations: three steps'
@@ -259,7 +270,7 @@ class Suite:
 
 
 def suites(table: str) -> Iterator[Suite]:
-    names = {"functions": ",".join(FUNCTIONS + OTHER_FUNCTIONS), "models": ",".join(MODELS)}
+    names = {"files": ",".join(FILES), "functions": ",".join(FUNCTIONS + OTHER_FUNCTIONS), "models": ",".join(MODELS)}
     parser = configparser.ConfigParser(names, delimiters="=", interpolation=configparser.ExtendedInterpolation())
     parser.read_string(table)
     for name in parser.sections():

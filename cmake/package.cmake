@@ -10,6 +10,12 @@ target_include_directories(fourfold_program INTERFACE "${PROJECT_SOURCE_DIR}/cpp
 target_link_libraries(fourfold_program INTERFACE fourfold)
 fourfold_serve_programs(fourfold_program "$<TARGET_FILE:fourfold>" "${TORCH_INSTALL_PREFIX}")
 
+# The runner of models that Python saved calls torch's operators by its own C++ API, so each program compiles it.
+add_library(fourfold_model INTERFACE)
+add_library(fourfold::model ALIAS fourfold_model)
+target_sources(fourfold_model INTERFACE "${PROJECT_SOURCE_DIR}/cpp/model/sources.cpp")
+target_link_libraries(fourfold_model INTERFACE fourfold_program)
+
 # The library, its headers and the package that find_package(fourfold) finds. Where they lie from one another differs: in a
 # wheel all are inside the Python package.
 function(fourfold_install component library_dir include_dir cmake_dir)
@@ -23,6 +29,7 @@ function(fourfold_install component library_dir include_dir cmake_dir)
   set(rules COMPONENT ${component} ${ARGN})
   install(TARGETS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" DESTINATION "${include_dir}/fourfold" ${rules})
   install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
 endfunction()

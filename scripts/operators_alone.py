@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from alone_cases import CASES, DTYPES, SIZES, Case  # noqa: E402
 from compiler_samples import module_of  # noqa: E402
-from fourfold.compiler.backend import backend  # noqa: E402
+from fourfold.compiler.entry import backend  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiler_alone.md"
 RESULTS = ROOT / "build" / "operators_alone"

@@ -6,8 +6,8 @@ figure is typed by hand.
 
 A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
 `<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; `<!-- recurrences of … -->`, one
-with a line for each recurrence; where it names the folder docs/benchmarks/gpu, all tables that scripts/check_gpu.py
-measured. Of these three, nothing while nothing is measured.
+with a line for each recurrence; `<!-- files of … -->`, one of models in files; where it names the folder
+docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these, nothing while nothing is measured.
 Between `<!-- suites -->` and `<!-- end -->` stands the list of suites, from the table in benchmarks/suites.py.
 """
 
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "scan.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "scan")))
 TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
+FILES = re.compile(r"(<!-- files of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 RECURRENCES = re.compile(r"(<!-- recurrences of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -140,6 +141,25 @@ def target(judged: dict[str, Any]) -> str:
     return f"\nTarget, {judged['phase']}: {aim}: {found}{reached}."
 
 
+def files_table(contents: dict[str, Any]) -> str:
+    """Saved models: each way's times and size."""
+    headings = ("", "save, s", "MB", "load, ms", "first call, ms", "both, ms", "warm call, ms", "needs")
+    lines = [f"| {' | '.join(headings)} |", "|---" + "|---:" * 6 + "|---|"]
+    for report in (each for each in contents["results"] if each["suite"] == "files"):
+        lines.append(f"| **{report['title'].partition(': saved')[0]}** |" + " |" * 7)
+        for row in report["figures"]:
+            parts = [f"{row['save']:.2f}", f"{row['size']:.1f}"]
+            parts += [f"{row[part]:.1f}" for part in ("load", "first call", "load and first call")]
+            lines.append(f"| {' | '.join([row['way'], *parts, format(row['warm call'], '.3f'), row['needs']])} |")
+    facts = contents["environment"]
+    noisy = " The machine was busy: take the ratios, not the times." if facts["noisy"] else ""
+    lines.append(
+        f"\nMedians of 3 fresh processes, one thread; {facts['processor']}; torch {facts['torch']}, fourfold "
+        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}\n"
+    )
+    return "\n".join(lines)
+
+
 def with_tables(text: str) -> str:
     def replaced(match: re.Match[str]) -> str:
         return f"{match[1]}\n{table(read(ROOT / match[2]))}\n{match[3]}"
@@ -158,7 +178,11 @@ def with_tables(text: str) -> str:
         file = ROOT / match[2]
         return match[1] + (f"\n{recurrence_table(read(file))}\n" if file.exists() else "") + match[3]
 
-    text = RECURRENCES.sub(recurrences_replaced, text)
+    def files_replaced(match: re.Match[str]) -> str:
+        file = ROOT / match[2]
+        return match[1] + (f"\n{files_table(read(file))}\n" if file.exists() else "") + match[3]
+
+    text = FILES.sub(files_replaced, RECURRENCES.sub(recurrences_replaced, text))
     text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
     return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 

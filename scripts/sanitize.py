@@ -1,6 +1,6 @@
 """Builds fourfold for the CPU with a sanitizer, on every CPU level, and runs what shows it most.
 
-    python scripts/sanitize.py address       operators and gradients under AddressSanitizer and UBSan
+    python scripts/sanitize.py address       operators, gradients, changed model files under AddressSanitizer and UBSan
     python scripts/sanitize.py thread        the recurrent engine under ThreadSanitizer
 
 `make sanitize-address` and `make sanitize-thread` set up what this needs: GCC, whose sanitizers Python can preload.
@@ -31,6 +31,7 @@ OF_A_LEVEL = (
 )
 # AddressSanitizer does not see the masked loads and stores of AVX-512; on the other levels it sees all.
 LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")
+FUZZ_SECONDS = "60"
 OPTIONS = {
     # Python and torch keep memory for as long as they live, and their leaks would hide any of ours.
     "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
@@ -79,12 +80,27 @@ def address() -> None:
     best, file = output(*python, "-c", facts, env=environment | {"FOURFOLD_CPU_CAPABILITY": ""}).split()
     if not Path(file).is_relative_to(package):
         raise Refused(f"the tests would run {file}, which is not the build for the sanitizer")
+    fuzz(python, environment)
     for level in reversed(LEVELS[: LEVELS.index(best) + 1]):
         print(f"\n== AddressSanitizer, UBSan: {level}", flush=True)
         tests = [ROOT / "tests" / name for name in (EVERYTHING if level == best else OF_A_LEVEL)]
         pytest = (*python, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-k", NOT, *tests)
         if run(*pytest, cwd=ROOT, env=environment | {"FOURFOLD_CPU_CAPABILITY": level}).returncode:
             raise Refused(f"the tests of the {level} level fail under AddressSanitizer and UBSan")
+
+
+def fuzz(python: tuple[str, ...], environment: dict[str, str]) -> None:
+    """Files of models that are changed at random: those of the releases, since saving takes long here."""
+    print("\n== AddressSanitizer, UBSan: files of models", flush=True)
+    limits = "allocator_may_return_null=1:max_allocation_size_mb=2048"
+    for seeds in sorted((ROOT / "tests" / "data" / "models").iterdir()):
+        own = {"FOURFOLD_FUZZ_SEEDS": str(seeds), "FOURFOLD_FUZZ_SECONDS": FUZZ_SECONDS}
+        own["ASAN_OPTIONS"] = f"{environment['ASAN_OPTIONS']}:{limits}"
+        own["UBSAN_OPTIONS"] = f"{environment['UBSAN_OPTIONS']}:halt_on_error=1"
+        tests = (ROOT / "tests" / "test_fuzzed_models.py", ROOT / "tests" / "test_frozen_models.py")
+        pytest = (*python, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *tests)
+        if run(*pytest, cwd=ROOT, env=environment | own).returncode:
+            raise Refused(f"a file made of those in {seeds} crashes the process that loads it")
 
 
 def thread() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fourfold.compiler.backend import backend
+from fourfold.compiler.entry import backend
 from fourfold.compiler.record import Record
 
 

@@ -237,7 +237,7 @@ FUNCTIONS = [
     Function("special_values", lambda x: (x.exp() - 1, x.log() * 2, torch.minimum(x, x * 2), x.amax(), x.sum()),
              (torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0]),)),
     of_steps("recurrence", recurrence, draw(7, 3, 20), draw(3, 20)),
-    Function("powers_and_lengths", lambda x, y: torch.hypot(x, y) + x**6 - y.abs() ** 4.5, (draw(40), draw(40, seed=1))),
+    Function("powers", lambda x, y: torch.hypot(x, y) + x**6 - y.abs() ** 4.5, (draw(40), draw(40, seed=1))),
     of_steps("counted", counted, draw(6, 50)),
     Function("no_elements", lambda x: x.sin() * 2, (draw(0, 4),), runs=False),
     Function("sums_of_nothing", lambda x: ((x * 2).sum(0), (x * 3).sum(-1)), (draw(0, 4),)),

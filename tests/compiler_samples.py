@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from compiler_operators import OpInfo, SampleInput, tensors_of
-from fourfold.compiler.backend import backend
+from fourfold.compiler.entry import backend
 from fourfold.compiler.record import Captured, Record
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -109,8 +110,7 @@ def main() -> None:
     if service.service.failures:
         sys.exit("\n".join(service.service.failures.values()))
     if given.bits:
-        with open(given.bits, "w") as file:
-            file.write(digest_of(results))
+        Path(given.bits).write_text(digest_of(results))
     if wrong:
         sys.exit("\n".join(wrong))
     print(f"{len(cases)} programs, {service.service.compiled} layouts, {len(service.service.refusals)} refused")

@@ -50,7 +50,7 @@ def note_programs(file: str) -> None:
     compile_grid = service.Service.compile_grid
 
     def noted(self: service.Service, text: str, layout: str, target: str) -> None:
-        with open(file, "a") as lines:
+        with Path(file).open("a") as lines:
             lines.write(json.dumps([text, layout]) + "\n")
         compile_grid(self, text, layout, target)
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from compiled import assert_same, compiled, programs_of, results_of
 from compiler_samples import module_of
-from fourfold.compiler.backend import backend
+from fourfold.compiler.entry import backend
 from fourfold.compiler.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict", "in_programs")

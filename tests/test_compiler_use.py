@@ -18,8 +18,8 @@ from torch import nn
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold.compiler import fallback, lowering, runtime
-from fourfold.compiler.backend import backend
 from fourfold.compiler.calling import Program
+from fourfold.compiler.entry import backend
 from fourfold.compiler.passes.epilogues import Epilogues
 from fourfold.compiler.passes.fuse import Fusion
 from fourfold.compiler.record import Record

@@ -46,8 +46,8 @@ def cmake_dir() -> Path:
     return Path(output_of(sys.executable, "-m", "fourfold", "--cmake-dir").strip())
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +84,10 @@ def build(shared: Path, libtorch: Path) -> Path:
 
 def compile_programs(folder: Path, libtorch: Path) -> None:
     (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
-    options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", f"-DPAGE={folder / 'page.cpp'}")
+    (files_page,) = blocks("cpp", ROOT / "docs" / "files.md")
+    (folder / "files_page.cpp").write_text(files_page, encoding="utf-8")
+    pages = (f"-DPAGE={folder / 'page.cpp'}", f"-DFILES_PAGE={folder / 'files_page.cpp'}")
+    options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", *pages)
     cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
     cmake("--build", folder, "--parallel", "2")
 

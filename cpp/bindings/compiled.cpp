@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "graph.h"
+#include "held.h"
 #include "values.h"
 #include "vectorcall_type.h"
 
@@ -119,7 +120,13 @@ struct Node final : torch::autograd::Node {
   static variable_list differentiate(Function& function, Values kept, variable_list grads) {
     const auto backward = function.get_backward();
     for (at::Tensor& grad : grads) kept.emplace_back(std::move(grad));
-    Values given = backward->run(std::move(kept));
+    Values given;
+    {
+      // A program may wait for its nest, which Python compiles; torch's compiled autograd calls with the GIL.
+      std::optional<pybind11::gil_scoped_release> released;
+      if (PyGILState_Check() != 0) released.emplace();
+      given = backward->run(std::move(kept));
+    }
     TORCH_INTERNAL_ASSERT(given.size() == function.wanted.size());
     variable_list results(given.size());
     for (size_t k = 0; k < given.size(); ++k) {

@@ -3,13 +3,7 @@
 
 #include <Python.h>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <fourfold/program.h>
-
-#include <vector>
-
-#include "outputs.h"
+#include "../model/program.h"
 
 namespace fourfold::bindings {
 
@@ -18,16 +12,12 @@ PyObject* make_program_type();
 PyObject* make_graph_type();
 PyObject* make_compiled_type();
 PyObject* make_frozen_type();
+PyObject* make_model_type();
+
+// Of a Model, a tuple: its graph and its structure in JSON, the names of its arguments, its tensors by name, and how many results it has.
+PyObject* describe_model(PyObject*, PyObject* model);
 
 // Of an object of the type Program; throws TypeError for others. It lives as long as the object.
-NamedProgram program_of(PyObject* object);
-
-// A number as programs take it: its 8 bytes, of that dtype.
-int64_t bits_of(const at::Scalar& number, at::ScalarType dtype);
-
-// Its outputs, appended to `outputs`: new tensors, or those of `targets` that could be written into, by output (outputs.h). Throws
-// c10::Error where the inputs, tensors and numbers, are not what it takes.
-void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,
-                 const std::vector<Target>& targets = {});
+model::NamedProgram program_of(PyObject* object);
 
 }  // namespace fourfold::bindings

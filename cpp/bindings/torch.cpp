@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory.h"
+#include "../model/memory.h"
 #include "program.h"
 #include "vectorcall_type.h"
 
@@ -244,21 +244,24 @@ int fill(PyObject* module) {
   if (failed != 0 || add("Program", fourfold::bindings::make_program_type()) != 0) return -1;
   if (add("Graph", fourfold::bindings::make_graph_type()) != 0) return -1;
   if (add("Compiled", fourfold::bindings::make_compiled_type()) != 0) return -1;
+  if (add("Model", fourfold::bindings::make_model_type()) != 0) return -1;
   return add("Frozen", fourfold::bindings::make_frozen_type());
 }
 
 PyObject* keep_memory(PyObject*, PyObject* bytes) {
   const size_t most = PyLong_AsSize_t(bytes);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  fourfold::bindings::keep_at_most(most);
+  fourfold::model::keep_at_most(most);
   Py_RETURN_NONE;
 }
 
-PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::bindings::release_kept_memory()); }
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::model::release_kept_memory()); }
 
 PyMethodDef methods[] = {
     {"keep_memory", keep_memory, METH_O, "How many bytes of memory are kept for results at most."},
     {"release_memory", release_memory, METH_NOARGS, "Gives the memory kept for results back to the system; how many bytes."},
+    {"describe_model", fourfold::bindings::describe_model, METH_O,
+     "Of a Model: its graph and structure in JSON, the names of its arguments, its tensors by name."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
      "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},
     {nullptr, nullptr, 0, nullptr}};

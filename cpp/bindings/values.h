@@ -9,16 +9,13 @@
 
 #include <vector>
 
+#include "../model/values.h"
+
 namespace fourfold::bindings {
 
-// Of forward-mode differentiation.
-inline bool has_tangent(const at::Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }
-
-// Whether it is a batch of vmap, or a dual tensor.
-inline bool is_wrapped(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet batches({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched});
-  return tensor.key_set().has_any(batches) || has_tangent(tensor);
-}
+using model::has_tangent;
+using model::is_wrapped;
+using model::Values;
 
 inline bool is_value(PyObject* given) {
   return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);

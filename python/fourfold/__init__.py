@@ -7,6 +7,7 @@ if _cmake.asked_for_alone():
 _waiting.prepare_demo()
 
 import importlib as _importlib
+from typing import TYPE_CHECKING
 
 import torch as _torch
 
@@ -37,50 +38,65 @@ from fourfold import _health
 
 _health.check()
 
-from fourfold import _native, functional, nn, reference
+from fourfold import _native, functional
 from fourfold.operators import _flops
 
 _native.enable_gradients()
 _flops.enable()
 
 from fourfold._backends import backends, cpu_capability, operator_names
-from fourfold._event import Event
 from fourfold._native import empty_cache
-from fourfold._optimize import optimize, restore
-from fourfold.freezing import freeze, frozen, unfreeze
 from fourfold.functional import *
+
+if TYPE_CHECKING:
+    from fourfold import nn, profiler, reference
+    from fourfold._event import Event
+    from fourfold._optimize import optimize, restore
+    from fourfold.explaining import explain
+    from fourfold.freezing import freeze, frozen, unfreeze
+    from fourfold.saving.load import Model, load
+    from fourfold.saving.save import save
+    from fourfold.scanning import scan
 
 __version__: str = _C.build_info()["version"]
 
-_LATER = ("explain", "profiler", "scan")  # loaded when they are first asked for
-_PACKAGES = {"explain": "explaining", "scan": "scanning"}  # of functions
+# Imported when they are first asked for: a process that runs loaded models needs none but one of them. Modules, and of
+# what is in one, its module.
+_MODULES = ("nn", "profiler", "reference")
+_LATER = {
+    "Event": "_event",
+    "Model": "saving.load",
+    "explain": "explaining",
+    "freeze": "freezing",
+    "frozen": "freezing",
+    "load": "saving.load",
+    "optimize": "_optimize",
+    "restore": "_optimize",
+    "save": "saving.save",
+    "scan": "scanning",
+    "unfreeze": "freezing",
+}
 
 __all__ = [
-    "Event",
     "backends",
     "cpu_capability",
     "empty_cache",
-    "freeze",
-    "frozen",
     "functional",
-    "nn",
     "operator_names",
-    "optimize",
-    "reference",
-    "restore",
-    "unfreeze",
     *functional.__all__,
+    *_MODULES,
     *_LATER,
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return _importlib.import_module(f"fourfold.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
-    package = _importlib.import_module(f"fourfold.{_PACKAGES.get(name, name)}")
-    globals()[name] = getattr(package, name) if name in _PACKAGES else package
+    globals()[name] = getattr(_importlib.import_module(f"fourfold.{_LATER[name]}"), name)
     return globals()[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_MODULES, *_LATER})

@@ -39,6 +39,7 @@ def test_results_of_several() -> None:
         (lambda x: x.new_zeros(x.shape[0] * 2).cumsum(0), 8),
         (lambda x: x.new_zeros(x.shape[0] + 3 * x.shape[1]).cumsum(0), 22),
         (lambda x: x.new_zeros(x.shape[1] // 4 + x.shape[0] // 3 - 1).cumsum(0), 1),
+        (lambda x: x.new_zeros(x.shape[0] % 3 + 4).cumsum(0), 5),
         (lambda x: x.new_full((2,), x.shape[0] / x.shape[1]).cumsum(0), 4 / 6),
     ],
 )
@@ -51,7 +52,7 @@ def test_arithmetic_of_sizes(function, number: float) -> None:
 
 
 def test_other_arithmetic_of_sizes_needs_python() -> None:
-    meta = planned(lambda x: x.new_zeros(x.shape[0] % 3 + 4).cumsum(0), x, dynamic=True)
+    meta = planned(lambda x: x.new_zeros(x.shape[0] ** 2 + 4).cumsum(0), x, dynamic=True)
     assert meta["plan"] is None
     assert "dispatcher" in meta["needs Python"]
 

@@ -22,23 +22,27 @@ TEXT = """\
 Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print what became of
 it: the programs, what torch still runs and why, and the bytes moved; of a small function the graphs too, of a large one
 with --detail. With --time also how long each stage takes, and with --save one HTML page, with pictures of both graphs,
-that opens without a network."""
+that opens without a network.
+
+Of a file that fourfold.save wrote, print the graph and the programs."""
 
 EXAMPLES = """\
 examples:
   python -m fourfold explain waves:power --shapes 1000              power(x) of waves.py, in this directory
   python -m fourfold explain waves:power --shapes 16x128 --save power.html
   python -m fourfold explain package.models:block --shapes 8x64 --shapes 64 --dtype bfloat16 --no-grad
-  python -m fourfold explain torch.nn.functional:gelu --shapes 1000 --time"""
+  python -m fourfold explain torch.nn.functional:gelu --shapes 1000 --time
+  python -m fourfold explain model.ff"""
 
+SUFFIX = ".ff"
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
 
 
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     text = "say what torch.compile makes of a function"
     parser = commands.add_parser("explain", help=text, description=TEXT, epilog=EXAMPLES)
-    what = "a function or a module's instance, by the name of the Python module that it is in"
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help=what)
+    what = "a function or a module's instance, by the name of the Python module that it is in; or a saved model, *.ff"
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help=what, action=FunctionOrFile)
     shapes = "of a tensor that it is given, such as 16x128, or scalar; once for each"
     parser.add_argument("--shapes", type=shape, action="append", required=True, metavar="SHAPE", help=shapes)
     dtype = f"of the tensors: {', '.join(DTYPES)} (%(default)s)"
@@ -55,6 +59,16 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(run=run)
 
 
+class FunctionOrFile(argparse.Action):
+    """A file needs no shapes."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: str, _: object) -> None:
+        setattr(namespace, self.dest, values)
+        if values.endswith(SUFFIX):
+            for action in parser._actions:
+                action.required = False
+
+
 def shape(text: str) -> tuple[int, ...]:
     words = [] if text == "scalar" else text.replace("×", "x").split("x")
     sizes = tuple(int(word) if word.isdecimal() and len(word) < 16 else -1 for word in words)
@@ -64,6 +78,8 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.function.endswith(SUFFIX):
+        return print_model(options.function)
     dtype = getattr(torch, options.dtype)
     if options.grad and not dtype.is_floating_point:
         raise UsageError(f"explain: expected --grad only with a floating-point --dtype, but got {options.dtype}")
@@ -153,3 +169,11 @@ def expect_arguments(name: str, f: Callable[..., Any], inputs: Sequence[torch.Te
         raise UsageError(
             f"explain: expected a shape for each argument of {name}{signature}, but got {given}: {error}"
         ) from error
+
+
+def print_model(path: str) -> int:
+    try:
+        print(fourfold.load(path))
+    except ValueError as error:
+        raise UsageError(f"explain: {error}") from None
+    return 0

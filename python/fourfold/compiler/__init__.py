@@ -1,11 +1,17 @@
 """torch.compile's backend: ``torch.compile(model, backend="fourfold")``.
 
 torch captures and differentiates; elementwise operators and reductions are fused into programs (cpp/program), which run
-without a compiler."""
+without a compiler.
 
-from fourfold.compiler import capture
-from fourfold.compiler.backend import backend
-
-capture.enable(backend)
+``backend`` is imported when it is asked for: a process that runs loaded models compiles nests alone, without Dynamo."""
 
 __all__ = ["backend"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "backend":
+        raise AttributeError(f"module 'fourfold.compiler' has no attribute {name!r}")
+    from fourfold.compiler.entry import backend
+
+    globals()["backend"] = backend
+    return backend

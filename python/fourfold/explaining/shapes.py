@@ -17,7 +17,7 @@ from fourfold.compiler.loop import Loop
 from fourfold.compiler.views import memory_order
 
 DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-FEWEST_OF_STAGES = 4  # steps, as cpp/bindings/loop_step.cpp has it
+FEWEST_OF_STAGES = 4  # steps, as cpp/model/loop_step.cpp has it
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
+from fourfold import _onnx
 from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
 from fourfold.scanning import capture, record
@@ -61,6 +62,8 @@ def scan(
     if checkpoint_every is not None and (type(checkpoint_every) is not int or checkpoint_every < 1):
         raise ValueError(f"scan: expected checkpoint_every to be a positive integer, but got {checkpoint_every!r}")
     structure, carries, sequences = Structure.of(init, xs, dim)
+    if is_exported():
+        return through_torchs_operator(step, init, xs, dim, reverse)
     steps = sequences[0].shape[0]
     if must_run_in_python((*carries, *sequences)):
         record.called(step, structure, capture.Call(carries, sequences, steps, reverse), record.OF_TENSORS)
@@ -70,6 +73,11 @@ def scan(
     else:
         new, ys, results = run(step, structure, carries, sequences, steps, reverse)
     return structure.carry(new), pytree.tree_unflatten([stacked_along(y, dim) for y in ys], results)
+
+
+def is_exported() -> bool:
+    """Whether torch.export captures the program, whose loops are torch's operator; torch.onnx unrolls them."""
+    return torch.compiler.is_exporting() and not _onnx.is_exporting()
 
 
 @torch._dynamo.assume_constant_result

@@ -37,9 +37,10 @@ class Structure:
                 raise ValueError(
                     f"scan: expected tensors in xs with dimension {dim}, but got shape {tuple(leaf.shape)}"
                 )
-        lengths = sorted({leaf.shape[dim] for leaf in sequences})
-        if len(lengths) > 1:
-            raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {lengths}")
+        lengths = [leaf.shape[dim] for leaf in sequences]
+        if any(length != lengths[0] for length in lengths):  # symbolic while torch.export traces
+            found = sorted({int(length) for length in lengths})
+            raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {found}")
         if dim != 0:
             sequences = [leaf.movedim(dim, 0) for leaf in sequences]
         has = (tuple(leaf is not None for leaf in every) for every in (leaves, given))

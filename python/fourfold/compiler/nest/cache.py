@@ -26,8 +26,8 @@ def digest(text: str) -> str:
 
 
 class Cache:
-    """Code by program, layout and all that it depends on: the compiler's version or the text that it compiles first, the
-    library's build, and the processor's level or the device's architecture."""
+    """Code by program, layout and all that it depends on: the compiler's version or the text that it compiles first,
+    the library's build, and the processor's level or the device's architecture."""
 
     def __init__(self, folder: Path, target: str, compiler: str):
         facts = sorted((name, str(value)) for name, value in _C.build_info().items())

@@ -1,4 +1,5 @@
-"""Prints a grid as CUDA C, which is HIP too: ``cuda/nest.cuh`` has what differs between the two, and all that kernels call."""
+"""Prints a grid as CUDA C, which is HIP too: ``cuda/nest.cuh`` has what differs between the two, and all that kernels
+call."""
 
 from __future__ import annotations
 

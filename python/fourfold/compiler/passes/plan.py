@@ -15,20 +15,33 @@ from fourfold.compiler.concatenations import concatenations, lengths_of
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.loop import Loop
 from fourfold.compiler.parts import parts_of
+from fourfold.compiler.subgraph import Subgraph
 from fourfold.compiler.support import is_tensor
 from fourfold.compiler.views import has_hints, memory_order
 
-Step = tuple[str, object, object, list[int]]  # as cpp/bindings/graph.cpp takes them
+Step = tuple[str, object, object, list[int]]  # as cpp/bindings/steps.cpp takes them
 
 
-# Of sizes: what cpp/bindings/number_step.h computes.
+# Of sizes: what cpp/model/number_step.h computes.
 ARITHMETIC = {
     operator.add: "add",
     operator.sub: "sub",
     operator.mul: "mul",
     operator.floordiv: "floordiv",
     operator.truediv: "truediv",
+    operator.mod: "mod",
+    operator.neg: "neg",
+    operator.eq: "eq",
+    operator.ne: "ne",
+    operator.lt: "lt",
+    operator.le: "le",
+    operator.gt: "gt",
+    operator.ge: "ge",
     torch.sym_float: "float",
+    torch.sym_int: "int",
+    torch.sym_max: "max",
+    torch.sym_min: "min",
+    torch.sym_not: "not",
 }
 
 
@@ -43,6 +56,7 @@ class Plan:
     read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
     updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
     concatenations: dict[Node, list[Node]] = field(default_factory=dict)  # each with the parts that programs write
+    fused: dict[int, Fused] = field(default_factory=dict)  # by step
 
 
 def plan(module: GraphModule) -> GraphModule:
@@ -86,6 +100,8 @@ class Writer:
                 self.program(node)
             elif isinstance(node.target, Loop):
                 self.loop(node)
+            elif isinstance(node.target, Subgraph):
+                self.subgraph(node)
             elif node in self.plan.updates:
                 self.index[node] = self.index_of(node.args[0])
             elif node in self.plan.concatenations:
@@ -140,6 +156,7 @@ class Writer:
                 self.begin(self.joined_by[result])
         updates = [(k, *self.targets[result]) for k, result in enumerate(results) if result in self.targets]
         self.last.update((index, len(self.plan.steps)) for _, index, _ in updates)
+        self.plan.fused[len(self.plan.steps)] = fused
         self.add("program", (fused.call, fused.run_operators, updates), [self.read(given) for given in node.args])
         first = self.made(len(results))
         self.index.update((result, first + k) for k, result in enumerate(results) if result is not None)
@@ -149,12 +166,22 @@ class Writer:
         if loop.native is None:
             raise NeedsPython("a loop, which C++ runs by the module for this torch")
         parts = loop, loop.native, list(loop.feeds), list(loop.trails), loop.series, loop.reverse
-        inputs = [
+        self.add("loop", parts, self.inputs(node))
+        self.index[node] = self.made(len(node.meta["val"]))
+
+    def subgraph(self, node: Node) -> None:
+        if node.target.native is None:
+            raise NeedsPython("a graph within it that C++ can't run")
+        self.add("graph", (node.target, node.target.native), self.inputs(node))
+        self.index[node] = self.made(len(node.meta["val"]))
+
+    def inputs(self, node: Node) -> list[int]:
+        """The values that the next step reads, tensors and numbers."""
+        found = [
             self.index_of(given) if isinstance(given, Node) else self.constant_number(given) for given in node.args
         ]
-        self.last.update(dict.fromkeys(inputs, len(self.plan.steps)))
-        self.add("loop", parts, inputs)
-        self.index[node] = self.made(len(node.meta["val"]))
+        self.last.update(dict.fromkeys(found, len(self.plan.steps)))
+        return found
 
     def begin(self, node: Node) -> None:
         """Makes the memory of a concatenation."""
@@ -195,7 +222,7 @@ class Writer:
         source, item = node.args
         if isinstance(source.target, Fused):
             return
-        if isinstance(source.target, Loop):
+        if isinstance(source.target, (Loop, Subgraph)):
             self.index[node] = self.index_of(source) + item
             return
         if not isinstance(source.target, torch._ops.OpOverload) or not isinstance(item, int) or item < 0:
@@ -223,7 +250,7 @@ class Writer:
         if isinstance(given, Node):
             is_number = not is_tensor(given.meta.get("val"))
             if is_number and "Tensor" in str(expected.type) and "List" not in str(expected.type):
-                raise NeedsPython(f"{given.name} becomes a tensor on its way")
+                return "wrapped", self.read(given)
             self.plan.read_by_torch.add(self.index_of(given))
             return "value", self.read(given)
         nodes: list[Node] = []

@@ -8,7 +8,7 @@ from fourfold.compiler.nest.grid.columns import Finish, SumsOfChunks
 from fourfold.compiler.nest.grid.elements import Elements
 from fourfold.compiler.nest.grid.layout import COLUMNS, ELEMENTS, GridLayout
 from fourfold.compiler.nest.grid.rows import Rows, SplitRows
-from fourfold.compiler.nest.loops import Grid, Kernel
+from fourfold.compiler.nest.loops import Grid
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
 from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
 

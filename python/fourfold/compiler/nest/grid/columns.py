@@ -1,4 +1,5 @@
-"""Kernels over columns, each of which is summed over the rows, and those that add up what chunks of rows have come to."""
+"""Kernels over columns, each of which is summed over the rows, and those that add up what chunks of rows have come
+to."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ class SumsOfChunks(Columns):
                 self.store_vector(slot, place)
 
     def put(self, slot: Slot, total: Operand) -> None:
-        """By the threads of the first part: into memory for the next kernel, or the result where this is the only chunk."""
+        """By the threads of the first part: into memory for the next kernel, or the result if this is the only
+        chunk."""
         writer = self.writer
         with writer.when(self.both(self.is_column, self.let("equal", self.part, 0))):
             if self.layout.is_split:

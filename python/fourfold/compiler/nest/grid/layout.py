@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fourfold.compiler.nest.layout import BROADCAST, CONTINUED, UNIT, Steps
 
-# What the threads of a grid share: elements; rows, each by some threads that lie along its columns; rows that lie side by
-# side, along which the threads lie; or columns, which are summed over the rows.
+# What the threads of a grid share: elements; rows, each by some threads that lie along its columns; rows that lie side
+# by side, along which the threads lie; or columns, which are summed over the rows.
 ELEMENTS, ROWS, SIDE_BY_SIDE, COLUMNS = "elements", "rows", "side", "columns"
 ALIGNED = "v"  # 1, of a tensor whose vectors begin at multiples of their size
 

@@ -1,4 +1,5 @@
-"""Prints the kernels of a grid in a language of the C family. A ``GridDialect`` spells what differs between two of them."""
+"""Prints the kernels of a grid in a language of the C family. A ``GridDialect`` spells what differs between two of
+them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 
 from fourfold.compiler.dtypes import BOOLEAN, INTEGERS
 from fourfold.compiler.nest.c import Printer
-from fourfold.compiler.nest.dialect import ATOM, UNARY, Dialect, Expression, Place, Scope, call, reads
+from fourfold.compiler.nest.dialect import ATOM, UNARY, Dialect, Expression, Place, call, reads
 from fourfold.compiler.nest.loops import (
     INDEX,
     POINTER,

@@ -1,5 +1,5 @@
-"""Kernels over rows, whose columns some threads reduce together: neighbours, which lie along the columns; or, where rows lie
-side by side in memory, one of each group of neighbours, which lie along the rows."""
+"""Kernels over rows, whose columns some threads reduce together: neighbours, which lie along the columns; or, where
+rows lie side by side in memory, one of each group of neighbours, which lie along the rows."""
 
 from __future__ import annotations
 
@@ -198,8 +198,9 @@ class Rows(GridBuilder):
 
 
 def partial_of(builder: GridBuilder, slot: Slot, number: int, chunk: Operand, column: Operand) -> tuple[Ref, Operand]:
-    """The address of an output's sums over chunks of rows, and the place of one. cpp/program/grid.cpp allocates them."""
-    writer, type = builder.writer, slot.value.type
+    """The address of an output's sums over chunks of rows, and the place of one. cpp/program/grid.cpp says how much
+    memory they take."""
+    writer = builder.writer
     chunks, columns = builder.argument(CHUNKS, "chunks"), builder.argument(1, "columns")
     each = writer.index("*", chunks, columns)
     memory = builder.advance(builder.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")

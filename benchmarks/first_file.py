@@ -1,0 +1,64 @@
+"""What a fresh process takes to run a saved model: ``python -m benchmarks.first_file WAY FILE INPUTS RESULTS``.
+
+Prints milliseconds as JSON: of importing torch, of what the way imports besides it and loading, of the first call, and
+the shortest of warm calls. On one thread."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+WARM_SECONDS = 1.5
+
+
+def load(way: str, file: str) -> Callable[..., Any]:
+    import torch
+
+    if way == "fourfold":
+        import fourfold
+
+        return fourfold.load(file)
+    if way == "torch.export":
+        import fourfold.nn  # noqa: F401
+
+        return torch.export.load(file).module()
+    import fourfold  # noqa: F811
+
+    return torch._inductor.aoti_load_package(file)
+
+
+def main() -> None:
+    start = time.perf_counter()
+    import torch
+
+    milliseconds = {"import torch": 1e3 * (time.perf_counter() - start)}
+    way, file, inputs, results = sys.argv[1:]
+    torch.set_num_threads(1)
+    args = torch.load(inputs)
+    with torch.no_grad():
+        start = time.perf_counter()
+        model = load(way, file)
+        milliseconds["load"] = 1e3 * (time.perf_counter() - start)
+        start = time.perf_counter()
+        found = model(*args)
+        milliseconds["first call"] = 1e3 * (time.perf_counter() - start)
+        torch.save(torch.utils._pytree.tree_leaves(found), results)
+        for _ in range(3):
+            model(*args)
+        if way == "fourfold":
+            from benchmarks import nests
+
+            nests.wait()
+        best, end = float("inf"), time.perf_counter() + WARM_SECONDS
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            model(*args)
+            best = min(best, 1e3 * (time.perf_counter() - start))
+    print(json.dumps(milliseconds | {"warm call": best}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+// fourfold.Model for Python: a model that was loaded from a file, called with the leaves of its arguments.
+#include <Python.h>
+
+#include <fourfold/model.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "program.h"
+#include "values.h"
+#include "vectorcall_type.h"
+
+namespace fourfold::bindings {
+namespace {
+
+// Model(path, device, allow, generator): raises ValueError for a file that can't be loaded. Called with the leaves, gives a list.
+struct LoadedModel {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  Model* model;
+};
+
+c10::IValue leaf_of(PyObject* given) {
+  if (PyUnicode_Check(given)) return pybind11::handle(given).cast<std::string>();
+  return value_of(given);
+}
+
+PyObject* object_of_leaf(const c10::IValue& value) {
+  if (!value.isString()) return object_of(value);
+  const std::string& text = value.toStringRef();
+  return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+PyObject* call_model(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const Model& model = *reinterpret_cast<LoadedModel*>(callable)->model;
+  TORCH_CHECK_TYPE(names == nullptr, "model: expected leaves without names");
+  std::vector<c10::IValue> values;
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  values.reserve(count);
+  for (size_t k = 0; k < count; ++k) values.push_back(leaf_of(arguments[k]));
+  try {
+    const pybind11::gil_scoped_release released;
+    values = model(std::move(values));
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  }
+  PyObject* const results = PyList_New(static_cast<Py_ssize_t>(values.size()));
+  for (size_t k = 0; results != nullptr && k < values.size(); ++k) {
+    PyList_SET_ITEM(results, static_cast<Py_ssize_t>(k), object_of_leaf(values[k]));
+  }
+  return results;
+  END_HANDLE_TH_ERRORS
+}
+
+int init_model(PyObject* made, PyObject* given, PyObject*) {
+  HANDLE_TH_ERRORS
+  auto& self = *reinterpret_cast<LoadedModel*>(made);
+  const char* device = nullptr;
+  PyObject *path = nullptr, *allow = nullptr;
+  LoadOptions options;
+  int generator = 1;
+  if (!PyArg_ParseTuple(given, "O&zOi", PyUnicode_FSConverter, &path, &device, &allow, &generator)) return -1;
+  const auto held = pybind11::reinterpret_steal<pybind11::object>(path);
+  if (self.model != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "model: expected to be made once");
+    return -1;
+  }
+  if (device != nullptr) options.device = c10::Device(device);
+  options.allow = pybind11::handle(allow).cast<std::vector<std::string>>();
+  options.generator = generator;
+  try {
+    const std::string name(PyBytes_AS_STRING(path), static_cast<size_t>(PyBytes_GET_SIZE(path)));
+    const pybind11::gil_scoped_release released;
+    self.model = new Model(load(name, options));
+  } catch (const LoadError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return -1;
+  }
+  self.vectorcall = call_model;
+  return 0;
+  END_HANDLE_TH_ERRORS_RET(-1)
+}
+
+void dealloc_model(PyObject* made) {
+  PyTypeObject* type = Py_TYPE(made);
+  delete reinterpret_cast<LoadedModel*>(made)->model;
+  type->tp_free(made);
+  Py_DECREF(type);
+}
+
+}  // namespace
+
+PyObject* make_model_type() {
+  return make_vectorcall_type<LoadedModel>("fourfold.Model", "A model loaded from a file.", init_model, dealloc_model);
+}
+
+PyObject* describe_model(PyObject*, PyObject* given) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(Py_TYPE(given)->tp_dealloc == dealloc_model && reinterpret_cast<LoadedModel*>(given)->model != nullptr,
+                   "expected a Model that was made of a file, but got ", Py_TYPE(given)->tp_name);
+  const Model& model = *reinterpret_cast<LoadedModel*>(given)->model;
+  pybind11::dict tensors;
+  for (const auto& [name, tensor] : model.tensors()) {
+    tensors[pybind11::str(name)] = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
+  }
+  return pybind11::make_tuple(model.graph(), model.structure(), model.arguments(), tensors, model.results()).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace fourfold::bindings

@@ -1,0 +1,266 @@
+#include "loop_step.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/strides.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "graph.h"
+#include "loop_stages.h"
+#include "memory.h"
+#include "outputs.h"
+#include "values.h"
+
+namespace fourfold::model {
+namespace {
+
+constexpr int64_t fewest_of_stages = 4;  // steps: matrices are packed for so many
+
+bool is_plain(const c10::IValue& value) {
+  if (!value.isTensor()) return true;
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
+         !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
+// One step's element of a tensor whose first dimension are the steps.
+at::Tensor element(const at::Tensor& series, int64_t step) {
+  return series.as_strided(
+      series.sizes().slice(1), series.strides().slice(1), series.storage_offset() + step * series.stride(0));
+}
+
+void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
+  const auto sizes = rows.sizes().slice(1);
+  TORCH_CHECK_VALUE(value.sizes() == sizes, "loop: expected a result of shape ", sizes, " in every step, but got ", value.sizes());
+  const bool is_same = value.is_contiguous() && value.scalar_type() == rows.scalar_type() && !value.is_neg() && !value.is_conj();
+  if (is_same && value.device().is_cpu() && rows.device().is_cpu()) {
+    const size_t bytes = value.nbytes();
+    if (bytes > 0) std::memcpy(static_cast<char*>(rows.mutable_data_ptr()) + row * bytes, value.const_data_ptr(), bytes);
+    return;
+  }
+  element(rows, row).copy_(value);
+}
+
+// Contiguous rows like a value.
+at::Tensor rows_like(const at::Tensor& value, int64_t count) {
+  std::vector<int64_t> sizes{count};
+  sizes.insert(sizes.end(), value.sizes().begin(), value.sizes().end());
+  return new_memory(sizes, c10::contiguous_strides(sizes), value.scalar_type(), value.device());
+}
+
+bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().is_alias_of(tensor);
+}
+
+// The steps read what lies there: these are the checks that neither a program nor torch makes.
+void expect_series(int64_t steps, const std::vector<at::Tensor>& sequences) {
+  TORCH_CHECK_VALUE(steps > 0, "loop: expected at least one step, but got ", steps);
+  for (const at::Tensor& sequence : sequences) {
+    TORCH_CHECK_VALUE(sequence.defined() && sequence.dim() > 0 && sequence.size(0) == steps,
+                      "loop: expected series of ", steps, " steps, but got one of shape ", sequence.sizes());
+  }
+}
+
+void expect_same_state(size_t k, const at::Tensor& old, const at::Tensor& now) {
+  TORCH_CHECK_VALUE(now.defined() && now.sizes() == old.sizes() && now.scalar_type() == old.scalar_type(),
+                    "loop: expected the step to return state ", k, " of shape ", old.sizes(), " and ", old.scalar_type(),
+                    " as it takes it, but got shape ", now.sizes(), " and ", now.scalar_type());
+}
+
+}  // namespace
+
+void LoopStep::run(Values& values) const {
+  if (!std::all_of(inputs.begin(), inputs.end(), [&values](size_t index) { return is_plain(values[index]); })) {
+    Values given;
+    for (const size_t index : inputs) given.push_back(values[index]);
+    for (c10::IValue& result : by_operators ? by_operators(given) : run_by_operators(given)) values.push_back(std::move(result));
+    return;
+  }
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const int64_t steps = values[inputs[0]].toInt();
+  Values states;
+  for (size_t k = 0; k < feeds.size(); ++k) states.push_back(values[inputs[1 + k]]);
+  std::vector<at::Tensor> sequences;
+  for (size_t k = 0; k < series; ++k) sequences.push_back(values[inputs[1 + feeds.size() + k]].toTensor());
+  expect_series(steps, sequences);
+  const std::vector<size_t> invariants(inputs.begin() + static_cast<int64_t>(1 + feeds.size() + series), inputs.end());
+  std::vector<at::Tensor> rows(trails.size());
+  for (size_t k = 0; k < feeds.size(); ++k) {
+    if (!trails[feeds[k]]) continue;
+    rows[feeds[k]] = rows_like(states[k].toTensor(), steps + 1);
+    write(rows[feeds[k]], reverse ? steps : 0, states[k].toTensor());
+  }
+  const auto is_on_cpu = [&values](size_t index) { return !values[index].isTensor() || values[index].toTensor().is_cpu(); };
+  const bool has_stages = steps >= fewest_of_stages && body->has_plan() && body->layouts.empty() &&
+                          std::all_of(inputs.begin(), inputs.end(), is_on_cpu);
+  Values results, recorded;
+  std::vector<size_t> firsts;
+  for (int64_t n = 0; n < steps; ++n) {
+    const int64_t step = reverse ? steps - 1 - n : n;
+    Values given;
+    given.reserve(feeds.size() + series + invariants.size());
+    for (c10::IValue& state : states) {  // as the rows lie that states are kept in
+      given.emplace_back(has_stages && n == 0 ? c10::IValue(state.toTensor().contiguous()) : std::move(state));
+    }
+    for (const at::Tensor& sequence : sequences) given.emplace_back(element(sequence, step));
+    for (const size_t index : invariants) given.push_back(values[index]);
+    if (has_stages && n == 0) {
+      recorded = body->record(std::move(given), firsts);
+      results = body->results_of(recorded);
+    } else {
+      results = body->run(std::move(given));
+    }
+    for (size_t k = 0; k < feeds.size(); ++k) {
+      expect_same_state(k, values[inputs[1 + k]].toTensor(), results[feeds[k]].toTensor());
+    }
+    if (n == 0) rows.resize(results.size());
+    for (size_t k = 0; k < results.size(); ++k) {
+      const bool is_state = k < trails.size();
+      if (is_state && !trails[k]) continue;
+      const at::Tensor& result = results[k].toTensor();
+      if (!rows[k].defined()) rows[k] = rows_like(result, steps);
+      write(rows[k], is_state && !reverse ? step + 1 : step, result);
+    }
+    // The first step has shown the results' shapes.
+    if (n == 0 && steps > 1) {
+      const LoopRun running{steps, sequences, values, invariants, rows};
+      if (run_nest(running, 1, results)) break;
+      if (has_stages && LoopStages(*this, running, std::move(recorded), firsts).run(1, results)) break;
+    }
+    for (size_t k = 0; k < feeds.size(); ++k) states[k] = results[feeds[k]];
+  }
+  const size_t first = values.size();
+  for (size_t k = 0; k < rows.size(); ++k) {
+    if (rows[k].defined()) {
+      values.emplace_back(std::move(rows[k]));
+      continue;
+    }
+    const at::Tensor& last = results[k].toTensor();
+    const auto is_shared = [&last](const c10::IValue& value) { return shares_memory(last, value); };
+    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](size_t index) { return is_shared(values[index]); });
+    const bool is_twice = std::any_of(values.begin() + static_cast<int64_t>(first), values.end(), is_shared);
+    values.emplace_back(is_input || is_twice ? last.clone() : last);
+  }
+}
+
+bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) const {
+  if (body->steps.size() != 1 || !body->layouts.empty()) return false;
+  const auto* const program = std::get_if<ProgramStep>(&body->steps[0].call);
+  if (program == nullptr || !program->updates.empty()) return false;
+  const size_t given = feeds.size() + running.sequences.size() + running.invariants.size();
+  const auto count = static_cast<size_t>(fourfold_program_outputs(program->program.program));
+  const int64_t sign = reverse ? -1 : 1, first = reverse ? running.steps - 1 - begin : begin;
+  std::vector<at::Tensor> held;  // whose sizes the descriptions point to
+  held.reserve(given + count);
+  std::vector<fourfold_tensor> outputs(count);
+  std::vector<int64_t> output_strides(count);
+  std::vector<int32_t> output_of(trails.size(), -1);  // by state
+  std::vector<std::pair<size_t, size_t>> last_of;  // states, and the results whose last elements they are
+  std::vector<int64_t> result_of(count, -1);       // by output
+  Values last = results;
+  const auto is_series = [this](size_t k) { return k >= trails.size() || trails[k]; };
+  for (const bool are_series : {true, false}) {
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (is_series(k) != are_series) continue;
+      if (body->outputs[k] < static_cast<int64_t>(given)) {  // an input
+        const auto input = static_cast<size_t>(body->outputs[k]);
+        if (are_series || input >= feeds.size() || feeds[input] != k) return false;
+        continue;  // a state that stays as it is
+      }
+      const auto output = static_cast<size_t>(body->outputs[k]) - given;
+      if (k < trails.size()) output_of[k] = static_cast<int32_t>(output);
+      if (result_of[output] >= 0) {
+        if (are_series) return false;  // twice
+        last_of.emplace_back(k, result_of[output]);
+        continue;
+      }
+      result_of[output] = static_cast<int64_t>(k);
+      if (are_series) {
+        held.push_back(element(running.rows[k], k < trails.size() && !reverse ? first + 1 : first));
+      } else {
+        held.push_back(at::empty(results[k].toTensor().sizes(), results[k].toTensor().options()));
+        last[k] = held.back();
+      }
+      outputs[output] = described(held.back());
+      output_strides[output] = are_series ? sign * running.rows[k].stride(0) : 0;
+    }
+  }
+  std::vector<fourfold_tensor> inputs;
+  std::vector<int64_t> input_strides;
+  std::vector<int32_t> input_feeds;
+  for (const size_t index : program->inputs) {
+    const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
+    if (is_state) {
+      held.push_back(results[feeds[index]].toTensor().contiguous());  // as the rows and the last states lie
+    } else if (is_element) {
+      held.push_back(element(running.sequences[index - feeds.size()], first));
+    } else {
+      const c10::IValue& value = running.values[running.invariants[index - feeds.size() - running.sequences.size()]];
+      if (!value.isTensor()) return false;
+      held.push_back(value.toTensor());
+    }
+    if (held.back().is_neg() || held.back()._is_zerotensor()) return false;
+    inputs.push_back(described(held.back()));
+    input_strides.push_back(is_element ? sign * running.sequences[index - feeds.size()].stride(0) : 0);
+    input_feeds.push_back(is_state ? output_of[feeds[index]] : -1);
+  }
+  const fourfold_steps steps{running.steps - begin, input_feeds.data(), input_strides.data(), output_strides.data()};
+  RECORD_FUNCTION("fourfold_loop_as_nest", std::vector<c10::IValue>());
+  const int32_t failed = fourfold_program_run_steps(
+      program->program.program, inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(), &steps);
+  TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
+  if (failed != 0) return false;
+  results = std::move(last);
+  for (const auto& [state, result] : last_of) {
+    const at::Tensor& rows = running.rows[result];
+    const at::Tensor value =
+        is_series(result) ? element(rows, reverse ? 0 : rows.size(0) - 1) : results[result].toTensor();
+    results[state] = value.clone();
+  }
+  return true;
+}
+
+Values LoopStep::run_by_operators(const Values& given) const {
+  const int64_t steps = given[0].toInt();
+  const auto states_at = given.begin() + 1, series_at = states_at + static_cast<int64_t>(feeds.size());
+  const auto invariants_at = series_at + static_cast<int64_t>(series);
+  std::vector<at::Tensor> sequences;
+  for (auto sequence = series_at; sequence != invariants_at; ++sequence) sequences.push_back(sequence->toTensor());
+  expect_series(steps, sequences);
+  std::vector<std::vector<at::Tensor>> rows;  // of each result, those of all steps in the series' order
+  Values states(states_at, series_at);
+  for (int64_t n = 0; n < steps; ++n) {
+    const int64_t step = reverse ? steps - 1 - n : n;
+    Values read = states;
+    for (const at::Tensor& sequence : sequences) read.emplace_back(sequence.select(0, step));
+    read.insert(read.end(), invariants_at, given.end());
+    const Values results = body->run(std::move(read), /*records=*/true);
+    rows.resize(results.size());
+    for (size_t k = 0; k < results.size(); ++k) rows[k].push_back(results[k].toTensor());
+    for (size_t k = 0; k < feeds.size(); ++k) {
+      expect_same_state(k, states[k].toTensor(), results[feeds[k]].toTensor());
+      states[k] = results[feeds[k]];
+    }
+  }
+  Values results;
+  for (size_t k = 0; k < rows.size(); ++k) {
+    if (k < trails.size() && !trails[k]) {
+      results.emplace_back(rows[k].back().clone());
+      continue;
+    }
+    if (k < trails.size()) {
+      const auto state = std::find(feeds.begin(), feeds.end(), k) - feeds.begin();
+      rows[k].insert(rows[k].begin(), (states_at + state)->toTensor());
+    }
+    if (reverse) std::reverse(rows[k].begin(), rows[k].end());
+    results.emplace_back(at::stack(rows[k]));
+  }
+  return results;
+}
+
+}  // namespace fourfold::model

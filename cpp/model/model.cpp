@@ -1,0 +1,201 @@
+#include <fourfold/library.h>
+#include <fourfold/model.h>
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <set>
+
+#include "json.h"
+#include "reader.h"
+#include "signature.h"
+#include "tensor_file.h"
+
+namespace fourfold {
+
+struct Model::Implementation {
+  std::string graph_text;
+  std::string structure;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::optional<model::Signature> signature;
+  std::shared_ptr<const model::CompiledGraph> graph;
+  // Each a value of the graph's outputs, or a constant.
+  std::vector<std::pair<int64_t, c10::IValue>> results;
+};
+
+namespace {
+
+using model::Json;
+using model::Refused;
+using model::shown;
+using model::ValueKind;
+
+constexpr int64_t newest = 1;  // of the versions of files that this reads
+
+// The dimensions of a tensor from the outermost in memory to the innermost, where they are not in order.
+std::vector<int64_t> order_of(const Json& given, int64_t dimensions) {
+  std::vector<int64_t> order;
+  std::vector<bool> is_there(static_cast<size_t>(dimensions));
+  for (const Json& dimension : given.as_list("an order")) {
+    const size_t found = dimension.as_index("a dimension", is_there.size());
+    if (is_there[found]) throw Refused("expected an order to have each dimension once");
+    is_there[found] = true;
+    order.push_back(static_cast<int64_t>(found));
+  }
+  if (order.size() != is_there.size()) throw Refused("expected an order to have each dimension once");
+  return order;
+}
+
+void expect_version(const model::TensorFile& file) {
+  const auto version = file.metadata.find("fourfold.version");
+  if (version == file.metadata.end()) {
+    throw Refused("it is a safetensors file that fourfold.save didn't write: it holds tensors and no graph");
+  }
+  const Json number = Json::parse(version->second);
+  const int64_t given = number.as_integer("fourfold.version");
+  if (given > newest) {
+    throw Refused("it has version " + std::to_string(given) + ", and this fourfold reads files up to version " +
+                  std::to_string(newest) + ": upgrade fourfold");
+  }
+  if (given < 1) throw Refused("expected fourfold.version to be at least 1, but got " + std::to_string(given));
+}
+
+const std::string& metadata_of(const model::TensorFile& file, const char* key) {
+  const auto found = file.metadata.find(key);
+  if (found == file.metadata.end()) throw Refused(std::string("expected its metadata to have ") + key + ", but they have none");
+  return found->second;
+}
+
+class Loader {
+ public:
+  Loader(model::TensorFile file, const LoadOptions& options)
+      : file_(std::move(file)),
+        surroundings_{options.device.value_or(at::kCPU), {"aten", "prims", "fourfold"}},
+        reader_(file_.tensors, surroundings_, options.generator),
+        made_(std::make_shared<Model::Implementation>()) {
+    surroundings_.namespaces.insert(options.allow.begin(), options.allow.end());
+  }
+
+  std::shared_ptr<const Model::Implementation> load() {
+    expect_version(file_);
+    made_->graph_text = metadata_of(file_, "fourfold.graph");
+    made_->structure = metadata_of(file_, "fourfold.structure");
+    Json::parse(made_->structure);
+    const Json graph = Json::parse(made_->graph_text);
+    for (auto& [name, tensor] : file_.tensors) tensor = tensor.to(surroundings_.device);
+    read_tensors(graph.at("tensors", "the graph"));
+    const Json& arguments = graph.at("arguments", "the graph");
+    made_->signature.emplace(graph.at("symbols", "the graph"), arguments, surroundings_.device);
+    for (const model::Argument& argument : made_->signature->arguments()) kinds_.push_back(argument.kind);
+    reader_.read_programs(graph.at("programs", "the graph"));
+    const auto read = reader_.graph_of(graph.at("graph", "the graph"), kinds_);
+    read_orders(arguments, *read);
+    read_results(graph.at("results", "the graph"), *read);
+    made_->graph = read;
+    return made_;
+  }
+
+ private:
+  void read_tensors(const Json& given) {
+    std::set<std::string> known;
+    for (const Json& described : given.as_list("tensors")) {
+      const std::string& name = described.at("name", "a tensor").as_string("a name");
+      const std::string& data = described.at("data", "a tensor").as_string("a tensor's data");
+      const auto found = file_.tensors.find(data);
+      if (found == file_.tensors.end()) {
+        throw Refused("expected a tensor " + shown(data) + " for " + shown(name) + ", and there is none");
+      }
+      if (!known.insert(name).second) throw Refused("expected one tensor " + shown(name));
+      if (const Json* order = described.find("order")) {
+        found->second = model::InputLayout{0, order_of(*order, found->second.dim())}.of(found->second);
+      }
+      made_->tensors.emplace_back(name, found->second);
+      kinds_.push_back(ValueKind::tensor);
+    }
+  }
+
+  // The memory layouts of arguments that torch's operators rely on.
+  void read_orders(const Json& arguments, model::CompiledGraph& graph) const {
+    size_t index = made_->tensors.size();
+    for (const Json& argument : arguments.as_list("arguments")) {
+      if (const Json* order = argument.find("order")) {
+        const auto& shape = argument.at("shape", "an argument").as_list("a shape");
+        graph.layouts.push_back({index, order_of(*order, static_cast<int64_t>(shape.size()))});
+      }
+      ++index;
+    }
+  }
+
+  void read_results(const Json& given, const model::CompiledGraph& graph) const {
+    for (const Json& result : given.as_list("results")) {
+      if (const Json* output = result.find("output")) {
+        made_->results.emplace_back(static_cast<int64_t>(output->as_index("a result", graph.outputs.size())), c10::IValue());
+      } else {
+        made_->results.emplace_back(-1, model::constant_of(result.at("constant", "a result")));
+      }
+    }
+  }
+
+  model::TensorFile file_;
+  model::Surroundings surroundings_;
+  model::Reader reader_;
+  std::shared_ptr<Model::Implementation> made_;
+  std::vector<ValueKind> kinds_;  // of the graph's inputs
+};
+
+}  // namespace
+
+std::vector<c10::IValue> Model::operator()(std::vector<c10::IValue> arguments) const {
+  const Implementation& own = *implementation_;
+  own.signature->check(arguments);
+  model::Values values;
+  values.reserve(own.tensors.size() + arguments.size());
+  for (const auto& [name, tensor] : own.tensors) values.emplace_back(tensor);
+  for (c10::IValue& argument : arguments) values.push_back(std::move(argument));
+  const at::NoGradGuard no_grad;
+  // Views and changes in place are recorded: a caller may train with what it gets.
+  const model::Values outputs = own.graph->run(std::move(values), /*records=*/true);
+  std::vector<c10::IValue> results;
+  results.reserve(own.results.size());
+  for (const auto& [output, constant] : own.results) {
+    results.push_back(output < 0 ? constant : outputs[static_cast<size_t>(output)]);
+  }
+  return results;
+}
+
+std::vector<std::string> Model::arguments() const {
+  std::vector<std::string> names;
+  for (const model::Argument& argument : implementation_->signature->arguments()) names.push_back(argument.name);
+  return names;
+}
+
+size_t Model::results() const { return implementation_->results.size(); }
+
+std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const { return implementation_->tensors; }
+
+at::Tensor Model::tensor(const std::string& name) const {
+  for (const auto& [own, tensor] : implementation_->tensors) {
+    if (own == name) return tensor;
+  }
+  throw std::out_of_range("model: expected the name of a tensor of the model, but got " + shown(name));
+}
+
+const std::string& Model::graph() const { return implementation_->graph_text; }
+
+const std::string& Model::structure() const { return implementation_->structure; }
+
+Model load(const std::string& path, const LoadOptions& options) {
+  if (fourfold_abi_version() != FOURFOLD_ABI_VERSION) {
+    throw LoadError("load: expected libfourfold of the version that fourfold/model.h is from; build the program again");
+  }
+  try {
+    return Model(Loader(model::TensorFile(path), options).load());
+  } catch (const Refused& error) {
+    throw LoadError("load: expected " + path + " to be a model that fourfold.save wrote, but " + error.what());
+  } catch (const c10::Error& error) {
+    throw LoadError("load: expected to load " + path + ", but torch says: " + error.what_without_backtrace());
+  }
+}
+
+}  // namespace fourfold

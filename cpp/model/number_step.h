@@ -1,0 +1,31 @@
+// Arithmetic of sizes as a step of a compiled graph, as Python computes it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "values.h"
+
+namespace fourfold::model {
+
+struct NumberStep {
+  // A value's index, or -1 and a number.
+  using Operand = std::pair<int64_t, c10::IValue>;
+
+  std::string operation;
+  std::vector<Operand> operands;
+
+  // Appends the result. Throws c10::ValueError for a division by zero, and where an integer has more than 64 bits.
+  void run(Values& values) const;
+};
+
+// How many operands an operation has; 0 for what is none.
+size_t operands_of(const std::string& operation);
+
+enum class NumberResult : uint8_t { integer, floating, boolean, as_operands };
+NumberResult result_of(const std::string& operation);
+
+}  // namespace fourfold::model

@@ -1,0 +1,55 @@
+#include "operator_step.h"
+
+#include <ATen/ScalarOps.h>
+#include <c10/util/Exception.h>
+
+#include <string>
+
+#include "wide_product.h"
+
+namespace fourfold::model {
+namespace {
+
+void collect(const OperatorArgument& argument, std::vector<size_t>& found) {
+  if (argument.index >= 0) found.push_back(static_cast<size_t>(argument.index));
+  for (const OperatorArgument& part : argument.parts) collect(part, found);
+}
+
+}  // namespace
+
+c10::TypePtr element_of(const c10::TypePtr& type) {
+  const auto* list = type->castRaw<c10::ListType>();
+  if (list == nullptr) {
+    const auto* optional = type->castRaw<c10::OptionalType>();
+    TORCH_CHECK_TYPE(optional != nullptr, "expected an argument that takes a list, but got ", type->str());
+    return element_of(optional->getElementType());
+  }
+  const c10::TypePtr element = list->getElementType();
+  return element->kind() == c10::TypeKind::SymIntType ? c10::TypePtr(c10::IntType::get()) : element;
+}
+
+std::vector<size_t> read_by(const OperatorStep& step) {
+  std::vector<size_t> found;
+  for (const OperatorArgument& argument : step.arguments) collect(argument, found);
+  return found;
+}
+
+c10::IValue OperatorArgument::value(const Values& values) const {
+  if (index >= 0 && wraps) return at::native::wrapped_scalar_tensor(values[static_cast<size_t>(index)].toScalar());
+  if (index >= 0) return values[static_cast<size_t>(index)];
+  if (element == nullptr) return constant;
+  c10::impl::GenericList list(element);
+  list.reserve(parts.size());
+  for (const OperatorArgument& part : parts) list.push_back(part.value(values));
+  return list;
+}
+
+void OperatorStep::run(Values& values) const {
+  torch::jit::Stack stack;
+  stack.reserve(arguments.size());
+  for (const OperatorArgument& argument : arguments) stack.push_back(argument.value(values));
+  if (!is_wide_product || !multiply_by_onednn(stack)) handle.callBoxed(stack);
+  for (c10::IValue& result : stack) values.push_back(std::move(result));
+}
+
+}  // namespace fourfold::model

@@ -1,0 +1,109 @@
+#include "wide_product.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+
+#include "values.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fourfold::model {
+namespace {
+
+constexpr int64_t fewest = int64_t{1} << 21;  // multiply-adds: a call of oneDNN costs some microseconds more than MKL's
+constexpr int64_t fewest_rows = 32;           // for which a copy of the other matrix, if it needs one, doesn't count
+constexpr int64_t fewest_columns = 96;        // likewise, of a left matrix that lies in columns
+constexpr int64_t least_depth = 16;           // below which a product does little but write its result
+
+// Zen 5 and later: 512-bit arithmetic at full width. MKL has kernels for AVX2 alone for processors that aren't Intel's.
+bool has_vectors_unknown_to_mkl() {
+#if defined(__x86_64__)
+  unsigned most = 0, ebx = 0, ecx = 0, edx = 0, version = 0;
+  if (__get_cpuid(0, &most, &ebx, &ecx, &edx) == 0 || ebx != signature_AMD_ebx || ecx != signature_AMD_ecx) return false;
+  __get_cpuid(1, &version, &ebx, &ecx, &edx);
+  const unsigned family = ((version >> 8) & 0xf) + ((version >> 20) & 0xff);
+  constexpr unsigned zen_5 = 0x1a;
+  return family >= zen_5 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+#else
+  return false;
+#endif
+}
+
+const c10::OperatorHandle* linear_of_onednn() {
+  static const std::optional<c10::OperatorHandle> found =
+      at::hasMKL() && at::hasMKLDNN() && has_vectors_unknown_to_mkl()
+          ? c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""})
+          : std::nullopt;
+  return found.has_value() ? &*found : nullptr;
+}
+
+bool is_plain_float(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
+         !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
+}
+
+// Rows or columns whose elements lie side by side, one behind the other.
+bool lies_as_matrix(const at::Tensor& tensor) {
+  if (!is_plain_float(tensor) || tensor.dim() != 2) return false;
+  const int64_t row = tensor.stride(0), column = tensor.stride(1);
+  return (column == 1 && row >= tensor.size(1)) || (row == 1 && column >= tensor.size(0));
+}
+
+// Rows or columns without gaps: of others oneDNN's reference implementation multiplies, a thousand times as slow.
+at::Tensor without_gaps(const at::Tensor& tensor) {
+  return tensor.stride(0) == 1 ? tensor.t().contiguous().t() : tensor.contiguous();
+}
+
+// Whether to compute the transposed product: oneDNN copies a left matrix that lies in columns, and here the right one and the
+// result are smaller. Weights' gradients are such products.
+bool is_better_transposed(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t rows = a.size(0), depth = a.size(1), columns = b.size(1);
+  return a.stride(0) == 1 && rows * depth > depth * columns + 2 * rows * columns;
+}
+
+// a b + bias, if there is one.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const c10::IValue& bias) {
+  torch::jit::Stack stack{
+      a, without_gaps(b).t(), bias, "none", c10::List<std::optional<at::Scalar>>(), ""};
+  linear_of_onednn()->callBoxed(stack);
+  return stack[0].toTensor();
+}
+
+bool is_one(const c10::IValue& value) { return value.isScalar() && value.toScalar().toDouble() == 1; }
+
+// addmm's first argument as the bias of a linear layer.
+bool is_bias(const at::Tensor& tensor, int64_t columns) {
+  return is_plain_float(tensor) && tensor.dim() == 1 && tensor.size(0) == columns && tensor.stride(0) == 1;
+}
+
+}  // namespace
+
+bool is_wide_product(const c10::OperatorHandle& operation) {
+  const std::string& name = operation.operator_name().name;
+  return (name == "aten::mm" || name == "aten::addmm") && linear_of_onednn() != nullptr;
+}
+
+bool multiply_by_onednn(torch::jit::Stack& stack) {
+  const bool has_bias = stack.size() > 2;
+  const size_t first = has_bias ? 1 : 0;
+  if (!at::globalContext().userEnabledMkldnn() || !stack[first].isTensor() || !stack[first + 1].isTensor()) return false;
+  const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
+  if (!lies_as_matrix(a) || !lies_as_matrix(b) || a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
+  if (a.size(0) < fewest_rows || a.size(1) < least_depth || a.size(0) * a.size(1) < fewest / b.size(1)) return false;
+  const bool turns = !has_bias && is_better_transposed(a, b);
+  if (!turns && a.stride(1) != 1 && b.size(1) < fewest_columns) return false;
+  if (has_bias) {
+    const bool is_plain_sum = stack.size() == 5 && is_one(stack[3]) && is_one(stack[4]) && stack[0].isTensor();
+    if (!is_plain_sum || !is_bias(stack[0].toTensor(), b.size(1))) return false;
+  }
+  at::Tensor result = turns ? product(b.t(), a.t(), {}).t().contiguous()
+                            : product(a, b, has_bias ? stack[0] : c10::IValue());
+  stack.clear();
+  stack.emplace_back(std::move(result));
+  return true;
+}
+
+}  // namespace fourfold::model

@@ -1,0 +1,214 @@
+"""From an exported program to the graph that a file holds: decomposed, with what it changes copied at its end, and
+through the compiler's passes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler import fallback, passes
+from fourfold.compiler.in_place import is_new
+from fourfold.compiler.lowering import decompositions
+from fourfold.compiler.options import Options
+from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
+from fourfold.compiler.tracing import KEPT
+from fourfold.saving.sequences import SCAN, compile_scans
+from fourfold.saving.steps import Unsaved
+from fourfold.saving.tensors import PLAIN
+
+aten = torch.ops.aten
+higher_order = torch.ops.higher_order
+# Composite operators that stay whole: what they are made of differs from device to device.
+WHOLE = ("scaled_dot_product_attention", *KEPT)
+# What the file needn't say: it holds shapes and dtypes, and all of its runs are without gradients.
+NEEDLESS = (aten._assert_tensor_metadata.default,)
+# New memory that nothing has written is zero: a file's graph reads no memory of others.
+ZEROS = {
+    aten.empty.memory_format: aten.zeros.default,
+    aten.empty_like.default: aten.zeros_like.default,
+    aten.new_empty.default: aten.new_zeros.default,
+}
+INSTEAD = {
+    "cond": "compute both branches and choose with torch.where, or export each branch by itself",
+    "while_loop": "use torch's scan or fourfold.scan, whose number of steps is known before the loop",
+    "map_impl": "use torch.vmap, or torch's scan",
+    "associative_scan": "use torch's scan or fourfold.scan",
+    "auto_functionalized": "call operators that return new tensors",
+    "auto_functionalized_v2": "call operators that return new tensors",
+    "with_effects": "leave out operators with effects besides their results",
+    "flex_attention": "use scaled_dot_product_attention",
+}
+
+
+def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, list[object]]:
+    """The decomposed program, its graph with a plan, and for each result the index of the graph's output or
+    ("constant", value). Raises Unsaved."""
+    expect_inputs(program)
+    expect_own_memory(program)
+    program = decomposed(program)
+    module = GraphModule(program.graph_module, fallback.copied(program.graph))
+    inline_modes(module)
+    expect_operators(module)
+    for node in list(module.graph.nodes):
+        if node.target in NEEDLESS:
+            module.graph.erase_node(node)
+        elif node.target in ZEROS:
+            node.target = ZEROS[node.target]
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
+    results = write_outputs(program, module)
+    compile_scans(module)
+    module.meta["options"] = Options()
+    with torch.no_grad():
+        module = passes.run(passes.HALF, passes.run(passes.INFERENCE, module))
+    if module.meta["plan"] is None:
+        raise Unsaved(module.meta["needs Python"])
+    return program, module, results
+
+
+def expect_inputs(program: ExportedProgram) -> None:
+    for spec in program.graph_signature.input_specs:
+        if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN):
+            what = (
+                "an object of TorchScript" if spec.kind == InputKind.CUSTOM_OBJ else "an effect that orders operators"
+            )
+            raise Unsaved(f"{spec.arg.name}, {what}")
+
+
+def expect_own_memory(program: ExportedProgram) -> None:
+    """Raises ValueError for tensors that share memory of which the program changes one: a file stores them apart."""
+    targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target is not None}
+    changed = {targets[node.name] for node in map(memory_of, changed_nodes(program)) if node.name in targets}
+    known: dict[int, str] = {}
+    for target in targets.values():
+        tensor = program.state_dict.get(target, program.constants.get(target))
+        where = tensor.untyped_storage().data_ptr() if type(tensor) in PLAIN and tensor.numel() else 0
+        other = known.setdefault(where, target)
+        if where and other != target and changed & {target, other}:
+            raise ValueError(
+                f"save: expected {target} and {other} to share no memory, since the model changes one in place; give "
+                "each its own, with clone(), before the export"
+            )
+
+
+def changed_nodes(program: ExportedProgram) -> Iterator[Node]:
+    """What the program's operators change in place."""
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, Node):
+                    yield given
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    with warnings.catch_warnings():
+        # Of torch's own pickling of pytrees' specs, while it copies graphs.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        return program.run_decompositions(table(program))
+
+
+def table(program: ExportedProgram) -> dict[object, object]:
+    """As torch.compile's backend decomposes: composite operators in others, and what programs compute."""
+    composite = "CompositeImplicitAutograd"
+    found = {
+        op: how
+        for op, how in torch.export.default_decompositions().items()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+        and not op._schema.name.removeprefix("aten::").startswith(WHOLE)
+        and op not in NAMES
+    }
+    return found | decompositions() | recurrent(program)
+
+
+def recurrent(program: ExportedProgram) -> dict[object, object]:
+    """torch's LSTM and GRU become fourfold's operators, if that computes all of the program's calls."""
+    found = {}
+    for op in NAMES:
+        calls = [n for m in graphs_of(program) for n in m.graph.find_nodes(op="call_function", target=op)]
+        given = [torch.fx.map_arg((node.args, node.kwargs), traced) for node in calls]
+        if calls and all(Call.of(NAMES[op], args, kwargs).refusal() is None for args, kwargs in given):
+            found[op] = FUNCTIONS[NAMES[op]]
+    return found
+
+
+def graphs_of(program: ExportedProgram) -> list[GraphModule]:
+    return [part for part in program.graph_module.modules() if isinstance(part, GraphModule)]
+
+
+def inline_modes(module: GraphModule) -> None:
+    """Regions of torch.no_grad() and the like run as they are: nothing of a file computes gradients."""
+    found = True
+    while found:
+        found = module.graph.find_nodes(op="call_function", target=higher_order.wrap_with_set_grad_enabled)
+        for node in found:
+            inline(module, node, node.args[1], node.args[2:])
+
+
+def inline(module: GraphModule, node: Node, body: Node, given: Sequence[object]) -> None:
+    part = getattr(module, body.target)
+    known = dict(zip(part.graph.find_nodes(op="placeholder"), given, strict=True))
+    for own in part.graph.find_nodes(op="get_attr"):
+        if not hasattr(module, own.target):
+            setattr(module, own.target, getattr(part, own.target))
+    with module.graph.inserting_before(node):
+        results = module.graph.graph_copy(part.graph, known)
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    for item in list(node.users):
+        item.replace_all_uses_with(results[item.args[1]])
+        module.graph.erase_node(item)
+    module.graph.erase_node(node)
+    if not body.users:
+        module.graph.erase_node(body)
+
+
+def expect_operators(module: GraphModule) -> None:
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node.target is SCAN:
+            continue
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            name = node.target.name()
+            raise Unsaved(f"torch's {name}, which runs in Python; {INSTEAD.get(name, 'write the model without it')}")
+
+
+def write_outputs(program: ExportedProgram, module: GraphModule) -> list[object]:
+    """Makes the graph's outputs its results that are computed; what the program changes is copied at the end."""
+    graph, output = module.graph, module.graph.output_node()
+    specs = program.graph_signature.input_specs  # whose names may be taken otherwise in a copy of the graph
+    inputs = zip(specs, graph.find_nodes(op="placeholder"), strict=True)
+    placeholders = {spec.arg.name: node for spec, node in inputs}
+    names = {spec.target: spec.arg.name for spec in specs if spec.target is not None}
+    changes, found, outputs = [], [], []
+    for spec, result in zip(program.graph_signature.output_specs, output.args[0], strict=True):
+        if spec.kind == OutputKind.USER_OUTPUT:
+            if isinstance(result, Node):
+                found.append(len(outputs))
+                outputs.append(result)
+            else:
+                found.append(("constant", result))
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            changes.append((placeholders[spec.target], result))
+        elif spec.kind.name in ("BUFFER_MUTATION", "PARAMETER_MUTATION"):
+            changes.append((placeholders[names[spec.target]], result))
+        else:
+            raise Unsaved(f"{spec.arg.name}, an output of kind {spec.kind.name}")
+    with graph.inserting_before(output):
+        for k, (_, result) in enumerate(changes):
+            if memory_of(result).op == "placeholder":  # which another copy may change before
+                copy = graph.call_function(aten.clone.default, (result,))
+                copy.meta["val"] = result.meta["val"]
+                changes[k] = changes[k][0], copy
+        for changed, result in changes:
+            copy = graph.call_function(aten.copy_.default, (changed, result))
+            copy.meta["val"] = changed.meta["val"]
+    output.args = (tuple(outputs),)
+    return found
+
+
+def memory_of(node: Node) -> Node:
+    while node.op == "call_function" and not is_new(node) and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node

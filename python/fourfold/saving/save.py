@@ -1,0 +1,126 @@
+"""``fourfold.save``: an exported program in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule
+
+from fourfold import _C, _native
+from fourfold.compiler.in_place import COPY
+from fourfold.saving import tree
+from fourfold.saving.exported import lowered
+from fourfold.saving.signature import Signature
+from fourfold.saving.steps import Encoder, Unsaved, constant
+from fourfold.saving.tensors import Stored, order_of, temporary_beside, write
+
+VERSION = 1  # rises when older releases can't read what is written
+KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
+
+
+def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
+    """Save an exported program as one file, which :func:`fourfold.load` and ``fourfold::load`` in C++ run.
+
+        program = torch.export.export(model.eval(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+        fourfold.save(program, "model.ff")
+
+    The file is in safetensors' format: its tensors are the parameters, buffers and constants under the names that the
+    module has; shared ones are stored once. Its metadata hold the graph in JSON: calls of operators by schema,
+    fourfold's programs as text, scans. It serves every device that its operators have, and later releases of fourfold
+    and torch.
+
+    program: of ``torch.export.export``, dynamic dimensions included. torch's LSTM and GRU become fourfold's operators;
+    ``fourfold.scan`` and torch's ``scan`` are saved as loops.
+    path: the file, which is replaced at once, so that processes that have loaded the old one keep it.
+
+    Raises TypeError for anything but an exported program; ValueError for a graph that needs Python (``torch.cond``,
+    objects, tensors of subclasses), with the reason and what to change; ImportError where this build of fourfold has no
+    module for the installed torch."""
+    if not isinstance(program, ExportedProgram):
+        what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
+        raise TypeError(f"save: expected the program that torch.export.export returns, {what}")
+    if _native.module is None:
+        raise ImportError(
+            f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}"
+        )
+    try:
+        file = File(program)
+    except Unsaved as reason:
+        raise ValueError(f"save: expected a graph that runs without Python, but it has {reason}") from reason
+    file.write(Path(path))
+
+
+class File:
+    def __init__(self, program: ExportedProgram):
+        """Raises Unsaved, and ValueError in a sentence."""
+        self.stored = Stored()
+        self.encoder = Encoder(self.stored)
+        structure = {
+            "inputs": tree.encoded(program.call_spec.in_spec),
+            "outputs": tree.encoded(program.call_spec.out_spec),
+        }
+        self.structure = json.dumps(structure)
+        program, module, results = lowered(program)
+        self.signature = Signature(program)
+        tensors = self.tensors(program)  # first: they have their own names
+        self.graph = {
+            "symbols": self.signature.symbols,
+            "tensors": tensors,
+            "arguments": self.arguments(module),
+            "programs": self.encoder.programs,
+            "graph": self.encoder.graph(module.meta["plan"]),
+            "results": [
+                {"output": each} if isinstance(each, int) else {"constant": constant(each[1])} for each in results
+            ],
+        }
+
+    def tensors(self, program: ExportedProgram) -> list[dict[str, object]]:
+        found = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind not in KINDS:
+                continue
+            state = program.state_dict if spec.target in program.state_dict else program.constants
+            tensor = state[spec.target]
+            if not isinstance(tensor, Tensor):
+                raise Unsaved(f"{spec.target}, which is no tensor")
+            described = {"name": spec.target, "kind": KINDS[spec.kind], "data": self.stored.add(spec.target, tensor)}
+            order = order_of(tensor)
+            found.append(described if order is None else described | {"order": order})
+        return found
+
+    def arguments(self, module: GraphModule) -> list[dict[str, object]]:
+        inputs = module.graph.find_nodes(op="placeholder")
+        changed = {node.args[0] for node in module.graph.find_nodes(op="call_function", target=COPY)}
+        read = module.meta["plan"].read_by_torch
+        relies = {node for k, node in enumerate(inputs) if k in read and node not in changed}
+        return self.signature.arguments(inputs, relies)
+
+    def write(self, path: Path) -> None:
+        metadata = {
+            "format": "pt",
+            "fourfold.version": str(VERSION),
+            "fourfold.writer": f"fourfold {_C.build_info()['version']}, torch {torch.__version__}",
+            "fourfold.graph": json.dumps(self.graph, ensure_ascii=False, separators=(",", ":")),
+            "fourfold.structure": self.structure,
+        }
+        temporary = temporary_beside(path)
+        try:
+            write(temporary, self.stored.tensors, metadata)
+            self.check(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def check(self, path: Path) -> None:
+        """Loads what was written. Raises ValueError where that fails, as for operators that files must not call."""
+        try:
+            _native.module.Model(str(path), None, sorted(self.encoder.namespaces), 0)
+        except ValueError as error:
+            why = str(error).partition(" wrote, but ")[2] or str(error)
+            raise ValueError(f"save: expected a graph that can be loaded, but {why}") from None

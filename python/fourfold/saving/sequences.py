@@ -1,0 +1,92 @@
+"""torch's ``scan`` operator in an exported graph: the graph of the whole sequence, compiled as ``fourfold.scan``
+compiles it, becomes one node."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch.fx import GraphModule, Node
+
+from fourfold.compiler import runtime
+from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.options import Options
+from fourfold.compiler.recorder import NotRecorded
+from fourfold.compiler.subgraph import Subgraph
+from fourfold.compiler.support import is_tensor
+from fourfold.compiler.views import hint
+from fourfold.saving.steps import Unsaved
+from fourfold.scanning.capture import Call
+from fourfold.scanning.function import RunsInPython, check_states
+from fourfold.scanning.halves import Refused, halves_of
+from fourfold.scanning.in_graphs import VALUE, captured_step
+from fourfold.scanning.sequence import RunsInLoop, whole_of
+
+SCAN = torch.ops.higher_order.scan
+
+
+def compile_scans(module: GraphModule) -> None:
+    """Raises Unsaved for a scan that doesn't become one loop."""
+    for node in module.graph.find_nodes(op="call_function", target=SCAN):
+        try:
+            replace(module, node)
+        except (Refused, RunsInLoop, RunsInPython, NotRecorded, ValueError) as reason:
+            raise Unsaved(f"a scan that doesn't become one loop: {reason}") from reason
+    module.graph.lint()
+
+
+def replace(module: GraphModule, node: Node) -> None:
+    body, carries, xs, others = node.args
+    given = [*carries, *xs, *others]
+    steps = size_of_first(module, xs[0], node)
+    compiled = compiled_sequence(getattr(module, body.target), given, len(carries), len(xs), steps)
+    native = runtime.graph_of(compiled) if runtime.is_native() and compiled.plan is not None else None
+    if native is None:
+        raise Unsaved(f"a scan with {compiled.module.meta.get('needs Python')}")
+    with module.graph.inserting_before(node):
+        call = module.graph.call_function(Subgraph(compiled, native), (steps, *given))
+    call.meta["val"] = node.meta["val"]
+    for item in list(node.users):
+        if item.target is not operator.getitem:
+            raise Unsaved(f"{item.name}, which reads all results of a scan at once")
+        with module.graph.inserting_before(item):
+            own = module.graph.call_function(operator.getitem, (call, item.args[1]))
+        own.meta["val"] = item.meta["val"]
+        item.replace_all_uses_with(own)
+        module.graph.erase_node(item)
+    module.graph.erase_node(node)
+    if not body.users:
+        module.graph.erase_node(body)
+
+
+def size_of_first(module: GraphModule, x: Node, before: Node) -> object:
+    """The number of steps: a number, or the node of one."""
+    size = x.meta["val"].shape[0]
+    if isinstance(size, int):
+        return size
+    with module.graph.inserting_before(before):
+        node = module.graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
+    node.meta["val"] = size
+    return node
+
+
+def compiled_sequence(step: GraphModule, given: Sequence[object], carries: int, xs: int, steps: object) -> Compiled:
+    """Its inputs are the number of steps and what the operator is given; its results the operator's."""
+    for node in step.graph.nodes:
+        if "val" in node.meta:
+            node.meta[VALUE] = node.meta["val"]
+    inputs = step.graph.find_nodes(op="placeholder")
+    fakes = [node.meta[VALUE] for node in inputs]
+    captured = captured_step(step, inputs, carries, xs)
+    check_states(captured, Call(fakes[:carries], fakes[carries:], 1, reverse=False))
+    mode = next(fake.fake_mode for fake in fakes if is_tensor(fake))
+    options = Options()
+    count = steps if isinstance(steps, int) else hint(steps.meta["val"])
+    with tracing(TracingContext(mode)), torch.no_grad():
+        halves = halves_of(captured, options)
+    if halves.changed or halves.checks:
+        raise Refused("its step has an effect besides its results")
+    whole = whole_of(halves.inference, count, False, options)
+    return Compiled.of(whole.module, options)

@@ -1,0 +1,67 @@
+// Loads a model that fourfold.save wrote, without Python, and calls it; tests/test_model_consumer.py and the benchmark of files
+// say with what.
+#ifdef FILES_PAGE  // what docs/files.md shows, first: it has to include what it needs
+#define main page
+#include FILES_PAGE
+#undef main
+#endif
+
+#include <fourfold/model.h>
+#include <torch/torch.h>
+
+#include "files.h"
+
+#include <chrono>
+#include <iostream>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+std::vector<c10::IValue> leaves(const c10::IValue& list) {
+  std::vector<c10::IValue> found;
+  for (const auto& leaf : list.toListRef()) found.push_back(leaf);
+  return found;
+}
+
+}  // namespace
+
+// model, a list of calls, each a list of leaves; results; how many calls to time at most, in two seconds. Without words what the page shows.
+int main(int count, char** words) try {
+#ifdef FILES_PAGE
+  if (count == 1) return page();
+#endif
+  if (count != 5) throw std::invalid_argument("expected a model, calls, results and a number");
+  const auto calls = read(words[2]).toListRef().vec();
+  const int repetitions = std::stoi(words[4]);
+  at::ones({1}).add_(1);  // torch's own start
+  const auto begin = Clock::now();
+  const fourfold::Model model = fourfold::load(words[1]);
+  const auto loaded = Clock::now();
+  c10::List<c10::IValue> results(c10::AnyType::get());
+  Clock::time_point called;
+  for (const c10::IValue& call : calls) {
+    std::vector<c10::IValue> given = model(leaves(call));
+    if (results.empty()) called = Clock::now();
+    results.push_back(c10::ivalue::Tuple::create(std::move(given)));
+  }
+  write(results, words[3]);
+  std::cout << "load " << milliseconds(begin, loaded) << "\nfirst " << milliseconds(loaded, called) << "\n";
+  double best = 0;
+  const auto end = Clock::now() + std::chrono::seconds(2);
+  for (int k = 0; k < repetitions && Clock::now() < end; ++k) {
+    const auto start = Clock::now();
+    model(leaves(calls.back()));
+    const double taken = milliseconds(start, Clock::now());
+    best = k == 0 ? taken : std::min(best, taken);
+  }
+  std::cout << "warm " << best << "\n";
+  return 0;
+} catch (const std::exception& error) {
+  std::cerr << error.what() << "\n";
+  return 1;
+}

@@ -1,0 +1,166 @@
+"""Files that fourfold.load refuses: what is wrong with them is said in a sentence, and nothing of them runs."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fourfold
+from fourfold import _native
+from saved_models import CASES, rewritten, saved
+
+pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved("block", tmp_path_factory.mktemp("files"))
+
+
+def first_operator(inner: dict[str, Any]) -> dict[str, Any]:
+    return next(step for step in inner["graph"]["steps"] if step.get("operator") == "aten::addmm")
+
+
+def set_version(own: dict[str, Any], _: Any) -> None:
+    own["__metadata__"]["fourfold.version"] = "2"
+
+
+def rename(name: str, **arguments: Any) -> Any:
+    def change(_: Any, inner: dict[str, Any]) -> None:
+        step = first_operator(inner)
+        step["operator"] = name
+        step["arguments"] = arguments or step["arguments"]
+
+    return change
+
+
+def change_arguments(change: Any) -> Any:
+    return lambda _, inner: change(first_operator(inner)["arguments"])
+
+
+CHANGED = {
+    "newer": (set_version, "it has version 2, and this fourfold reads files up to version 1: upgrade fourfold"),
+    "tensors": (
+        lambda own, _: own["__metadata__"].pop("fourfold.version"),
+        "it is a safetensors file that fourfold.save did",
+    ),
+    "namespace": (rename("evil::run"), "expected operators of aten, fourfold, prims, but the file calls 'evil::run'"),
+    "from_file": (rename("aten::from_file"), "the file calls 'aten::from_file', which fourfold doesn't run for a file"),
+    "set": (rename("aten::set_.source_Tensor"), "expected no operator that changes its arguments, but the file calls"),
+    "add": (rename("aten::add_.Tensor"), "expected no operator that changes its arguments, but the file calls"),
+    "out": (rename("aten::add.out"), "expected no operator that changes its arguments, but the file calls"),
+    "empty": (
+        rename("aten::empty.memory_format"),
+        "the file calls 'aten::empty.memory_format', which fourfold doesn't run",
+    ),
+    "unknown": (
+        rename("aten::nothing"),
+        "expected an operator that this torch has, but the file calls 'aten::nothing'",
+    ),
+    "argument": (
+        change_arguments(lambda a: a.update(new=1)),
+        "the file gives aten::addmm an argument that this torch's has not",
+    ),
+    "later value": (
+        change_arguments(lambda a: a.update(mat1={"value": 500})),
+        "expected a value to be at least 0 and below ",
+    ),
+    "type": (
+        change_arguments(lambda a: a.update(mat1=[1])),
+        "expected argument mat1 of aten::addmm to be Tensor, but got another constant",
+    ),
+    "missing": (
+        change_arguments(lambda a: a.pop("mat2")),
+        "expected argument mat2 of aten::addmm to be Tensor, but got none",
+    ),
+    "kind": (lambda _, inner: inner["arguments"].append({"name": "x"}), "expected an argument to have 'constant'"),
+    "program": (
+        lambda _, inner: inner["programs"][0].update(text="fourfold program 2"),
+        "program: line 1: expected 'fourfold program 1'",
+    ),
+    "step": (
+        lambda _, inner: inner["graph"]["steps"].append({"call": 1}),
+        "expected a step to be an operator, a program",
+    ),
+    "output": (lambda _, inner: inner["graph"]["outputs"].append(-1), "expected a value to be at least 0 and below"),
+    "dtype": (
+        lambda own, _: own["out.bias"].update(dtype="F65"),
+        "expected a dtype that fourfold knows, but got 'F65'",
+    ),
+    "shape": (
+        lambda own, _: own["out.bias"].update(shape=[17]),
+        "expected the data_offsets of 'out.bias' to be 68 bytes",
+    ),
+    "overflow": (
+        lambda own, _: own["out.bias"].update(shape=[2**62, 2**62]),
+        "expected the shape of 'out.bias' to have fewer elements",
+    ),
+    "gap": (lambda own, _: own.pop("qkv.bias"), "expected the bytes of "),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_files_that_are_wrong_are_refused(block: Path, tmp_path: Path, what: str) -> None:
+    change, message = CHANGED[what]
+    path = rewritten(block, tmp_path / "m.ff", change)
+    with pytest.raises(ValueError) as error:
+        fourfold.load(path)
+    start = f"load: expected {path} to be a model that fourfold.save wrote, but "
+    assert str(error.value).startswith(start + message), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"1234")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "long").write_bytes(struct.pack("<Q", 2**63) + b"{}")
+    for name, message in (
+        ("short", "expected at least 8 bytes, but got 4"),
+        ("empty", "expected at least 8 bytes, but got 0"),
+        ("long", "expected a safetensors header of at most 2 bytes, but its length is given as 9223372036854775808"),
+        ("none", "it can't be opened: No such file or directory"),
+        (".", "it is no regular file"),
+    ):
+        with pytest.raises(ValueError, match=f"but {message}$"):
+            fourfold.load(tmp_path / name)
+
+
+def test_json_is_read_strictly(block: Path, tmp_path: Path) -> None:
+    for text, message in (
+        ('{"a":1,"a":2}', "expected no key twice"),
+        ("[" * 200 + "]" * 200, "expected no deeper lists and objects"),
+        ('{"a":01}', "expected a value"),
+        ('{"a":1}x', "expected nothing behind the value"),
+        ('{"a":99999999999999999999}', "expected an integer of 64 bits"),
+        ('{"a":1e999}', "expected a number that float64 holds"),
+        ('{"a":"\\ud800"}', "expected a whole character"),
+        ('{"a":"\\x"}', "expected an escape that JSON has"),
+        ('{"a":NaN}', "expected a value"),
+        ('{"a":', "expected a value"),
+    ):
+        (tmp_path / "m.ff").write_bytes(struct.pack("<Q", len(text)) + text.encode())
+        with pytest.raises(ValueError, match=f"invalid JSON at byte .*{message}$"):
+            fourfold.load(tmp_path / "m.ff")
+    (tmp_path / "m.ff").write_bytes(struct.pack("<Q", 9) + b'{"a":"\xff"}')
+    with pytest.raises(ValueError, match="expected UTF-8"):
+        fourfold.load(tmp_path / "m.ff")
+
+
+def test_structures_run_nothing(block: Path, tmp_path: Path) -> None:
+    """A file names types; their modules are not imported."""
+
+    def change(own: dict[str, Any], _: Any) -> None:
+        structure = json.loads(own["__metadata__"]["fourfold.structure"])
+        structure["outputs"] = {"registered": ["*"] * 5, "type": "antigravity.Thing", "context": "null"}
+        own["__metadata__"]["fourfold.structure"] = json.dumps(structure)
+
+    loaded = fourfold.load(rewritten(block, tmp_path / "m.ff", change))
+    args, kwargs = CASES["block"].inputs(5)
+    with pytest.raises(TypeError, match=r"expected the type 'antigravity.Thing' to be registered"):
+        loaded(*args, **kwargs)
+    assert "antigravity" not in sys.modules
