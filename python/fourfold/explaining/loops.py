@@ -45,14 +45,19 @@ class NotPossible(Exception):
     """The loop doesn't run in this way; the message says why."""
 
 
-def obstacle(whole: Compiled, given: Sequence[object]) -> str:
-    """Why the loop runs in Python; empty if it runs in C++. given: its operands."""
+def obstacle(whole: Compiled) -> str:
+    """Why the loop runs in Python; empty if it runs in C++."""
     if _native.module is None:
         return f"no calls compiled for this torch: {_native.road}"
     if whole.plan is None:
         return f"the graph of the sequence needs Python: {whole.module.meta.get('needs Python', 'its passes failed')}"
-    devices = {str(each.device) for each in given if isinstance(each, Tensor)} - {"cpu"}
-    return f"tensors on {', '.join(sorted(devices))}" if devices else ""
+    return ""
+
+
+def on_other_devices(call: LoopCall) -> str:
+    """The devices of its tensors but the CPU."""
+    devices = {str(each.device) for each in call.given if isinstance(each, Tensor)} - {"cpu"}
+    return ", ".join(sorted(devices))
 
 
 def layout_of_nest(call: LoopCall, generator: str) -> str:
@@ -60,6 +65,10 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     if call.steps < 2:
         raise NotPossible("the first step runs by itself, and there is no other")
     node = only_program(call)
+    if devices := on_other_devices(call):
+        raise NotPossible(
+            f"on {devices} one kernel takes all steps of a program without rows, which explain doesn't show"
+        )
     outputs, output_of = series_of_outputs(call, node)
     inputs = [element_of(call, each, output_of) for each in node.args]
     text = node.target.text
@@ -207,6 +216,8 @@ def classes(strides: Sequence[int]) -> str:
 
 def stages_of(call: LoopCall) -> list[str]:
     """What C++ runs in each step, in order. Raises NotPossible."""
+    if devices := on_other_devices(call):
+        raise NotPossible(f"on {devices} the steps run one by one")
     if call.steps < FEWEST_OF_STAGES:
         raise NotPossible(f"there are fewer than {FEWEST_OF_STAGES} steps")
     body = call.loop.body

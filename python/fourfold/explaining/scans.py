@@ -254,7 +254,7 @@ def loop_of(whole: Compiled, loop: Loop, call: LoopCall | None) -> data.Loop:
     reasons: dict[str, str] = {}
     way = until = layout = ""
     stages: list[str] = []
-    if reason := loops.obstacle(whole, () if call is None else call.given):
+    if reason := loops.obstacle(whole):
         way, reasons["cpp"] = "python", reason
     elif call is None:
         way, reasons = "steps", dict.fromkeys(("nest", "stages"), "sizes depend on data")

@@ -130,7 +130,7 @@ class Fission:
         value = node.meta.get("val")
         if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or value.dtype not in DTYPES:
             return False
-        if value.device.type != "cpu":  # on others the steps run from Python
+        if value.device.type != "cpu":  # others run no products in the loop
             return False
         *start, a, b = node.args
         is_fixed = all(self.kind[each] is Kind.INVARIANT for each in (*start, b))
