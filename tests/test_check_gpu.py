@@ -378,19 +378,20 @@ def test_without_a_sanitizer_for_the_gpu_it_is_said(context):
 
 
 def test_a_macs_benchmarks_run_on_mps(on_a_mac, monkeypatch):
-    asked = answers(monkeypatch, *[(0,)] * 5)
-    assert len([*check_gpu.bench(on_a_mac), *check_gpu.paths(on_a_mac)]) == 5
+    asked = answers(monkeypatch, *[(0,)] * 6)
+    assert len([*check_gpu.bench(on_a_mac), *check_gpu.paths(on_a_mac)]) == 6
     assert all("--device mps" in command for command, _ in asked)
     assert "tf32" not in asked[0][0] and "apple-m3-max-sequence.json" in asked[0][0]
 
 
 def test_benchmarks_go_to_files_named_after_the_device(context, monkeypatch, capsys):
     table = "fourfold  1.0  target ≤ 2.5 µs/step: met"
-    asked = answers(monkeypatch, (0, table), (0,), (1, "WRONG: relative error 1"), (None,))
+    asked = answers(monkeypatch, (0, table), (0,), (0,), (1, "WRONG: relative error 1"), (None,))
     states = [(outcome.step, outcome.state) for outcome in check_gpu.bench(context)]
     assert states == [
         ("bench sequence", PASSED),
         ("bench elementwise", PASSED),
+        ("bench pointwise", PASSED),
         ("bench mlp", FAILED),
         ("bench cell", NOT_RUN),
     ]
