@@ -180,7 +180,7 @@ def compiled(shared: Path) -> dict[str, Case]:
 
 
 def refuse(text: str, layout: str) -> None:
-    _C.attach_nest(text, layout, [], 0, 0, 0, 0)
+    _C.refuse_nest(text, layout, "", "left to the C++ that the test compiles")
 
 
 def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
