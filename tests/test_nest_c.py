@@ -155,7 +155,7 @@ def compiled(shared: Path) -> dict[str, Case]:
     """All cases with their nests as C++ in place of LLVM's, which their texts' blank lines keep apart."""
     asked: list[tuple[str, str]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.service, "answer", lambda *request: (asked.append(request), refuse(*request)))
+        patch.setattr(service.service, "answer", lambda *request: (asked.append(request[:2]), refuse(*request)))
         service.start()
         for k, case in enumerate(CASES.values()):
             case.own = case.text + "\n" * (k + 1)
@@ -179,8 +179,8 @@ def compiled(shared: Path) -> dict[str, Case]:
     return CASES
 
 
-def refuse(text: str, layout: str) -> None:
-    _C.refuse_nest(text, layout, "", "left to the C++ that the test compiles")
+def refuse(text: str, layout: str, target: str) -> None:
+    _C.refuse_nest(text, layout, target, "left to the C++ that the test compiles")
 
 
 def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
