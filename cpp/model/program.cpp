@@ -41,8 +41,10 @@ class Inputs {
   }
 
   void add(const c10::IValue& number, int32_t dtype) {
-    TORCH_CHECK_TYPE(number.isScalar() || number.isBool(), "program: expected a number, but got ", number.tagKind());
-    numbers_.push_back(bits_of(number.toScalar(), static_cast<at::ScalarType>(dtype)));
+    const bool is_one_element = number.isTensor() && number.toTensor().is_cpu() && number.toTensor().dim() == 0;
+    TORCH_CHECK_TYPE(number.isScalar() || number.isBool() || is_one_element, "program: expected a number, but got ", number.tagKind());
+    const at::Scalar scalar = is_one_element ? number.toTensor().item() : number.toScalar();
+    numbers_.push_back(bits_of(scalar, static_cast<at::ScalarType>(dtype)));
     given_.push_back({&numbers_.back(), dtype, 0, nullptr, nullptr, nullptr});
   }
 

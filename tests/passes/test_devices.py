@@ -11,6 +11,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fourfold.compiler.calling import Program
+from fourfold.compiler.codegen import write_program
+from fourfold.compiler.fused import fused_nodes
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.devices import programs
 from graphs import operators, refusals
@@ -50,12 +53,30 @@ def test_each_device_has_groups_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("on_gpus")
-def test_operands_on_several_devices_are_torchs() -> None:
-    def call(x: Tensor, y: Tensor) -> Tensor:
-        return (x.sin() * 2 + y.sum()).exp() * 3
+def test_a_result_on_the_cpu_is_of_another_group() -> None:
+    found = operators(fused(lambda x, y: (x.sin() * 2 + y.sum()).exp(), "cuda", "cpu"))
+    assert sorted(found) == ["[sin mul add exp]", "[sum]"]
 
-    module = fused(call, "cuda", "cpu")
-    assert "add" in operators(module) and refusals(module)["add"] == "operands on several devices"
+
+@pytest.mark.usefixtures("on_gpus")
+def test_one_element_on_the_cpu_is_a_number_of_a_program_elsewhere() -> None:
+    def call(x: Tensor, y: Tensor) -> Tensor:
+        return (x * y).exp() + y
+
+    with FakeTensorMode():
+        module = make_fx(call)(torch.empty(4, 6, device="cuda"), torch.empty((), dtype=torch.float64))
+    module.graph.output_node().args = ((module.graph.output_node().args[0],),)
+    (node,) = fused_nodes(fuse(module).graph)
+    assert "y_1: float64 = number" in write_program(node.target)
+
+
+def test_a_program_takes_one_element_for_a_number() -> None:
+    text = "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\nk: float32 = number\ny: float32 = mul x k\n"
+    program = Program(f"{text}output y float32 [a]\n", "p", 0)
+    x = torch.randn(5)
+    torch.testing.assert_close(program(x, torch.tensor(1.5)), x * 1.5)
+    with pytest.raises(TypeError, match="expected a number"):
+        program(x, torch.ones(1))
 
 
 def test_a_device_without_programs_is_torchs_and_has_the_reason() -> None:

@@ -30,7 +30,9 @@ class ProgramByDispatcher:
         tensors: list[torch.Tensor] = []
         floats: list[float] = []
         integers: list[int] = []
-        for k, (argument, number) in enumerate(zip(arguments, self._numbers, strict=True)):
+        for k, (given, number) in enumerate(zip(arguments, self._numbers, strict=True)):
+            is_one_element = isinstance(given, torch.Tensor) and given.is_cpu and given.dim() == 0
+            argument = given.item() if number >= 0 and is_one_element else given
             if number < 0:
                 tensors.append(_expect_plain(k, argument, self._device))
             elif not isinstance(argument, (bool, int, float)):

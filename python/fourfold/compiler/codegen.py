@@ -13,7 +13,7 @@ from fourfold.compiler.fused import Fused
 from fourfold.compiler.ir import Axis, Output, Program, Value
 from fourfold.compiler.iteration_space import IterationSpace, renumbered
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand
-from fourfold.compiler.support import constant_of, device_of, is_tensor, results_of
+from fourfold.compiler.support import constant_of, device_of, is_number_elsewhere, is_tensor, results_of
 from fourfold.compiler.views import VIEWS, memory_order
 from fourfold.devices import programs
 
@@ -31,8 +31,8 @@ def write_program(fused: Fused) -> str:
 class Codegen:
     def __init__(self, fused: Fused):
         self.fused = fused
-        device = device_of(fused.members[0])
-        self.program = Program(has_float64=device.type not in programs.WITHOUT_FLOAT64)
+        self.device = device_of(fused.members[0])
+        self.program = Program(has_float64=self.device.type not in programs.WITHOUT_FLOAT64)
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
         self.axis = {axis: k for k, axis in enumerate(self.axis_order())}
         self.read_from: dict[int, str] = {}  # by axis: the first input dimension that runs along this axis alone
@@ -82,9 +82,11 @@ class Codegen:
     def input(self, node: Node, fake: object) -> Value:
         if len(node.name) > LONGEST_NAME:
             node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends a suffix to make it unique
+        floating = FLOAT64 if self.program.has_float64 else FLOAT32
         if not is_tensor(fake):
-            floating = FLOAT64 if self.program.has_float64 else FLOAT32
             return self.program.number(node.name, INT64 if isinstance(fake, (int, torch.SymInt)) else floating)
+        if is_number_elsewhere(fake, self.device):
+            return self.program.number(node.name, floating if fake.dtype == torch.float64 else TYPES[fake.dtype])
         dims = self.fused.space.dims[node]
         for d, dim in enumerate(dims):
             if len(dim) == 1:

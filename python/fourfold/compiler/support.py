@@ -36,6 +36,11 @@ def device_of(node: Node) -> torch.device | None:
     return next((value.device for value in results_of(node) if is_tensor(value)), None)
 
 
+def is_number_elsewhere(value: torch.Tensor, device: torch.device | None) -> bool:
+    """Whether a program of that device takes a tensor as a number: one element on the CPU, as torch's operators do."""
+    return value.device.type == "cpu" and value.dim() == 0 and device is not None and device.type != "cpu"
+
+
 def can_be_read(node: Node) -> bool:
     """Whether a program can take it as an input: a strided tensor of a supported dtype on a device that runs programs,
     or a number."""
@@ -66,7 +71,9 @@ def can_be_computed(node: Node) -> bool:
         return refuse(node, "a result that programs don't write, for its dtype, layout or device")
     if not all(can_be_read(operand) for operand in node.all_input_nodes):
         return refuse(node, "an operand that programs don't read, for its dtype, layout, device or origin")
-    if any(is_tensor(v) and v.device != results[0].device for v in (o.meta.get("val") for o in node.all_input_nodes)):
+    device = results[0].device
+    operands = (each for each in (operand.meta.get("val") for operand in node.all_input_nodes) if is_tensor(each))
+    if any(each.device != device and not is_number_elsewhere(each, device) for each in operands):
         return refuse(node, "operands on several devices")
     refused = refusal(node.target, results[0].dtype, node.args, node.kwargs) or alone.slow(node)
     return refused is None or refuse(node, refused)

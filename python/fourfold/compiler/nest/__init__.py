@@ -1,5 +1,6 @@
 """Loop nests: programs compiled at run time for the layouts of their calls.
 
 ``reading`` reads a program's text, ``plan`` finds its stages, ``build`` writes the nest of a layout: loops over
-explicit vectors as plain data (``loops``). ``llvm`` prints a nest as LLVM IR, ``c`` as C++ to read; ``engine`` compiles
-the IR, and ``service`` does so behind the calls."""
+explicit vectors as plain data (``loops``); ``grid`` writes kernels of the same statements. ``llvm`` prints a nest as
+LLVM IR, ``c`` as C++ to read, ``cuda`` and ``metal`` print kernels; ``engine`` compiles the IR, and ``service`` answers
+the library's requests."""

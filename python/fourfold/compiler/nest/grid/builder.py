@@ -235,9 +235,6 @@ class GridBuilder:
         offset = place.offsets.get(slot.index, Constant(0, INDEX))
         self.writer.body.append(Store(vector, self.base[slot.index], offset, slot.kind, place.valid, step))
 
-    def stage_values(self, stage: int) -> list[Value]:
-        return self.plan.elements(stage)
-
     # Reductions.
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:

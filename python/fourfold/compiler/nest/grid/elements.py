@@ -5,7 +5,8 @@ from __future__ import annotations
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.grid.builder import GridBuilder, Place
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.loops import Kernel, Operand, Ref
+from fourfold.compiler.nest.layout import BROADCAST
+from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref
 from fourfold.compiler.nest.plan import Plan, Slot
 from fourfold.compiler.nest.steps_of_rows import LoopOverSteps
 
@@ -15,11 +16,14 @@ THREADS = 256  # cpp/program/grid.cpp has the same number
 class Elements(GridBuilder):
     def __init__(self, plan: Plan, layout: GridLayout):
         super().__init__("elements", plan, layout, THREADS)
+        self.uniform: dict[Value, Ref] = {}
 
     def write_kernel(self) -> Kernel:
         """Vectors, and behind them the elements that are too few for one."""
         writer, lanes = self.writer, self.lanes
         self.store_numbers()
+        if self.layout.steps is None:
+            self.load_uniform()
         vectors = writer.index("/", self.column_count, lanes, "vectors") if lanes > 1 else self.column_count
         tile = THREADS * self.layout.copies
         first = writer.index("+", writer.index("*", self.block, tile), self.thread, "first")
@@ -29,6 +33,18 @@ class Elements(GridBuilder):
         if lanes > 1 and self.layout.axes == 1:
             self.write_rest(writer.index("*", vectors, lanes, "whole"))
         return self.kernel
+
+    def load_uniform(self) -> None:
+        """Reads what is one element for all, once a thread. A call without elements has no kernel."""
+        for value in self.plan.elements(0):
+            if value.op == "input" and set(self.layout.strides[value.attribute]) == {BROADCAST}:
+                self.uniform[value] = self.load(value, Constant(0, INDEX))
+
+    def load_vector(self, value: Value, place: Place) -> Operand:
+        if value not in self.uniform:
+            return super().load_vector(value, place)
+        one = self.uniform[value]
+        return self.writer.let("splat", value.type, one, lanes=self.lanes, name=self.plan.name(value))
 
     def place(self, at: Operand, copy: int, vectors: Operand) -> Place:
         """The loop has found that there is the first of a thread's vectors."""
