@@ -1,0 +1,112 @@
+"""Kernels of programs, as they are written: what is read how often, by which kernels. The simulators run them
+(tests/simulators/nest_programs.py, metal_programs.py)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fourfold.compiler.nest import cuda
+from fourfold.compiler.nest.grid.build import build
+from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.plan import NotCompiled
+from fourfold.compiler.nest.reading import read
+from fourfold.explaining import nests
+from fourfold.explaining.data import Program
+
+SOFTMAX = (
+    "fourfold program 1\naxes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float32 [b]\n"
+    "m: float32 = amax x\nd: float32 = sub x m\ne: float32 = exp d\ns: float32 = sum e\ny: float32 = div e s\n"
+    "z: float32 = mul y w\noutput z float32 [a b]\noutput m float32 [a]\n"
+)
+SUMS = (
+    "fourfold program 1\naxes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = mul x x\n"
+    "column_sum y float32 [b]\n"
+)
+SCALED = (
+    "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\nk: float32 = input float32 [a]\n"
+    "y: float32 = mul x k\noutput y float32 [a]\n"
+)
+LAYOUT = "grid {} rows={} lanes=4 copies=2 group={} each={} split={} wide={}:{}"
+
+
+def written(text: str, split: str, rows: int, group: int, each: int, is_split: int, strides: str, wide: int = 0) -> str:
+    return cuda.print_grid(
+        build(read(text), GridLayout.of(LAYOUT.format(split, rows, group, each, is_split, wide, strides)))
+    )
+
+
+def kernels(source: str) -> list[str]:
+    return re.findall(r"__global__ void __launch_bounds__\(\d+\) fourfold_(\w+)\(", source)
+
+
+def loads(source: str, tensor: str) -> int:
+    return len(re.findall(rf"= load(?:_strided)?(?:<\d+>)?\({tensor}_data", source))
+
+
+def test_a_row_in_registers_is_read_once() -> None:
+    source = written(SOFTMAX, "rows", 1, 32, 3, 0, "nv,0v,nv,n0")
+    assert kernels(source) == ["rows"] and loads(source, "x") == loads(source, "w") == 3
+    assert "exchange(" in source and "barrier()" not in source
+
+
+def test_a_long_row_is_read_in_each_stage() -> None:
+    source = written(SOFTMAX, "rows", 1, 256, 0, 0, "nv,0v,nv,n0")
+    assert kernels(source) == ["rows"] and loads(source, "x") == 3 * 2 and loads(source, "w") == 2
+    assert source.count("barrier()") == 2 * 2  # two reductions
+
+
+def test_rows_of_several_blocks_have_a_kernel_for_each_stage() -> None:
+    source = written(SOFTMAX, "rows", 1, 256, 0, 1, "nv,0v,nv,n0")
+    assert kernels(source) == ["stage_0", "stage_1", "stage_2"]
+
+
+def test_one_thread_has_a_short_row() -> None:
+    source = written(SOFTMAX, "rows", 1, 1, 2, 0, "nv,0v,nv,n0")
+    assert "exchange(" not in source and "barrier()" not in source
+
+
+def test_sums_of_columns_are_finished_if_there_are_chunks() -> None:
+    assert kernels(written(SUMS, "columns", 1, 8, 0, 0, "nv,01")) == ["columns"]
+    assert kernels(written(SUMS, "columns", 1, 8, 0, 1, "nv,01")) == ["columns", "finish"]
+
+
+def test_one_element_for_all_is_read_before_the_loop() -> None:
+    source = written(SCALED, "elements", 0, 1, 0, 0, "v,0,v")
+    assert loads(source, "k") == 1 and source.index("k_data)") < source.index("for (")
+    assert source.count("load<4>(x_data") == 2  # the copies
+
+
+def test_the_last_elements_are_single() -> None:
+    source = written(SCALED, "elements", 0, 1, 0, 0, "v,v,v")
+    assert source.count("load<4>(x_data") == 2 and source.count("load<1>(x_data") == 1
+
+
+def test_indices_are_as_wide_as_the_layout_says() -> None:
+    for wide, type in ((0, "int32"), (1, "int64")):
+        layout = GridLayout.of(LAYOUT.format("elements", 0, 1, 0, 0, wide, "v,v,v"))
+        assert f"typedef {type} index;" in cuda.print_file(build(read(SCALED), layout))
+
+
+def test_nothing_is_added_up_by_atomics() -> None:
+    for text, split, strides in ((SOFTMAX, "rows", "nv,0v,nv,n0"), (SUMS, "columns", "nv,01")):
+        assert "atomic" not in written(text, split, 1, 8, 0, 1, strides)
+
+
+def test_a_step_with_reductions_is_no_kernel() -> None:
+    layout = "ts,i;s,s/" + LAYOUT.format("rows", 1, 32, 2, 0, 0, "nv,0v,nv,n0")
+    with pytest.raises(NotCompiled, match="a step with reductions"):
+        build(read(SOFTMAX), GridLayout.of(layout))
+
+
+def test_explain_prints_the_kernel() -> None:
+    layout = LAYOUT.format("rows", 1, 32, 2, 0, 0, "nv,0v,nv,n0")
+    program = Program("program_0", ("softmax", "mul"), SOFTMAX, None, layout, "cuda")
+    assert nests.printed(program, "c") == written(SOFTMAX, "rows", 1, 32, 2, 0, "nv,0v,nv,n0")
+    assert "struct Vec {" in nests.printed(program, "c", prelude=True)
+    assert nests.about([program], "auto") == (
+        "Kernels on cuda run 1 of 1 program, compiled when they are first called."
+    )
+    with pytest.raises(ValueError, match="expected c, because program_0 runs on cuda, but got llvm"):
+        nests.printed(program, "llvm")
