@@ -57,7 +57,4 @@ class CaptureOfOthers {
 
 #endif
 
-// What the run-time compiler is asked for: "cuda sm_90", "hip gfx90a".
-std::string target_of(Place place);
-
 }  // namespace fourfold::gpu

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <string>
 
-#include "driver.cuh"
 #include "ops/aten.h"
 
 namespace fourfold::gpu {
@@ -76,6 +75,15 @@ bool has_context(int device) {
 // Beyond so many multiply-adds a step the vendor's product, with its own launch, is taken to win. Not yet measured.
 constexpr int64_t vendor_work = int64_t(1) << 26;
 
+std::string target_of(const cudaDeviceProp& properties) {
+#if defined(USE_ROCM)
+  const std::string architecture = properties.gcnArchName;
+  return "hip " + architecture.substr(0, architecture.find(':'));
+#else
+  return "cuda sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+#endif
+}
+
 Limits read_limits(Place place) {
   const DeviceGuard guard(place);
   int device = 0;
@@ -85,11 +93,14 @@ Limits read_limits(Place place) {
     check(place, cudaDeviceGetAttribute(&value, name, device));
     return value;
   };
+  cudaDeviceProp properties;
+  check(place, cudaGetDeviceProperties(&properties, device));
   return {
       .multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
       .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
       .cooperative = attribute(cudaDevAttrCooperativeLaunch) != 0,
       .tile_products = has_tile_products(attribute(cudaDevAttrComputeCapabilityMajor)),
+      .target = target_of(properties),
   };
 }
 
@@ -159,18 +170,6 @@ const Limits& limits(Place place) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = known.find(place.index);
   return found != known.end() ? found->second : known.emplace(place.index, read_limits(place)).first->second;
-}
-
-std::string target_of(Place place) {
-  const DeviceGuard guard(place);
-  cudaDeviceProp properties;
-  check(place, cudaGetDeviceProperties(&properties, place.index));
-#if defined(USE_ROCM)
-  const std::string architecture = properties.gcnArchName;
-  return "hip " + architecture.substr(0, architecture.find(':'));
-#else
-  return "cuda sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
-#endif
 }
 
 bool vendor_wins(int64_t work) { return fourfold::vendor_wins(work, vendor_work); }

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <string>
 
 #include "ops/kind.h"
 #include "ops/path.h"
@@ -37,6 +38,7 @@ struct Limits {
   int shared_bytes;     // the most that a block can ask for
   bool cooperative;     // whether a launch can have all its blocks run at once
   bool tile_products;   // whether it has the instructions of mma.cuh
+  std::string target;   // what its run-time compiler is asked for: "cuda sm_90", "hip gfx90a"
 };
 
 const Limits& limits(Place place);

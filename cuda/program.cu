@@ -61,7 +61,7 @@ class LoadedKernels final : public program::LoadedGrid {
 
 class Gpu final : public program::GridDevice {
  public:
-  std::string target(int32_t index) const override { return target_of(place_on(index)); }
+  std::string target(int32_t index) const override { return limits(place_on(index)).target; }
   std::unique_ptr<const program::LoadedGrid> load(int32_t index, const program::Nest& nest) const override {
     return std::make_unique<LoadedKernels>(index, nest);
   }

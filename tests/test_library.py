@@ -51,7 +51,8 @@ def test_a_gpu_build_of_torch_has_loaded_what_the_kernels_look_up():
 def test_only_the_public_functions_are_exported():
     exported = sorted(name for _, name in symbols(LIBFOURFOLD, "--dynamic", "--defined-only"))
     public = [ROOT / "cpp" / "include" / "fourfold" / name for name in ("library.h", "program.h")]
-    headers = [header.read_text() for header in (*public, ROOT / "cpp" / "program" / "nests.h")]
+    internal = [ROOT / "cpp" / "program" / name for name in ("grid_call.h", "nests.h")]
+    headers = [header.read_text() for header in (*public, *internal)]
     declared = re.findall(r"^FOURFOLD_EXPORT .*?(fourfold_\w+)\(", "\n".join(headers), re.MULTILINE)
     assert exported == sorted(declared)
 

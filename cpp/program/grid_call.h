@@ -52,9 +52,12 @@ struct GridRegistration {
 
 }  // namespace fourfold::program
 
+extern "C" {
+
 // For a device whose code is in a library of its own, compiled with the same headers: a GridDevice, which stays, takes the place of
 // what ran programs on devices of that type. The simulators do so.
-extern "C" FOURFOLD_EXPORT void fourfold_register_grid_device(int32_t device_type, const void* device);
+FOURFOLD_EXPORT void fourfold_register_grid_device(int32_t device_type, const void* device);
+}
 
 // Once in the file of a backend: (a DeviceType of torch's, a GridDevice).
 #ifndef FOURFOLD_GRID_DEVICE
