@@ -95,8 +95,9 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     checks = [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
     unchecked = [*checks, *memory, SIMULATORS / "modules" / "services.cpp"]
 
-    # What modules are loaded with calls the same checks.
+    # What modules are loaded with calls the same checks. ThreadSanitizer has to see all of the simulator, or nothing.
     own = [f"-DGPUSIM_CHECKED={len(checks)}", '-DGPUSIM_HOOK_VISIBILITY="default"']
+    own += SANITIZERS["thread"] if sanitizer == "thread" else []
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"

@@ -156,11 +156,11 @@ def test_a_missing_barrier_is_a_race() -> None:
 # Compilers.
 
 
-def grids(recorded: list[tuple[str, str]]) -> Iterator[Grid]:
+def grids(recorded: list[tuple[str, str]]) -> Iterator[tuple[Grid, GridLayout]]:
     """A sample, or all: each has another layout than the one before."""
     step = max(1, len(recorded) // MOST_COMPILED)
     for text, layout in sorted(recorded, key=lambda pair: pair[1])[::step]:
-        yield build(read(text), GridLayout.of(layout))
+        yield build(read(text), GridLayout.of(layout)), GridLayout.of(layout)
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
@@ -168,11 +168,11 @@ def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, t
     """No stack and no local memory; and as many bytes are loaded and stored as the nest has, by vectors as wide."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
 
-    def check(numbered: tuple[int, Grid]) -> str:
-        number, grid = numbered
+    def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> str:
+        number, (grid, layout) = numbered
         file = tmp_path / f"{number}.cubin"
         file.write_bytes(compiler.compile(cuda.print_file(grid), architecture, "a program"))
-        return grid_bytes.faults(grid, file, cuobjdump)
+        return grid_bytes.faults(grid, layout, file, cuobjdump)
 
     with ThreadPoolExecutor() as pool:
         found = [fault for fault in pool.map(check, enumerate(grids(recorded))) if fault]
@@ -184,10 +184,10 @@ def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path)
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
 
-    def check(numbered: tuple[int, Grid]) -> None:
+    def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> None:
         folder = tmp_path / str(numbered[0])
         folder.mkdir()
-        source = cuda.print_file(numbered[1])
+        source = cuda.print_file(numbered[1][0])
         assert "s_endpgm" in gpu_functions.compile_for_amd(source, architecture, folder, compiler)
 
     with ThreadPoolExecutor() as pool:
@@ -195,8 +195,8 @@ def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path)
 
 
 def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
-    def check(numbered: tuple[int, Grid]) -> str:
-        number, grid = numbered
+    def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> str:
+        number, (grid, _) = numbered
         folder = tmp_path / str(number)
         folder.mkdir()
         try:
@@ -222,7 +222,7 @@ def test_what_a_gate_refuses(tmp_path: Path) -> None:
     def faults(source: str) -> str:
         file = tmp_path / "x.cubin"
         file.write_bytes(compiler.compile(source, "sm_90", "a program"))
-        return grid_bytes.faults(grid, file, cuobjdump)
+        return grid_bytes.faults(grid, GridLayout.of(layout), file, cuobjdump)
 
     assert not faults(source)
     more = source.replace("store(y_out", "store(y_out + 4096, load<4>(x_data + 4096)); store(y_out", 1)
