@@ -16,6 +16,7 @@ ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\
 TRIGONOMETRIC = ("sin", "cos", "tan")
 LOADS = "LDG accesses"
 WIDEST = 16  # bytes of an access
+WIDEST_OF_LONG = 8  # numbers of 8 bytes: NVRTC 13.0 loads two of them one by one for Blackwell, 12.8 and 13.5 together
 BYTES = {None: 4, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -28,7 +29,8 @@ def of_nest(kernel: Kernel) -> Counter[str]:
     def add(what: str, lanes: int, size: int, is_strided: bool) -> None:
         bytes = max(1, lanes) * size
         found[what] += bytes
-        found[f"{what} accesses"] += lanes if is_strided else -(-bytes // WIDEST)
+        widest = WIDEST_OF_LONG if size == WIDEST_OF_LONG else WIDEST
+        found[f"{what} accesses"] += lanes if is_strided else -(-bytes // widest)
 
     def count(body: list[Statement]) -> None:
         for statement in body:
