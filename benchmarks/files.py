@@ -105,7 +105,7 @@ def report(name: str, folder: Path, program: Path | None, request: Request) -> R
         except Exception as error:  # a rival's failure is a line under the table
             if way == OURS:
                 raise
-            reasons[way] = str(error).splitlines()[0][:200]
+            reasons[way] = (str(error).splitlines() or [type(error).__name__])[0][:200]
             continue
         rows[way] = {"save": seconds, "size": path.stat().st_size / 1e6}
         sample(rows, reasons, way, lambda way=way, path=path: in_python(way, path, inputs, folder, exact), request)

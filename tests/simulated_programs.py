@@ -23,7 +23,7 @@ from simulated import BUILD, SANITIZERS, SIMULATORS
 
 MODULES = SIMULATORS / "modules"
 KERNEL = re.compile(r"__global__ void __launch_bounds__\(\d+\) (\w+)\(Arguments arguments\)")
-# A GPU's compiler contracts nothing when it is told so, and integers wrap around.
+# As on a GPU: no fused multiply-add unless the source asks for one, and integers wrap around.
 FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-shared", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
 
 

@@ -7,7 +7,7 @@
 
 namespace fourfold::bindings {
 
-// Throws what Python raises for what is no step.
+// Throws what Python raises if the object is not a step.
 model::GraphStep step_of(pybind11::handle given);
 
 }  // namespace fourfold::bindings

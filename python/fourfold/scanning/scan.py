@@ -76,7 +76,7 @@ def scan(
 
 
 def is_exported() -> bool:
-    """Whether torch.export captures the program, whose loops are torch's operator; torch.onnx unrolls them."""
+    """Whether torch.export captures the program. It keeps torch's scan operator; torch.onnx unrolls loops."""
     return torch.compiler.is_exporting() and not _onnx.is_exporting()
 
 

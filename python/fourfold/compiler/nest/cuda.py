@@ -3,13 +3,11 @@ call."""
 
 from __future__ import annotations
 
-import math
 import re
 
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOATING, INT64
-from fourfold.compiler.nest.dialect import UNARY, Expression, called_names, shortest
+from fourfold.compiler.nest.dialect import UNARY, Expression, called_names
 from fourfold.compiler.nest.grid import printer
-from fourfold.compiler.nest.loops import Constant, Grid, Kernel
+from fourfold.compiler.nest.loops import Grid, Kernel
 from fourfold.devices import text
 
 KEYWORDS = frozenset(re.findall(r"\w+", """
@@ -71,15 +69,5 @@ class Dialect(printer.GridDialect):
     def shared(self, kind: str, offset: int) -> Expression:
         return Expression(f"({kind}*)(shared_memory() + {offset})", UNARY)
 
-    def number(self, constant: Constant) -> str:
-        value, type = constant.value, constant.type
-        if type == BOOLEAN:
-            return "true" if value else "false"
-        if type not in FLOATING:
-            least = value in (-(2**31), -(2**63))
-            text = f"({value + 1} - 1)" if least else str(value)
-            return f"int64({text})" if type == INT64 else text
-        if not math.isfinite(value):
-            found = "not_a_number()" if value != value else "infinity()" if value > 0 else "-infinity()"
-            return found if type == FLOAT32 else f"{type}({found})"
-        return f"{shortest(value)}f" if type == FLOAT32 else repr(value)
+    def not_finite(self, value: float) -> str:
+        return "not_a_number()" if value != value else "infinity()" if value > 0 else "-infinity()"

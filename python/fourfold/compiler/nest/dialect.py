@@ -167,9 +167,13 @@ class Dialect:
             text = f"({value + 1} - 1)" if least else str(value)
             return f"int64({text})" if type == INT64 else text
         if not math.isfinite(value):
-            text = "nan" if value != value else "infinity" if value > 0 else "-infinity"
+            text = self.not_finite(value)
             return text if type == FLOAT32 else f"float64({text})"
         return f"{shortest(value)}f" if type == FLOAT32 else repr(value)
+
+    def not_finite(self, value: float) -> str:
+        """As a float32."""
+        return "nan" if value != value else "infinity" if value > 0 else "-infinity"
 
 
 def call(name: str, *given: str | None) -> str:

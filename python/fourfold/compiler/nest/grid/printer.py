@@ -60,9 +60,6 @@ class GridDialect(Dialect, abc.ABC):
         """A tensor of the call."""
 
     @abc.abstractmethod
-    def number(self, constant: Constant) -> str: ...
-
-    @abc.abstractmethod
     def given(self, type: str, index: int) -> Expression:
         """A number of the call, of a type."""
 
