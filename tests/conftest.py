@@ -103,6 +103,15 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
+def no_nests_meanwhile() -> Iterator[None]:
+    """The thread that compiles nests, which an earlier test may have asked for, makes cycles of objects itself."""
+    from fourfold.compiler.nest import service
+
+    with service.service.busy:
+        yield
+
+
+@pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails within torch.compile's backend is an error."""
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
