@@ -103,11 +103,15 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def no_nests_meanwhile() -> Iterator[None]:
-    """The thread that compiles nests, which an earlier test may have asked for, makes cycles of objects itself."""
+def collected() -> Iterator[None]:
+    """The test may count what its own calls leave to the garbage collector. What earlier tests left is collected until
+    nothing is left, because it holds more by references that the collector doesn't see; and the thread that compiles
+    their nests, which makes cycles of its own, waits."""
     from fourfold.compiler.nest import service
 
     with service.service.busy:
+        while gc.collect():
+            pass
         yield
 
 

@@ -178,15 +178,15 @@ def test_a_newer_gpu_gets_ptx_that_its_driver_compiles(compiler) -> None:
 
 
 def test_hiprtc(tmp_path) -> None:
-    reason = hiprtc.available()
+    reason = hiprtc.installed.obstacle()
     if reason is not None:
         pytest.skip(reason)
     of_numbers = functions.cuda_kernel("float32", 0) + functions.cuda_kernel("int64", 0)
     of_memory = memory.memory_kernel("bfloat16", 8) + memory.group_kernel("int64")
     for architecture, kernels in (("gfx90a", of_numbers), ("gfx1030", of_memory)):
-        assert hiprtc.compile(functions.cuda_source(kernels), architecture, "some").startswith(b"\x7fELF")
+        assert hiprtc.installed.compile(functions.cuda_source(kernels), architecture, "some").startswith(b"\x7fELF")
     with pytest.raises(CompilationError, match="wrong failed to compile with --offload-arch=gfx90a(?s:.*)missing"):
-        hiprtc.compile("__global__ void f() { missing(); }", "gfx90a", "wrong")
+        hiprtc.installed.compile("__global__ void f() { missing(); }", "gfx90a", "wrong")
 
 
 def test_a_compiler_that_is_not_there_is_a_sentence() -> None:
@@ -196,9 +196,9 @@ import ctypes, torch
 from fourfold.devices import hiprtc, nvrtc, runtime_compiler
 runtime_compiler._loads = lambda path, mode: False
 for module in (nvrtc, hiprtc):
-    print(module.available())
+    print(module.installed.obstacle())
     try:
-        module.compile("", "sm_90", "none")
+        module.installed.compile("", "sm_90", "none")
     except runtime_compiler.CompilationError as error:
         print(error)
 """

@@ -160,7 +160,7 @@ def test_values_that_stages_have_no_memory_for(step: Callable[..., Any], shape: 
     check(step, torch.randn(shape, dtype=dtype), torch.randn(3 * T, *shape, dtype=dtype))
 
 
-@pytest.mark.usefixtures("no_nests_meanwhile")
+@pytest.mark.usefixtures("collected")
 def test_a_call_leaves_nothing_to_the_garbage_collector() -> None:
     xs, zeros = torch.randn(5, 2, 4), torch.zeros(2, 4)
 

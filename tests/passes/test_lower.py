@@ -36,7 +36,7 @@ def test_a_group_becomes_its_program() -> None:
     torch.testing.assert_close(module(x)[0], x.sin() * 2)
 
 
-@pytest.mark.usefixtures("no_nests_meanwhile")
+@pytest.mark.usefixtures("collected")
 def test_only_its_text_stays_of_a_program() -> None:
     def values() -> int:
         gc.collect()
