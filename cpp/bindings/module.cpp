@@ -96,18 +96,43 @@ OwnedProgram program_of(const std::string& text, int32_t device_type, int32_t de
   return program;
 }
 
-// inputs: each one's sizes and strides; of a number none.
-std::string program_layout(const std::string& text, int32_t device_type, int32_t device_index,
-                           const std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>>& inputs) {
-  const OwnedProgram program = program_of(text, device_type, device_index);
+// Each tensor's dtype, sizes and strides; of a number no sizes.
+using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>>;
+
+std::vector<fourfold_tensor> tensors_of(const Described& described) {
   std::vector<fourfold_tensor> tensors;
-  for (const auto& [dtype, sizes, strides] : inputs) {
+  for (const auto& [dtype, sizes, strides] : described) {
     tensors.push_back({nullptr, dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data(), nullptr});
   }
+  return tensors;
+}
+
+void take_text(void* context, const char* text) { *static_cast<std::string*>(context) = text; }
+
+std::string program_layout(const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs) {
+  const OwnedProgram program = program_of(text, device_type, device_index);
+  const auto tensors = tensors_of(inputs);
   std::string layout;
-  const auto take = [](void* context, const char* found) { *static_cast<std::string*>(context) = found; };
-  const auto count = static_cast<int32_t>(tensors.size());
-  if (fourfold_program_layout(program.get(), tensors.data(), count, &layout, take) == 0) return layout;
+  if (fourfold_program_layout(program.get(), tensors.data(), static_cast<int32_t>(tensors.size()), &layout, &take_text) == 0) return layout;
+  throw std::invalid_argument(fourfold_program_error());
+}
+
+std::string program_layout_of_steps(
+    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs, const Described& outputs, int64_t count,
+    const std::vector<int32_t>& feeds, const std::vector<int64_t>& input_strides, const std::vector<int64_t>& output_strides) {
+  const OwnedProgram program = program_of(text, device_type, device_index);
+  const auto expected = static_cast<size_t>(fourfold_program_outputs(program.get()));
+  if (outputs.size() != expected || output_strides.size() != expected || feeds.size() != inputs.size() ||
+      input_strides.size() != inputs.size()) {
+    throw std::invalid_argument("program_layout_of_steps: expected a stride and a feed for each tensor");
+  }
+  const auto read = tensors_of(inputs), written = tensors_of(outputs);
+  const fourfold_steps steps{count, feeds.data(), input_strides.data(), output_strides.data()};
+  std::string layout;
+  const auto inputs_count = static_cast<int32_t>(read.size());
+  const int32_t failed = fourfold_program_layout_of_steps(
+      program.get(), read.data(), inputs_count, written.data(), &steps, &layout, &take_text);
+  if (failed == 0) return layout;
   throw std::invalid_argument(fourfold_program_error());
 }
 
@@ -206,6 +231,9 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
   m.def("program_layout", &program_layout,
         "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");
+  m.def("program_layout_of_steps", &program_layout_of_steps,
+        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, output_strides): "
+        "likewise of a loop's steps, each of which lies so many elements behind the one before; empty if no nest runs them.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");

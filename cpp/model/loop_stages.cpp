@@ -231,8 +231,7 @@ bool LoopStages::add(const ProgramStep& step, size_t first) {
     const int32_t number = fourfold_program_number(step.program.program, static_cast<int32_t>(k));
     Place place;
     if (number >= 0) {
-      if (!recorded_[index].isScalar() && !recorded_[index].isBool()) return false;
-      numbers_.push_back(bits_of(recorded_[index].toScalar(), static_cast<at::ScalarType>(number)));
+      numbers_.push_back(bits_of(scalar_of(recorded_[index]), static_cast<at::ScalarType>(number)));
       inputs.push_back({{&numbers_.back(), number, 0, nullptr, nullptr, nullptr}, 0, 0});
     } else if (find_place(index, place)) {
       inputs.push_back(moving(place));

@@ -193,15 +193,25 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   std::vector<fourfold_tensor> inputs;
   std::vector<int64_t> input_strides;
   std::vector<int32_t> input_feeds;
+  std::vector<int64_t> numbers;  // their bits, which descriptions point to
+  numbers.reserve(program->inputs.size());
   for (const size_t index : program->inputs) {
     const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
+    const int32_t number = fourfold_program_number(program->program.program, static_cast<int32_t>(inputs.size()));
+    if (number >= 0 && (is_state || is_element)) return false;  // it differs from step to step
     if (is_state) {
       held.push_back(results[feeds[index]].toTensor().contiguous());  // as the rows and the last states lie
     } else if (is_element) {
       held.push_back(element(running.sequences[index - feeds.size()], first));
     } else {
       const c10::IValue& value = running.values[running.invariants[index - feeds.size() - running.sequences.size()]];
-      if (!value.isTensor()) return false;
+      if (number >= 0) {
+        numbers.push_back(bits_of(scalar_of(value), static_cast<at::ScalarType>(number)));
+        inputs.push_back({&numbers.back(), number, 0, nullptr, nullptr, nullptr});
+        input_strides.push_back(0);
+        input_feeds.push_back(-1);
+        continue;
+      }
       held.push_back(value.toTensor());
     }
     if (held.back().is_neg() || held.back()._is_zerotensor()) return false;

@@ -41,10 +41,7 @@ class Inputs {
   }
 
   void add(const c10::IValue& number, int32_t dtype) {
-    const bool is_one_element = number.isTensor() && number.toTensor().is_cpu() && number.toTensor().dim() == 0;
-    TORCH_CHECK_TYPE(number.isScalar() || number.isBool() || is_one_element, "program: expected a number, but got ", number.tagKind());
-    const at::Scalar scalar = is_one_element ? number.toTensor().item() : number.toScalar();
-    numbers_.push_back(bits_of(scalar, static_cast<at::ScalarType>(dtype)));
+    numbers_.push_back(bits_of(scalar_of(number), static_cast<at::ScalarType>(dtype)));
     given_.push_back({&numbers_.back(), dtype, 0, nullptr, nullptr, nullptr});
   }
 
@@ -58,6 +55,12 @@ class Inputs {
 };
 
 }  // namespace
+
+at::Scalar scalar_of(const c10::IValue& number) {
+  if (number.isTensor() && number.toTensor().is_cpu() && number.toTensor().dim() == 0) return number.toTensor().item();
+  TORCH_CHECK_TYPE(number.isScalar() || number.isBool(), "program: expected a number, but got ", number.tagKind());
+  return number.toScalar();
+}
 
 int64_t bits_of(const at::Scalar& number, at::ScalarType dtype) {
   switch (dtype) {

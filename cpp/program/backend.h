@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,11 @@ class Executable {
   virtual bool run_steps(
       const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
     return false;
+  }
+  // What that nest is compiled for; empty if no nest runs them.
+  virtual std::string layout_of_steps(
+      const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
+    return {};
   }
   // From now on.
   virtual void use(Generator) {}

@@ -54,6 +54,12 @@ class GridExecutable final : public Executable {
     return true;
   }
 
+  std::string layout_of_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
+                              const fourfold_steps& steps) const override {
+    const GridLayout layout(program_, sizes, inputs, outputs, are_aligned(inputs, outputs), &steps);
+    return layout.is_empty() ? std::string() : layout.text();
+  }
+
   const Program& program() const { return program_; }
   bool are_aligned(const Tensor* inputs, const Tensor* outputs) const {
     return program::are_aligned(device_, program_, inputs, outputs);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -100,9 +101,9 @@ Tensor tensor_of(const Output& output, const Shape& shape, void* data, void* bas
   return {part, output.kind, static_cast<int>(output.dims.size()), shape.sizes.data(), shape.strides.data(), base};
 }
 
-bool can_be_written(const fourfold_tensor& tensor, const Output& output, const Shape& shape) {
+bool fits(const fourfold_tensor& tensor, const Output& output, const Shape& shape) {
   const auto dim = static_cast<int32_t>(shape.sizes.size());
-  return tensor.data != nullptr && output.level != Level::column && tensor.dtype == dtype_of(output.kind) && tensor.dim == dim &&
+  return output.level != Level::column && tensor.dtype == dtype_of(output.kind) && tensor.dim == dim &&
          std::equal(tensor.sizes, tensor.sizes + dim, shape.sizes.begin());
 }
 
@@ -120,7 +121,7 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Give
     Shape shape = shape_of(output, sizes);
     const fourfold_tensor* const target = given.outputs == nullptr ? nullptr : given.outputs + layout->shapes.size();
     if (target != nullptr) target->data == nullptr ? layout->add_none() : layout->add(*target);
-    layout->is_given.push_back(target != nullptr && can_be_written(*target, output, shape));
+    layout->is_given.push_back(target != nullptr && target->data != nullptr && fits(*target, output, shape));
     if (layout->is_given.back()) shape.strides.assign(target->strides, target->strides + target->dim);
     layout->shapes.push_back(std::move(shape));
   }
@@ -186,21 +187,27 @@ bool run(const fourfold_program& made, const Given& given, fourfold_allocate all
   return run(made, present, given, allocate, context);
 }
 
-// False if there is no nest.
-bool run_steps(const fourfold_program& made, const Given& given, const fourfold_steps& steps) {
+// The tensors of a loop's first step.
+struct FirstStep {
+  std::vector<int64_t> sizes;  // the axes'
   std::vector<Tensor> inputs, outputs;
+};
+
+// Nothing if no nest takes them.
+std::optional<FirstStep> first_step_of(const fourfold_program& made, const Given& given) {
+  FirstStep step;
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
-    inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides, input.base});
+    step.inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides, input.base});
   }
-  const auto sizes = axis_sizes(made.program, inputs.data(), inputs.size());
+  step.sizes = axis_sizes(made.program, step.inputs.data(), step.inputs.size());
   for (size_t k = 0; k < made.program.outputs.size(); ++k) {
     const Output& output = made.program.outputs[k];
     const fourfold_tensor& tensor = given.outputs[k];
-    if (output.join >= 0 || !can_be_written(tensor, output, shape_of(output, sizes))) return false;
-    outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides, tensor.base});
+    if (output.join >= 0 || !fits(tensor, output, shape_of(output, step.sizes))) return std::nullopt;
+    step.outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides, tensor.base});
   }
-  return made.executable->run_steps(sizes, inputs.data(), outputs.data(), steps);
+  return step;
 }
 
 class PreparedLayout final : public Prepared {
@@ -310,7 +317,9 @@ int32_t fourfold_program_run(
 int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps) try {
-  return run_steps(*program, {inputs, count, outputs}, *steps) ? 0 : 2;
+  const auto first = first_step_of(*program, {inputs, count, outputs});
+  if (!first.has_value()) return 2;
+  return program->executable->run_steps(first->sizes, first->inputs.data(), first->outputs.data(), *steps) ? 0 : 2;
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;
@@ -320,6 +329,21 @@ int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout)) try {
   take(context, layout_of(*program, {inputs, count, nullptr})->call->layout().c_str());
+  return 0;
+} catch (const std::exception& error) {
+  reason = error.what();
+  return 1;
+}
+
+int32_t fourfold_program_layout_of_steps(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout)) try {
+  const auto first = first_step_of(*program, {inputs, count, outputs});
+  std::string layout;
+  if (first.has_value()) {
+    layout = program->executable->layout_of_steps(first->sizes, first->inputs.data(), first->outputs.data(), *steps);
+  }
+  take(context, layout.c_str());
   return 0;
 } catch (const std::exception& error) {
   reason = error.what();

@@ -83,6 +83,10 @@ FOURFOLD_EXPORT void fourfold_transpose_tile(
 FOURFOLD_EXPORT int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout));
+// Likewise of a loop's steps, see fourfold_program_run_steps(); empty if no nest runs them.
+FOURFOLD_EXPORT int32_t fourfold_program_layout_of_steps(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout));
 
 // From now on `served` says whether somebody takes requests. Without, nothing is requested.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);

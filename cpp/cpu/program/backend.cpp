@@ -26,6 +26,11 @@ class Scheduled final : public program::Executable {
       const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const override;
   bool run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                  const fourfold_steps& steps) const override;
+  std::string layout_of_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
+                              const fourfold_steps& steps) const override {
+    const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
+    return loops.rows() == 0 || loops.columns() == 0 ? std::string() : loops.layout();
+  }
   void use(Generator generator) override { generator_.store(generator, std::memory_order_relaxed); }
 
   const program::Program& program() const { return program_; }

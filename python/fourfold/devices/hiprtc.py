@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import cache
 from pathlib import Path
 
 import torch
 
-from fourfold.devices.runtime_compiler import CompilationError, RuntimeCompiler, first_library
+from fourfold.devices.runtime_compiler import Installed, RuntimeCompiler, first_library
 
 # ROCm 5 has its functions in the runtime's library as well, and Debian there alone.
 SONAMES = ("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so", "libamdhip64.so.5")
@@ -32,29 +31,14 @@ class Hiprtc(RuntimeCompiler):
             return self.compiled(source, name, (f"--offload-arch={architecture}", *OPTIONS), "Code")
 
 
-def compile(source: str, architecture: str, name: str) -> bytes:
-    """:meth:`Hiprtc.compile` of the compiler that torch uses, or else the system's."""
-    reason = available()
-    if reason is not None:
-        raise CompilationError(reason, "")
-    return _compiler().compile(source, architecture, name)
-
-
-@cache
-def available() -> str | None:
-    """None, or why nothing can be compiled."""
-    if _library() is None:
-        return "AMD's run-time compiler was not found: install ROCm's package hiprtc, or set ROCM_PATH"
-    return None
-
-
-@cache
-def _compiler() -> Hiprtc:
-    return Hiprtc(_library())
-
-
-@cache
 def _library() -> str | None:
     roots = [os.environ.get(name) for name in ("ROCM_PATH", "ROCM_HOME")]
     folders = [Path(torch.__file__).parent / "lib", *(Path(root) / "lib" for root in (*roots, "/opt/rocm") if root)]
     return first_library(SONAMES, [path for folder in folders if (path := folder / "libhiprtc.so").exists()])
+
+
+installed = Installed(
+    Hiprtc,
+    _library,
+    "AMD's run-time compiler was not found: install ROCm's package hiprtc, or set ROCM_PATH",
+)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import re
-from functools import cache
 from pathlib import Path
 
 import torch
 
-from fourfold.devices.runtime_compiler import CompilationError, RuntimeCompiler, first_library
+from fourfold.devices.runtime_compiler import CompilationError, Installed, RuntimeCompiler, first_library
 
 MAJORS = (13, 12)
 # Results equal those of the same operations one by one; division, roots and subnormal numbers are exact by default.
@@ -49,32 +48,6 @@ class Nvrtc(RuntimeCompiler):
         return self.compiled(source, name, (f"--gpu-architecture=compute_{max(older)}", *OPTIONS), "PTX")
 
 
-def compile(source: str, architecture: str, name: str) -> bytes:
-    """:meth:`Nvrtc.compile` of the compiler that torch uses, or else the system's."""
-    reason = available()
-    if reason is not None:
-        raise CompilationError(reason, "")
-    return _compiler().compile(source, architecture, name)
-
-
-@cache
-def available() -> str | None:
-    """None, or why nothing can be compiled."""
-    if _library() is None:
-        return "NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc"
-    return None
-
-
-@cache
-def _compiler() -> Nvrtc:
-    return Nvrtc(_library())
-
-
-@cache
-def _library() -> str | None:
-    return first_library([f"libnvrtc.so.{major}" for major in _majors()], _paths())
-
-
 def _majors() -> list[int]:
     """torch's own version of CUDA first."""
     own = (torch.version.cuda or "").partition(".")[0]
@@ -91,3 +64,10 @@ def _paths() -> list[Path]:
         paths += sorted((package / "lib").glob(f"libnvrtc[.-]*so.{major}"))
         paths.append(Path("/usr/local/cuda/lib64") / f"libnvrtc.so.{major}")
     return [path for path in paths if path.exists() and "builtins" not in path.name]
+
+
+def _library() -> str | None:
+    return first_library([f"libnvrtc.so.{major}" for major in _majors()], _paths())
+
+
+installed = Installed(Nvrtc, _library, "NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc")

@@ -39,8 +39,8 @@ class Language:
 
 # By the first word of a target: those of cuda/ and metal/.
 LANGUAGES = {
-    "cuda": Language("cuda", nvrtc.compile, nvrtc.available),
-    "hip": Language("cuda", hiprtc.compile, hiprtc.available),
+    "cuda": Language("cuda", nvrtc.installed.compile, nvrtc.installed.obstacle),
+    "hip": Language("cuda", hiprtc.installed.compile, hiprtc.installed.obstacle),
     # The system compiles it, in the library.
     "metal": Language("metal", lambda source, architecture, name: source.encode(), lambda: None),
 }

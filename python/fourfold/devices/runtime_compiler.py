@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 
@@ -24,6 +25,10 @@ class RuntimeCompiler:
         self.library = ctypes.CDLL(str(path))
         self._call("Version", 0, ctypes.byref(major := ctypes.c_int()), ctypes.byref(minor := ctypes.c_int()))
         self.version = major.value, minor.value
+
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        """What the driver or the runtime loads."""
+        raise NotImplementedError
 
     def compiled(self, source: str, name: str, options: Sequence[str], result: str) -> bytes:
         """What ``source`` compiles to, with these options: ``result`` is Code, CUBIN or PTX. ``name`` stands in
@@ -74,6 +79,36 @@ class RuntimeCompiler:
         describe = self._function("GetErrorString")
         describe.restype = ctypes.c_char_p
         return describe(status).decode()
+
+
+class Installed:
+    """The compiler that this process finds, loaded when it is first asked for.
+
+    kind: its class. library: finds its soname or path. missing: what to say where there is none."""
+
+    def __init__(self, kind: type[RuntimeCompiler], library: Callable[[], str | None], missing: str):
+        self.kind = kind
+        self.find = library
+        self.missing = missing
+
+    def compile(self, source: str, architecture: str, name: str) -> bytes:
+        """The ``compile`` of the compiler that torch uses, or else the system's."""
+        reason = self.obstacle()
+        if reason is not None:
+            raise CompilationError(reason, "")
+        return self.compiler.compile(source, architecture, name)
+
+    def obstacle(self) -> str | None:
+        """None, or why nothing can be compiled."""
+        return self.missing if self.library is None else None
+
+    @cached_property
+    def library(self) -> str | None:
+        return self.find()
+
+    @cached_property
+    def compiler(self) -> RuntimeCompiler:
+        return self.kind(self.library)
 
 
 def first_library(sonames: Iterable[str], paths: Iterable[Path]) -> str | None:

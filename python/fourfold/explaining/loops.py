@@ -4,28 +4,26 @@ The conditions are those of cpp/model/loop_step.cpp and loop_stages.cpp, for the
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fourfold import _native
+from fourfold import _C, _native
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.fused import Fused, fused_nodes, results_of
 from fourfold.compiler.nest import service
-from fourfold.compiler.nest.build import NotCompiled, build
-from fourfold.compiler.nest.layout import Layout
+from fourfold.compiler.nest.build import NotCompiled
 from fourfold.compiler.nest.reading import read
+from fourfold.compiler.support import device_of
+from fourfold.devices import programs
+from fourfold.explaining import nests
 from fourfold.explaining.data import counted, plural
-from fourfold.explaining.nests import target
-from fourfold.explaining.reading import is_view, operator_name
+from fourfold.explaining.reading import NUMBERS, is_view, operator_name
 from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
-MOST_INTERLEAVED = 8  # as cpp/cpu/program/loops.cpp has it
 # As in cpp/model/loop_products.cpp: bytes of a product that are computed at once, by whether its matrix is large;
 # from how many rows on, and up to how many bytes of the input's matrix, two products are added in one pass.
 ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
@@ -65,33 +63,42 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     if call.steps < 2:
         raise NotPossible("the first step runs by itself, and there is no other")
     node = only_program(call)
-    if devices := on_other_devices(call):
-        raise NotPossible(
-            f"on {devices} one kernel takes all steps of a program without rows, which explain doesn't show"
-        )
-    outputs, output_of = series_of_outputs(call, node)
-    inputs = [element_of(call, each, output_of) for each in node.args]
+    place = programs.place_of(device_of(node))
     text = node.target.text
-    program = read(text)
-    if any(output.join >= 0 for output in program.outputs):
+    if any(output.join >= 0 for output in read(text).outputs):
         raise NotPossible("a result of its program is a concatenation")
-    described = [*program.inputs, *program.outputs]
-    lengths = {given.name: value for given, (value, _) in zip(program.inputs, inputs, strict=True)}
-    sizes = [axis_size(axis.size, lengths) for axis in program.axes]
-    if 0 in sizes:
+    outputs, output_of = series_of_outputs(call, node)
+    numbers = _C.program_numbers(text, *place)
+    inputs = [element_of(call, each, output_of, number) for each, number in zip(node.args, numbers, strict=True)]
+    described = [
+        (number, [], []) if value is None else described_as(value)
+        for (value, _, _), number in zip(inputs, numbers, strict=True)
+    ]
+    layout = _C.program_layout_of_steps(
+        text,
+        *place,
+        described,
+        [described_as(value) for value, _ in outputs],
+        call.steps - 1,
+        [feed for _, feed, _ in inputs],
+        [stride for _, _, stride in inputs],
+        [stride for _, stride in outputs],
+    )
+    if not layout:
         raise NotPossible("its tensors have no elements")
-    tensors = [*(value for value, _ in inputs), *(value for value, _ in outputs)]
-    strides = [axis_strides(each.dims, value, sizes) for each, value in zip(described, tensors, strict=True)]
-    roles = ",".join(role for _, role in inputs), ",".join(role for _, role in outputs)
-    layout = f"t{roles[0]};{roles[1]}/{axes_of_layout(sizes, strides, program.outer)}"
     try:
-        build(program, Layout.of(layout), target().lanes)
+        nests.built(text, layout)
     except NotCompiled as reason:
         raise NotPossible(str(reason)) from None
-    if generator == "interpreter" or service.obstacle():
+    if device_of(node).type in programs.INTERPRETED and (generator == "interpreter" or service.obstacle()):
         reason = "as the environment variable FOURFOLD_GENERATOR says" if generator == "interpreter" else ""
         raise NotPossible(reason or service.obstacle())
     return layout
+
+
+def described_as(value: Tensor) -> tuple[int, list[int], list[int]]:
+    """As the library takes it: dtype, sizes and strides."""
+    return NUMBERS[value.dtype], list(value.shape), list(value.stride())
 
 
 def only_program(call: LoopCall) -> Node:
@@ -121,13 +128,13 @@ def names_outside(body: Compiled) -> list[str]:
     return [*names, *others]
 
 
-def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, str]], dict[int, int]]:
-    """Of each output of the program one step's tensor and whether it is a series (s) or the last one's (l); and by new
-    state the output that it is."""
+def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, int]], dict[int, int]]:
+    """Of each output of the program one step's tensor, and how many elements behind it the next one's lies, 0 where the
+    last one's is kept; and by new state the output that it is."""
     loop, graph = call.loop, call.loop.body.module.graph
     inputs = graph.find_nodes(op="placeholder")
     index = {result: k for k, result in enumerate(results_of(node))}
-    found: dict[int, tuple[Tensor, str]] = {}
+    found: dict[int, tuple[Tensor, int]] = {}
     output_of: dict[int, int] = {}
     states = len(loop.trails)
     for are_series in (True, False):
@@ -143,75 +150,30 @@ def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, st
                 output_of[k] = index[result]
             if index[result] not in found:
                 value = call.rows[k][0] if are_series else call.results[k].contiguous()
-                moves = are_series and call.rows[k].stride(0) != 0
-                found[index[result]] = value, "s" if moves else "l"
+                found[index[result]] = value, step_stride(call, call.rows[k]) if are_series else 0
             elif are_series:
                 raise NotPossible("a value is two results")
     return [found[k] for k in range(len(index))], output_of
 
 
-def element_of(call: LoopCall, node: Node, output_of: dict[int, int]) -> tuple[Tensor, str]:
-    """A step's tensor for an input of the program, and its role: a state, fed by an output, a series or an
-    invariant."""
+def element_of(call: LoopCall, node: Node, output_of: dict[int, int], number: int) -> tuple[Tensor | None, int, int]:
+    """A step's tensor for an input of the program, None for a number; the output that the next step reads there, or -1;
+    and how many elements behind it the next one's lies."""
     loop = call.loop
     place = call.loop.body.module.graph.find_nodes(op="placeholder").index(node)
-    if place < len(loop.feeds):
-        output = output_of.get(loop.feeds[place], -1)
-        return call.results[loop.feeds[place]].contiguous(), "i" if output < 0 else f"c{output}"
+    is_state, is_invariant = place < len(loop.feeds), place >= len(loop.feeds) + loop.series
+    if number >= 0:
+        if not is_invariant:
+            raise NotPossible("its step reads a number that differs from step to step")
+        return None, -1, 0
+    if is_state:
+        return call.results[loop.feeds[place]].contiguous(), output_of.get(loop.feeds[place], -1), 0
     value = call.given[place]
-    if not isinstance(value, Tensor):
-        raise NotPossible("its step reads a number of the call")
-    if place < len(loop.feeds) + loop.series:
-        return value[0], "s" if value.stride(0) != 0 else "i"
-    return value, "i"
+    return (value, -1, 0) if is_invariant else (value[0], -1, step_stride(call, value))
 
 
-def axis_size(size: str, inputs: dict[str, Tensor]) -> int:
-    name, _, dim = size.rpartition(".")
-    return inputs[name].shape[int(dim)] if name else int(size)
-
-
-def axis_strides(dims: Sequence[Sequence[int]], value: Tensor, sizes: Sequence[int]) -> list[int]:
-    found = [0] * len(sizes)
-    for axes, stride in zip(dims, value.stride(), strict=True):
-        for axis in reversed(axes):
-            found[axis] = stride
-            stride *= sizes[axis]
-    return found
-
-
-def axes_of_layout(sizes: Sequence[int], strides: Sequence[Sequence[int]], outer: int | None) -> str:
-    """outer: how many axes number the rows, of a program with reductions."""
-    first = outer or 0
-    of_columns = merged(sizes[first:], [each[first:] for each in strides])
-    if outer is None:
-        return f"e0:{','.join(map(classes, of_columns))}"
-    of_rows = merged(sizes[:first], [each[:first] for each in strides]) if math.prod(sizes[:first]) > 1 else []
-    rows = of_rows or [[] for _ in strides]
-    head = f"r{len(rows[0])}x{math.prod(sizes[first:])}"
-    return f"{head}:{','.join(classes(row + column) for row, column in zip(rows, of_columns, strict=True))}"
-
-
-def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Each tensor's strides along the axes of the nest: those of one element are left out, and two that every tensor
-    steps through as through one are one."""
-    axes: list[list[int]] = []
-    for axis, size in enumerate(sizes):
-        if size == 1:
-            continue
-        of_axis = [of_tensor[axis] for of_tensor in strides]
-        if axes and axes[-1] == [stride * size for stride in of_axis]:
-            axes.pop()
-        axes.append(of_axis)
-    return [list(each) for each in zip(*axes, strict=True)] if axes else [[0] for _ in strides]
-
-
-def classes(strides: Sequence[int]) -> str:
-    """What a tensor's strides are written as in a layout."""
-    text = ["01"[stride] if stride in (0, 1) else "n" for stride in strides]
-    if 2 <= strides[-1] <= MOST_INTERLEAVED and 1 not in strides:
-        text[-1] = str(strides[-1])
-    return "".join(text)
+def step_stride(call: LoopCall, series: Tensor) -> int:
+    return -series.stride(0) if call.loop.reverse else series.stride(0)
 
 
 def stages_of(call: LoopCall) -> list[str]:

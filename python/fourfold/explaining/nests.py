@@ -21,10 +21,14 @@ def nest_of(program: Program) -> Nest | Grid:
     """Raises NotCompiled where there is none."""
     if not program.layout:
         raise NotCompiled("its sizes depend on data")
-    text = read(program.text)
-    if is_grid(program.layout):
-        return build_grid(text, GridLayout.of(program.layout))
-    return build(text, Layout.of(program.layout), target().lanes)
+    return built(program.text, program.layout)
+
+
+def built(text: str, layout: str) -> Nest | Grid:
+    """Of a program's text. Raises NotCompiled where there is none."""
+    if is_grid(layout):
+        return build_grid(read(text), GridLayout.of(layout))
+    return build(read(text), Layout.of(layout), target().lanes)
 
 
 def target() -> llvm.Target:

@@ -174,7 +174,7 @@ def halves_of(scan: record.Scan, names: Sequence[str]) -> tuple[ScanHalf, ScanHa
             count = len(halves.differentiable)
             kept = forward.results[count:]
             pairs = zip(forward.results[:count], halves.differentiable, strict=True)
-            gradients = [torch.empty(each.shape, dtype=each.dtype) for each, has_gradient in pairs if has_gradient]
+            gradients = [torch.empty_like(each) for each, has_gradient in pairs if has_gradient]
         given = None if kept is None else [*kept, *gradients]
         backward = half_of("backward", scan, halves.backward, ("backward", not reverse), own, given)
         about_kept = () if kept is None else kept_of(forward, kept[1:], inputs)

@@ -70,7 +70,7 @@ class Shapes(Interpreter):
             is_state = k < len(loop.trails)
             count = steps + is_state
             is_last = is_state and not loop.trails[k]
-            rows.append(None if is_last else torch.empty((count, *result.shape), dtype=result.dtype))
+            rows.append(None if is_last else result.new_empty((count, *result.shape)))
         self.loop = LoopCall(loop, steps, given, body.env, results, rows)
         return tuple(result.clone() if row is None else row for result, row in zip(results, rows, strict=True))
 
@@ -90,7 +90,7 @@ def laid_out(value: Tensor, like: Tensor) -> Tensor:
     for d in reversed(memory_order(like)):
         strides[d] = stride
         stride *= max(1, value.shape[d])
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype)
+    return value.new_empty_strided(value.shape, strides)
 
 
 def memory(value: Tensor) -> object:
