@@ -7,8 +7,11 @@ import os
 import pytest
 import torch
 
+import fourfold
 from compiled_functions import FUNCTIONS, Function, is_simulated
+from fourfold.compiler.nest.service import Service
 from fourfold.devices import programs
+from fourfold.scanning import capture
 from machine import devices
 
 GPUS = [device for device in devices() if device != "cpu" and not programs.obstacle(device)]
@@ -39,3 +42,38 @@ def test_other_sizes_of_a_function_that_is_compiled_for_any(device: str) -> None
     for rows, columns in ((3, 40), (50, 7), (1, 3000), (2, 41)):
         x = torch.randn(rows, columns)
         torch.testing.assert_close(function(x.to(device)).cpu(), call(x))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which runs: the same program and layout are compiled for the call."""
+    factor = torch.tensor(0.75)  # a number of a GPU's program, which lies on the CPU
+
+    def step(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.cos(h * factor + x)
+        return h, h * 2
+
+    def call(h: torch.Tensor, xs: torch.Tensor) -> object:
+        return fourfold.scan(step, h, xs, reverse=reverse)
+
+    h, xs = torch.randn(6, 21), torch.randn(5, 6, 21)
+    given = h.to(device), xs.to(device)
+    asked = []
+    compile_grid = Service.compile_grid
+    monkeypatch.setattr(
+        Service, "compile_grid", lambda self, *given: asked.append(given[:2]) or compile_grid(self, *given)
+    )
+    explanation = fourfold.explain(call, *given)
+    program = explanation.scans[0].forward.loop.programs[0]
+    assert explanation.scans[0].forward.loop.way == "nest"
+    assert any(word in explanation.nest(scan=0) for word in ("__global__", "kernel void"))
+    capture._compiled.clear()
+    (carry, ys) = call(*given)
+    assert (program.text, program.layout) in asked
+    expected = []
+    for x in xs.flip(0) if reverse else xs:
+        h = torch.cos(h * factor + x)
+        expected.append(h * 2)
+    torch.testing.assert_close(carry.cpu(), h)
+    torch.testing.assert_close(ys.cpu(), torch.stack(expected[::-1] if reverse else expected))

@@ -157,6 +157,22 @@ def test_a_number_beside_tensors_runs_step_by_step(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(found, loop(step, init, xs))
 
 
+def test_sizes_are_numbers_of_a_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scale(h: Tensor, xs: Tensor) -> Any:
+        n = xs.shape[2]
+        return fourfold.scan(lambda h, x: (torch.tanh(h) * 0.5 + x / n, h * n), h, xs)
+
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
+    torch._dynamo.reset()
+    compiled = torch.compile(scale, backend="fourfold", dynamic=True)
+    for size in (7, 40):
+        init, xs = torch.randn(3, size), torch.randn(T, 3, size)
+        with torch.profiler.profile() as profile:
+            found = compiled(init, xs)
+        assert "fourfold_loop_in_stages" not in {event.key for event in profile.key_averages()}
+        torch.testing.assert_close(found, loop(lambda h, x, n=size: (torch.tanh(h) * 0.5 + x / n, h * n), init, xs))
+
+
 def test_another_generator_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a nest that the first one only counted a call for."""
     for generator in ("auto", "llvm"):
