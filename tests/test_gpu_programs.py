@@ -57,7 +57,8 @@ def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, monkeypa
     def call(h: torch.Tensor, xs: torch.Tensor) -> object:
         return fourfold.scan(step, h, xs, reverse=reverse)
 
-    h, xs = torch.randn(6, 21), torch.randn(5, 6, 21)
+    size = (8, 20) if reverse else (6, 21)  # with vectors and without
+    h, xs = torch.randn(size), torch.randn(5, *size)
     given = h.to(device), xs.to(device)
     asked = []
     compile_grid = Service.compile_grid

@@ -51,7 +51,7 @@ def test_code_is_generated(name: str, target: str) -> None:
     text = PROGRAMS[name]
     numbers = _C.program_numbers(text, CPU, 0)
     inputs = [
-        (NUMBERS[x.dtype], list(x.shape), list(x.stride())) if isinstance(x, Tensor) else (number, [], [])
+        (NUMBERS[x.dtype], list(x.shape), list(x.stride()), 0) if isinstance(x, Tensor) else (number, [], [], 0)
         for x, number in zip(inputs_of(text, 37), numbers, strict=True)
     ]
     torch.set_num_threads(1)

@@ -96,13 +96,13 @@ OwnedProgram program_of(const std::string& text, int32_t device_type, int32_t de
   return program;
 }
 
-// Each tensor's dtype, sizes and strides; of a number no sizes.
-using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>>>;
+// Each tensor's dtype, sizes, strides, and how many bytes it lies behind an aligned address; of a number no sizes.
+using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>, uintptr_t>>;
 
 std::vector<fourfold_tensor> tensors_of(const Described& described) {
   std::vector<fourfold_tensor> tensors;
-  for (const auto& [dtype, sizes, strides] : described) {
-    tensors.push_back({nullptr, dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data(), nullptr});
+  for (const auto& [dtype, sizes, strides, offset] : described) {
+    tensors.push_back({reinterpret_cast<void*>(offset), dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data(), nullptr});
   }
   return tensors;
 }
@@ -230,7 +230,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
   m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
   m.def("program_layout", &program_layout,
-        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides)]): what the nest of such a call is compiled for.");
+        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): what the nest of such a call is compiled for.");
   m.def("program_layout_of_steps", &program_layout_of_steps,
         "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, output_strides): "
         "likewise of a loop's steps, each of which lies so many elements behind the one before; empty if no nest runs them.");

@@ -71,7 +71,7 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     numbers = _C.program_numbers(text, *place)
     inputs = [element_of(call, each, output_of, number) for each, number in zip(node.args, numbers, strict=True)]
     described = [
-        (number, [], []) if value is None else described_as(value)
+        (number, [], [], 0) if value is None else described_as(value)
         for (value, _, _), number in zip(inputs, numbers, strict=True)
     ]
     layout = _C.program_layout_of_steps(
@@ -96,9 +96,14 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
     return layout
 
 
-def described_as(value: Tensor) -> tuple[int, list[int], list[int]]:
-    """As the library takes it: dtype, sizes and strides."""
-    return NUMBERS[value.dtype], list(value.shape), list(value.stride())
+def described_as(value: Tensor) -> tuple[int, list[int], list[int], int]:
+    """As the library takes it: dtype, sizes, strides, and the bytes before it in its memory."""
+    return NUMBERS[value.dtype], list(value.shape), list(value.stride()), value.storage_offset() * value.itemsize
+
+
+def first_of_nest(call: LoopCall) -> int:
+    """The step that the nest begins with."""
+    return call.steps - 2 if call.loop.reverse else 1
 
 
 def only_program(call: LoopCall) -> Node:
@@ -149,7 +154,8 @@ def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, in
             if k < states:
                 output_of[k] = index[result]
             if index[result] not in found:
-                value = call.rows[k][0] if are_series else call.results[k].contiguous()
+                row = first_of_nest(call) + (k < states and not loop.reverse)
+                value = call.rows[k][row] if are_series else call.results[k].contiguous()
                 found[index[result]] = value, step_stride(call, call.rows[k]) if are_series else 0
             elif are_series:
                 raise NotPossible("a value is two results")
@@ -169,7 +175,7 @@ def element_of(call: LoopCall, node: Node, output_of: dict[int, int], number: in
     if is_state:
         return call.results[loop.feeds[place]].contiguous(), output_of.get(loop.feeds[place], -1), 0
     value = call.given[place]
-    return (value, -1, 0) if is_invariant else (value[0], -1, step_stride(call, value))
+    return (value, -1, 0) if is_invariant else (value[first_of_nest(call)], -1, step_stride(call, value))
 
 
 def step_stride(call: LoopCall, series: Tensor) -> int:

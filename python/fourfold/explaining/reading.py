@@ -164,9 +164,9 @@ def layout(node: Node) -> str:
     place = programs.place_of(device_of(node))
     numbers = _C.program_numbers(node.target.text, *place)
     inputs = [
-        (NUMBERS[value.dtype], list(map(hint, value.shape)), list(map(hint, value.stride())))
+        (NUMBERS[value.dtype], list(map(hint, value.shape)), list(map(hint, value.stride())), 0)
         if isinstance(value, torch.Tensor)
-        else (number, [], [])
+        else (number, [], [], 0)
         for value, number in zip(given, numbers, strict=True)
     ]
     return _C.program_layout(node.target.text, *place, inputs)
