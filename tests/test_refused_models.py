@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import fourfold
 from fourfold import _native
@@ -164,3 +167,147 @@ def test_structures_run_nothing(block: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"expected the type 'antigravity.Thing' to be registered"):
         loaded(*args, **kwargs)
     assert "antigravity" not in sys.modules
+
+
+def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any], results: int, folder: Path) -> Any:
+    """A model whose only step is this call of an operator. tensors: the model's arguments, by the operator's argument;
+    those with an underscore are part of lists."""
+
+    class Sum(nn.Module):
+        def forward(self, *given: Tensor) -> Tensor:
+            return sum(each.sum() for each in given)
+
+    program = torch.export.export(Sum(), tuple(tensors.values()))
+    fourfold.save(program, folder / "sum.ff")
+
+    def change(_: Any, inner: dict[str, Any]) -> None:
+        own = {name: {"value": k} for k, name in enumerate(tensors) if name[0] != "_"}
+        inner["programs"] = []
+        step = {"operator": f"aten::{operator}", "arguments": own | arguments, "results": results}
+        inner["graph"] = {"steps": [step], "outputs": [len(tensors)]}
+
+    return fourfold.load(rewritten(folder / "sum.ff", folder / "call.ff", change))
+
+
+IMAGE, ONE, FOUR = torch.randn(2, 4, 5, 6), torch.ones(1), torch.ones(4)
+NONE = {"weight": None, "bias": None, "running_mean": None, "running_var": None}
+NORM = {"training": False, "momentum": 0.1, "eps": 1e-5}
+TRAINING = NORM | {"running_mean": None, "running_var": None, "training": True}
+LSTM = {"has_biases": True, "num_layers": 1, "dropout": 0, "train": False, "bidirectional": False, "batch_first": False}
+
+
+def of_lstm(hx: Sequence[int], *weights: tuple[int, ...]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = [torch.randn(size) for size in ((7, 2, 3), hx, hx, *weights)]
+    named = {f"_{k}": each for k, each in enumerate(tensors)}
+    lists = {"hx": [1, 2], "params": range(3, len(tensors))}
+    arguments = {name: [{"value": k} for k in which] for name, which in lists.items()}
+    return named, {"input": {"value": 0}, **arguments, **LSTM}
+
+
+# Arguments that fit, which run, and others, with the reason why they don't.
+TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
+    "batch norm": (
+        "native_batch_norm",
+        3,
+        {"input": IMAGE, "weight": FOUR, "bias": FOUR},
+        TRAINING,
+        "",
+    ),
+    "batch norm's weight": (
+        *("native_batch_norm", 3, {"input": IMAGE, "weight": ONE}, TRAINING | {"bias": None}),
+        "aten::native_batch_norm: expected weight to have 4 elements, but got 1",
+    ),
+    "batch norm's mean": (
+        *("_native_batch_norm_legit_no_training", 3),
+        {"input": IMAGE, "running_mean": ONE, "running_var": FOUR},
+        {"weight": None, "bias": None, "momentum": 0.1, "eps": 1e-5},
+        "aten::_native_batch_norm_legit_no_training: expected running_mean to have 4 elements, but got 1",
+    ),
+    "batch norm without channels": (
+        *("native_batch_norm", 3, {"input": FOUR}, NORM | NONE),
+        "aten::native_batch_norm: expected input to have a dimension of channels, but got 1 dimensions",
+    ),
+    "weight norm": ("_weight_norm_interface", 2, {"v": IMAGE, "g": torch.ones(2, 1, 1, 1)}, {}, ""),
+    "weight norm's g": (
+        *("_weight_norm_interface", 2, {"v": IMAGE, "g": ONE}, {}),
+        "aten::_weight_norm_interface: expected g to have 2 elements, but got 1",
+    ),
+    "weight norm's dim": (
+        *("_weight_norm_interface", 2, {"v": IMAGE, "g": FOUR}, {"dim": 1}),
+        "aten::_weight_norm_interface: expected dim to be the first or the last of v, but got 1",
+    ),
+    "scales": (
+        *("_upsample_bilinear2d_aa", 1, {"self": IMAGE}),
+        {"output_size": [7, 9], "align_corners": False, "scales_h": 1.45, "scales_w": 1.5},
+        "",
+    ),
+    "scales that lead elsewhere": (
+        *("_upsample_bilinear2d_aa", 1, {"self": IMAGE}),
+        {"output_size": [7, 9], "align_corners": False, "scales_h": 1.4, "scales_w": -3.0},
+        "aten::_upsample_bilinear2d_aa: expected scales of 9 elements, but got -3 for 6 elements",
+    ),
+    "scales that lead elsewhere in a list": (
+        *("upsample_nearest2d.vec", 1, {"input": IMAGE}, {"output_size": [7, 9], "scale_factors": [1e9, 1.5]}),
+        "aten::upsample_nearest2d: expected scales of 7 elements, but got 1e+09 for 5 elements",
+    ),
+    "segments": (
+        *("segment_reduce", 1, {"data": FOUR, "lengths": torch.tensor([1, 3])}, {"reduce": "sum"}),
+        "",
+    ),
+    "segments that nothing checks": (
+        *("segment_reduce", 1, {"data": FOUR, "lengths": torch.tensor([10**8, 3])}, {"reduce": "sum", "unsafe": True}),
+        "aten::segment_reduce: expected unsafe to be False",
+    ),
+    "samples": (
+        *("fractional_max_pool2d", 2, {"self": IMAGE, "random_samples": torch.rand(2, 4, 2)}),
+        {"kernel_size": [2, 2], "output_size": [2, 2]},
+        "",
+    ),
+    "samples beyond": (
+        *("fractional_max_pool2d", 2, {"self": IMAGE, "random_samples": torch.full((2, 4, 2), torch.nan)}),
+        {"kernel_size": [2, 2], "output_size": [2, 2]},
+        "aten::fractional_max_pool2d: expected random_samples of at least 0 and below 1",
+    ),
+    "LSTM": ("lstm.input", 3, *of_lstm((1, 2, 5), (20, 3), (20, 5), (20,), (20,)), ""),
+    "LSTM's weight": (
+        *("lstm.input", 3, *of_lstm((1, 2, 5), (1, 3), (20, 5), (20,), (20,))),
+        "aten::lstm: expected weight 0 of shape [20, 3], but got [1, 3]",
+    ),
+    "LSTM's weights": (
+        *("lstm.input", 3, *of_lstm((1, 2, 5), (20, 3), (20, 5))),
+        "aten::lstm: expected 4 weights for each layer and direction, but got 2",
+    ),
+    "LSTM's state": (
+        *("lstm.input", 3, *of_lstm((1, 1, 5), (20, 3), (20, 5), (20,), (20,))),
+        "aten::lstm: expected states of shape (1, 2, size), but got [1, 1, 5]",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TRUSTED)
+def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None:
+    """Without, some of these end the process, and others read memory that is not the model's."""
+    name, results, tensors, arguments, message = TRUSTED[what]
+    model = calling(name, tensors, arguments, results, tmp_path)
+    if message:
+        with pytest.raises(ValueError) as error:
+            model(*tensors.values())
+        assert str(error.value).startswith(message)
+    else:
+        model(*tensors.values())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_ctc_loss",
+        "batch_norm_update_stats",
+        "max_pool2d_with_indices_backward",
+        "_stack",
+        "_foreach_add.List",
+        "_foobar",
+    ],
+)
+def test_operators_that_trust_what_they_are_given_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"the file calls 'aten::{name}', which fourfold doesn't run for a file"):
+        calling(name, {"self": FOUR}, {}, 1, tmp_path)

@@ -48,6 +48,7 @@ void OperatorStep::run(Values& values) const {
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   for (const OperatorArgument& argument : arguments) stack.push_back(argument.value(values));
+  if (guard != nullptr) guard(handle.schema(), stack);
   if (!is_wide_product || !multiply_by_onednn(stack)) handle.callBoxed(stack);
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "guards.h"
 #include "values.h"
 
 namespace fourfold::model {
@@ -25,6 +26,7 @@ struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all that the operator has
   bool is_wide_product = false;
+  Guard guard = nullptr;  // of a file's
 
   // Appends the results. Throws c10::Error where the operator rejects its arguments.
   void run(Values& values) const;

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "guards.h"
+#include "permitted.h"
 #include "tensor_file.h"
 #include "wide_product.h"
 
@@ -19,29 +21,6 @@ namespace {
 
 using c10::IValue;
 using c10::TypeKind;
-
-// Of aten and prims, what a file has no reason to call, by the beginning of its name: it reads files, or memory that nothing has
-// written or that may lie outside a tensor's, prints, or trusts indices and packed weights that it is given.
-constexpr std::string_view refused[] = {
-    "from_file", "empty", "new_empty", "_empty", "_reshape_alias", "set", "resize", "_resize", "_sparse", "sparse_",
-    "_nested", "nested_", "_jagged", "to_padded_tensor", "_to_sparse", "to_sparse", "_coalesce", "coalesce",
-    "_indices", "_values", "ccol_indices", "crow_indices", "_convert_indices", "_validate_", "mkldnn_", "_mkldnn",
-    "to_mkldnn", "_to_mkldnn", "quantize", "_quantize", "quantized_", "q_", "_make_per", "fbgemm", "_weight_int",
-    "_convert_weight", "_dyn_quant", "_mixed_dtypes", "_cslt", "_cudnn", "cudnn_", "miopen_", "_miopen", "_nnpack",
-    "_thnn_", "_efficientzerotensor", "_test_", "_print", "_debug", "_pin_memory", "pin_memory", "is_pinned",
-    "record_stream", "_backward", "retain_grad", "requires_grad", "_version", "_fw_primal", "_make_dual",
-    "_unpack_dual", "_copy_from", "_use_cudnn", "_local_scalar", "_amp_", "_fused_", "_histogramdd",
-    "_padded_dense", "_lazy_clone", "_remove_batch_dim", "_add_batch_dim", "_autocast_", "_spdiags", "_triton",
-    "_addmm_activation", "_scaled_grouped"};
-// Of these, what is called all the same.
-constexpr std::string_view called[] = {"_local_scalar_dense", "_fused_rms_norm"};
-
-bool begins(std::string_view name, std::string_view with) { return name.substr(0, with.size()) == with; }
-
-bool is_refused(std::string_view name) {
-  if (std::find(std::begin(called), std::end(called), name) != std::end(called)) return false;
-  return std::any_of(std::begin(refused), std::end(refused), [name](std::string_view with) { return begins(name, with); });
-}
 
 std::string listed(const std::set<std::string>& words) {
   std::string found;
@@ -232,8 +211,8 @@ c10::OperatorHandle operator_of(const std::string& name, const Surroundings& sur
   if (is_torchs && found->schema().is_mutable() && name != "aten::copy_") {
     throw Refused("expected no operator that changes its arguments, but the file calls " + shown(name));
   }
-  if ((space == "aten" || space == "prims") && is_refused(own.substr(0, own.find('.')))) {
-    throw Refused("the file calls " + shown(name) + ", which fourfold doesn't run for a file: it could read or write outside the "
+  if ((space == "aten" || space == "prims") && !is_permitted(own.substr(0, own.find('.')))) {
+    throw Refused("the file calls " + shown(name) + ", which fourfold doesn't run for a file: it may read or write outside the "
                   "model's tensors");
   }
   return *found;
@@ -244,6 +223,7 @@ OperatorStep operator_step_of(
     const Surroundings& surroundings) {
   OperatorStep step{handle, {}};
   step.is_wide_product = is_wide_product(handle);
+  step.guard = guard_of(handle);
   const bool makes = !reads_tensors(step);
   size_t read = 0;
   for (const c10::Argument& argument : handle.schema().arguments()) {

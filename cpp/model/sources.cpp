@@ -1,6 +1,7 @@
 // The sources of this directory as one, for each torch that runs graphs: torch's headers take longer to compile than all that
 // includes them. `_torch_<version>` includes it, and a C++ program that links fourfold::model compiles it.
 #include "graph.cpp"
+#include "guards.cpp"
 #include "json.cpp"
 #include "loop_products.cpp"
 #include "loop_stages.cpp"
@@ -11,6 +12,7 @@
 #include "operator_step.cpp"
 #include "operators.cpp"
 #include "outputs.cpp"
+#include "permitted.cpp"
 #include "program.cpp"
 #include "reader.cpp"
 #include "signature.cpp"

@@ -23,8 +23,13 @@ from fourfold.saving.tensors import PLAIN
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
-# Composite operators that stay whole: what they are made of differs from device to device.
-WHOLE = ("scaled_dot_product_attention", *KEPT)
+# Composite operators that stay whole, by the beginning of their names: what they are made of differs from device to device,
+# or has an effect, a check for singular matrices.
+WHOLE = (
+    *("scaled_dot_product_attention", *KEPT),
+    *("inverse", "linalg_solve", "linalg_inv", "linalg_tensorinv", "linalg_tensorsolve"),
+    *("linalg_cholesky", "linalg_lu_factor", "linalg_ldl_factor"),
+)
 # What the file needn't say: it holds shapes and dtypes, and all of its runs are without gradients.
 NEEDLESS = (aten._assert_tensor_metadata.default,)
 # New memory that nothing has written is zero: a file's graph reads no memory of others.

@@ -1,0 +1,150 @@
+#include "guards.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+namespace fourfold::model {
+namespace {
+
+using c10::FunctionSchema;
+using torch::jit::Stack;
+
+// An operator's arguments by name.
+class Arguments {
+ public:
+  Arguments(const FunctionSchema& schema, const Stack& stack) : schema_(schema), stack_(stack) {}
+
+  // None where the schema has no such argument.
+  c10::IValue operator[](std::string_view name) const {
+    const auto& all = schema_.arguments();
+    for (size_t k = 0; k < all.size(); ++k) {
+      if (all[k].name() == name) return stack_[k];
+    }
+    return {};
+  }
+  // Undefined where there is none.
+  at::Tensor tensor(std::string_view name) const {
+    const c10::IValue value = (*this)[name];
+    return value.isTensor() ? value.toTensor() : at::Tensor();
+  }
+  const std::string& name() const { return schema_.name(); }
+
+ private:
+  const FunctionSchema& schema_;
+  const Stack& stack_;
+};
+
+void expect_elements(const Arguments& given, const char* argument, int64_t expected) {
+  const at::Tensor tensor = given.tensor(argument);
+  TORCH_CHECK_VALUE(!tensor.defined() || tensor.numel() == expected, given.name(), ": expected ", argument, " to have ", expected,
+                    " elements, but got ", tensor.numel());
+}
+
+// One element a channel.
+void check_batch_norm(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor input = given.tensor("input");
+  TORCH_CHECK_VALUE(input.dim() >= 2, given.name(), ": expected input to have a dimension of channels, but got ", input.dim(), " dimensions");
+  for (const char* name : {"weight", "bias", "running_mean", "running_var"}) expect_elements(given, name, input.size(1));
+}
+
+// One norm for each slice.
+void check_weight_norm(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor v = given.tensor("v");
+  const int64_t dim = given["dim"].toInt();
+  TORCH_CHECK_VALUE(v.dim() > 0 && (dim == 0 || dim == v.dim() - 1), given.name(), ": expected dim to be the first or the last of v, but got ", dim);
+  expect_elements(given, "g", v.size(dim));
+}
+
+// Without a size the scales are those of the result; with one they have to lead to it.
+void check_scales(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const c10::IValue size = given["output_size"];
+  if (!size.isIntList()) return;
+  const std::vector<int64_t> sizes = size.toIntVector();
+  const at::Tensor input = given.tensor(given["self"].isNone() ? "input" : "self");
+  std::vector<c10::IValue> scales{given["scales_d"], given["scales_h"], given["scales_w"]};
+  if (!given["scales"].isNone()) scales.back() = given["scales"];
+  if (const c10::IValue factors = given["scale_factors"]; factors.isDoubleList()) {
+    const std::vector<double> list = factors.toDoubleVector();
+    scales.assign(list.begin(), list.end());
+  }
+  for (size_t k = 1; k <= sizes.size() && k <= scales.size() && static_cast<int64_t>(k) <= input.dim(); ++k) {
+    const c10::IValue& scale = scales[scales.size() - k];
+    if (scale.isNone()) continue;
+    const auto expected = static_cast<double>(sizes[sizes.size() - k]);
+    const double found = scale.toDouble() * static_cast<double>(input.size(-static_cast<int64_t>(k)));
+    TORCH_CHECK_VALUE(std::abs(found - expected) <= 1, given.name(), ": expected scales of ", expected, " elements, but got ",
+                      scale.toDouble(), " for ", input.size(-static_cast<int64_t>(k)), " elements");
+  }
+}
+
+void check_segments(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  TORCH_CHECK_VALUE(!given["unsafe"].toBool(), given.name(), ": expected unsafe to be False");
+}
+
+// Where windows begin, as parts of the room for them.
+void check_samples(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor samples = given.tensor("random_samples");
+  const bool are_inside = samples.ge(0).logical_and(samples.lt(1)).all().item<bool>();
+  TORCH_CHECK_VALUE(are_inside, given.name(), ": expected random_samples of at least 0 and below 1");
+}
+
+// The sizes that each layer's weights have to have, which kernels of oneDNN don't compare.
+void check_lstm(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor input = given.tensor("input");
+  const std::vector<at::Tensor> states = given["hx"].toTensorVector(), weights = given["params"].toTensorVector();
+  const int64_t layers = given["num_layers"].toInt(), directions = given["bidirectional"].toBool() ? 2 : 1;
+  TORCH_CHECK_VALUE(states.size() == 2 && layers > 0 && input.dim() == 3, given.name(), ": expected 3 dimensions of input, two states and a layer");
+  const int64_t batch = input.size(given["batch_first"].toBool() ? 0 : 1);
+  for (const at::Tensor& state : states) {
+    TORCH_CHECK_VALUE(state.dim() == 3 && state.size(0) == layers * directions && state.size(1) == batch, given.name(),
+                      ": expected states of shape (", layers * directions, ", ", batch, ", size), but got ", state.sizes());
+  }
+  const int64_t outputs = states[0].size(2), hidden = states[1].size(2);
+  const bool has_biases = given["has_biases"].toBool();
+  const size_t each = 2 + (has_biases ? 2 : 0) + (outputs != hidden ? 1 : 0);
+  TORCH_CHECK_VALUE(weights.size() == each * static_cast<size_t>(layers * directions), given.name(), ": expected ", each,
+                    " weights for each layer and direction, but got ", weights.size());
+  for (size_t k = 0; k < weights.size(); ++k) {
+    const bool is_first = k / each < static_cast<size_t>(directions);
+    const int64_t inputs = is_first ? input.size(2) : directions * outputs;
+    std::vector<int64_t> expected;
+    switch (k % each) {
+      case 0: expected = {4 * hidden, inputs}; break;
+      case 1: expected = {4 * hidden, outputs}; break;
+      default: expected = {4 * hidden};
+    }
+    if (k % each >= 2 && (!has_biases || k % each == 4)) expected = {outputs, hidden};
+    TORCH_CHECK_VALUE(weights[k].sizes() == at::IntArrayRef(expected), given.name(), ": expected weight ", k, " of shape ",
+                      at::IntArrayRef(expected), ", but got ", weights[k].sizes());
+  }
+}
+
+}  // namespace
+
+Guard guard_of(const c10::OperatorHandle& handle) {
+  const std::string& whole = handle.operator_name().name;
+  constexpr std::string_view space = "aten::";
+  if (whole.compare(0, space.size(), space) != 0) return nullptr;
+  const std::string_view name = std::string_view(whole).substr(space.size());
+  const auto has = [name](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  if (has("native_batch_norm")) return &check_batch_norm;
+  if (name == "_weight_norm_interface") return &check_weight_norm;
+  if (has("upsample_")) return &check_scales;
+  if (name == "segment_reduce") return &check_segments;
+  if (has("fractional_max_pool")) return &check_samples;
+  if (name == "lstm" && handle.operator_name().overload_name == "input") return &check_lstm;
+  return nullptr;
+}
+
+}  // namespace fourfold::model
