@@ -32,6 +32,7 @@ REFUSED = (
     "save: expected arguments and results of tuples, lists, dicts and tensors, but got ",
     "save: expected tensors of the dtypes ",
 )
+GRADIENTS = "save: expected a graph that can be loaded, but the file calls 'aten::"
 
 
 class Call(nn.Module):
@@ -53,6 +54,7 @@ def exported(problem: Problem, tensors: list[Tensor]) -> Any:
         return None
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("name", list(ENTRIES) if FULL else list(ENTRIES)[::16])
 def test_samples_are_as_eager(name: str, tmp_path: Path) -> None:
     entry = ENTRIES[name]
@@ -65,7 +67,7 @@ def test_samples_are_as_eager(name: str, tmp_path: Path) -> None:
         try:
             fourfold.save(program, tmp_path / "model.ff")
         except ValueError as reason:
-            assert str(reason).startswith(REFUSED), reason
+            assert str(reason).startswith((*REFUSED, GRADIENTS) if "backward" in name else REFUSED), reason
             continue
         found = fourfold.load(tmp_path / "model.ff")(*tensors)
         assert [(each.shape, each.dtype) for each in found] == [(each.shape, each.dtype) for each in expected]
