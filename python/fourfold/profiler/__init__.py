@@ -25,12 +25,12 @@ __all__ = ["Row", "profile"]
 Row.__module__ = __name__  # where people import it from
 NSIGHT = "NSYS_PROFILING_SESSION_ID"  # which Nsight Systems sets for what it runs
 RANGES = (
-    "No table: the operators were given to NVTX or roctx as ranges, and the tool that recorded them shows their times. "
-    "Without it, or with nvtx=False, there is a table."
+    "No table: the operators were emitted as NVTX or roctx ranges, and the tool that recorded them shows their times. "
+    "Use nvtx=False for a table."
 )
 INTERRUPTED = (
-    "No table: a profile of torch's own began within this one and ended it, because torch runs one at a time. Run only "
-    "one of them."
+    "No table: another torch.profiler profile started within this one and ended it, because torch runs one at a time. "
+    "Run only one of them."
 )
 
 _lock = threading.Lock()
