@@ -134,8 +134,8 @@ targets =
 [scan]
 title = recurrences in Python
 times = steps in Python by `fourfold.scan`: a spiking neuron, advantages of 2048 steps, a biquad of 160,000 samples, the
-  selective scan of Mamba 130M, LLTM, LSTM and GRU, and a dozen published cells; memory saved for the backward; first calls in
-  fresh processes
+  selective scan of Mamba 130M, LLTM, LSTM and GRU, and a dozen published cells; memory saved for the backward; first
+  calls in fresh processes
 against = a Python loop over the same step, torch.nn's and fourfold.nn's layers; jax, TorchRL and torchaudio where they
   are installed
 options = ${on_cpu}

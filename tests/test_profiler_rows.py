@@ -216,9 +216,7 @@ def test_an_operator_that_fell_back_is_told_with_what_it_cost() -> None:
     text = _table.table(rows, 20.0, torch_rows=0)
     (line,) = [line.split() for line in text.splitlines() if line.startswith("  aten")]
     assert line == ["aten::linalg_svd", "1", "float32", "mps", "-", "-", "8.000", "800", "B", "1"]
-    assert (
-        "aten::linalg_svd fell back to the CPU in 1 of 1 calls: it has no kernel for mps, so its inputs and" in text
-    )
+    assert "aten::linalg_svd fell back to the CPU in 1 of 1 calls: it has no kernel for mps, so its inputs and" in text
     assert "torch's profiler doesn't record the time on mps; Metal System Trace, in Apple's Instruments, shows" in text
     assert "  2 more" in text
 

@@ -80,17 +80,17 @@ class Report:
 
 
 def optimize(model: nn.Module) -> Report:
-    """Converts the model's LSTM, GRU, LSTMCell and GRUCell layers, and stacks of Linear layers with an activation between
-    them, to fourfold's operators, in place.
+    """Converts the model's LSTM, GRU, LSTMCell and GRUCell layers, and stacks of Linear layers with an activation
+    between them, to fourfold's operators, in place.
 
-    Each changed module remains the same object with the same parameters, hooks and keys of state_dict, so optimisers and
-    references stay valid; only its class changes, to a subclass of its former class. Subclasses of torch.nn's layers that
-    don't override forward are changed too. A stack runs as one operator while its dropout is inactive (in eval mode, or
-    with p = 0); in training, dropout runs as in torch.nn. A layer stays unchanged if fourfold would not be faster, by the
-    limits of ``fourfold._optimize.limits``, or if its result could differ. :func:`restore` undoes it.
+    Each changed module remains the same object with the same parameters, hooks and keys of state_dict, so optimisers
+    and references stay valid; only its class changes, to a subclass of its former class. Subclasses of torch.nn's
+    layers that don't override forward are changed too. A stack runs as one operator while its dropout is inactive (in
+    eval mode, or with p = 0); in training, dropout runs as in torch.nn. A layer stays unchanged if fourfold would not
+    be faster, by the limits of ``fourfold._optimize.limits``, or if its result could differ. :func:`restore` undoes it.
 
-    Each call checks these conditions again: while a parameter or the input is not a plain tensor, or a mode is active, a
-    layer runs as in torch.nn.
+    Each call checks these conditions again: while a parameter or the input is not a plain tensor, or a mode is active,
+    a layer runs as in torch.nn.
 
     Call it at any time, before or after moving the model. With other transformations, call it:
 

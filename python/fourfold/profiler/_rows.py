@@ -20,8 +20,8 @@ TO_CPU = "aten::_to_cpu"  # what torch's fallback begins with, for every backend
 class Row:
     """What an operator did in one dtype on one kind of device.
 
-    A fourfold operator's figures include everything that it calls, such as torch's products, and those of an operator that
-    fell back to the CPU its copies and what the CPU did for it. Another operator's are its own: rows add up.
+    A fourfold operator's figures include everything that it calls, such as torch's products, and those of an operator
+    that fell back to the CPU its copies and what the CPU did for it. Another operator's are its own: rows add up.
 
     operator: its name in torch's dispatcher, fourfold::lltm; or a name for other work.
     dtype: of the floating-point tensors that it was given, else of the others, "float32" or "float32, int64"; "" where
