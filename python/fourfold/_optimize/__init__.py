@@ -50,8 +50,8 @@ copyreg.pickle(_Derived, lambda derived: (fused_class, (derived.former,)))
 class Entry:
     """One layer of the report.
 
-    name: as in named_modules; of a stack, with the range of the Sequential's children that it takes.
-    kind: what it was. what: what it is now, or why it was left.
+    name: as in named_modules; for a stack, with the range of the Sequential's children.
+    kind: what it was. what: what it is now, or why it is unchanged.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Entry:
 
 @dataclass
 class Report:
-    """What :func:`optimize` did. ``str(report)`` is a table.
+    """The result of :func:`optimize`. ``str(report)`` is a table.
 
-    changed, left: the layers that run on fourfold's operators now, and those that could have but do not.
+    changed: the layers that now run on fourfold's operators. left: layers of the same kinds that stay unchanged.
     """
 
     changed: list[Entry] = field(default_factory=list)
@@ -138,11 +138,11 @@ def optimize(model: nn.Module) -> Report:
 
 
 def restore(model: nn.Module) -> None:
-    """Undoes :func:`optimize`: every module that it changed has its former class again. Parameters are not touched, so
-    what was trained meanwhile stays. Works on copies and parts of an optimised model too.
+    """Undoes :func:`optimize`: restores the former class of every module that it changed. Parameters stay as they are,
+    so training in between is kept. Also works on copies and parts of an optimised model.
 
     Raises:
-        TypeError: model is no nn.Module, or is a captured program.
+        TypeError: model is not an nn.Module, or is an exported, traced or scripted program.
     """
     _expect_model("restore", model)
     for module in model.modules():
