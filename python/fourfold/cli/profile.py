@@ -39,7 +39,9 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     trace = "also write a Chrome trace to FILE, compressed if its name ends in .gz"
     parser.add_argument("--trace", type=output_file, metavar="FILE", help=trace)
-    parser.add_argument("--with-stack", action="store_true", help="also record Python source lines in the trace; slower")
+    parser.add_argument(
+        "--with-stack", action="store_true", help="also record Python source lines in the trace; slower"
+    )
     rows = "number of torch's operators in rows of their own; the others are added up (%(default)s)"
     parser.add_argument("--torch-rows", type=natural_number, default=10, metavar="N", help=rows)
     ranges = "emit NVTX or roctx ranges instead of a table (default: under Nsight Systems, unless with --trace)"
