@@ -164,7 +164,7 @@ def test_without_calls_for_this_torch_python_runs_the_steps(monkeypatch: pytest.
     for half in scan.halves:
         assert (half.loop.way, half.loop.until) == ("python", "")
         assert "FOURFOLD_GRADIENTS=python" in half.loop.reasons["cpp"]
-    assert "Not in C++: no calls compiled for this torch" in " ".join(explanation.detail().split())
+    assert "Not in C++: fourfold has no C++ module for this torch" in " ".join(explanation.detail().split())
 
 
 def test_a_step_that_runs_in_python_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_step_that_runs_in_python_has_its_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("FOURFOLD_STRICT")
     with pytest.warns(RuntimeWarning, match="requires a gradient"):
         explanation, scan = explained(changing, zeros(), torch.randn(T, B, H))
-    reason = "the step changes a tensor outside that requires a gradient, in place"
+    reason = "the step changes another tensor that requires a gradient in place"
     assert (scan.step, scan.reason, scan.halves, scan.steps) == ("changing", reason, (), T)
     assert f"run in Python, one by one: {reason}." in " ".join(explanation.detail().split())
     assert "in Python: " in explanation.summary() and "run in Python" in explanation._repr_html_()

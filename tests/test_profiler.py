@@ -289,8 +289,8 @@ def test_nvtx_ranges_take_the_place_of_a_table(nvidia: Calls, monkeypatch: pytes
         assert str(prof).startswith("No table: the operators were emitted as NVTX or roctx ranges")
         assert prof.rows() == [] and prof.elapsed_time > 0
         assert sentence(lambda prof=prof: prof.export_chrome_trace("x.json")) == (
-            "profile.export_chrome_trace: expected a profile that recorded, but the operators were given to NVTX or "
-            "roctx; profile with nvtx=False"
+            "profile.export_chrome_trace: expected a profile that recorded, but the operators were emitted as NVTX or "
+            "roctx ranges; profile with nvtx=False"
         )
         del nvidia[:]
     with pytest.raises(KeyError), profiler.profile():
@@ -345,7 +345,9 @@ def test_a_profile_of_torchs_own_within_the_block_is_told() -> None:
     assert any(event.key == "aten::sum" for event in inner.key_averages())
     assert str(prof) == prof.table() == profiler.INTERRUPTED and prof.elapsed_time > 0
     for read in (prof.rows, lambda: prof.export_chrome_trace("trace.json")):
-        with pytest.raises(RuntimeError, match="expected one profile at a time, but torch's own began within this one"):
+        with pytest.raises(
+            RuntimeError, match="expected one profile at a time, but a torch.profiler profile started within this one"
+        ):
             read()
     with profiler.profile() as after:
         fourfold.softshrink(torch.ones(3))

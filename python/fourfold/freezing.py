@@ -128,15 +128,15 @@ def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
     if not layers:
         raise ValueError(
             f"freeze: expected a model with recurrent layers of fourfold.nn, but {type(model).__name__} has none; "
-            "fourfold.optimize puts them in the place of torch.nn's"
+            "fourfold.optimize converts torch.nn's layers"
         )
     steps = _steps.count()  # before the copies are made, as their marks are
     made = {module: _Frozen(module, copies, steps) for module in layers if (copies := _copies_of(module))}
     if not made:
         device = next(layers[0].parameters()).device
         raise ValueError(
-            f"freeze: expected weights on the CPU, whose kernels alone read prepacked ones, but these are on {device}; "
-            "leave a model on this device unfrozen"
+            "freeze: expected weights on the CPU, because only the CPU's kernels read packed weights, but these are on "
+            f"{device}; leave a model on this device unfrozen"
         )
     _watch_steps()
     with _lock:

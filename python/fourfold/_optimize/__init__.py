@@ -71,7 +71,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.changed and not self.left:
-            return "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+            return "fourfold.optimize found no LSTM, GRU or stack of Linear layers"
         rows = [("layer", "was", "now")]
         rows += [(e.name, e.kind, e.what) for e in self.changed]
         rows += [(e.name, e.kind, f"left: {e.what}") for e in self.left]

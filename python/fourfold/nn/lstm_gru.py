@@ -165,7 +165,7 @@ class LSTM(_TorchLayers, nn.LSTM):
         super().__init__(*args, **kwargs)
         if self.proj_size:
             raise ValueError(
-                f"LSTM: expected proj_size to be 0, but got {self.proj_size}; a projected LSTM is torch.nn.LSTM's alone"
+                f"LSTM: expected proj_size to be 0, but got {self.proj_size}; use torch.nn.LSTM for a projected LSTM"
             )
 
 

@@ -51,7 +51,7 @@ def _check_backward(op: str, a: SimpleNamespace) -> None:
     _check.expect_kept(op, a.kept, a.x, torch.uint8 if bits else _check.kept_dtype(a.x), kept)
     if bits and any(a.output_mask[1 : 1 + count]):
         raise ValueError(
-            f"{op}: the forward call kept bits only, which are not enough for the weights' gradients; call it with "
+            f"{op}: the forward call saved only bits, which are not enough for the weights' gradients; call it with "
             "need_weights=True"
         )
 

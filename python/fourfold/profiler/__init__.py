@@ -170,7 +170,7 @@ class profile:
         self._expect_end("export_chrome_trace")
         self._expect_whole("export_chrome_trace")
         if self._nvtx:
-            why = "the operators were given to NVTX or roctx; profile with nvtx=False"
+            why = "the operators were emitted as NVTX or roctx ranges; profile with nvtx=False"
             raise RuntimeError(f"profile.export_chrome_trace: expected a profile that recorded, but {why}")
         if self._trace is None:  # torch writes it once
             with tempfile.TemporaryDirectory() as folder:
@@ -191,7 +191,7 @@ class profile:
 
     def _expect_whole(self, what: str) -> None:
         if self._interrupted:
-            why = "torch's own began within this one and ended it; run one of the two"
+            why = "a torch.profiler profile started within this one and ended it; run one of the two"
             raise RuntimeError(f"profile.{what}: expected one profile at a time, but {why}")
 
 

@@ -92,7 +92,7 @@ class File:
             state = program.state_dict if spec.target in program.state_dict else program.constants
             tensor = state[spec.target]
             if not isinstance(tensor, Tensor):
-                raise Unsaved(f"{spec.target}, which is no tensor")
+                raise Unsaved(f"{spec.target}, which is not a tensor")
             described = {"name": spec.target, "kind": KINDS[spec.kind], "data": self.stored.add(spec.target, tensor)}
             order = order_of(tensor)
             found.append(described if order is None else described | {"order": order})
