@@ -48,12 +48,13 @@ class Model:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Parameters, buffers and constants by their names, in the model's own memory: later calls read what is written
-        there."""
+        """Parameters, buffers and constants by name. They are the model's own memory: later calls read values that are
+        written to them.
+        """
         return dict(self._tensors)
 
     def __str__(self) -> str:
-        """The graph, for people to read."""
+        """The graph as text."""
         from fourfold.saving.text import text_of
 
         return text_of(self._graph)
