@@ -47,7 +47,7 @@ targets =
 
 [mlp]
 title = small perceptrons
-times = perceptrons of four sizes, as modules and as functions, and what they keep for the backward
+times = perceptrons of four sizes, as modules and as functions, and the memory saved for the backward
 against = nn.Sequential, plain PyTorch, the tutorial's C++ extension, torch.compile
 options = ${sizes} --output-size ${on_gpu} --skip=aten,inductor
 example = --batch-size 256 --threads 2
@@ -78,8 +78,7 @@ targets =
 
 [stream]
 title = a few steps a call
-times = 1 and 16 steps a call, batch 1 and 4, hidden 64 to 512; as each call reads its weights, and with these
-  declared constant
+times = 1 and 16 steps a call, batch 1 and 4, hidden 64 to 512; with ordinary and with frozen weights
 against = torch.nn's layers and cells
 options = ${on_cpu}
 source = recurrent:stream
@@ -94,7 +93,7 @@ targets =
 [rl]
 title = a rollout with restarts
 times = a rollout with restarts, batch 8, 128 steps, in one call
-against = torch.nn's layer called step by step, its state masked
+against = torch.nn's layer called step by step, with a masked state
 options = ${on_cpu}
 source = recurrent:rl
 targets =
@@ -103,7 +102,7 @@ targets =
 [sequence]
 title = LLTM, LSTM and GRU over whole sequences
 times = LLTM, LSTM and GRU, 100 steps, batch 1 and 16, hidden 128 and 512, float32 and bfloat16 autocast; packed
-  sequences of many lengths; what the plots are drawn of
+  sequences of many lengths; the sizes of the plots
 against = torch.nn's layer with the same weights, plain PyTorch, ONNX Runtime where it is installed; for the LLTM
   nn.LSTM, and torch.compile of its step
 options = ${sizes} --time --layer=LLTM,LSTM,GRU --dtype=float32,tf32,bfloat16,float16,autocast ${on_gpu}
@@ -135,8 +134,8 @@ targets =
 [scan]
 title = recurrences in Python
 times = steps in Python by `fourfold.scan`: a spiking neuron, advantages of 2048 steps, a biquad of 160,000 samples, the
-  selective scan of Mamba 130M, LLTM, LSTM and GRU, and a dozen published cells; what the backward keeps; first calls in
-  fresh processes
+  selective scan of Mamba 130M, LLTM, LSTM and GRU, and a dozen published cells; memory saved for the backward; first
+  calls in fresh processes
 against = a Python loop over the same step, torch.nn's and fourfold.nn's layers; jax, TorchRL and torchaudio where they
   are installed
 options = ${on_cpu}
@@ -226,7 +225,7 @@ targets =
 [sweep]
 title = LSTM and GRU at random sizes
 times = LSTM and GRU at 200 random points of steps, batch, sizes, dtype, direction, threads and training, drawn from a
-  seed; lists each that is slower. `--first` and `--points` take a part. Not in `all`
+  seed; lists each that is slower. `--first` and `--points` select a part. Not in `all`
 against = torch.nn's layers with the same weights
 options = --first --points --seed ${on_cpu}
 example = --first 51 --points 50

@@ -94,38 +94,40 @@ def names(targets: Iterable[object]) -> str:
 
 def page() -> str:
     lines = "\n".join(map(line, sorted(ENTRIES)))
-    return f"""# What torch.compile(backend="fourfold") fuses
+    return f"""# Operators that torch.compile(backend="fourfold") fuses
 
-Written by `python scripts/operator_table.py` with torch {torch.__version__.partition("+")[0]}, which compiles torch's
-own samples of its operators; `tests/test_compiler_operators.py` holds the same samples against eager. The
-table holds beside other work; torch runs many of these operators alone ([compiler_alone.md](compiler_alone.md)).
+This page lists the operators that fourfold fuses with their neighbours, and those that run as torch's. In a function of
+a single operator, torch runs many of them ([compiler_alone.md](compiler_alone.md)). `python scripts/operator_table.py`
+generates the page by compiling torch's own samples of its operators, with torch {torch.__version__.partition("+")[0]};
+`tests/test_compiler_operators.py` compares the same samples with eager mode.
 
-## Operators of captured graphs
+## Operators in graphs
 
-Whatever else a graph has runs as torch's own operator between the programs.
+All operators that are not in these lists run as torch's operators between the programs.
 
 Elementwise, over broadcast shapes: {names(POINTWISE)}.
 
-Reductions over the innermost dimension in memory, alone or with others; other reductions run as torch's operators:
+Reductions over the innermost dimension in memory, alone or together with other dimensions (other reductions run as
+torch's operators):
 {names(ROWS)}.
 
-Written as others while a graph is traced: {names(decompositions())}.
+Decomposed while the graph is traced: {names(decompositions())}.
 
-Written as others beside work that is fused with their pieces, and torch's own alone: {names(late())}.
+Decomposed if their pieces fuse with neighbours, and otherwise run as torch's operators: {names(late())}.
 
-Index arithmetic: {names(VIEWS)}. Tensors that hold one number, which programs write where it is needed:
+Index arithmetic: {names(VIEWS)}. Constants, which programs materialise where they are needed:
 {names(CONSTANT)}.
 
-Programs hold bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; complex numbers are
-torch's.
+Programs support bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; torch computes complex
+numbers.
 
 ## torch's samples
 
-*fused*: all that the samples' graphs compute is part of programs, in float32 (or int64, where there is no such).
-*in part*: the operators named run as torch's own in some of the samples, for a shape or dimension that programs don't
-take; a `sum` in a backward mostly goes over the first dimensions, along which an operand was broadcast.
+*fused*: programs compute everything in the samples' graphs, in float32 (or in int64, for entries without float32).
+*in part*: in some of the samples the named operators run as torch's, because programs don't support a shape or
+dimension; a `sum` in a backward is mostly over the first dimensions, along which an operand was broadcast.
 
-| entry of torch's `op_db` | forward | backward | left to torch | why |
+| entry of torch's `op_db` | forward | backward | run as torch's | reason |
 |---|---|---|---|---|
 {lines}
 """

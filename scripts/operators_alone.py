@@ -147,15 +147,15 @@ def page(rows: Sequence[Row]) -> str:
     text = "\n".join(lines)
     sizes = " | ".join(f"{size:,}" for size in SIZES)
     trained_sizes = " | ".join(f"trained {size:,}" for size in SIZES)
-    return f"""# One operator alone
+    return f"""# Single operators
 
-torch.compile(backend="fourfold") against eager where a function is one operator: eager's time over the compiled
-function's, so that 1.1 is 10 % faster than eager. One thread, medians of calls in turn, torch
-{torch.__version__.partition("+")[0]}, {processor()}. Written by `scripts/operators_alone.py`, which says how to run it.
+The speed of torch.compile(backend="fourfold") relative to eager mode for functions of a single operator: eager's time
+divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread, medians of interleaved calls, torch
+{torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
 
 {len(large)} rows have at least {SIZES[1]:,} elements; {len(low)} of them are below {FLOOR}. At {SIZES[0]:,} elements
-calls take longer than the work does. An operator alone is left to torch unless a program of it was as fast on every
-processor measured ([`alone.py`](../python/fourfold/compiler/alone.py)).
+the call takes longer than the computation. A single operator runs as torch's kernel unless its program was at least as
+fast on every measured processor ([`alone.py`](../python/fourfold/compiler/alone.py)).
 
 ## The slowest rows
 
@@ -163,7 +163,7 @@ processor measured ([`alone.py`](../python/fourfold/compiler/alone.py)).
 |---|---|---|---|---|---|---|
 {shown}
 
-## Every operator: its slowest dtype
+## Every operator, with its slowest dtype
 
 | operator | dtypes | {sizes} | {trained_sizes} |
 |---|---|---|---|---|---|---|---|

@@ -1,20 +1,27 @@
-"""Writes the benchmark tables of README and docs/benchmarks.md from the measurements in docs/benchmarks, so that no
-figure is typed by hand.
+"""Writes the benchmark tables of README and the pages from the measurements in docs/benchmarks, so that no figure is
+typed by hand.
 
     python -m benchmarks all --json docs/benchmarks/zen3.json --plots docs/benchmarks
     python scripts/readme_tables.py            # and with --check, only say whether they are there
 
-A table stands between the lines `<!-- docs/benchmarks/cell.json -->` and `<!-- end -->`. Where the first of them reads
-`<!-- targets of docs/benchmarks/zen3.json -->`, one table with a line for each target; `<!-- recurrences of … -->`, one
-with a line for each recurrence; `<!-- files of … -->`, one of models in files; where it names the folder
-docs/benchmarks/gpu, all tables that scripts/check_gpu.py measured. Of these, nothing while nothing is measured.
-Between `<!-- suites -->` and `<!-- end -->` stands the list of suites, from the table in benchmarks/suites.py.
+A table is written between a first line and `<!-- end -->`. The first line selects it:
+
+    <!-- docs/benchmarks/cell.json -->              every table of the file
+    <!-- targets of docs/benchmarks/zen3.json -->   one table, a row for each target
+    <!-- recurrences of docs/benchmarks/… -->       one table, a row for each recurrence
+    <!-- files of docs/benchmarks/… -->             one table of models in files
+    <!-- docs/benchmarks/gpu -->                    every table that scripts/check_gpu.py measured
+    <!-- figures -->                                README's rows, FIGURES below
+    <!-- suites -->                                 the list of suites, from benchmarks/suites.py
+
+A missing file or folder leaves an empty table, except for the first kind and for figures.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +34,48 @@ FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.D
 TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 RECURRENCES = re.compile(r"(<!-- recurrences of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
 LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
+ROWS = re.compile(r"(<!-- figures -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
+
+# README's rows: what a reader sees, and the file, work and rival of the target that holds the figure.
+XEON, EPYC = "docs/benchmarks/xeon_amx.json", "docs/benchmarks/recurrences/zen5.json"
+FIGURES = (
+    (
+        "LLTM, 100 steps, batch 16, 128 units, trained",
+        XEON,
+        "LLTM T100 B16 I32 H128, forward+backward",
+        "plain PyTorch",
+    ),
+    ("LSTM, 100 steps, batch 16, 128 units, trained", XEON, "LSTM T100 B16 I32 H128, forward+backward", "nn.LSTM"),
+    (
+        "LSTM, rollout of 128 steps with restarts, trained",
+        XEON,
+        "RL rollout B8 T128, resets by done, forward+backward",
+        "nn.LSTM called step by step",
+    ),
+    ("MLP 64-128-10, batch 16, trained", XEON, "MLP 16x64-128-10, forward+backward", "nn.Sequential"),
+    ("MLP 784-512-10, batch 256, trained", XEON, "MLP 256x784-512-10, forward+backward", "nn.Sequential"),
+    ("softshrink of 64 elements, forward", XEON, "softshrink of 64 elements, forward, no grad", "F.softshrink"),
+    (
+        "compiled functions, 100,000 elements and more, forward",
+        XEON,
+        "other functions from 100,000 elements on, forward, no grad",
+        "torch.compile (Inductor)",
+    ),
+    (
+        "compiled functions, 1,000 elements, trained",
+        XEON,
+        "every function of 1,000 elements, forward+backward",
+        "plain PyTorch",
+    ),
+    (
+        "ViT, GPT-2, Llama, ConvNeXt, a training step",
+        XEON,
+        "training of a model",
+        "torch.compile (Inductor)",
+    ),
+    ("recurrences in Python, trained", EPYC, "recurrences in Python, forward+backward", "plain PyTorch"),
+)
 
 sys.path.append(str(ROOT))
 
@@ -60,8 +108,7 @@ def target_table(measured: dict[str, Any]) -> str:
     met = sum(target["met"] is True for target in measured["targets"])
     return "\n".join(
         [
-            f"{met} of {len(measured['targets'])} targets reached. Where a line stands for several tables, the one "
-            "furthest from the aim:\n",
+            f"{met} of {len(measured['targets'])} targets reached. Rows that cover several tables show the worst.\n",
             "| work | against | measured | target | |",
             "|---|---|---|---|---|",
             *map(target_line, measured["targets"]),
@@ -74,6 +121,42 @@ def target_table(measured: dict[str, Any]) -> str:
 def target_line(target: dict[str, Any]) -> str:
     verdict = target["verdict"] if target["met"] is not False else f"**{target['verdict']}**"
     return f"| {target['work']} | {target['against']} | {target['shown']} | {target['aim']} | {verdict} |"
+
+
+def figures() -> str:
+    """README's rows, then where each file was measured."""
+    contents = {file: read(ROOT / file) for file in dict.fromkeys(file for _, file, _, _ in FIGURES)}
+    rows = [f"| {label} | {rival} | {figure(contents[file], work, rival)} |" for label, file, work, rival in FIGURES]
+    origins = [
+        f"- [{Path(file).stem}]({file}): {origin(each['environment'])}".rstrip() for file, each in contents.items()
+    ]
+    return "\n".join(["| work | against | times as fast |", "|---|---|---|", *rows, "", *origins, ""])
+
+
+def figure(contents: dict[str, Any], work: str, rival: str) -> str:
+    """The ratio of a target; of one with several tables the median and the worst."""
+    (target,) = (each for each in contents["targets"] if (each["work"], each["against"]) == (work, rival))
+    worst = ratio_words(target["measured"], target["shown"])
+    if target["tables"] == 1:
+        return worst
+    found = [each["measured"] for result in contents["results"] for each in result["targets"] if of(each, target)]
+    if len(found) != target["tables"]:
+        raise ValueError(f"{work}: expected {target['tables']} tables against {rival}, but found {len(found)}")
+    measured = [each for each in found if each is not None]
+    median = statistics.median(measured)
+    return f"median {ratio_words(median, f'{median:.2f}×')}, worst {worst} of {len(measured)}"
+
+
+def ratio_words(ratio: float, shown: str) -> str:
+    return shown if ratio >= 1 else f"**{shown}**"
+
+
+def of(judged: dict[str, Any], target: dict[str, Any]) -> bool:
+    """Whether a table's target is part of the summary's: a report names the work, any other table the same limit."""
+    if "work" in judged:
+        return (judged["work"], judged["against"]) == (target["work"], target["against"])
+    same = (judged["limit"], judged["rival"]) == (target["limit"], target["against"])
+    return same and target["work"].endswith(judged["phase"])
 
 
 def recurrence_table(measured: dict[str, Any]) -> str:
@@ -107,13 +190,13 @@ def suite_table() -> str:
 
 def origin(facts: dict[str, Any]) -> str:
     """What was measured on, and how."""
-    noisy = " The machine was busy, so take the ratios, not the times." if facts["noisy"] else ""
+    noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     trial = " Too few samples to quote." if facts["trial"] else ""
     machine = facts["processor"]
     if card := facts.get("gpu"):
         machine = f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
     return (
-        f"Medians of {facts['repeats']} samples in turns; {machine}; torch {facts['torch']}, fourfold "
+        f"Medians of {facts['repeats']} interleaved samples; {machine}; torch {facts['torch']}, fourfold "
         f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}{trial}\n"
     )
 
@@ -152,7 +235,7 @@ def files_table(contents: dict[str, Any]) -> str:
             parts += [f"{row[part]:.1f}" for part in ("load", "first call", "load and first call")]
             lines.append(f"| {' | '.join([row['way'], *parts, format(row['warm call'], '.3f'), row['needs']])} |")
     facts = contents["environment"]
-    noisy = " The machine was busy: take the ratios, not the times." if facts["noisy"] else ""
+    noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     lines.append(
         f"\nMedians of 3 fresh processes, one thread; {facts['processor']}; torch {facts['torch']}, fourfold "
         f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}\n"
@@ -184,6 +267,7 @@ def with_tables(text: str) -> str:
 
     text = FILES.sub(files_replaced, RECURRENCES.sub(recurrences_replaced, text))
     text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
+    text = ROWS.sub(lambda match: f"{match[1]}\n{figures()}\n{match[2]}", text)
     return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
 
 

@@ -69,10 +69,10 @@ _SPECIAL = """
     shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
     shifted_chebyshev_polynomial_w spherical_bessel_j0 zeta
 """
-SPECIAL = "a special function that programs lack"
+SPECIAL = "a special function without an operation in programs"
 COMPLEX = "its result is complex"
 NOTHING = "nothing is computed"
-PLACES = "it looks for places, not values"
+PLACES = "it returns indices"
 
 # Entries whose forward is left to torch whole, and why.
 LEFT = {
@@ -85,16 +85,16 @@ LEFT = {
     **dict.fromkeys(("fill", "full_like", "isreal", "ones_like", "zeros_like"), NOTHING),
     **dict.fromkeys(("argmax", "argmin"), PLACES),
     **dict.fromkeys(("max.reduction_with_dim", "min.reduction_with_dim", "nn.functional.nll_loss"), PLACES),
-    "clone": "a copy by itself",
-    "frexp": "it takes numbers apart, into bits",
-    "gcd": "of integers, by a loop of its own for each",
-    "lcm": "of integers, by a loop of its own for each",
-    "hash_tensor": "of bits",
-    "nextafter": "of bits",
+    "clone": "a single copy",
+    "frexp": "it splits numbers into mantissa and exponent",
+    "gcd": "an integer loop for each element",
+    "lcm": "an integer loop for each element",
+    "hash_tensor": "it operates on bits",
+    "nextafter": "it operates on bits",
     "nn.functional.binary_cross_entropy": "torch checks that its input is between 0 and 1; the backward is fused",
 }
 
-DIVISION = "torch raises an error where an integer is divided by zero"
+DIVISION = "torch raises an error for an integer division by zero"
 # The same of integers, of which torch's kernels then do all.
 LEFT_OF_INTEGERS = {
     **dict.fromkeys(("div.floor_rounding", "div.trunc_rounding", "floor_divide", "fmod", "remainder"), DIVISION),

@@ -164,7 +164,7 @@ def test_readmes_tables_of_a_gpu_are_of_what_was_measured(folder):
         "| **fourfold, CUDA graph** | can't be captured | |",
         "Target, forward, no grad: at most 2.5: met (2.40).",
         "Target, forward, no grad: at most 2.5: not measured.",
-        "samples in turns; NVIDIA X, driver unknown, CUDA 13.0, cuDNN 91000; torch 2",
+        "interleaved samples; NVIDIA X, driver unknown, CUDA 13.0, cuDNN 91000; torch 2",
     ):
         assert line in filled
     assert filled.count("LSTM, batch 3") == 1 and "old figures" not in filled

@@ -13,7 +13,6 @@ from fourfold.compiler.record import Record
 from machine import ROOT
 
 PAGE = (ROOT / "docs" / "compiler.md").read_text()
-README = (ROOT / "README.md").read_text()
 
 
 def test_the_first_example_and_its_program() -> None:
@@ -28,12 +27,6 @@ def test_the_first_example_and_its_program() -> None:
     compiled(names["f"], record)(x)
     (built,) = record.captured[0].forward.compiled.programs
     assert f"```\n{built.text}```" in PAGE
-
-
-def test_readmes_example() -> None:
-    code = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if 'backend="fourfold"' in code)
-    torch._dynamo.reset()
-    exec(code, {"torch": torch})
 
 
 def test_the_options_are_those_that_there_are() -> None:

@@ -89,7 +89,7 @@ def test_an_internal_failure_leaves_the_group_to_torch_with_one_warning(monkeypa
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     x = draw(4, gradient=False)
     with pytest.warns(
-        RuntimeWarning, match="could not compute aten.sin.default in a program, and leaves it to torch"
+        RuntimeWarning, match="could not compute aten.sin.default in a program, so torch's operators run instead"
     ) as seen:
         torch.testing.assert_close(compiled(lambda x: x.sin() + 1)(x), x.sin() + 1)
     assert len(seen) == 1
@@ -104,7 +104,7 @@ def test_a_graph_that_can_not_be_fused_is_left_to_torch(monkeypatch: pytest.Monk
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, 18)
-    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: IndexError"):
+    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* torch's operators run instead: IndexError"):
         got = results_of(compiled(lambda x: x.sin().sum(0), record), (x,))
     assert_same(got, results_of(lambda x: x.sin().sum(0), (x,)))
     assert programs_of(record) == 0
@@ -130,7 +130,9 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(4, 18, gradient=False)
-    with pytest.warns(RuntimeWarning, match=f"could not compute aten.{left}.*leaves it to torch: IndexError") as seen:
+    with pytest.warns(
+        RuntimeWarning, match=f"could not compute aten.{left}.*torch's operators run instead: IndexError"
+    ) as seen:
         got = results_of(compiled(function, record), (x,))
     assert len(seen) == 1
     assert_same(got, results_of(function, (x,)))
@@ -181,7 +183,9 @@ def test_a_failure_before_the_graph_is_cut_in_two(name: str, monkeypatch: pytest
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     x = draw(3, 8)
-    with pytest.warns(RuntimeWarning, match="fourfold could not compute .* leaves it to torch: KeyError") as seen:
+    with pytest.warns(
+        RuntimeWarning, match="fourfold could not compute .* torch's operators run instead: KeyError"
+    ) as seen:
         got = results_of(compiled(function, record), (x,))
     assert len({str(each.message) for each in seen}) == len(seen)
     assert_same(got, results_of(function, (x,)))
@@ -214,7 +218,7 @@ def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monk
     call(x)
     run = road(record.captured[0].forward.compiled)
     given = [x.double()]
-    with pytest.warns(RuntimeWarning, match="leaves it to torch: ValueError: program: expected"):
+    with pytest.warns(RuntimeWarning, match="torch's operators run instead: ValueError: program: expected"):
         (got,) = run(given)
     assert given == []
     torch.testing.assert_close(got, torch.cat([x.double().sin() + 1, x.double()]))
@@ -242,7 +246,7 @@ def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch
     expected = torch.empty(4).bernoulli_(0.5)
     number = torch.rand(1)
     torch.manual_seed(1)
-    with pytest.warns(RuntimeWarning, match="leaves it to torch"):
+    with pytest.warns(RuntimeWarning, match="torch's operators run instead"):
         results = run([n, x.double()])
     assert torch.equal(torch.rand(1), number)
     torch.testing.assert_close(results[-1], expected @ expected + x.double().sin())

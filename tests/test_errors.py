@@ -311,11 +311,17 @@ def test_compiled_call_refuses_in_the_same_words(op: str, args: tuple, kind: typ
         ([5, 5, 3, 2, 1], "expected batch_sizes to add up to input's 17 rows, but they add up to 16"),
         (
             [5, 5, 3, 2, 2, -1, 1],
-            "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got -1",
+            "expected batch_sizes to begin with batch = 5 and never to increase or reach 0, but got -1",
         ),
-        ([5, 3, 5, 2, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 5"),
-        ([4, 4, 4, 3, 1, 1], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got 4"),
-        ([5, 2**62, 2**62], "expected batch_sizes to begin with batch = 5 and never to rise or reach 0, but got"),
+        (
+            [5, 3, 5, 2, 1, 1],
+            "expected batch_sizes to begin with batch = 5 and never to increase or reach 0, but got 5",
+        ),
+        (
+            [4, 4, 4, 3, 1, 1],
+            "expected batch_sizes to begin with batch = 5 and never to increase or reach 0, but got 4",
+        ),
+        ([5, 2**62, 2**62], "expected batch_sizes to begin with batch = 5 and never to increase or reach 0, but got"),
     ],
 )
 def test_batch_sizes_that_do_not_fit(sizes: list[int], sentence: str) -> None:

@@ -60,8 +60,8 @@ def test_an_lstm_by_places() -> None:
     product = f"line {line + 2}: i, f, g, o = (x @ weight + h @ recurrent).chunk(4, 1)"
     assert (forward.inside[0].source, forward.inside[0].names) == (product, ("mm", "addmm"))
     assert sorted(names(forward.inside[1:])) == sorted(["sigmoid", "mul", "tanh"] * 2 + ["sigmoid", "mul", "add"])
-    assert names(forward.before) == names(forward.behind) == names(backward.before) == []
-    assert [(one.source, one.names) for one in backward.behind] == [(product, ("mm", "mm"))]  # the weights' gradients
+    assert names(forward.before) == names(forward.after) == names(backward.before) == []
+    assert [(one.source, one.names) for one in backward.after] == [(product, ("mm", "mm"))]  # the weights' gradients
     assert names(backward.inside).count("mm") == 1 and "tanh_backward" in names(backward.inside)
     assert (forward.trails, backward.trails) == (("carry[0]", "carry[1]"), ())
     assert forward.loop.stages == ("mm for all steps at once", "addmm with a matrix packed once", "loop_program_0")
@@ -80,11 +80,11 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
         "recurrent   from outside",
         "Forward of scan 0\n    before the loop, for all steps at once\n      nothing\n",
         "    in the loop\n      mm, addmm ",
-        "    behind the loop, for all steps at once\n      nothing\n",
-        "    behind the loop, for all steps at once\n      2 mm  line ",
+        "    after the loop, for all steps at once\n      nothing\n",
+        "    after the loop, for all steps at once\n      2 mm  line ",
         "in the memory of carry[1]",
         "  loop_program_0 does 3 sigmoid, 3 mul, 2 tanh, add\n    fourfold program 1\n",
-        "  outside programs before and behind the loop\n    2 × mm",
+        "  outside programs before and after the loop\n    2 × mm",
         "Graph breaks\n  fourfold.scan traces its step by itself",
     ):
         assert words in text, words
@@ -164,7 +164,7 @@ def test_without_calls_for_this_torch_python_runs_the_steps(monkeypatch: pytest.
     for half in scan.halves:
         assert (half.loop.way, half.loop.until) == ("python", "")
         assert "FOURFOLD_GRADIENTS=python" in half.loop.reasons["cpp"]
-    assert "Not in C++: no calls compiled for this torch" in " ".join(explanation.detail().split())
+    assert "Not in C++: fourfold has no C++ module for this torch" in " ".join(explanation.detail().split())
 
 
 def test_a_step_that_runs_in_python_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_step_that_runs_in_python_has_its_reason(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("FOURFOLD_STRICT")
     with pytest.warns(RuntimeWarning, match="requires a gradient"):
         explanation, scan = explained(changing, zeros(), torch.randn(T, B, H))
-    reason = "the step changes a tensor outside that requires a gradient, in place"
+    reason = "the step changes another tensor that requires a gradient in place"
     assert (scan.step, scan.reason, scan.halves, scan.steps) == ("changing", reason, (), T)
     assert f"run in Python, one by one: {reason}." in " ".join(explanation.detail().split())
     assert "in Python: " in explanation.summary() and "run in Python" in explanation._repr_html_()

@@ -80,7 +80,7 @@ output w float32 [a]
 
 def test_more_buffers_than_a_kernel_has_are_refused() -> None:
     metal.print_file(grid_of(elements(28), f"{ELEMENTS}{','.join('1' * 29)}"))
-    said = "more than 29 tensors, which a kernel of Metal can't take"
+    said = "more than 29 tensors, the limit of a Metal kernel"
     assert refused(elements(29), f"{ELEMENTS}{','.join('1' * 30)}") == said
 
 
@@ -102,4 +102,4 @@ def test_more_memory_than_a_threadgroup_has_is_refused() -> None:
         lines += [f"c{k}: float32 = constant {k}.5", f"p{k}: float32 = mul x c{k}", f"s{k}: float32 = amax p{k}"]
     text = "\n".join([HEAD.strip(), *lines, *(f"output s{k} float32 [a]" for k in sums), ""])
     layout = f"grid side rows=1 lanes=1 copies=1 group=8 each=0 split=0 wide=0:1n{',1n' * len(sums)}"
-    assert refused(text, layout) == "reductions that take more than the 32 KB that a threadgroup shares"
+    assert refused(text, layout) == "reductions that need more than the 32 KB of a threadgroup's memory"

@@ -158,7 +158,7 @@ class Doubled(nn.Module):
 
 
 def test_layers_that_are_left() -> None:
-    assert "a subclass, whose forward may be another" in why_left(OwnForward(3, 4))
+    assert "a subclass, whose forward may differ" in why_left(OwnForward(3, 4))
     assert "proj_size" in why_left(nn.LSTM(3, 4, proj_size=2))
     assert "no operator" in why_left(nn.RNN(3, 4))
     assert "no operator" in why_left(nn.RNNCell(3, 4))
@@ -169,7 +169,7 @@ def test_layers_that_are_left() -> None:
     assert "parametrized" in why_left(parametrized)
     exchanged = nn.GRU(3, 4)
     exchanged.forward = lambda x: x
-    assert "forward was exchanged" in why_left(exchanged)
+    assert "forward was replaced" in why_left(exchanged)
 
 
 def stack(*sizes: int, activation: type = nn.ReLU, container: type = nn.Sequential, **like: Any) -> nn.Sequential:
@@ -202,13 +202,13 @@ def test_stacks_of_any_depth(activation: type[nn.Module], sizes: tuple[int, ...]
 
 def test_stacks_that_are_left() -> None:
     assert "its count of weights 406528 is above 65536" in why_left(stack(784, 512, 10))
-    assert why_left(stack(3, 4, 2, container=Container)) == "its container: a subclass, whose forward may be another"
+    assert why_left(stack(3, 4, 2, container=Container)) == "the container: a subclass, whose forward may differ"
     assert "no faster in torch.float16" in why_left(stack(3, 4, 2, dtype=torch.float16))
     hooked = stack(3, 4, 2)
     hooked[0].register_forward_hook(lambda *_: None)
     assert "has hooks" in why_left(hooked)
     for none in (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), nn.Sequential(*[nn.Linear(3, 3)] * 2), nn.Conv1d(1, 1, 1)):
-        assert str(fourfold.optimize(none)) == "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+        assert str(fourfold.optimize(none)) == "fourfold.optimize found no LSTM, GRU or stack of Linear layers"
 
 
 def left_of(*children: nn.Module) -> list[tuple[str, ...]]:
@@ -232,12 +232,12 @@ def test_layers_that_look_like_a_stack() -> None:
     assert kind == "Linear-ReLU-LazyLinear 5-4-3"
     assert lazy == "a LazyLinear has no weights before its first call; optimize the model after it"
     ((*_, own),) = left_of(a, nn.ReLU(), OwnLinear(4, 3))
-    assert own == "its OwnLinear is a subclass of Linear, whose forward may be another"
+    assert own == "its OwnLinear is a subclass of Linear, whose forward may differ"
     ((*_, two),) = left_of(a, nn.ReLU(), nn.Tanh(), b)
-    assert two == "more than one activation stands between two of its layers"
+    assert two == "there is more than one activation between two of its layers"
     ((name, _, another),) = left_of(a, nn.ReLU(), b, nn.Tanh(), c)
     assert name == "(the model)[2:4]"
-    assert another == "its activation is another than that of the stack before, and an operator takes one"
+    assert another == "its activation differs from that of the stack before; an operator has only one"
     ((name, kind, _),) = left_of(a, nn.ELU(), b, nn.ELU(), c, nn.Flatten(), nn.Conv1d(1, 1, 1), nn.Linear(3, 3))
     assert (name, kind) == ("(the model)[0:4]", "Linear-ELU 5-4-3-3")
     assert not left_of(a, nn.Sequential(nn.ReLU()), b) and not left_of(a, b)

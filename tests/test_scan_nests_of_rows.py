@@ -169,7 +169,7 @@ def test_weights_gradients_of_a_batch_of_one_are_products() -> None:
         return h, h
 
     (scan,) = fourfold.explain(lambda x: fourfold.scan(step, torch.zeros(1, 5), x), torch.randn(T, 1, 4)).scans
-    names = [name for line in scan.backward.behind for name in line.names]
+    names = [name for line in scan.backward.after for name in line.names]
     assert names.count("mm") == 2
 
 

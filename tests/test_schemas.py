@@ -53,6 +53,12 @@ def test_every_operator_has_its_schema_in_the_documentation() -> None:
     assert registered() == documented()
 
 
+def test_the_pages_example_runs() -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    exec(compile(example, "operators.md", "exec"), names := {})
+    torch.testing.assert_close(names["z"], 2 * names["x"] + names["y"])
+
+
 def test_every_operator_of_the_build_is_registered() -> None:
     assert set(fourfold.operator_names()) <= set(registered())
     gradients = {n for n in registered() if n.endswith("_backward")}

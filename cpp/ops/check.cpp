@@ -155,7 +155,7 @@ void expect_saved(const char* op, const Tensor& saved, std::initializer_list<Dim
   const bool expects_some =
       std::all_of(shape.begin(), shape.end(), [](const Dimension& dimension) { return dimension.size > 0; });
   if (saved.dim() == 1 && saved.numel() == 0 && expects_some) {
-    fail(op, ": the forward call kept nothing for its backward; call it with save_for_backward=True");
+    fail(op, ": the forward call saved nothing for its backward; call it with save_for_backward=True");
   }
   expect_shape(op, "what the forward kept", saved, shape);
   expect_dtype(op, "what the forward kept", saved, dtype);

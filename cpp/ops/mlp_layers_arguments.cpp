@@ -167,7 +167,7 @@ void check_backward(
   expect_saved(op, kept, {{"rows", net.rows}, {"kept_size", kept_width(net, keep)}},
                bits ? ScalarType::Byte : net.dtype);
   if (bits && needs.any_weights()) {
-    fail(op, ": the forward call kept bits only, which are not enough for the weights' gradients; call it with "
+    fail(op, ": the forward call saved only bits, which are not enough for the weights' gradients; call it with "
          "need_weights=True");
   }
   expect_place(op, {{"x", &x}, {"grad", &grad}, {"kept", &kept}});

@@ -21,7 +21,7 @@ std::vector<int64_t> offsets_of(const char* op, const Tensor& batch_sizes, int64
   for (int64_t t = 0; t < sizes.numel(); ++t) {
     const int64_t most = t == 0 ? batch : size[t - 1];
     if (size[t] < 1 || size[t] > most || (t == 0 && size[t] != batch)) {
-      fail(op, ": expected batch_sizes to begin with batch = ", batch, " and never to rise or reach 0, but got ",
+      fail(op, ": expected batch_sizes to begin with batch = ", batch, " and never to increase or reach 0, but got ",
            size[t], " at step ", t);
     }
     int64_t end = 0;

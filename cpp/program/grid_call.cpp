@@ -124,7 +124,7 @@ class KernelsOfLayout {
     const Kernels* kernels = kernels_.load(std::memory_order_acquire);
     if (kernels == nullptr) {
       kernels = made_.find(layout_.text());
-      if (kernels == nullptr) throw std::invalid_argument("program: expected kernels that are compiled at run time, but nobody compiles them");
+      if (kernels == nullptr) throw std::invalid_argument("program: expected kernels that are compiled at run time, but no run-time compiler is available");
       kernels_.store(kernels, std::memory_order_release);
     }
     if (kernels->loaded == nullptr) throw std::invalid_argument("program: there are no kernels for these tensors: " + kernels->reason);

@@ -14,7 +14,9 @@ class Backend(TypedDict):
 
 
 def backends() -> dict[str, Backend]:
-    """Each backend's name (cpu, cuda, hip, metal) with whether it was built, whether it is usable here, and why."""
+    """Returns for each backend (cpu, cuda, hip, metal) whether this build has it, whether it is usable on this machine,
+    and the reason if not.
+    """
     available = {
         "cpu": lambda: True,
         "cuda": lambda: torch.version.cuda is not None and torch.cuda.is_available(),
@@ -32,12 +34,12 @@ def backends() -> dict[str, Backend]:
 
 
 def cpu_capability() -> str:
-    """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx. The environment's
-    FOURFOLD_CPU_CAPABILITY lowers it."""
+    """Returns the CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx. The environment variable
+    FOURFOLD_CPU_CAPABILITY lowers it.
+    """
     return _C.cpu_capability()
 
 
 def operator_names() -> tuple[str, ...]:
-    """The operators of this build, as in torch.ops.fourfold; each has its gradient's operator beside it where it
-    needs one."""
+    """Returns the names of this build's operators in torch.ops.fourfold, without the operators of their gradients."""
     return tuple(_C.build_info()["operators"])

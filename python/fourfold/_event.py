@@ -1,4 +1,4 @@
-"""fourfold.Event: a mark in the order of a device's work, on every backend."""
+"""fourfold.Event: a timestamp in the order of a device's work, on every backend."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEVICES = "cpu, cuda, cuda:1 or mps"
 
 
 class Event:
-    """A mark in the order of a device's work: to wait for, to ask whether it has happened, to measure between two.
+    """A timestamp in the order of a device's work: to wait for, to query, and to measure the time between two.
 
-    It is a torch.cuda.Event on NVIDIA's and AMD's GPUs, a torch.mps.Event on Apple's, and on the CPU, where a call
-    returns when its work is done, the time of a monotonic clock. What is said here holds on all of them.
+    It is a torch.cuda.Event on NVIDIA and AMD GPUs, a torch.mps.Event on Apple's, and a monotonic clock on the CPU,
+    where calls are synchronous. The methods behave the same on all devices.
 
         start, end = fourfold.Event(), fourfold.Event()
         start.record()
@@ -23,10 +23,14 @@ class Event:
         end.synchronize()
         print(start.elapsed_time(end), "ms")
 
-    device: cpu, cuda, cuda:1 or mps, as a string or torch.device; None is torch's accelerator where it is one of these,
-    else the CPU. enable_timing: whether :meth:`elapsed_time` may be asked; unlike torch's classes by default.
+    Args:
+        device: cpu, cuda, cuda:1 or mps, as a string or torch.device. None is torch's accelerator if it is one of
+            these, and otherwise the CPU.
+        enable_timing: whether :meth:`elapsed_time` is available; unlike in torch's classes, the default is True.
 
-    Raises ValueError for another device, and RuntimeError for one that torch can't use here.
+    Raises:
+        ValueError: another device.
+        RuntimeError: a device that torch can't use on this machine.
     """
 
     __slots__ = ("_device", "_enable_timing", "_mark", "_recorded")
@@ -39,14 +43,17 @@ class Event:
 
     @property
     def device(self) -> torch.device:
-        """The device whose work it marks; a GPU of several with its index."""
+        """The device whose work the event marks, with the index of a GPU."""
         return self._device
 
     def record(self, stream: Any = None) -> None:
-        """Mark the work given to a stream so far; the latest record counts.
+        """Marks the work submitted to a stream so far; the latest record counts.
 
-        stream: a torch.cuda.Stream of the event's device; None is the current one. Raises ValueError for a stream of
-        another device, and on the CPU or mps, where there is one order of work.
+        Args:
+            stream: a torch.cuda.Stream of the event's device; None is the current stream.
+
+        Raises:
+            ValueError: a stream of another device, or any stream on the CPU or mps, which have one order of work.
         """
         if stream is not None and (not self._mark.streams or stream.device != self._device):
             has = f"one of {self._device}" if self._mark.streams else f"None on {self._device}"
@@ -55,11 +62,14 @@ class Event:
         self._recorded = True
 
     def wait(self, stream: Any = None) -> None:
-        """Let all work given to a stream from now on wait until the event has happened. The host does not wait; an
-        event that was never recorded is not waited for.
+        """Makes all work submitted to a stream from now on wait for the event. The host does not wait, and an event
+        that was never recorded is not waited for.
 
-        stream: a torch.cuda.Stream, of any device; None is the current one. Raises ValueError for any but None on the
-        CPU or mps.
+        Args:
+            stream: a torch.cuda.Stream of any device; None is the current stream.
+
+        Raises:
+            ValueError: any stream on the CPU or mps.
         """
         if stream is not None and not self._mark.streams:
             raise ValueError(f"Event.wait: expected stream to be None on {self._device}, but got {stream}")
@@ -67,20 +77,22 @@ class Event:
             self._mark.wait(stream)
 
     def query(self) -> bool:
-        """Whether the work marked by the latest record is done; True where nothing was recorded."""
+        """Whether the work marked by the latest record has completed; True if nothing was recorded."""
         return not self._recorded or self._mark.query()
 
     def synchronize(self) -> None:
-        """Let the host wait until the work marked by the latest record is done; returns at once where there is none."""
+        """Blocks the host until the work marked by the latest record has completed; returns at once without one."""
         if self._recorded:
             self._mark.synchronize()
 
     def elapsed_time(self, end: Event) -> float:
-        """The milliseconds from this event to a later one, on the device's clock; negative if end came first. torch's
-        events on mps take the host's clock when the host hears that they have happened: some microseconds later.
+        """The milliseconds from this event to ``end``, on the device's clock; negative if ``end`` came first. torch's
+        events on mps take the host's clock at notification, some microseconds later.
 
-        Raises TypeError if end is no fourfold.Event, ValueError if it is on another device, and RuntimeError if one of
-        them was never recorded, was made with enable_timing=False, or has not happened yet.
+        Raises:
+            TypeError: end is not a fourfold.Event.
+            ValueError: end is on another device.
+            RuntimeError: one of the events was never recorded, has enable_timing=False, or has not completed.
         """
         if not isinstance(end, Event):
             raise TypeError(f"Event.elapsed_time: expected end to be a fourfold.Event, but got {type(end).__name__}")

@@ -55,12 +55,13 @@ def _versions() -> list[str]:
 
 
 def empty_cache() -> int:
-    """Gives the memory that is kept for large results of compiled functions back to the system, as
-    ``torch.cuda.empty_cache`` does on GPUs. Returns how many bytes it was.
+    """Returns the cached memory of large results of compiled functions to the system, as ``torch.cuda.empty_cache``
+    does on GPUs. Returns the number of bytes.
 
-    The memory of results of 32 MiB and more is kept when they are freed, up to ``FOURFOLD_KEPT_MEMORY`` mebibytes
-    (1024), because glibc would return it at once, and the kernel would clear new pages in every call. What was kept for
-    half a minute is returned when the next such result is made or freed."""
+    Memory of freed results of 32 MiB and more is cached, up to ``FOURFOLD_KEPT_MEMORY`` MiB (1024), because glibc would
+    return it to the system at once, and the kernel would clear new pages in every call. Blocks that were unused for
+    half a minute are returned when the next such result is allocated or freed.
+    """
     return 0 if module is None else module.release_memory()
 
 

@@ -91,29 +91,30 @@ _BY_FREEZE = object()
 
 
 def freeze(model: Model) -> Model:
-    """Declares the weights of a model's recurrent layers constant, and packs them, as they are now, for calls to come.
+    """Declares the weights of a model's recurrent layers constant, and packs their current values for the following
+    calls.
 
-    Calls without gradient then read the prepacked weights, which makes calls of few steps cheaper, until
-    :func:`unfreeze`. It costs the memory of a second copy. Calls with gradient, under autocast, compiled, exported or
-    transformed by torch.func read the weights themselves. Freezing once more packs anew. Inside a :func:`frozen` block
-    it makes the declaration outlast the block.
+    Calls without gradient then read the packed weights, which makes calls of few steps faster, until :func:`unfreeze`.
+    The packed copy needs as much memory as the weights. Calls with gradient, under autocast, compiled, exported or
+    transformed by torch.func read the original weights. Freezing again packs again. Inside a :func:`frozen` block, the
+    declaration outlasts the block.
 
     Args:
-        model: a module that holds some of :class:`fourfold.nn.LSTM`, ``GRU``, ``LLTM``, ``LSTMCell`` and ``GRUCell``,
-            or is one, with its weights on the CPU. Layers on other devices are left as they are.
+        model: a module that contains, or is, a :class:`fourfold.nn.LSTM`, ``GRU``, ``LLTM``, ``LSTMCell`` or
+            ``GRUCell`` with its weights on the CPU. Layers on other devices stay unchanged.
 
     Returns:
         model.
 
     Raises:
-        TypeError: model is no torch.nn.Module.
-        ValueError: there is no such layer, or one's weights are computed (parametrized), of a tensor subclass, or made
+        TypeError: model is not a torch.nn.Module.
+        ValueError: there is no such layer, or its weights are computed (parametrized), of a tensor subclass, or created
             in inference mode, where torch counts no writes.
-        RuntimeError: later, by a call of a frozen layer that finds its weights changed: replaced, written in place,
-            moved, or stepped by an optimiser. Writes that torch does not count are not found, and models that are
-            written so must not be frozen: writes through ``.data``, NumPy, collectives, ``UntypedStorage.copy_``,
-            functional fused optimisers and ``torch.autograd._unsafe_preserve_version_counter``, and writes of another
-            process after ``share_memory_``.
+        RuntimeError: later, by a call of a frozen layer whose weights were replaced, written in place, moved, or
+            changed by an optimiser step. Writes that torch does not count are not detected, so don't freeze models
+            whose weights are written through ``.data``, NumPy, collectives, ``UntypedStorage.copy_``, functional fused
+            optimisers or ``torch.autograd._unsafe_preserve_version_counter``, or by another process after
+            ``share_memory_``.
     """
     _hold(model, _BY_FREEZE)
     return model
@@ -127,15 +128,15 @@ def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
     if not layers:
         raise ValueError(
             f"freeze: expected a model with recurrent layers of fourfold.nn, but {type(model).__name__} has none; "
-            "fourfold.optimize puts them in the place of torch.nn's"
+            "fourfold.optimize converts torch.nn's layers"
         )
     steps = _steps.count()  # before the copies are made, as their marks are
     made = {module: _Frozen(module, copies, steps) for module in layers if (copies := _copies_of(module))}
     if not made:
         device = next(layers[0].parameters()).device
         raise ValueError(
-            f"freeze: expected weights on the CPU, whose kernels alone read prepacked ones, but these are on {device}; "
-            "leave a model on this device unfrozen"
+            "freeze: expected weights on the CPU, because only the CPU's kernels read packed weights, but these are on "
+            f"{device}; leave a model on this device unfrozen"
         )
     _watch_steps()
     with _lock:
@@ -148,17 +149,17 @@ def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
 
 
 def unfreeze(model: Model) -> Model:
-    """Ends what :func:`freeze` and :func:`frozen` began: the prepacked weights are forgotten, and calls read the
-    weights as they are. For these layers, :func:`frozen` blocks that are open, in any thread, end too.
+    """Ends :func:`freeze` and all open :func:`frozen` blocks, in any thread, for these layers: the packed weights are
+    freed, and calls read the current weights.
 
     Args:
-        model: the model, or a part of it. What is not frozen stays so.
+        model: the model, or a part of it. Layers that are not frozen stay unchanged.
 
     Returns:
         model.
 
     Raises:
-        TypeError: model is no torch.nn.Module.
+        TypeError: model is not a torch.nn.Module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"unfreeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
@@ -171,11 +172,11 @@ def unfreeze(model: Model) -> Model:
 
 @contextlib.contextmanager
 def frozen(model: Model) -> Iterator[Model]:
-    """:func:`freeze` for the time of a ``with`` block.
+    """:func:`freeze` for the duration of a ``with`` block.
 
-    Blocks may overlap, in one thread or in several, for the same layers or for parts of a model: a layer is unfrozen
-    when the last block that holds it ends, unless :func:`freeze` declared it constant too. Each block packs anew when
-    it begins.
+    Blocks may overlap, in one thread or in several, for the same layers or for parts of a model. A layer is unfrozen
+    when the last block that holds it ends, unless :func:`freeze` was called for it too. Each block packs the current
+    weights.
 
     Args, Raises:
         As in :func:`freeze`.

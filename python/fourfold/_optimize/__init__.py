@@ -50,8 +50,8 @@ copyreg.pickle(_Derived, lambda derived: (fused_class, (derived.former,)))
 class Entry:
     """One layer of the report.
 
-    name: as in named_modules; of a stack, with the range of the Sequential's children that it takes.
-    kind: what it was. what: what it is now, or why it was left.
+    name: as in named_modules; for a stack, with the range of the Sequential's children.
+    kind: what it was. what: what it is now, or why it is unchanged.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Entry:
 
 @dataclass
 class Report:
-    """What :func:`optimize` did. ``str(report)`` is a table.
+    """The result of :func:`optimize`. ``str(report)`` is a table.
 
-    changed, left: the layers that run on fourfold's operators now, and those that could have but do not.
+    changed: the layers that now run on fourfold's operators. left: layers of the same kinds that stay unchanged.
     """
 
     changed: list[Entry] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.changed and not self.left:
-            return "fourfold.optimize found no LSTM, no GRU and no stack of Linear layers"
+            return "fourfold.optimize found no LSTM, GRU or stack of Linear layers"
         rows = [("layer", "was", "now")]
         rows += [(e.name, e.kind, e.what) for e in self.changed]
         rows += [(e.name, e.kind, f"left: {e.what}") for e in self.left]
@@ -80,43 +80,44 @@ class Report:
 
 
 def optimize(model: nn.Module) -> Report:
-    """Has the model's LSTM, GRU, LSTMCell, GRUCell and stacks of Linear layers with an activation between computed by
-    fourfold, in place.
+    """Converts the model's LSTM, GRU, LSTMCell and GRUCell layers, and stacks of Linear layers with an activation
+    between them, to fourfold's operators, in place.
 
-    Each changed module stays the same object with the same parameters, hooks and keys of state_dict, so optimisers and
-    references stay as they are; only its class is another, a subclass of the one that it had. Subclasses of torch.nn's
-    layers without a forward of their own are changed too. A stack runs as one operator while the dropout in it is off
-    (in eval mode, or with p = 0); in training, dropout runs as torch.nn's. A layer is left where fourfold would not be
-    faster, as ``fourfold._optimize.limits`` has it, and where its result could be another.
-    :func:`restore` undoes it.
+    Each changed module remains the same object with the same parameters, hooks and keys of state_dict, so optimisers
+    and references stay valid; only its class changes, to a subclass of its former class. Subclasses of torch.nn's
+    layers that don't override forward are changed too. A stack runs as one operator while its dropout is inactive (in
+    eval mode, or with p = 0); in training, dropout runs as in torch.nn. A layer stays unchanged if fourfold would not
+    be faster, by the limits of ``fourfold._optimize.limits``, or if its result could differ. :func:`restore` undoes it.
 
-    What stood at that time is looked at again in each call: while a parameter or the input is no plain tensor, or a
-    mode follows torch's operations, a layer runs as torch.nn's.
+    Each call checks these conditions again: while a parameter or the input is not a plain tensor, or a mode is active,
+    a layer runs as in torch.nn.
 
-    Call it at any time, before or after moving the model. With other programs:
+    Call it at any time, before or after moving the model. With other transformations, call it:
 
     - torch.compile: before or after. With backend="fourfold" the model is one graph (fullgraph=True), optimised or not.
-      With other backends Dynamo breaks its graph at every nn.LSTM and nn.GRU, fourfold's too, and runs them between
-      graphs; with torch._dynamo.config.allow_rnn = True it doesn't.
+      With other backends Dynamo breaks the graph at every nn.LSTM and nn.GRU, fourfold's included, unless
+      torch._dynamo.config.allow_rnn = True.
     - DistributedDataParallel: before or after.
-    - fully_shard: before. Layers whose parameters are sharded already are left.
-    - torch.export: before. An exported program holds operators and no layers; it is refused.
-    - torch.onnx.export: of a model, optimised or not. The file holds torch's own layers.
-    - torch.jit.trace: before. The trace holds torch's own operators; it is refused.
-    - torch.jit.script: a model optimised or scripted is refused by the other. Call restore first.
-    - torch.fx.symbolic_trace: before or after. The graph is that of the model as it was, a recurrent layer one node.
-    - torch.ao.quantization: after. An optimised recurrent layer is refused: restore, quantize, optimize the others.
-    - copy.deepcopy, pickle, torch.save: an optimised model again, where fourfold is installed. Call restore first for
-      elsewhere.
+    - fully_shard: before. Layers whose parameters are already sharded stay unchanged.
+    - torch.export: before. An exported program has operators instead of layers; optimize raises TypeError for it.
+    - torch.onnx.export: before or after. The file has torch's own layers.
+    - torch.jit.trace: before. The trace has torch's own operators; optimize raises TypeError for a trace.
+    - torch.jit.script: neither. Each raises an error for the other's result; call restore first.
+    - torch.fx.symbolic_trace: before or after. The graph is that of the original model, with each recurrent layer as
+      one node.
+    - torch.ao.quantization: after. Quantization doesn't support optimised recurrent layers: restore, quantize, then
+      optimize the other layers.
+    - copy.deepcopy, pickle, torch.save: before or after. A copy of an optimised model is optimised and needs
+      fourfold to load; call restore first to load it without.
 
     Args:
         model: any module; it may be such a layer itself.
 
     Returns:
-        What was changed, what was left and why.
+        The changed layers, and those left unchanged with the reason.
 
     Raises:
-        TypeError: model is no nn.Module, or is a captured program.
+        TypeError: model is not an nn.Module, or is an exported, traced or scripted program.
 
     Example:
         >>> print(fourfold.optimize(model))
@@ -137,11 +138,11 @@ def optimize(model: nn.Module) -> Report:
 
 
 def restore(model: nn.Module) -> None:
-    """Undoes :func:`optimize`: every module that it changed has its former class again. Parameters are not touched, so
-    what was trained meanwhile stays. Works on copies and parts of an optimised model too.
+    """Undoes :func:`optimize`: restores the former class of every module that it changed. Parameters stay as they are,
+    so training in between is kept. Also works on copies and parts of an optimised model.
 
     Raises:
-        TypeError: model is no nn.Module, or is a captured program.
+        TypeError: model is not an nn.Module, or is an exported, traced or scripted program.
     """
     _expect_model("restore", model)
     for module in model.modules():

@@ -156,9 +156,9 @@ def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:
     """What stands against giving a module a class that derives from ours and its own."""
     kind, torchs = type(module), ours.torchs
     if torchs_class(kind) is not torchs:
-        return "a subclass, whose forward may be another"
+        return "a subclass, whose forward may differ"
     if not runs_torchs_forward(kind) or "forward" in module.__dict__:
-        return "its forward was exchanged"
+        return "its forward was replaced"
     own = [c for c in kind.__mro__ if c not in torchs.__mro__]
     if type(kind) is not type or any("__init_subclass__" in vars(c) for c in own):
         return "a subclass with a metaclass or an __init_subclass__, which would see a class derived from it"
@@ -191,7 +191,7 @@ def why_layer_is_left(module: nn.Module) -> str | None:
         return "it has a proj_size"
     weight = next(module.parameters(), None)
     if weight is None:
-        return "it has no parameters of its own"
+        return "it has no parameters"
     reason = why_not_plain(module, names_of(module)) or over_limits(weight.dtype, "hidden_size", module.hidden_size)
     return reason or why_no_kernel("lstm" if isinstance(module, (nn.LSTM, nn.LSTMCell)) else "gru", weight)
 

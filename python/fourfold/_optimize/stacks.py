@@ -114,7 +114,7 @@ def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
     """What stands against running a stack as one operator."""
     for child in leaves[stack.begin : stack.end]:
         if _is_seen(child):
-            return "a layer of it has hooks or another forward, which would not be called"
+            return "one of its layers has hooks or a replaced forward, which would not be called"
     for layer in stack.layers:
         reason = why_not_plain(layer, ("weight", "bias"), "a layer's")
         if reason is not None:
@@ -126,7 +126,7 @@ def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
 def why_stack_is_left(module: nn.Sequential, stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
     """What stands against changing its container."""
     if (reason := why_class_is_left(module, FusedSequential)) is not None:
-        return f"its container: {reason}"
+        return f"the container: {reason}"
     if sees_nodes(module):
         return SEES_NODES
     return why_not_one(stack, leaves) or why_no_kernel("mlp_layers", stack.layers[0].weight)
@@ -203,7 +203,7 @@ def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linea
         if nn.utils.parametrize.is_parametrized(layer):
             return "a layer's parameters are parametrized"
         if not _is_linear(layer):
-            return f"its {type(layer).__name__} is a subclass of Linear, whose forward may be another"
+            return f"its {type(layer).__name__} is a subclass of Linear, whose forward may differ"
     between = [child for child in between if type(child) not in IDENTITIES] or between
     for child in between:
         if type(child) is nn.GELU and child.approximate != "none":
@@ -211,5 +211,5 @@ def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linea
         if type(child) not in ACTIVATIONS:
             return f"{type(child).__name__} stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
     if len(between) > 1:
-        return "more than one activation stands between two of its layers"
-    return "its activation is another than that of the stack before, and an operator takes one"
+        return "there is more than one activation between two of its layers"
+    return "its activation differs from that of the stack before; an operator has only one"

@@ -22,13 +22,13 @@ from fourfold.cli.usage import (
 
 EXAMPLES = """\
 examples:
-  python -m fourfold info            what is installed, and what of it this machine can use
-  python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, in turns
-  python -m fourfold bench cell      the C++ extension tutorial's table: one step of the LLTM
-  python -m fourfold bench mlp       the ROCm extension tutorial's: a small perceptron
+  python -m fourfold info            versions, backends, and what this machine can use
+  python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, side by side
+  python -m fourfold bench cell      time one step of the LLTM, like PyTorch's C++ extension tutorial
+  python -m fourfold bench mlp       time a small MLP, like the ROCm extension tutorial
   python -m fourfold profile run.py  run a script, and print which operators took the time
-  python -m fourfold explain run:f --shapes 1000   what torch.compile(backend="fourfold") makes of a function
-  python -m fourfold --cmake-dir     what a C++ program's CMake takes as fourfold_DIR"""
+  python -m fourfold explain run:f --shapes 1000   show what torch.compile(backend="fourfold") does with a function
+  python -m fourfold --cmake-dir     print the folder for fourfold_DIR in a C++ program's CMake call"""
 
 INFO = """\
 Print the versions of fourfold, torch and Python, how this fourfold was built, which backends it has and whether
@@ -40,24 +40,24 @@ examples:
   python -m fourfold info --json | jq .backends"""
 
 DEMO = """\
-Train a character-level language model on the sources of Python's standard library, twice and in turns: with the
-LLTM as the PyTorch tutorial writes it, and with fourfold.nn.LLTM. Both start from the same parameters and see the
-same text in the same order. Prints whether their losses agree, the speed of both, and a text that the trained model
-writes; saves a picture of both. torch.nn.LSTM of the same size is timed beside them. The exit code is 1 when the
-losses don't agree."""
+Train a character-level language model on the sources of Python's standard library twice, with interleaved steps:
+with the PyTorch tutorial's LLTM, and with fourfold.nn.LLTM. Both start from the same parameters and read the same
+text in the same order. Prints whether their losses agree, the speed of both, and a text that the trained model
+generates; saves a picture of both trainings. A torch.nn.LSTM of the same size is timed too. The exit code is 1 if
+the losses don't agree."""
 
 DEMO_EXAMPLES = """\
 examples:
   python -m fourfold demo                                   about a minute on two cores
   python -m fourfold demo --steps 200                       a quick look: the text will be poor
-  python -m fourfold demo --hidden-size 512 --steps 4000    a better writer, in its own time
+  python -m fourfold demo --hidden-size 512 --steps 4000    a better model, which takes longer
   python -m fourfold demo --threads 1 --out results"""
 
 BENCH = """\
-Time fourfold against plain PyTorch, in one process and in turns: with cell one step of the LLTM, the C++ extension
-tutorial's table; with mlp the ROCm extension tutorial's perceptron. Both ways are checked against float64 before
-anything is timed, and the exit code is 1 when one is wrong. The other suites are in the source tree: python -m
-benchmarks --help, run there, lists them."""
+Time fourfold against plain PyTorch, interleaved in one process: cell times one step of the LLTM, like PyTorch's C++
+extension tutorial; mlp times the ROCm extension tutorial's MLP. Both implementations are compared with float64 before
+anything is timed, and the exit code is 1 if one is wrong. More suites are in the source tree: run python -m benchmarks
+--help there."""
 
 BENCH_EXAMPLES = """\
 examples:
@@ -99,18 +99,18 @@ def add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = commands.add_parser("demo", help="train a language model twice", description=DEMO, epilog=DEMO_EXAMPLES)
     model = parser.add_argument_group("model")
     add_integer(model, "--hidden-size", 192, "hidden units of the LLTM")
-    add_integer(model, "--embedding-size", 32, "numbers that stand for one character")
+    add_integer(model, "--embedding-size", 32, "size of a character's embedding")
     training = parser.add_argument_group("training")
     add_integer(training, "--steps", 2000, "optimizer steps of each model, at least 2")
-    add_integer(training, "--batch-size", 16, "pieces of text in one step")
-    add_integer(training, "--sequence-length", 64, "characters in one piece of text")
+    add_integer(training, "--batch-size", 16, "sequences in one step")
+    add_integer(training, "--sequence-length", 64, "characters in one sequence")
     rate = "highest learning rate; it rises over the first tenth of the steps, then falls to 0 (%(default)s)"
     training.add_argument("--lr", type=positive_number, default=1e-2, metavar="X", help=rate)
     seed = "seed of parameters, data order and text sample (%(default)s)"
     training.add_argument("--seed", type=natural_number, default=0, metavar="N", help=seed)
     machine = parser.add_argument_group("machine")
     add_machine(machine)
-    out = "where the picture fourfold-demo.png goes; made if missing (the current directory)"
+    out = "folder of the picture fourfold-demo.png, created if missing (the current directory)"
     machine.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=out)
     parser.set_defaults(run=demo.run)
 
@@ -118,7 +118,7 @@ def add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
 def add_bench(commands: "argparse._SubParsersAction[Parser]") -> None:
     parser = commands.add_parser("bench", help="time the cell and the MLP", description=BENCH, epilog=BENCH_EXAMPLES)
     parser.add_argument("suite", type=suite, metavar="SUITE", help="cell or mlp")
-    sizes = parser.add_argument_group("sizes", "Those left out are the tutorial's.")
+    sizes = parser.add_argument_group("sizes", "The defaults are the tutorial's.")
     named = {"batch": "rows", "input": "inputs", "hidden": "hidden units", "output": "outputs, of mlp"}
     for name, text in named.items():
         sizes.add_argument(f"--{name}-size", type=positive_integer, metavar="N", help=text)
@@ -129,7 +129,7 @@ def add_bench(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--dtype", choices=dtypes, default="float32", metavar="NAME", help=f"{', '.join(dtypes)} (%(default)s)"
     )
     measurement = parser.add_argument_group("measurement")
-    add_integer(measurement, "--repeats", 40, "samples of each way, taken in turns")
+    add_integer(measurement, "--repeats", 40, "interleaved samples of each implementation")
     file = "also write every figure, with the versions, to FILE"
     measurement.add_argument("--json", type=output_file, metavar="FILE", help=file)
     parser.set_defaults(run=bench.run)

@@ -19,12 +19,12 @@ from fourfold.cli.usage import MOST, Parser, UsageError, output_file
 from fourfold.explaining import Explanation
 
 TEXT = """\
-Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print what became of
-it: the programs, what torch still runs and why, and the bytes moved; of a small function the graphs too, of a large one
-with --detail. With --time also how long each stage takes, and with --save one HTML page, with pictures of both graphs,
-that opens without a network.
+Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print the result: the
+programs, the operators that torch still runs and why, and the bytes moved. Small functions also show their graphs,
+large ones with --detail. --time adds the time of each stage, and --save writes an HTML page with pictures of both
+graphs that opens without a network.
 
-Of a file that fourfold.save wrote, print the graph and the programs."""
+For a file that fourfold.save wrote, print the graph and the programs."""
 
 EXAMPLES = """\
 examples:
@@ -39,21 +39,21 @@ DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8"
 
 
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
-    text = "say what torch.compile makes of a function"
+    text = "show what torch.compile does with a function"
     parser = commands.add_parser("explain", help=text, description=TEXT, epilog=EXAMPLES)
-    what = "a function or a module's instance, by the name of the Python module that it is in; or a saved model, *.ff"
+    what = "a function or an nn.Module instance in a Python module; or a saved model, *.ff"
     parser.add_argument("function", metavar="MODULE:FUNCTION", help=what, action=FunctionOrFile)
-    shapes = "of a tensor that it is given, such as 16x128, or scalar; once for each"
+    shapes = "shape of an argument, such as 16x128, or scalar; repeat it for each argument"
     parser.add_argument("--shapes", type=shape, action="append", required=True, metavar="SHAPE", help=shapes)
-    dtype = f"of the tensors: {', '.join(DTYPES)} (%(default)s)"
+    dtype = f"dtype of the arguments: {', '.join(DTYPES)} (%(default)s)"
     parser.add_argument("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=dtype)
-    grad = "whether the tensors require a gradient (where their dtype can have one)"
+    grad = "whether the arguments require a gradient (default: if their dtype supports it)"
     parser.add_argument("--grad", action=argparse.BooleanOptionalAction, help=grad)
-    detail = "print every stage of a large function too, not a summary"
+    detail = "print every stage of a large function instead of a summary"
     parser.add_argument("--detail", action="store_true", help=detail)
     nest = "also print each program's loop nest: as C++, as LLVM IR or as assembly"
     parser.add_argument("--nest", choices=("c", "llvm", "assembly"), metavar="FORM", help=nest)
-    time = "also compile it several times and call it up to a hundred times, to say how long each stage takes"
+    time = "also compile it several times and call it up to a hundred times to time each stage"
     parser.add_argument("--time", action="store_true", help=time)
     parser.add_argument("--save", type=output_file, metavar="FILE", help="also write an HTML page to FILE")
     parser.set_defaults(run=run)

@@ -19,9 +19,9 @@ from fourfold.cli.usage import Parser, UsageError, natural_number, output_file
 from fourfold.profiler import profile
 
 TEXT = """\
-Run a Python script, or with -m a module, as python itself runs it, and print at its end which operators took the time:
-fourfold's and torch's, with their dtypes, what was copied between devices, and what fell back to the CPU. Options come
-before the script; what stands after it is its own. The exit code is the script's."""
+Run a Python script, or with -m a module, as python does, and print at its end which operators took the time: fourfold's
+and torch's, with their dtypes, copies between devices, and fallbacks to the CPU. Options come before the script;
+arguments after it belong to the script. The exit code is the script's."""
 
 EXAMPLES = """\
 examples:
@@ -33,18 +33,20 @@ examples:
 
 
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
-    text = "run a script and say what takes its time"
+    text = "run a script and print which operators take the time"
     usage = "python -m fourfold profile [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     parser = commands.add_parser("profile", usage=usage, help=text, description=TEXT, epilog=EXAMPLES)
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     trace = "also write a Chrome trace to FILE, compressed if its name ends in .gz"
     parser.add_argument("--trace", type=output_file, metavar="FILE", help=trace)
-    parser.add_argument("--with-stack", action="store_true", help="in the trace, the lines of Python too; slower")
-    rows = "how many of torch's operators stand alone; the others are added up (%(default)s)"
+    parser.add_argument(
+        "--with-stack", action="store_true", help="also record Python source lines in the trace; slower"
+    )
+    rows = "number of torch's operators in rows of their own; the others are added up (%(default)s)"
     parser.add_argument("--torch-rows", type=natural_number, default=10, metavar="N", help=rows)
-    ranges = "give operators to NVTX or roctx, instead of a table (where Nsight Systems runs this, unless with --trace)"
+    ranges = "emit NVTX or roctx ranges instead of a table (default: under Nsight Systems, unless with --trace)"
     parser.add_argument("--nvtx", action=argparse.BooleanOptionalAction, help=ranges)
-    parser.add_argument("command", nargs=argparse.PARSER, metavar="SCRIPT", help="what to run, and its arguments")
+    parser.add_argument("command", nargs=argparse.PARSER, metavar="SCRIPT", help="the script and its arguments")
     parser.set_defaults(run=run)
 
 
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     command = options.command[1:] if options.command[0] == "--" else options.command  # Python 3.14 takes it away
     name, *arguments = command
     if options.trace is not None and options.nvtx:
-        raise UsageError("profile: expected --trace or --nvtx, but got both: NVTX ranges leave no trace of torch's")
+        raise UsageError("profile: expected --trace or --nvtx, but got both: torch writes no trace with NVTX ranges")
     nvtx = False if options.trace is not None else options.nvtx
     error = None
     with as_python_has_it(name, arguments, options.module):

@@ -120,16 +120,16 @@ def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: s
 
 def add_machine(group: argparse._ArgumentGroup) -> None:
     """The options of :func:`usable_device`, of :func:`limit_memory` and of how many threads run."""
-    device = "where both run: cpu, cuda, cuda:1, mps (%(default)s)"
+    device = "device of both: cpu, cuda, cuda:1, mps (%(default)s)"
     group.add_argument("--device", default="cpu", metavar="NAME", help=device)
     add_memory_fraction(group)
-    group.add_argument("--threads", type=thread_count, metavar="N", help="CPU threads (torch's own choice)")
+    group.add_argument("--threads", type=thread_count, metavar="N", help="CPU threads (torch's default)")
 
 
 def add_memory_fraction(group: argparse._ArgumentGroup) -> None:
     text = (
-        "the part of a GPU's memory that torch may take: on cuda up to 1; on mps up to 2, of what Metal recommends, "
-        "and 0 for any (torch's own choice)"
+        "the part of a GPU's memory that torch may use: on cuda up to 1; on mps up to 2 times what Metal recommends, "
+        "and 0 for no limit (torch's default)"
     )
     group.add_argument("--memory-fraction", type=memory_fraction, metavar="X", help=text)
 

@@ -29,7 +29,7 @@ def report(target: object, error: Exception) -> None:
     if str(target) not in _reported:
         _reported.add(str(target))
         why = f"{type(error).__name__}: {error}"
-        what = f"fourfold could not compute {target} in a program, and leaves it to torch: {why}"
+        what = f"fourfold could not compute {target} in a program, so torch's operators run instead: {why}"
         warnings.warn(what, RuntimeWarning, stacklevel=2)
 
 

@@ -17,9 +17,9 @@ from fourfold.compiler.support import has_effect
 def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, backward: GraphModule | None) -> str:
     """Why torch's runtime has to run them; empty if ours can. metadata: AOTAutograd's, for the captured function."""
     if _native.module is None:
-        return f"no calls compiled for this torch: {_native.road}"
+        return f"fourfold has no C++ module for this torch: {_native.road}"
     if metadata is None:
-        return "torch tells nothing of the graph's inputs and outputs"
+        return "torch provides no information about the graph's inputs and outputs"
     graphs = [forward.module] if backward is None else [forward.module, backward]
     return (
         of_inputs(metadata, inputs, has_gradient=backward is not None)
@@ -39,7 +39,7 @@ def of_inputs(metadata: object, inputs: Sequence[object], has_gradient: bool) ->
     if not all(isinstance(given, (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)) for given in inputs):
         return "an input is neither a tensor nor a number"
     if len(inputs) != len(metadata.input_info):
-        return "the graph has inputs of its own"
+        return "the graph has additional inputs"
     return ""
 
 
@@ -47,12 +47,12 @@ def of_outputs(metadata: object, has_gradient: bool) -> str:
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 
     if any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info):
-        return "an output is no tensor"
+        return "an output is not a tensor"
     allowed = {OutputType.non_alias, OutputType.unsafe_view_alias} | (set() if has_gradient else {OutputType.is_input})
     if any(info.output_type not in allowed for info in metadata.output_info):
-        return "an output is an input, or a view of a tensor that is there already"
+        return "an output is an input, or a view of an input or of a parameter"
     if metadata.num_intermediate_bases:
-        return "an output is a view of what another is a view of"
+        return "two outputs are views of one tensor"
     if any(isinstance(meta, SubclassCreationMeta) for meta in metadata.subclass_fw_graph_out_meta):
         return "an output is of a subclass of Tensor"
     return ""
@@ -65,9 +65,9 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule], updates: Contain
     if any(getattr(metadata, name, None) for name in effects) or metadata.grad_enabled_mutation is not None:
         return "it has effects besides its results"
     if metadata.deterministic:
-        return "deterministic algorithms are asked for"
+        return "deterministic algorithms are enabled"
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-        return "hooks see what is kept for the backward"
+        return "hooks see the saved tensors"
     for graph in graphs:
         for node in graph.graph.nodes:
             if has_effect(node) and node not in updates:

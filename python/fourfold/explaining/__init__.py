@@ -20,15 +20,25 @@ def explain(
     timing: bool = False,
     **kwargs: Any,
 ) -> Explanation:
-    """Compile ``f``, call it once, and report what the compiler did: to print, to ``save`` as a page, or in a notebook.
+    """Compiles ``f``, calls it once, and reports what the compiler did: to print, to ``save`` as a page, or in a
+    notebook.
 
-    f: a function or a module, called with args and kwargs. One that is compiled already is compiled anew, and stays as
-    it is. If its results can be differentiated, their backward is compiled too; it does not run, and no ``.grad``
-    changes. f has the side effects of one call; the CPU's random number generator is restored.
-    options, dynamic: torch.compile's.
-    timing: also say how long each stage takes. For that f is compiled several times, and up to a hundred calls run,
-    forward and backward; no ``.grad`` changes here either.
-    Raises ValueError or TypeError for options that the backend doesn't have, and what f or torch's capture raises."""
+    Args:
+        f: a function or a module, called with args and kwargs. A compiled function is compiled again; the existing
+            compiled code stays in use. If results require a gradient, the backward is compiled too, but it does not
+            run, and no ``.grad`` changes. f has the side effects of one call; the CPU's random number generator is
+            restored.
+        options: torch.compile's options.
+        dynamic: torch.compile's dynamic.
+        timing: also measure each stage. f is then compiled several times and called up to a hundred times, forward and
+            backward; no ``.grad`` changes.
+
+    Returns:
+        An Explanation.
+
+    Raises:
+        ValueError, TypeError: options that the backend doesn't have; and all errors of f and of torch's capture.
+    """
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load

@@ -188,15 +188,15 @@ class Loop:
 
 @dataclass(frozen=True)
 class ScanHalf:
-    """The forward or the backward of a scan. before, inside, behind: the step's operators by where they run: for all
-    steps at once before the loop, in it, for all steps at once behind it. trails: the states whose values of all steps
-    are kept. loop: None if nothing runs in one. around: the programs before and behind it. code: the graph of the
+    """The forward or the backward of a scan. before, inside, after: the step's operators by where they run: for all
+    steps at once before the loop, in it, for all steps at once after it. trails: the states whose values of all steps
+    are kept. loop: None if nothing runs in one. around: the programs before and after it. code: the graph of the
     sequence. kept: for the backward; kept_bytes: in all, None if the sizes depend on data."""
 
     name: str
     before: tuple[Operators, ...]
     inside: tuple[Operators, ...]
-    behind: tuple[Operators, ...]
+    after: tuple[Operators, ...]
     trails: tuple[str, ...]
     loop: Loop | None
     around: tuple[Program, ...]
@@ -207,12 +207,12 @@ class ScanHalf:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The loop's, then those before and behind it."""
+        """The loop's, then those before and after it."""
         return (*(self.loop.programs if self.loop else ()), *self.around)
 
     @property
     def operators(self) -> int:
-        return sum(len(one.names) for place in (self.before, self.inside, self.behind) for one in place)
+        return sum(len(one.names) for place in (self.before, self.inside, self.after) for one in place)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What ``fourfold.explain`` returns."""
+"""The result of ``fourfold.explain``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SMALL = 50  # operators, forward and backward; larger functions print a summary
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """``print`` it, ``save`` it as a page, draw it by ``svg``, or let a notebook show it."""
+    """The result of ``fourfold.explain``: ``print`` it, ``save`` it as a page, draw it with ``svg``, or show it in a
+    notebook.
+    """
 
     name: str
     versions: str
@@ -32,7 +34,7 @@ class Explanation:
 
     @property
     def halves(self) -> list[tuple[int, Half]]:
-        """Each half with the number of its graph."""
+        """Each forward and backward with the number of its graph."""
         return [(k, half) for k, graph in enumerate(self.graphs) for half in graph.halves]
 
     @property
@@ -68,11 +70,11 @@ class Explanation:
         return self.detail() if self.is_small else self.summary()
 
     def summary(self) -> str:
-        """In at most 40 lines, and about ten more with times, however large the function is."""
+        """The summary, in at most 40 lines and about ten more with times, for functions of any size."""
         return "\n".join(cut(line, text.COLUMNS) for line in self.filled("text.txt", whole=False).splitlines()).strip()
 
     def detail(self) -> str:
-        """All stages, however long: graphs, programs (each kind once), and the operators that torch runs."""
+        """All stages, of any length: graphs, programs (each kind once), and the operators that torch runs."""
         return self.filled("text.txt", whole=True).rstrip("\n")
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ class Explanation:
         return self.filled("page.html", links=False)
 
     def save(self, path: str | Path) -> None:
-        """Write one self-contained HTML page."""
+        """Writes one self-contained HTML page."""
         Path(path).write_text(self.filled("page.html", links=True), encoding="utf-8")
 
     def filled(self, template: str, **settings: bool) -> str:
@@ -93,29 +95,47 @@ class Explanation:
         return render(template, explanation=self, text=text, picture=picture, nests=nests, **settings)
 
     def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The picture of ``"forward"`` or ``"backward"`` of the graph with this number. whole: draw all of a large
-        graph, not only its beginning. Raises ValueError if there is no such graph, ImportError without igraph."""
+        """A picture of a graph.
+
+        Args:
+            half: "forward" or "backward".
+            graph: the number of the captured graph.
+            whole: draw all of a large graph instead of its beginning.
+
+        Raises:
+            ValueError: there is no such graph.
+            ImportError: igraph is not installed.
+        """
         return picture.svg(self.half(half, graph), whole)
 
     def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The same for Graphviz; needs no package."""
+        """The same graph for Graphviz; needs no package."""
         return picture.dot(self.half(half, graph), whole)
 
     def nest(
         self, half: str = "forward", program: int = 0, graph: int = 0, prelude: bool = False, scan: int | None = None
     ) -> str:
-        """The loop nest of a program as C++, for the layout of the example call. prelude: with what it calls, which
-        makes it a file to compile. scan: the program is that of the scan with this number, those in the loop first; of
-        a loop that runs as one nest, it is the nest over the steps. Raises ValueError if there is no such program, or
-        no nest of it."""
+        """The loop nest of a program, for the layout of the example call, as C++ or in the GPU's language.
+
+        Args:
+            half: "forward" or "backward".
+            program: the number of the program.
+            graph: the number of the captured graph.
+            prelude: include the functions that the nest calls: a complete file.
+            scan: select the programs of the scan with this number, those in the loop first. If the loop runs as one
+                nest, its program's nest is the one over all steps.
+
+        Raises:
+            ValueError: there is no such program, or it has no nest.
+        """
         return self.printed("c", self.program(half, program, graph, scan), prelude)
 
     def llvm(self, half: str = "forward", program: int = 0, graph: int = 0, scan: int | None = None) -> str:
-        """The same as LLVM IR, from which it is compiled."""
+        """The same nest as LLVM IR."""
         return self.printed("llvm", self.program(half, program, graph, scan))
 
     def assembly(self, half: str = "forward", program: int = 0, graph: int = 0, scan: int | None = None) -> str:
-        """The same as this processor's assembly. Raises ImportError without llvmlite."""
+        """The same nest as this processor's assembly. Raises ImportError without llvmlite."""
         return self.printed("assembly", self.program(half, program, graph, scan))
 
     def printed(self, what: str, program: Program, prelude: bool = False) -> str:

@@ -46,7 +46,7 @@ class NotPossible(Exception):
 def obstacle(whole: Compiled) -> str:
     """Why the loop runs in Python; empty if it runs in C++."""
     if _native.module is None:
-        return f"no calls compiled for this torch: {_native.road}"
+        return f"fourfold has no C++ module for this torch: {_native.road}"
     if whole.plan is None:
         return f"the graph of the sequence needs Python: {whole.module.meta.get('needs Python', 'its passes failed')}"
     return ""
@@ -61,7 +61,7 @@ def on_other_devices(call: LoopCall) -> str:
 def layout_of_nest(call: LoopCall, generator: str) -> str:
     """The layout that the nest is compiled for. Raises NotPossible."""
     if call.steps < 2:
-        raise NotPossible("the first step runs by itself, and there is no other")
+        raise NotPossible("the first step runs separately, and there is no other")
     node = only_program(call)
     place = programs.place_of(device_of(node))
     text = node.target.text
@@ -158,7 +158,7 @@ def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, in
                 value = call.rows[k][row] if are_series else call.results[k].contiguous()
                 found[index[result]] = value, step_stride(call, call.rows[k]) if are_series else 0
             elif are_series:
-                raise NotPossible("a value is two results")
+                raise NotPossible("a value is returned twice")
     return [found[k] for k in range(len(index))], output_of
 
 

@@ -213,13 +213,13 @@ def half_of(
 def described(half: Half) -> ScanHalf:
     compiled, place = half.compiled, half.whole.fission.place
     places = ([node for node in half.step.graph.nodes if place.get(node) is each] for each in Place)
-    before, inside, behind = (by_line(nodes, half.function) for nodes in places)
+    before, inside, after = (by_line(nodes, half.function) for nodes in places)
     loop = None if half.whole.loop is None else loop_of(compiled, half.whole.loop, half.loop)
     copied_parts, _, left = left_of(compiled)
     outside = outside_of([node for node in left if node.target is not half.whole.loop], copied_parts)
     around = tuple(map(program_of, fused_nodes(compiled.module.graph)))
     code = code_of(compiled.module)
-    return ScanHalf(half.name, before, inside, behind, trails_of(half), loop, around, outside, code)
+    return ScanHalf(half.name, before, inside, after, trails_of(half), loop, around, outside, code)
 
 
 def by_line(nodes: Sequence[Node], function: str) -> tuple[Operators, ...]:

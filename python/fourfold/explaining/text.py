@@ -19,7 +19,7 @@ BYTES = (
 PLACES = {
     "before": "before the loop, for all steps at once",
     "inside": "in the loop",
-    "behind": "behind the loop, for all steps at once",
+    "after": "after the loop, for all steps at once",
 }
 WAYS = {
     "nest": "as one loop nest over the steps, with the states in registers",
@@ -140,7 +140,7 @@ def place_rows(half: ScanHalf) -> list[Row]:
 
 def scan_rows(scans: Sequence[Scan]) -> list[Row]:
     """A row for each forward and backward: operators by place, how the loop runs, and what is kept."""
-    rows = [("", "before", "in the loop", "behind", "kept", "the loop runs")]
+    rows = [("", "before", "in the loop", "after", "kept", "the loop runs")]
     for number, scan in enumerate(scans):
         name = f"scan {number}, {scan.step}"
         if not scan.halves:

@@ -7,7 +7,7 @@ from fourfold.nn.checks import not_dense
 
 
 class Axpby(nn.Module):
-    """αx + βy; :func:`fourfold.axpby` says the rest.
+    """Computes αx + βy; see :func:`fourfold.axpby`.
 
     Args:
         alpha, beta: numbers.
@@ -26,7 +26,7 @@ class Axpby(nn.Module):
 
 
 class Softshrink(nn.Module):
-    """Shrinks each element towards zero by λ, as :class:`torch.nn.Softshrink` does.
+    """Shrinks each element towards zero by λ, like :class:`torch.nn.Softshrink`.
 
     Args:
         lambd: λ, at least 0.

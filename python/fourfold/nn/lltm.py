@@ -35,7 +35,7 @@ class _Tutorials(nn.Module):
 
 
 class LLTMCell(_Tutorials):
-    """One step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial; :func:`fourfold.lltm_cell` gives
+    """One step of the LLTM, the recurrent cell of PyTorch's C++ extension tutorial; :func:`fourfold.lltm_cell` has
     its formula.
 
     Args:
@@ -43,7 +43,7 @@ class LLTMCell(_Tutorials):
 
     Shapes:
         ``h, c = cell(x, (h, c))`` with x (batch, input_size) and the state (batch, hidden_size) each; unbatched,
-        (input_size,) and (hidden_size,). A state left out is zero.
+        (input_size,) and (hidden_size,). The default state is zero.
 
     Attributes:
         weights: (3 * hidden_size, hidden_size + input_size), h before x, gates in the order i, o, g.
@@ -94,15 +94,15 @@ class LLTMCell(_Tutorials):
 
 
 class LLTM(Layers, _Tutorials):
-    """The LLTM over whole sequences, in the signature of :class:`torch.nn.LSTM`.
+    """The LLTM over whole sequences, with the signature of :class:`torch.nn.LSTM`.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
             :class:`torch.nn.LSTM`.
 
     Shapes:
-        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``; :class:`LSTM` describes each. Zero time steps and zero
-        batch give empty outputs, and the initial state back.
+        ``output, (h_n, c_n) = lltm(input, (h_0, c_0), reset)``; :class:`LSTM` describes each. With zero time
+        steps or a batch of zero, the outputs are empty, and the initial state is returned.
 
     Attributes:
         weights_l[k], weights_l[k]_reverse: (3 * hidden_size, hidden_size + the layer's input size), h before x, gates
@@ -112,7 +112,7 @@ class LLTM(Layers, _Tutorials):
         Initially all are uniform within ±1/√hidden_size, the tutorial's rule.
 
     Raises:
-        ValueError: a size below 1, a dropout outside [0, 1], shapes that do not fit together, the checkpoint of a cell.
+        ValueError: a size below 1, a dropout outside [0, 1], shapes that don't fit, or the checkpoint of a cell.
         TypeError: dtypes that differ, or are not floating point.
     """
 
@@ -167,7 +167,7 @@ class LLTM(Layers, _Tutorials):
             raise TypeError(f"LLTM: expected the input and the state to be dense tensors, but got {kind}") from error
 
     def flatten_parameters(self) -> None:
-        """For programs written for :class:`torch.nn.LSTM`: there is nothing to flatten here."""
+        """For compatibility with :class:`torch.nn.LSTM`; does nothing."""
 
     def _wrong_dimensions(self, input: Tensor) -> str:
         return (

@@ -135,25 +135,25 @@ class LSTM(_TorchLayers, nn.LSTM):
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
-            :class:`torch.nn.LSTM`, whose parameters, their names and initial values these are. There is no proj_size.
+            :class:`torch.nn.LSTM`, with the same parameters, names and initial values. proj_size is not supported.
 
     Shapes:
         ``output, (h_n, c_n) = lstm(input, (h_0, c_0), reset)``, with D = 2 if bidirectional else 1:
 
         - input: (time, batch, input_size), or with batch_first (batch, time, input_size), or unbatched
           (time, input_size), or a PackedSequence
-        - h_0, c_0, h_n, c_n: (D * num_layers, batch, hidden_size), unbatched without batch. Left out, zero.
+        - h_0, c_0, h_n, c_n: (D * num_layers, batch, hidden_size), unbatched without batch. Default: zero.
         - output: input's shape with D * hidden_size last, packed when input is.
-        - reset: input's shape without its last dimension, of bools, packed when input is: True where a new segment
-          begins. Every layer then begins the step with a zero state, and no gradient passes to the segment before. The
-          reverse direction begins anew at the last step of each segment: the results are those of each segment run
+        - reset: bools of input's shape without its last dimension, packed when input is: True where a new segment
+          begins. Every layer then starts the step with a zero state, and no gradient flows to the previous segment. The
+          reverse direction restarts at the last step of each segment: the results equal those of each segment run
           alone, with h_0 and c_0 for the forward direction of the first, unless it begins with a reset, and for the
           reverse direction of the last.
 
-    Each call reads the weights as they are; :func:`fourfold.freeze` declares them constant.
+    Each call reads the current weights; :func:`fourfold.freeze` declares them constant.
 
     Raises:
-        ValueError, RuntimeError: what torch.nn.LSTM refuses, in its words; proj_size; a reset of another shape.
+        ValueError, RuntimeError: as in torch.nn.LSTM; proj_size; a reset of another shape.
         TypeError: dtypes that differ.
     """
 
@@ -165,7 +165,7 @@ class LSTM(_TorchLayers, nn.LSTM):
         super().__init__(*args, **kwargs)
         if self.proj_size:
             raise ValueError(
-                f"LSTM: expected proj_size to be 0, but got {self.proj_size}; a projected LSTM is torch.nn.LSTM's alone"
+                f"LSTM: expected proj_size to be 0, but got {self.proj_size}; use torch.nn.LSTM for a projected LSTM"
             )
 
 
@@ -174,13 +174,13 @@ class GRU(_TorchLayers, nn.GRU):
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
-            :class:`torch.nn.GRU`, whose parameters, their names and initial values these are.
+            :class:`torch.nn.GRU`, with the same parameters, names and initial values.
 
     Shapes:
         ``output, h_n = gru(input, h_0, reset)``; :class:`LSTM` describes each.
 
     Raises:
-        As :class:`LSTM`, what torch.nn.GRU refuses.
+        As in :class:`LSTM` and torch.nn.GRU.
     """
 
     _name = "GRU"
@@ -264,13 +264,13 @@ class LSTMCell(_Cell, nn.LSTMCell):
     """:class:`torch.nn.LSTMCell` on the operator of :class:`LSTM`: ``h, c = cell(x, (h, c))``.
 
     Args:
-        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.LSTMCell`, whose parameters these are.
+        input_size, hidden_size, bias, device, dtype: as in :class:`torch.nn.LSTMCell`, with the same parameters.
 
     Shapes:
-        x (batch, input_size) and the state (batch, hidden_size) each; unbatched without batch. Left out, zero.
+        x (batch, input_size) and the state (batch, hidden_size) each; unbatched without batch. Default: zero.
 
     Raises:
-        ValueError, RuntimeError: what torch.nn.LSTMCell refuses, in its words.
+        ValueError, RuntimeError: as in torch.nn.LSTMCell.
         TypeError: dtypes that differ.
     """
 
@@ -287,7 +287,7 @@ class GRUCell(_Cell, nn.GRUCell):
     """:class:`torch.nn.GRUCell` on the operator of :class:`GRU`: ``h = cell(x, h)``.
 
     Args, Shapes, Raises:
-        As :class:`LSTMCell`, of :class:`torch.nn.GRUCell`; the state is h (batch, hidden_size).
+        As in :class:`LSTMCell` and :class:`torch.nn.GRUCell`; the state is h (batch, hidden_size).
     """
 
     _name = "GRUCell"

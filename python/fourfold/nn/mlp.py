@@ -29,22 +29,22 @@ class MLP(nn.Module):
     """A network of Linear layers with an activation between them.
 
     ``MLP([64, 128, 10], activation="tanh")`` is ``nn.Sequential(Linear(64, 128), Tanh(), Linear(128, 10))`` in one
-    call: it has the same children under the same names, "0", "1", …, so that the two exchange state_dicts, and the same
-    initial values. The children hold the parameters. Where one has hooks, was exchanged, or has parameters that are
-    parametrized or not exactly a torch.Tensor, as quantized ones are, they run one by one, as in a Sequential.
+    call. It has the same children under the same names, "0", "1", …, and the same initial values, so the two can
+    exchange state_dicts. The children hold the parameters. If a child has hooks, was replaced, or has parameters that
+    are parametrized or not plain tensors, such as quantized ones, the children run one by one, as in a Sequential.
 
     ``MLP(64, 128, 10)`` has one hidden layer, and the parameters of AMD's C++ extension tutorial.
 
     Args:
         sizes: the sizes of the input, each hidden layer and the output; at least two. In the tutorial's form the
-            input's alone, which may be given as input_size.
+            size of the input, which may be passed as input_size.
         hidden_size, output_size: in the tutorial's form, the other two sizes.
         bias: whether all layers have a bias.
         activation: "relu", "tanh", "gelu" (exact, by erf) or "silu".
         device, dtype: of the parameters.
 
     Shapes:
-        (..., input_size) gives (..., output_size).
+        (..., input_size) to (..., output_size).
 
     Attributes:
         hidden_weights: in the tutorial's form, (hidden_size, input_size).
@@ -54,7 +54,7 @@ class MLP(nn.Module):
 
     Raises:
         ValueError: a size below 1, an unknown activation, or shapes that do not fit together.
-        TypeError: sizes that are no whole numbers, or dtypes that differ or are not floating point.
+        TypeError: sizes that are not integers, or dtypes that differ or are not floating point.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A recurrent layer made of any cell."""
+"""A recurrent layer of any cell."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ Cells = nn.Module | Sequence[nn.Module] | Callable[[int, bool], nn.Module]
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer of any cell, by ``fourfold.scan``: with layers, directions, dropout, packed input, restarts and
-    torch.nn.LSTM's conventions for states.
+    """A recurrent layer of any cell, by :func:`fourfold.scan`, with several layers, directions, dropout, packed input,
+    restarts, and torch.nn.LSTM's conventions for states.
 
-    cell: a module called as ``y, state = cell(x, state)`` with x of shape (batch, features), y of (batch, output
-    features) and a state, a tensor or a pytree of tensors with the batch as their first dimension. torch.nn's LSTMCell,
-    GRUCell and RNNCell, which return the state alone, and fourfold.nn.LLTMCell are cells too. Several layers or
-    directions take a list of cells, in torch.nn.LSTM's order (layer 0, layer 0 reversed, layer 1, …), or a function of
-    the layer's number and whether it is reversed, which makes a cell.
-    num_layers: how many layers follow one another. batch_first: input and output are (batch, time, features) instead of
-    (time, batch, features). bidirectional: each layer has a second cell, which starts with the last step; outputs are
-    concatenated. dropout: of each layer's output but the last one's, in training.
+    Args:
+        cell: a module called as ``y, state = cell(x, state)`` with x of shape (batch, features), y of shape (batch,
+            output features) and a state, a tensor or a pytree of tensors with the batch as their first dimension.
+            torch.nn's LSTMCell, GRUCell and RNNCell, which return the state alone, and fourfold.nn.LLTMCell are cells
+            too. For several layers or directions: a list of cells, in torch.nn.LSTM's order (layer 0, layer 0 reversed,
+            layer 1, …), or a function of the layer's number and whether it is reversed that returns a cell.
+        num_layers: the number of stacked layers.
+        batch_first: input and output are (batch, time, features) instead of (time, batch, features).
+        bidirectional: each layer has a second cell, which starts with the last step; outputs are concatenated.
+        dropout: the probability of dropout on each layer's output except the last one's, in training.
 
-    Raises TypeError or ValueError for other cells, and for a number of cells that isn't num_layers times directions."""
+    Raises:
+        TypeError, ValueError: other cells, or a number of cells that isn't num_layers times directions.
+    """
 
     def __init__(
         self,
@@ -64,16 +68,21 @@ class Recurrent(nn.Module):
         reset: Tensor | PackedSequence | None = None,
         reset_state: Any = None,
     ) -> tuple[Tensor | PackedSequence, Any]:
-        """The output of the last layer, and the last state.
+        """Returns the output of the last layer, and the last state.
 
-        input: (time, batch, features), with batch_first (batch, time, features), (time, features), or packed.
-        hx: the first state, of which each tensor has shape (num_layers * directions, batch, …), without the batch for
-        input without one. None: what the cell's method ``initial_state(x)`` returns for the first step's x, and zeros
-        for cells of torch.nn and LLTMCell.
-        reset: True where a sequence restarts before the step, of the input's shape without features, packed for packed
-        input; in the reversed direction after the step. reset_state: the state to restart from, like hx; None for hx
-        None: as there.
-        Raises ValueError or TypeError for arguments that don't fit."""
+        Args:
+            input: (time, batch, features), with batch_first (batch, time, features), unbatched (time, features), or
+                packed.
+            hx: the initial state, each of whose tensors has shape (num_layers * directions, batch, …), without batch
+                for unbatched input. None: the result of the cell's method ``initial_state(x)`` for the first step's x,
+                and zeros for cells of torch.nn and LLTMCell.
+            reset: bools of the input's shape without features, packed for packed input: True where a sequence restarts
+                before the step, and in the reverse direction after the step.
+            reset_state: the state to restart from, like hx; None as for hx.
+
+        Raises:
+            TypeError, ValueError: arguments that don't fit.
+        """
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, reset, reset_state)
         if not isinstance(input, Tensor) or input.dim() not in (2, 3):

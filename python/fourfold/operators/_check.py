@@ -129,7 +129,7 @@ def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, shape
     """What the forward kept for its backward."""
     expect_tensors(op, like=like, kept=tensor)
     if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
-        raise ValueError(f"{op}: the forward call kept nothing for its backward; call it with save_for_backward=True")
+        raise ValueError(f"{op}: the forward call saved nothing for its backward; call it with save_for_backward=True")
     expect_shape(op, "what the forward kept", tensor, shape)
     expect_dtype(op, "what the forward kept", tensor, dtype)
 
@@ -156,7 +156,7 @@ def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> N
     for t, size in enumerate(batch_sizes.tolist()):
         if size < 1 or size > most or (t == 0 and size != batch):
             raise ValueError(
-                f"{op}: expected batch_sizes to begin with batch = {batch} and never to rise or reach 0, "
+                f"{op}: expected batch_sizes to begin with batch = {batch} and never to increase or reach 0, "
                 f"but got {size} at step {t}"
             )
         most, total = size, total + size

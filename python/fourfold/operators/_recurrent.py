@@ -106,8 +106,8 @@ def _with_known_batch_sizes(name: str, definition: Callable[..., tuple]) -> Call
                 plain = torch._C._functorch.get_unwrapped(plain)
             if isinstance(plain, torch._subclasses.FakeTensor):
                 raise NotImplementedError(
-                    f"{name}: forward-mode and second derivatives of packed input read batch_sizes, which a "
-                    "captured graph does not know; compute them outside torch.compile"
+                    f"{name}: forward-mode and second derivatives of packed input read batch_sizes, which are unknown "
+                    "in a captured graph; compute them outside torch.compile"
                 )
             _check.expect_batch_sizes(name, batch_sizes, given["input"].shape[0], given["h_0"].shape[0])
         return definition(**given)

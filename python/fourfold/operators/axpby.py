@@ -137,20 +137,20 @@ FORWARD = declare(
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
-    """αx + βy in one pass over memory: z = 2x + y by default, as a first C++ extension has it.
+    """Computes αx + βy in one pass over memory; by default 2x + y.
 
     Args:
         x, y: shapes that broadcast; bool, integer or floating point. Dtypes promote as in ``alpha * x + beta * y``:
-            integers stay integers unless a factor is a float. All is computed in the result's dtype, so an int8 does
+            integers stay integers unless a factor is a float. The computation uses the result's dtype, so an int8 does
             not wrap around before it is added to an int64.
-        alpha, beta: numbers. Whole and within 2^53 where the result is an integer.
+        alpha, beta: numbers; for an integer result whole numbers within 2^53.
 
     Returns:
         A tensor of the broadcast shape and the promoted dtype.
 
     Raises:
-        TypeError: x or y is no dense real tensor, or a factor no real number.
-        ValueError: shapes that do not broadcast, tensors on different devices.
+        TypeError: x or y is not a dense real tensor, or a factor is not a real number.
+        ValueError: shapes that don't broadcast, tensors on different devices.
 
     Example:
         >>> fourfold.axpby(torch.ones(2), torch.ones(2))

@@ -45,12 +45,12 @@ def gru(
         prepacked: as in :func:`lstm`, by ``torch.ops.fourfold.gru_prepack``.
 
     Returns:
-        output, h_n: output has input's shape with hidden_size last; h after the last step that each row takes part in,
-        (batch, hidden_size).
+        output, h_n: output has input's shape with hidden_size last; h_n (batch, hidden_size) is h after each row's last
+        step.
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes or batch_sizes that don't fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
     tf32 = allows_tf32(input)

@@ -26,7 +26,7 @@ def lltm(
     reset: Tensor | None = None,
     prepacked: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The LLTM over a whole sequence in one call; :func:`lltm_cell` gives the formula of a step.
+    """One layer of the LLTM in one direction, a whole sequence in one call; :func:`lltm_cell` has the formula.
 
     Args:
         input, h_0, c_0, reverse, batch_sizes, reset: as in :func:`lstm`.
@@ -35,11 +35,11 @@ def lltm(
         prepacked: as in :func:`lstm`, by ``torch.ops.fourfold.lltm_prepack``.
 
     Returns:
-        output, (h_n, c_n): as :func:`lstm` does.
+        output, (h_n, c_n): as in :func:`lstm`.
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes or batch_sizes that don't fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
     tf32 = allows_tf32(input)

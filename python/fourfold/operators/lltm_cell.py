@@ -33,7 +33,7 @@ def lltm_cell(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, bias: Tensor | N
         (h', c'), each (batch, hidden_size).
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes that do not fit together, tensors on different devices.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes that don't fit together, tensors on different devices.
     """
     return (FORWARD.traced if is_compiling() else FORWARD.call)(x, h, c, weights, bias)

@@ -44,20 +44,20 @@ def lstm(
         weight_hh: (4 * hidden_size, hidden_size).
         bias_ih, bias_hh: (4 * hidden_size,) each, or None.
         reverse: run from the last step to the first.
-        batch_sizes: (time), int64, on the CPU: of packed input, how many rows each step has, as in
-            :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never rises.
-        reset: (time, batch), bool: where a sequence starts anew. There the state before the step is zero, and no
-            gradient passes to earlier steps. (rows) when packed.
-        prepacked: what ``torch.ops.fourfold.lstm_prepack`` made of the same parameters on the same CPU: calls that
-            share it need not lay them out each for itself.
+        batch_sizes: (time), int64, on the CPU: for packed input the number of rows of each step, as in
+            :class:`torch.nn.utils.rnn.PackedSequence`. It begins with batch and never increases.
+        reset: (time, batch), bool: where a sequence restarts: the state before that step is zero, and no gradient
+            flows to earlier steps. (rows) when packed.
+        prepacked: the result of ``torch.ops.fourfold.lstm_prepack`` for the same parameters on the same CPU; calls that
+            share it don't pack the weights again.
 
     Returns:
-        output, (h_n, c_n): output has input's shape with hidden_size last; the state after the last step that each row
-        takes part in, (batch, hidden_size) each.
+        output, (h_n, c_n): output has input's shape with hidden_size last; h_n and c_n, (batch, hidden_size) each, are
+        the state after each row's last step.
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes or batch_sizes that do not fit together, tensors on different devices.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes or batch_sizes that don't fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
     tf32 = allows_tf32(input)

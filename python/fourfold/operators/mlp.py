@@ -93,7 +93,7 @@ def mlp(
     output_weights: Tensor,
     output_bias: Tensor | None,
 ) -> Tensor:
-    """A network of one hidden layer: relu(x W₁ᵀ + b₁) W₂ᵀ + b₂.
+    """Computes a network with one hidden layer: relu(x W₁ᵀ + b₁) W₂ᵀ + b₂.
 
     Args:
         x: (..., input_size); float16, bfloat16, float32 or float64. The two low precisions compute in float32.
@@ -106,8 +106,8 @@ def mlp(
         (..., output_size).
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes that do not fit together, tensors on different devices.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes that don't fit together, tensors on different devices.
     """
     call = FORWARD.traced if is_compiling() else FORWARD.call
     return call(x, hidden_weights, hidden_bias, output_weights, output_bias)

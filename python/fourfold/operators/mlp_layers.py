@@ -51,7 +51,7 @@ def _check_backward(op: str, a: SimpleNamespace) -> None:
     _check.expect_kept(op, a.kept, a.x, torch.uint8 if bits else _check.kept_dtype(a.x), kept)
     if bits and any(a.output_mask[1 : 1 + count]):
         raise ValueError(
-            f"{op}: the forward call kept bits only, which are not enough for the weights' gradients; call it with "
+            f"{op}: the forward call saved only bits, which are not enough for the weights' gradients; call it with "
             "need_weights=True"
         )
 
@@ -80,22 +80,22 @@ def mlp_layers(
     biases: Sequence[Tensor | None] | None = None,
     activation: str = "relu",
 ) -> Tensor:
-    """Linear layers with an activation f between them: … f(f(x W₀ᵀ + b₀) W₁ᵀ + b₁) ….
+    """Computes linear layers with an activation f between them: … f(f(x W₀ᵀ + b₀) W₁ᵀ + b₁) ….
 
     Args:
         x: (..., input_size); float16, bfloat16, float32 or float64. The two low precisions compute in float32.
-        weights: a matrix (output_size, input_size) for each layer, at least one, as :class:`torch.nn.Linear` has it; of
-            x's dtype, as are all parameters. A layer's input_size is the output_size of the one before.
-        biases: for each layer (output_size,), or (1, output_size), or None; None for a network without.
+        weights: a matrix (output_size, input_size) for each layer, at least one, as in :class:`torch.nn.Linear`; x's
+            dtype, as are all parameters. A layer's input_size is the output_size of the one before.
+        biases: for each layer (output_size,), or (1, output_size), or None; None for a network without biases.
         activation: "relu", "tanh", "gelu" (exact, by erf) or "silu"; after every layer but the last.
 
     Returns:
         (..., the last layer's output_size).
 
     Raises:
-        TypeError: an argument is no dense floating point tensor, or dtypes differ.
-        ValueError: shapes that do not fit together, tensors on different devices, an unknown activation, or not as many
-            biases as weights.
+        TypeError: an argument is not a dense floating-point tensor, or dtypes differ.
+        ValueError: shapes that don't fit together, tensors on different devices, an unknown activation, or
+            different numbers of biases and weights.
     """
     if biases is None:
         biases = (None,) * len(weights)

@@ -20,17 +20,17 @@ FORWARD = declare_elementwise("softshrink", reference.softshrink, _check)
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     """Shrinks each element towards zero by λ: x - λ above λ, x + λ below -λ, 0 between; NaN stays NaN.
 
-    The values of :func:`torch.nn.functional.softshrink`. The gradient passes where x is NaN or beyond λ.
+    The values of :func:`torch.nn.functional.softshrink`. The gradient flows where x is NaN or beyond ±λ.
 
     Args:
         x: any shape; float16, bfloat16, float32 or float64.
         lambd: λ, at least 0.
 
     Returns:
-        A tensor of x's shape, dtype and layout in memory.
+        A tensor of x's shape, dtype and memory layout.
 
     Raises:
-        TypeError: x is no dense floating point tensor, or lambd no number.
+        TypeError: x is not a dense floating-point tensor, or lambd is not a number.
         ValueError: lambd is negative or NaN.
 
     Example:

@@ -1,4 +1,4 @@
-"""What takes the time: a profile of torch's and fourfold's operators, on every backend."""
+"""Profiles of torch's and fourfold's operators, on every backend."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["Row", "profile"]
 Row.__module__ = __name__  # where people import it from
 NSIGHT = "NSYS_PROFILING_SESSION_ID"  # which Nsight Systems sets for what it runs
 RANGES = (
-    "No table: the operators were given to NVTX or roctx as ranges, and the tool that recorded them shows their times. "
-    "Without it, or with nvtx=False, there is a table."
+    "No table: the operators were emitted as NVTX or roctx ranges, and the tool that recorded them shows their times. "
+    "Use nvtx=False for a table."
 )
 INTERRUPTED = (
-    "No table: a profile of torch's own began within this one and ended it, because torch runs one at a time. Run only "
-    "one of them."
+    "No table: another torch.profiler profile started within this one and ended it, because torch runs one at a time. "
+    "Run only one of them."
 )
 
 _lock = threading.Lock()
@@ -38,26 +38,28 @@ _running: profile | None = None
 
 
 class profile:
-    """Profile a block: which operators ran, how often, in what dtype and how long, what was copied between devices, and
-    what fell back to the CPU.
+    """Profiles a block: which operators ran, how often, in which dtype and for how long, what was copied between
+    devices, and what fell back to the CPU.
 
         with fourfold.profiler.profile() as prof:
             model(x).sum().backward()
         print(prof)  # the table
         prof.export_chrome_trace("trace.json")
 
-    It is torch.profiler.profile, of the CPU and of the accelerator that torch has here, recording shapes. On MPS it
-    also starts torch.mps.profiler, whose signposts name torch's operators in Metal System Trace; fourfold's are the
-    names of its encoders there.
+    It is torch.profiler.profile of the CPU and of torch's accelerator, with recorded shapes. On MPS it also starts
+    torch.mps.profiler, whose signposts name torch's operators in Metal System Trace; fourfold's operators appear there
+    as the names of its encoders. A profile covers one block. An exception in the block ends the profile and propagates.
+    If the block starts another profile by torch.profiler, torch ends this one, and it has no rows.
 
-    with_stack: also record the lines of Python, for the trace; slower.
-    nvtx: instead give operators to NVTX (on AMD GPUs roctx) as ranges, which Nsight Systems or rocprof shows. There is
-    then no table and no trace: torch does one of the two at a time. None: where Nsight Systems runs this process and
-    torch has a GPU.
+    Args:
+        with_stack: also record Python source lines for the trace; slower.
+        nvtx: emit the operators as NVTX ranges (roctx on AMD GPUs), which Nsight Systems or rocprof shows, instead of a
+            table and a trace: torch supports one of the two at a time. None: True if Nsight Systems runs this process
+            and torch has a GPU.
 
-    A profile is of one block. Raises ValueError for stacks in ranges; entering raises RuntimeError while another
-    profile runs, or where nvtx=True has no GPU. An exception in the block ends the profile and passes through. So does
-    another profile that the block begins, by torch.profiler: torch runs one at a time, and this one then has no rows.
+    Raises:
+        ValueError: with_stack with NVTX ranges.
+        RuntimeError: on entering, if another profile runs, or nvtx=True and there is no GPU.
     """
 
     _end_first = "one is; end its block first"  # the reason in the error that a second profile raises
@@ -123,14 +125,16 @@ class profile:
 
     @property
     def elapsed_time(self) -> float | None:
-        """The ms from the block's beginning until its work was done; None where the device failed. Raises RuntimeError
-        before the block has ended."""
+        """The milliseconds from the block's start until its work was done; None if the device failed. Raises
+        RuntimeError before the block has ended.
+        """
         self._expect_end("elapsed_time")
         return self._elapsed
 
     def rows(self) -> list[Row]:
-        """What the table shows, in the order in which the operators were first called; empty with NVTX ranges. Raises
-        RuntimeError before the block has ended, and where another profile ended this one."""
+        """The table's rows, in the order in which the operators were first called; empty with NVTX ranges. Raises
+        RuntimeError before the block has ended, and if another profile ended this one.
+        """
         self._expect_end("rows")
         self._expect_whole("rows")
         if self._rows is None:
@@ -139,11 +143,15 @@ class profile:
         return self._rows
 
     def table(self, torch_rows: int | None = 10) -> str:
-        """The rows as text: fourfold's operators, then torch's and what else took time; what takes most stands first.
+        """The rows as text: fourfold's operators, then torch's and other work, each in order of time.
 
-        torch_rows: how many of the latter stand alone; the others are added up in one. None: all, and 0: none. Those
-        that fell back to the CPU always do. Raises ValueError for a negative number, and RuntimeError before the block
-        has ended.
+        Args:
+            torch_rows: the number of torch's operators in rows of their own; the others are added up in one row. None:
+                all, and 0: none. Operators that fell back to the CPU always have a row.
+
+        Raises:
+            ValueError: a negative number.
+            RuntimeError: the block has not ended.
         """
         self._expect_end("table")
         if torch_rows is not None and torch_rows < 0:
@@ -162,7 +170,7 @@ class profile:
         self._expect_end("export_chrome_trace")
         self._expect_whole("export_chrome_trace")
         if self._nvtx:
-            why = "the operators were given to NVTX or roctx; profile with nvtx=False"
+            why = "the operators were emitted as NVTX or roctx ranges; profile with nvtx=False"
             raise RuntimeError(f"profile.export_chrome_trace: expected a profile that recorded, but {why}")
         if self._trace is None:  # torch writes it once
             with tempfile.TemporaryDirectory() as folder:
@@ -183,7 +191,7 @@ class profile:
 
     def _expect_whole(self, what: str) -> None:
         if self._interrupted:
-            why = "torch's own began within this one and ended it; run one of the two"
+            why = "a torch.profiler profile started within this one and ended it; run one of the two"
             raise RuntimeError(f"profile.{what}: expected one profile at a time, but {why}")
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from fourfold.profiler._records import ENGINE, Call, Operand, Work
 
-AUTOGRAD = "autograd's own"
-NO_OPERATOR = "put there by no operator"
+AUTOGRAD = "autograd"
+NO_OPERATOR = "no operator"
 # What copies from one device to another, by which of its tensors is written; the inner ones are some backends' way.
 COPIES = {"aten::copy_": 0, "aten::_copy_from": 1, "aten::_copy_from_and_resize": 1}
 READS_ONE_NUMBER = "aten::_local_scalar_dense"  # item()
@@ -20,10 +20,10 @@ TO_CPU = "aten::_to_cpu"  # what torch's fallback begins with, for every backend
 class Row:
     """What an operator did in one dtype on one kind of device.
 
-    A fourfold operator's figures hold all that it calls, torch's products among them, and those of an operator that
-    fell back to the CPU its copies and what the CPU did for it. Another operator's are its own: rows add up.
+    A fourfold operator's figures include everything that it calls, such as torch's products, and those of an operator
+    that fell back to the CPU its copies and what the CPU did for it. Another operator's are its own: rows add up.
 
-    operator: its name in torch's dispatcher, fourfold::lltm; or what else took time.
+    operator: its name in torch's dispatcher, fourfold::lltm; or a name for other work.
     dtype: of the floating-point tensors that it was given, else of the others, "float32" or "float32, int64"; "" where
         it was given none.
     device: cpu, cuda, mps; "" where no tensor and no kernel tells.

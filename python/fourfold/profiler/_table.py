@@ -10,12 +10,12 @@ from fourfold.profiler._rows import Row
 HOST = ("", "cpu", "meta")  # where what runs takes the host's time
 HEADINGS = ("calls", "dtype", "device", "device ms", "share", "host ms", "copied", "fell back")
 ON_THE_CPU = ("calls", "dtype", "device", "ms", "share", "copied", "fell back")
-OWN = "A fourfold operator's figures hold all that it calls; a torch operator's are its own."
-NO_KERNEL_TIMES = "How long {device} worked, torch's profiler can't tell{elsewhere}."
+OWN = "A fourfold operator's figures include everything that it calls; a torch operator's are its self time."
+NO_KERNEL_TIMES = "torch's profiler doesn't record the time on {device}{elsewhere}."
 ELSEWHERE = {"mps": "; Metal System Trace, in Apple's Instruments, shows it by operator"}
 FELL_BACK = (
-    "{operator} fell back to the CPU in {fell_back} of {calls} calls: it has no kernel for {device}, and what it takes "
-    "and gives is copied."
+    "{operator} fell back to the CPU in {fell_back} of {calls} calls: it has no kernel for {device}, so its inputs "
+    "and results are copied."
 )
 
 
@@ -27,7 +27,7 @@ def table(rows: Sequence[Row], elapsed: float | None, torch_rows: int | None) ->
     hidden = [row for row in others if not any(row is each for each in shown)]
     columns = Columns(rows)
     lines = [columns.headings]
-    for heading, block, rest in (("fourfold's operators", ours, []), ("torch's, and what else", shown, hidden)):
+    for heading, block, rest in (("fourfold's operators", ours, []), ("torch's and others", shown, hidden)):
         lines.append(columns.cells(heading, added([*block, *rest])))
         lines += [columns.cells(f"  {row.operator}", row) for row in block]
         if rest:
@@ -105,7 +105,7 @@ def sentences(rows: Sequence[Row], elapsed: float | None) -> list[str]:
     took = (
         []
         if elapsed is None
-        else [f"The block took {elapsed:.3f} ms; the host spent {inside:.3f} ms in what is listed."]
+        else [f"The block took {elapsed:.3f} ms; the host spent {inside:.3f} ms in the listed rows."]
     )
     unknown = {row.device: None for row in rows if row.device_time is None and row.device}
     return [

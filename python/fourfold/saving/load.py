@@ -13,13 +13,16 @@ from fourfold.saving.tree import Structure
 
 
 class Model:
-    """A loaded model. It is called as the exported program was, and returns its results in their structure.
+    """A loaded model. Call it like the exported program; it returns the results in the same structure.
 
-    Calls compute no gradients, whatever grad mode says. Tensors that the model was exported to change, arguments and
-    buffers, are changed in place; a model with such buffers is called by one thread at a time.
+    Calls compute no gradients, in any grad mode. Arguments and buffers that the exported model changes are changed in
+    place; call a model with such buffers from one thread at a time.
 
-    Raises TypeError for arguments of another structure, and ValueError for tensors of another dtype, device or shape,
-    or sizes out of the exported bounds, with the argument's name."""
+    Raises:
+        TypeError: arguments of another structure.
+        ValueError: tensors of another dtype, device or shape, or sizes outside the exported bounds; the error names the
+            argument.
+    """
 
     def __init__(self, native: object, path: str):
         self._native = native
@@ -45,12 +48,13 @@ class Model:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Parameters, buffers and constants by their names, in the model's own memory: later calls read what is written
-        there."""
+        """Parameters, buffers and constants by name. They are the model's own memory: later calls read values that are
+        written to them.
+        """
         return dict(self._tensors)
 
     def __str__(self) -> str:
-        """The graph, for people to read."""
+        """The graph as text."""
         from fourfold.saving.text import text_of
 
         return text_of(self._graph)
@@ -60,21 +64,27 @@ class Model:
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None, allow: Iterable[str] = ()) -> Model:
-    """Load a model that :func:`fourfold.save` wrote. Nothing of the file is executed or unpickled: it is read, and
-    everything in it is checked, before anything runs.
+    """Loads a model that :func:`fourfold.save` wrote. Nothing in the file is executed or unpickled; the whole file is
+    checked before anything runs.
 
-    The weights stay in the file's memory, which is mapped. So replace the file of a model that runs; don't write into
-    it. (``fourfold.save`` replaces files.)
+    The weights stay in the mapped file: don't write into the file of a model that is in use, replace it, as
+    ``fourfold.save`` does.
 
-    path: the file.
-    device: where the model runs: its weights and constants go there, and all devices in the graph become this one. None
-    is the CPU. Programs run on devices that fourfold generates code for; elsewhere torch's operators take their place.
-    allow: namespaces of operators that the file may call besides ``aten``, ``prims`` and ``fourfold``, such as
-    ``("mylib",)``. Import what registers them first. Such operators get any arguments that the file has, so allow them
-    only for files that you trust.
+    Args:
+        path: the file.
+        device: where the model runs: its weights and constants move there, and it replaces all devices in the graph.
+            None is the CPU. On devices for which fourfold generates no programs, torch's operators run instead.
+        allow: namespaces of operators that the file may call besides ``aten``, ``prims`` and ``fourfold``, such as
+            ``("mylib",)``. Import the library that registers them first. These operators receive any arguments that the
+            file has, so allow them only for files that you trust.
 
-    Raises ValueError for a file that can't be loaded, with what is wrong with it; ImportError where this build of
-    fourfold has no module for the installed torch."""
+    Returns:
+        The model, a :class:`Model`.
+
+    Raises:
+        ValueError: a file that can't be loaded, with the reason.
+        ImportError: this build of fourfold has no module for the installed torch.
+    """
     if _native.module is None:
         raise ImportError(
             f"load: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}; install a "

@@ -25,23 +25,27 @@ KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind
 
 
 def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
-    """Save an exported program as one file, which :func:`fourfold.load` and ``fourfold::load`` in C++ run.
+    """Saves an exported program as one file, which :func:`fourfold.load`, and ``fourfold::load`` in C++, run.
 
         program = torch.export.export(model.eval(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
         fourfold.save(program, "model.ff")
 
-    The file is in safetensors' format: its tensors are the parameters, buffers and constants under the names that the
-    module has; shared ones are stored once. Its metadata hold the graph in JSON: calls of operators by schema,
-    fourfold's programs as text, scans. It serves every device that its operators have, and later releases of fourfold
-    and torch.
+    The file has safetensors format. Its tensors are the parameters, buffers and constants under the module's names;
+    shared tensors are stored once. Its metadata hold the graph in JSON: calls of operators by schema, fourfold's
+    programs as text, scans. It runs on every device that its operators support, and with later releases of fourfold and
+    torch.
 
-    program: of ``torch.export.export``, dynamic dimensions included. torch's LSTM and GRU become fourfold's operators;
-    ``fourfold.scan`` and torch's ``scan`` are saved as loops.
-    path: the file, which is replaced at once, so that processes that have loaded the old one keep it.
+    Args:
+        program: the result of ``torch.export.export``, dynamic dimensions included. torch's LSTM and GRU become
+            fourfold's operators; ``fourfold.scan`` and torch's ``scan`` are saved as loops.
+        path: the file. It is replaced atomically, so processes that have loaded the old one keep it.
 
-    Raises TypeError for anything but an exported program; ValueError for a graph that needs Python (``torch.cond``,
-    objects, tensors of subclasses), with the reason and what to change; ImportError where this build of fourfold has no
-    module for the installed torch."""
+    Raises:
+        TypeError: program is not an exported program.
+        ValueError: a graph that needs Python (``torch.cond``, objects, tensor subclasses), with the reason and what to
+            change.
+        ImportError: this build of fourfold has no module for the installed torch.
+    """
     if not isinstance(program, ExportedProgram):
         what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
         raise TypeError(f"save: expected the program that torch.export.export returns, {what}")
@@ -88,7 +92,7 @@ class File:
             state = program.state_dict if spec.target in program.state_dict else program.constants
             tensor = state[spec.target]
             if not isinstance(tensor, Tensor):
-                raise Unsaved(f"{spec.target}, which is no tensor")
+                raise Unsaved(f"{spec.target}, which is not a tensor")
             described = {"name": spec.target, "kind": KINDS[spec.kind], "data": self.stored.add(spec.target, tensor)}
             order = order_of(tensor)
             found.append(described if order is None else described | {"order": order})

@@ -59,7 +59,7 @@ class Signature:
         if expression.is_Add or expression.is_Mul:
             operation = "+" if expression.is_Add else "*"
         if operation is None or not all(part.is_integer for part in expression.args):
-            raise Unsaved(f"the size {expression}, which is no arithmetic of integers")
+            raise Unsaved(f"the size {expression}, which is not integer arithmetic")
         first, *rest = map(self.expression, expression.args)
         for part in rest:
             first = [operation, first, part]

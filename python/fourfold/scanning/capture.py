@@ -191,7 +191,7 @@ def expect_guards(function: Callable[..., object], known: Mapping[str, object]) 
         readable(broken[0].partition(" # ")[0].strip(), known["step"]) if broken else "an assumption of Dynamo's"
     )
     raise RuntimeError(
-        f"scan: the step changes Python objects that it depends on: {expression} doesn't hold any more behind it; make "
+        f"scan: the step changes Python objects that it depends on: {expression} is false after it; make "
         "them part of the carry instead"
     )
 

@@ -100,8 +100,8 @@ class Recurrence:
         trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
         if trains and call.runs_again and self.halves.changed:
             raise ValueError(
-                "scan: expected no checkpoint_every for a step that changes tensors outside, since the backward would "
-                "change them again"
+                "scan: expected no checkpoint_every for a step that changes other tensors in place, since the backward "
+                "would change them again"
             )
         record.ran(self, call, inputs, trains)
         return self.arranged(inputs, self.function(call, trains)(call.steps, *inputs))
@@ -270,7 +270,7 @@ def in_python(
         def backward(ctx, *grads):  # noqa: ANN001, ANN002, ANN205
             if torch.is_grad_enabled() and again is None:
                 raise NotImplementedError(
-                    "scan: expected no create_graph=True for a step that draws random numbers, changes tensors outside "
+                    "scan: expected no create_graph=True for a step that draws random numbers, changes other tensors "
                     "or has a torch.autograd.Function; write a Python loop for second derivatives"
                 )
             if torch.is_grad_enabled():

@@ -144,14 +144,14 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     for graph in filter(None, (forward, backward)):
         for node in graph.graph.nodes:
             if isinstance(node.target, torch._ops.HigherOrderOperator):
-                raise Refused(f"{node.target} is no part of one loop")
+                raise Refused(f"{node.target} can't be part of a loop")
             if node.target in OF_ADDRESSES:
-                raise Refused(f"{node.target} counts from where a tensor's memory begins, which other steps share")
+                raise Refused(f"{node.target} uses an offset into a tensor's memory, which other steps share")
     inputs = forward.graph.find_nodes(op="placeholder")
     if metadata is None or len(inputs) != len(captured.inputs):
-        raise Refused("AOTAutograd gives the step's graph inputs of its own")
+        raise Refused("AOTAutograd adds inputs to the step's graph")
     if metadata.num_mutated_inp_runtime_indices:
-        raise Refused("it changes a tensor outside that requires a gradient, in place")
+        raise Refused("it changes another tensor that requires a gradient in place")
     results = list(forward.graph.output_node().args[0])
     changes = changes_of(forward.graph, inputs)
     order = [*captured.carries, *captured.effects]
@@ -220,7 +220,7 @@ def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
     found: dict[Node, Node] = {}
     for copy in graph.find_nodes(op="call_function", target=aten.copy_.default):
         if copy.args[0] not in inputs:
-            raise Refused("it changes a part of a tensor outside in place")
+            raise Refused("it changes a part of another tensor in place")
         found[copy.args[0]] = copy.args[1]
         copy.replace_all_uses_with(copy.args[1])
         graph.erase_node(copy)

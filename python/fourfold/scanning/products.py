@@ -149,7 +149,7 @@ def is_product(node: Node) -> bool:
 
 
 def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """The columns of a product that no state needs are computed behind the loop, or nowhere."""
+    """The columns of a product that no state needs are computed after the loop, or nowhere."""
     for node in list(graph.nodes):
         if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:
             continue

@@ -32,27 +32,35 @@ def scan(
     reverse: bool = False,
     checkpoint_every: int | None = None,
 ) -> tuple[Carry, Any]:
-    """Run ``step`` over a sequence: ``carry, y = step(carry, x)`` for each x along a dimension of ``xs``. Returns the
-    last carry and all y, stacked.
+    """Runs ``carry, y = step(carry, x)`` for each x along a dimension of ``xs``.
 
-    The step is traced once and runs as compiled code, whatever the length of the sequence: products that don't read the
-    carry are computed for all steps at once before the loop, those that only results need behind it, and gradients of
-    weights are one product. It is differentiable in init, xs and the tensors that the step closes over, twice too.
+    Dynamo traces the step once, and it runs as compiled code for any length of the sequence. Products that don't read
+    the carry are computed for all steps at once before the loop, operators whose results no later step needs after it,
+    and the gradient of each weight is one product. The scan is differentiable, also twice, in init, xs and the tensors
+    that the step closes over.
 
-    step: a function or module of a carry and a slice of xs. It returns the new carry, with the structure, shapes and
-    dtypes of the old one, and a result. It is traced by torch.compile's frontend, so its control flow must not depend
-    on tensors' values. A new length needs no new trace.
-    init: the first carry: a tensor, or a pytree of tensors and None. Numbers become tensors.
-    xs: the sequence: a tensor or a pytree of tensors and None, all with the same size in dimension ``dim``.
-    dim: the dimension of xs to scan along. Results are stacked in the same dimension, or the first if they have fewer.
-    reverse: start with the last element. Results are in the order of xs.
-    checkpoint_every: save the carry every so many steps, and run these steps again in the backward. Memory for the
-    backward shrinks from (steps) to (checkpoint_every + steps / checkpoint_every) steps; the forward is computed twice.
-    ValueError for a step that changes tensors outside, if it is trained.
+    Args:
+        step: a function or module of a carry and a slice of xs. It returns the new carry, with the structure, shapes
+            and dtypes of the old one, and a result. Its control flow must not depend on tensors' values.
+        init: the first carry: a tensor, or a pytree of tensors and None. Numbers become tensors.
+        xs: the sequence: a tensor or a pytree of tensors and None, all with the same size in dimension ``dim``.
+        dim: the dimension of xs to scan along. Results are stacked along the same dimension, or along the first if they
+            have fewer dimensions.
+        reverse: start with the last element. Results are in the order of xs.
+        checkpoint_every: save the carry every so many steps, and run these steps again in the backward. The backward
+            then needs the memory of (checkpoint_every + steps / checkpoint_every) steps instead of all; the forward is
+            computed twice.
 
-    Raises ValueError or TypeError for arguments or results that don't fit, and RuntimeError for a step that can't be
-    traced, with the line. Under torch.func's transforms, forward-mode differentiation and tracers the steps run one by
-    one, in Python."""
+    Returns:
+        The last carry, and all y stacked.
+
+    Raises:
+        ValueError, TypeError: arguments or results that don't fit; ValueError with checkpoint_every for a trained step
+            that changes other tensors in place.
+        RuntimeError: a step that can't be traced, with the line.
+
+    Under torch.func's transforms, forward-mode differentiation and tracers, the steps run one by one in Python.
+    """
     if torch.compiler.is_dynamo_compiling():  # this thread's; is_compiling() is the process's
         if is_whole_graph_of_ours() and checkpoint_every is None:
             return through_torchs_operator(step, init, xs, dim, reverse)

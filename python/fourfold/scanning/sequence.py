@@ -1,4 +1,4 @@
-"""Writes the graph of a whole sequence: what runs before the loop, the loop, and what runs behind it."""
+"""Writes the graph of a whole sequence: what runs before the loop, the loop, and what runs after it."""
 
 from __future__ import annotations
 

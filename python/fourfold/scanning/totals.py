@@ -27,7 +27,7 @@ def commutes(node: Node) -> bool:
 
 
 def base_of(node: Node, fission: Fission) -> Node:
-    """The value whose total gives a value's by operators behind the loop that commute with the sum."""
+    """The value whose total gives a value's by operators after the loop that commute with the sum."""
     while commutes(node) and fission.place.get(node) is Place.BEHIND:
         node = node.args[0]
     return node
@@ -47,7 +47,7 @@ def summed_in_loop(totals: Collection[Node], others: Collection[Node], fission: 
 
 
 def only_summed(node: Node, totals: Collection[Node], others: Collection[Node], fission: Fission) -> bool:
-    """Whether what is behind the loop reads a value only for totals."""
+    """Whether what is after the loop reads a value only for totals."""
     if node in others:
         return False
     behind = [user for user in node.users if fission.place.get(user) is Place.BEHIND]

@@ -95,7 +95,7 @@ def signbit(call: Call, x: Operand) -> Value:
 def beyond(dtype: torch.dtype, *arguments: object, **settings: object) -> str | None:
     """Refuses numbers that the dtype can't hold, for which torch raises an error."""
     is_held = all(fits(argument, dtype) for argument in (*arguments, *settings.values()))
-    return None if is_held else "a number that the dtype has not"
+    return None if is_held else "a number that the dtype can't hold"
 
 
 @pointwise(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, unless=beyond)
@@ -113,7 +113,7 @@ def masked_fill(x: Value, mask: Truth, value: Value) -> Value:
 
 def _beyond_scale(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> str | None:
     is_truth = isinstance(alpha, bool) and dtype != torch.bool
-    return "a scale that torch refuses" if is_truth else beyond(dtype, alpha)
+    return "a scale for which torch raises an error" if is_truth else beyond(dtype, alpha)
 
 
 def _of_truth(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> str | None:
@@ -122,7 +122,7 @@ def _of_truth(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> st
         return isinstance(fake, bool) or isinstance(fake, torch.Tensor) and fake.dtype == torch.bool
 
     if is_truth(x) or is_truth(y):
-        return "a difference with True or False, which torch refuses"
+        return "a difference with True or False, for which torch raises an error"
     return _beyond_scale(dtype, x, y, alpha)
 
 
@@ -135,7 +135,7 @@ def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str 
     """Leaves integer divisions to torch, which raises for a zero divisor, unless the divisor is a nonzero constant."""
     if dtype.is_floating_point or isinstance(y, (int, float)) and wrapped(y, dtype) != 0:
         return None
-    return "a division of integers may meet a zero"
+    return "an integer division whose divisor may be zero"
 
 
 @pointwise(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode, unless=_may_meet_zero)
@@ -164,7 +164,7 @@ def is_whole(dtype: torch.dtype) -> bool:
 def _other_powers(dtype: torch.dtype, x: object, y: object) -> str | None:
     if dtype.is_floating_point or is_whole(dtype) and isinstance(y, int) and 0 <= y <= MOST_POWER:
         return None
-    return "a power of integers that is not known, or negative, which torch refuses"
+    return "an integer power with an unknown or negative exponent, for which torch may raise an error"
 
 
 @pointwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, unless=_other_powers)

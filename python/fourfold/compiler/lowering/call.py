@@ -89,7 +89,7 @@ class Call:
         fakes = [a.fake if isinstance(a, Operand) else a for a in arguments]
         _, dtype = elementwise_dtypes(*fakes, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
         if dtype not in TYPES:
-            raise NotFusable(f"programs know no {dtype}")
+            raise NotFusable(f"programs don't support {dtype}")
         return dtype
 
     def finished(self, value: Value) -> Value:

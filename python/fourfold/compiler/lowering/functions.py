@@ -56,7 +56,7 @@ def entr(x: Value) -> Value:
 @pointwise(aten.heaviside.default)
 def heaviside(call: Call, x: Operand, values: Operand) -> Value:
     if x.dtype != values.dtype:
-        raise NotFusable("operands of two dtypes, which torch refuses")
+        raise NotFusable("operands of two dtypes, for which torch raises an error")
     if call.dtype == torch.bool:
         return call(x) | call(values)
     value = call.rounded(x)

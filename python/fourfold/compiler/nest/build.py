@@ -79,7 +79,7 @@ def check(layout: Layout) -> None:
     if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE) or layout.steps is not None:
         return
     if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
-        raise NotCompiled("rows that lie across the memory of a tensor, and threads or axes that share them")
+        raise NotCompiled("rows that are not contiguous in a tensor and that threads or axes share")
 
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:

@@ -46,13 +46,13 @@ class Dialect(cuda.Dialect):
         if FLOAT64 in grid.tensors or any(computes_float64(kernel.body) for kernel in grid.kernels):
             raise NotCompiled("float64, which Apple's GPUs don't have")
         if len(grid.tensors) >= MOST_BUFFERS:
-            raise NotCompiled(f"more than {MOST_BUFFERS - 2} tensors, which a kernel of Metal can't take")
+            raise NotCompiled(f"more than {MOST_BUFFERS - 2} tensors, the limit of a Metal kernel")
         if 8 * grid.numbers > MOST_CONSTANTS:
             raise NotCompiled(
                 f"axes whose sizes and strides take more than the {MOST_CONSTANTS} bytes of a call of Metal"
             )
         if any(kernel.shared > MOST_SHARED for kernel in grid.kernels):
-            raise NotCompiled(f"reductions that take more than the {MOST_SHARED // 1024} KB that a threadgroup shares")
+            raise NotCompiled(f"reductions that need more than the {MOST_SHARED // 1024} KB of a threadgroup's memory")
 
     @property
     def reserved(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ def check_steps(plan: Plan, layout: Layout) -> None:
     if layout.split == ROWS:
         return check_rows(plan, layout)
     if layout.turned is not None:
-        raise NotCompiled("tensors that lie transposed to each other within a step")
+        raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if feed is not None and not slot.kind == plan.outputs[feed].kind in IN_REGISTERS:
             raise NotCompiled(f"a state of {slot.kind}")
@@ -28,9 +28,9 @@ def check_steps(plan: Plan, layout: Layout) -> None:
         if feed is None and not layout.steps.series[slot.index]:
             continue
         if slot.level != ELEMENT:
-            raise NotCompiled("a state or a series of one number, beside others")
+            raise NotCompiled("a state or a series with one number, beside larger ones")
     if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
-        raise NotCompiled("a result of a step that is no series of whole vectors")
+        raise NotCompiled("a result of a step that is not a series of whole vectors")
     return None
 
 

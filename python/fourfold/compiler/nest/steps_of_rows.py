@@ -24,11 +24,11 @@ IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds whose elements 
 def check_rows(plan: Plan, layout: Layout) -> None:
     """Raises NotCompiled."""
     if layout.axes - layout.rows != 1:
-        raise NotCompiled("rows of several axes, of which a step has reductions or numbers")
+        raise NotCompiled("rows of several axes in a step with reductions or numbers")
     if layout.columns > LONGEST and has_reductions(plan):
-        raise NotCompiled(f"rows of more than {LONGEST} columns, of which a step has reductions")
+        raise NotCompiled(f"rows of more than {LONGEST} columns in a step with reductions")
     if layout.turned is not None and not lie_side_by_side(plan, layout):
-        raise NotCompiled("tensors that lie transposed to each other within a step")
+        raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if slot.level == NUMBER and (feed is not None or layout.steps.series[slot.index]):
             raise NotCompiled("a state or a series of one number")

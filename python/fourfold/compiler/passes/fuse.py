@@ -231,7 +231,7 @@ def extract(module: GraphModule, group: Group) -> None:
         return
     try:
         if all(node.target in COPIES for node in group.members):
-            raise NotExtracted("nothing but a copy")
+            raise NotExtracted("only a copy")
         fused, inputs = Extraction(group.space).extract(group.members, outputs)
     except NotExtracted as reason:
         for node in group.members:

@@ -139,7 +139,7 @@ class Writer:
 
     def index_of(self, node: Node) -> int:
         if node not in self.index:
-            raise NeedsPython(f"{node.name} is no tensor of the graph")
+            raise NeedsPython(f"{node.name} is not a tensor of the graph")
         return self.index[node]
 
     def read(self, node: Node) -> int:
@@ -164,14 +164,14 @@ class Writer:
     def loop(self, node: Node) -> None:
         loop = node.target
         if loop.native is None:
-            raise NeedsPython("a loop, which C++ runs by the module for this torch")
+            raise NeedsPython("a loop, which needs the C++ module for this torch")
         parts = loop, loop.native, list(loop.feeds), list(loop.trails), loop.series, loop.reverse
         self.add("loop", parts, self.inputs(node))
         self.index[node] = self.made(len(node.meta["val"]))
 
     def subgraph(self, node: Node) -> None:
         if node.target.native is None:
-            raise NeedsPython("a graph within it that C++ can't run")
+            raise NeedsPython("a subgraph that C++ can't run")
         self.add("graph", (node.target, node.target.native), self.inputs(node))
         self.index[node] = self.made(len(node.meta["val"]))
 
@@ -226,7 +226,7 @@ class Writer:
             self.index[node] = self.index_of(source) + item
             return
         if not isinstance(source.target, torch._ops.OpOverload) or not isinstance(item, int) or item < 0:
-            raise NeedsPython(f"{node.name} is an item of something else than an operator's results")
+            raise NeedsPython(f"{node.name} is an item of something other than an operator's results")
         if len(source.target._schema.returns) > 1:  # each has an index of its own
             self.index[node] = self.index_of(source) + item
             return

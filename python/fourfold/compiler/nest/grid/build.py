@@ -22,7 +22,7 @@ def build(program: Program, layout: GridLayout) -> Grid:
         check_steps(plan, layout)
     kernels = [builder.write_kernel() for builder in builders(plan, layout)]
     if any(kernel.shared > MOST_SHARED for kernel in kernels):
-        raise NotCompiled("reductions that take more memory than the threads of a block share")
+        raise NotCompiled("reductions that need more memory than a block's shared memory")
     numbers = first_number(layout) + sum(each.kind == "number" for each in program.inputs)
     tensors = (*(slot.kind for slot in plan.inputs), *(slot.kind for slot in plan.outputs), "int64")
     return Grid(kernels, layout.lanes, layout.is_wide, numbers, tensors)
@@ -50,4 +50,4 @@ def check_steps(plan: Plan, layout: GridLayout) -> None:
         if slot.level != ELEMENT or not slot.kind == new.kind in IN_REGISTERS:
             raise NotCompiled(f"a state of {slot.kind}, or one whose new value has another shape")
     if any(slot.level != ELEMENT or slot.is_column_sum for slot in plan.outputs):
-        raise NotCompiled("a result of a step that is no series of elements")
+        raise NotCompiled("a result of a step that is not a series of elements")
