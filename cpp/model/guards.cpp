@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +46,12 @@ void expect_elements(const Arguments& given, const char* argument, int64_t expec
                     " elements, but got ", tensor.numel());
 }
 
+void expect_contiguous(const Arguments& given, const char* argument) {
+  const at::Tensor tensor = given.tensor(argument);
+  TORCH_CHECK_VALUE(!tensor.defined() || tensor.is_contiguous(), given.name(), ": expected ", argument,
+                    " to be contiguous, but got the strides ", tensor.strides());
+}
+
 // One element a channel.
 void check_batch_norm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
@@ -60,6 +67,8 @@ void check_weight_norm(const FunctionSchema& schema, const Stack& stack) {
   const int64_t dim = given["dim"].toInt();
   TORCH_CHECK_VALUE(v.dim() > 0 && (dim == 0 || dim == v.dim() - 1), given.name(), ": expected dim to be the first or the last of v, but got ", dim);
   expect_elements(given, "g", v.size(dim));
+  expect_contiguous(given, "v");
+  expect_contiguous(given, "g");
 }
 
 // Without a size the scales are those of the result; with one they have to lead to it.
@@ -79,15 +88,85 @@ void check_scales(const FunctionSchema& schema, const Stack& stack) {
     const c10::IValue& scale = scales[scales.size() - k];
     if (scale.isNone()) continue;
     const auto expected = static_cast<double>(sizes[sizes.size() - k]);
-    const double found = scale.toDouble() * static_cast<double>(input.size(-static_cast<int64_t>(k)));
-    TORCH_CHECK_VALUE(std::abs(found - expected) <= 1, given.name(), ": expected scales of ", expected, " elements, but got ",
-                      scale.toDouble(), " for ", input.size(-static_cast<int64_t>(k)), " elements");
+    const double found = std::floor(scale.toDouble() * static_cast<double>(input.size(-static_cast<int64_t>(k))));
+    TORCH_CHECK_VALUE(found == expected, given.name(), ": expected scales of ", expected, " elements, but got ", scale.toDouble(), " for ",
+                      input.size(-static_cast<int64_t>(k)), " elements");
   }
 }
 
 void check_segments(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   TORCH_CHECK_VALUE(!given["unsafe"].toBool(), given.name(), ": expected unsafe to be False");
+  TORCH_CHECK_VALUE(given["offsets"].isNone(), given.name(), ": expected lengths rather than offsets");
+}
+
+// Their sum is the result's size.
+void check_repeats(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  constexpr double most = 1ULL << 53;
+  const double sum = given.tensor("repeats").sum(at::kDouble).item<double>();
+  TORCH_CHECK_VALUE(sum < most, given.name(), ": expected repeats with a sum below 2^53, but got ", sum);
+}
+
+void check_attention(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor key = given.tensor("key"), value = given.tensor("value");
+  TORCH_CHECK_VALUE(key.dim() >= 2 && value.dim() >= 2 && key.size(-2) == value.size(-2), given.name(),
+                    ": expected key and value of the same length, but got the shapes ", key.sizes(), " and ", value.sizes());
+}
+
+void check_transform(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const int64_t count = given.tensor("self").dim();
+  std::vector<bool> is_taken(static_cast<size_t>(count));
+  const std::vector<int64_t> dims = given["dim"].toIntVector();
+  for (const int64_t dim : dims) {
+    TORCH_CHECK_VALUE(dim >= -count && dim < count, given.name(), ": expected dims of a tensor of ", count, " dimensions, but got ", dim);
+    const auto place = static_cast<size_t>(dim < 0 ? dim + count : dim);
+    TORCH_CHECK_VALUE(!is_taken[place], given.name(), ": expected each dim once, but got ", dims);
+    is_taken[place] = true;
+  }
+}
+
+void check_sampler(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const int64_t interpolation = given["interpolation_mode"].toInt(), padding = given["padding_mode"].toInt();
+  const int64_t most = given.tensor("input").dim() == 5 ? 1 : 2;
+  TORCH_CHECK_VALUE(interpolation >= 0 && interpolation <= most && padding >= 0 && padding <= 2, given.name(),
+                    ": expected modes that torch has, but got interpolation_mode ", interpolation, " and padding_mode ", padding);
+}
+
+// The processor has no result for the smallest integer by -1.
+void check_quotient(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor dividend = given.tensor("self");
+  const c10::IValue divisor = given["other"];
+  const at::ScalarType type = dividend.scalar_type();
+  if ((type != at::kInt && type != at::kLong) || given["rounding_mode"].isNone() || given["rounding_mode"].toStringRef() != "trunc") return;
+  const bool is_tensor = divisor.isTensor();
+  if (is_tensor ? !at::isIntegralType(divisor.toTensor().scalar_type(), true) : !divisor.toScalar().isIntegral(true)) return;
+  const bool has_minus_one = is_tensor ? divisor.toTensor().eq(-1).any().item<bool>() : divisor.toScalar().toLong() == -1;
+  if (!has_minus_one) return;
+  const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const at::Tensor is_least = dividend.eq(least);
+  const at::Tensor overflows = is_tensor ? is_least.logical_and(divisor.toTensor().eq(-1)) : is_least;
+  TORCH_CHECK_VALUE(!overflows.any().item<bool>(), given.name(), ": expected quotients that ", type, " holds, but got ", least, " / -1");
+}
+
+// Of a packed sequence: how many of the batch have each step.
+void check_packed(const FunctionSchema& schema, const Stack& stack) {
+  const Arguments given(schema, stack);
+  const at::Tensor data = given.tensor("data"), sizes = given.tensor("batch_sizes");
+  const bool fits = sizes.scalar_type() == at::kLong && sizes.dim() == 1 && sizes.numel() > 0 && sizes.is_contiguous() && data.dim() == 2;
+  TORCH_CHECK_VALUE(fits && sizes.is_cpu(), given.name(), ": expected batch_sizes of one contiguous dimension of int64 on the CPU");
+  const auto* const first = sizes.const_data_ptr<int64_t>();
+  int64_t sum = 0;
+  for (int64_t k = 0; k < sizes.numel(); ++k) {
+    const bool follows = first[k] > 0 && first[k] <= (k == 0 ? data.size(0) : first[k - 1]);
+    TORCH_CHECK_VALUE(follows, given.name(), ": expected batch_sizes that are positive and don't increase, but got ", sizes);
+    sum += first[k];
+  }
+  TORCH_CHECK_VALUE(sum == data.size(0), given.name(), ": expected batch_sizes with the sum ", data.size(0), ", but got ", sum);
 }
 
 // Where windows begin, as parts of the room for them.
@@ -130,6 +209,11 @@ void check_lstm(const FunctionSchema& schema, const Stack& stack) {
   }
 }
 
+bool has_rounding(const c10::OperatorHandle& handle) {
+  const auto& arguments = handle.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& one) { return one.name() == "rounding_mode"; });
+}
+
 }  // namespace
 
 Guard guard_of(const c10::OperatorHandle& handle) {
@@ -138,12 +222,19 @@ Guard guard_of(const c10::OperatorHandle& handle) {
   if (whole.compare(0, space.size(), space) != 0) return nullptr;
   const std::string_view name = std::string_view(whole).substr(space.size());
   const auto has = [name](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  const std::string& overload = handle.operator_name().overload_name;
   if (has("native_batch_norm")) return &check_batch_norm;
   if (name == "_weight_norm_interface") return &check_weight_norm;
   if (has("upsample_")) return &check_scales;
   if (name == "segment_reduce") return &check_segments;
+  if (name == "repeat_interleave" && overload != "self_int") return &check_repeats;
   if (has("fractional_max_pool")) return &check_samples;
-  if (name == "lstm" && handle.operator_name().overload_name == "input") return &check_lstm;
+  if (name == "scaled_dot_product_attention") return &check_attention;
+  if (name == "_fft_r2c" || name == "_fft_c2r" || name == "_fft_c2c") return &check_transform;
+  if (has("grid_sampler")) return &check_sampler;
+  if (name == "div" || name == "divide") return has_rounding(handle) ? &check_quotient : nullptr;
+  if (name == "lstm" && overload == "input") return &check_lstm;
+  if (overload == "data" && (name == "lstm" || name == "gru" || has("rnn_"))) return &check_packed;
   return nullptr;
 }
 

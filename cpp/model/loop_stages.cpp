@@ -103,7 +103,8 @@ bool LoopStages::find_roots() {
 bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end) {
   const bool depends_on_data =
       step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output);
-  if (step.handle.schema().is_mutable() || depends_on_data) return false;
+  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";  // not from a step's own element on
+  if (step.handle.schema().is_mutable() || depends_on_data || is_absolute) return false;
   const std::vector<size_t> read = read_by(step);
   const auto base_of = [&](const at::Tensor& result) {
     const auto base = std::find_if(read.begin(), read.end(), [&](size_t index) {

@@ -12,7 +12,7 @@ bool begins(std::string_view name, std::string_view with) { return name.substr(0
 constexpr std::string_view refused[] = {
     "from_file", "empty", "new_empty", "set", "resize", "sparse_", "nested_", "to_padded_tensor", "to_sparse", "coalesce",
     "ccol_indices", "crow_indices", "mkldnn_", "to_mkldnn", "quantize", "quantized_", "q_", "fbgemm", "cudnn_", "miopen_",
-    "pin_memory", "is_pinned", "record_stream", "retain_grad", "requires_grad", "batch_norm_", "ctc_loss", "linalg_ldl_solve",
+    "pin_memory", "is_pinned", "record_stream", "retain_grad", "requires_grad", "batch_norm_", "ctc_loss", "linalg_ldl_solve", "binomial", "choose_qparams",
     "lstm_mps", "get_gradients"};
 
 // Operators whose names begin with an underscore are torch's internals, and seldom check their arguments. torch.export writes these.

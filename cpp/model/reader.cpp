@@ -95,6 +95,20 @@ std::vector<int64_t> sizes_of(const Json& given, const char* what) {
   return found;
 }
 
+// Whether each element has a place of its own, and no other place is between them.
+bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::pair(strides[a], sizes[a]) < std::pair(strides[b], sizes[b]); });
+  int64_t next = 1;
+  for (const size_t d : order) {
+    if (sizes[d] == 1) continue;
+    if (sizes[d] == 0) return true;
+    if (strides[d] != next || __builtin_mul_overflow(next, sizes[d], &next)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void Reader::read_programs(const Json& given) {
@@ -220,8 +234,9 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   const c10::OperatorHandle handle = operator_of(given.at("operator", "a step").as_string("an operator"), surroundings_);
   OperatorStep step = model::operator_step_of(handle, given.at("arguments", "an operator"), scope.kinds, surroundings_);
   const bool copies = handle.operator_name().name == "aten::copy_" && step.arguments[0].index >= 0;
-  if (copies) scope.write(static_cast<size_t>(step.arguments[0].index));
-  for (const size_t index : read_by(step)) scope.read(index);
+  const auto read = read_by(step);
+  for (size_t k = copies ? 1 : 0; k < read.size(); ++k) scope.read(read[k]);
+  if (copies) scope.write(read[0]);
   expect_results(given, handle.schema().returns().size());
   for (const ValueKind kind : results_of(handle)) scope.add(kind);
   return step;
@@ -288,6 +303,7 @@ Reader::Call Reader::concatenation_step_of(const Json& given, Scope& scope) {
                          dtype_of(described.at("dtype", "a concatenation").as_string("a dtype")), 0,
                          sizes_of(described.at("lengths", "a concatenation"), "a length"), surroundings_.device};
   if (step.sizes.size() != step.strides.size()) throw Refused("expected a concatenation to have a stride for each size");
+  if (!is_dense(step.sizes, step.strides)) throw Refused("expected a concatenation without gaps and overlaps");
   step.dim = static_cast<int64_t>(described.at("dimension", "a concatenation").as_index("a dimension", step.sizes.size()));
   int64_t length = 0;
   for (const int64_t part : step.lengths) {

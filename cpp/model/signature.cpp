@@ -143,11 +143,12 @@ void Signature::check_size(const Size& size, int64_t given, const std::string& w
     if (a.has_value() == b.has_value()) return;  // two unknown: what the graph computes of them checks itself
     const int64_t other = a.has_value() ? *a : *b;
     const bool divides = rest->operation == '*';
-    if (divides && (other == 0 || value % other != 0)) {
+    if (divides && (other == 0 || (other != -1 && value % other != 0))) {
       refuse_argument(what, text_of(size) + ", a multiple of " + std::to_string(other), std::to_string(given));
     }
     const bool is_difference = rest->operation == '-';
-    const auto next = divides ? std::optional(value / other)
+    const auto next = divides && other == -1 ? computed('-', 0, value)
+                      : divides      ? std::optional(value / other)
                       : !is_difference ? computed('-', value, other)
                       : a.has_value() ? computed('-', other, value) : computed('+', value, other);
     if (!next.has_value()) return;

@@ -131,6 +131,7 @@ class Extraction:
         if (node, dims) not in self.known:
             with self.graph.inserting_before(self.first):
                 own = self.graph.placeholder(node.name)
+                own.target = own.name  # that of an argument, which is not made unique
             own.meta = {"val": node.meta["val"]}
             if is_tensor(node.meta["val"]):
                 self.sizes.add(own)

@@ -217,6 +217,8 @@ def stage_of(node: Node, call: LoopCall, roots: Roots) -> str:
         raise NotPossible(f"{name} changes its inputs in place")
     if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(node.target.tags):
         raise NotPossible(f"the size of {name}'s result depends on data")
+    if node.target is aten.as_strided.default:
+        raise NotPossible("as_strided counts from the beginning of the memory")
     if roots.is_view(node):
         return ""
     if len(node.target._schema.returns) == 1 and is_list(call.body[node]):

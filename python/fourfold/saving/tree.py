@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Iterator
 
 from torch.utils import _pytree as pytree
@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 Tree = object  # LEAF, or {"tuple": [trees]} and so on
 LEAF = "*"
 KEYS = (str, int, float, bool)
+# torch reads these by importing a module that the file names.
+IMPORTING = (defaultdict,)
 
 
 def encoded(spec: pytree.TreeSpec) -> Tree:
@@ -29,7 +31,7 @@ def encoded(spec: pytree.TreeSpec) -> Tree:
         return {kind.__name__: items, "keys": list(context)}
     if kind is namedtuple:
         return {"namedtuple": items, "name": context.__name__, "fields": list(context._fields)}
-    known = pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
+    known = None if kind in IMPORTING else pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
     if known is None or known.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
         raise ValueError(
             f"save: expected arguments and results of tuples, lists, dicts and tensors, but got {kind.__name__}; "
@@ -50,9 +52,11 @@ class Structure:
             self.inputs, self.outputs = found["inputs"], found["outputs"]
             (self.args, self.kwargs), self.names = self.inputs["tuple"], self.inputs["tuple"][1]["keys"]
             self.kwargs = self.kwargs["dict"]
+            if not all(isinstance(name, str) for name in self.names):
+                raise ValueError("names")
             self.is_flat = not self.names and all(each == LEAF for each in self.args["tuple"])
             self.leaves = sum(map(count, (*self.args["tuple"], *self.kwargs))), count(self.outputs)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"load: expected the structure of arguments and results, but got {text[:60]!r}") from error
 
     def flatten(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[object]:
@@ -80,21 +84,29 @@ def count(tree: Tree) -> int:
 
 
 def items_of(tree: dict[str, object]) -> list[Tree]:
-    kind = next(iter(tree))
+    kind = next(iter(tree), None) if isinstance(tree, dict) else None
+    if kind not in ("tuple", "list", "dict", "OrderedDict", "namedtuple", "registered"):
+        raise ValueError("kind")
     items = tree[kind]
+    if not isinstance(items, list):
+        raise ValueError("items")
     if kind in ("dict", "OrderedDict"):
         keys = tree["keys"]
-        if len(items) != len(keys) or not all(isinstance(key, KEYS) for key in keys):
+        if len(items) != len(keys) or len(set(keys)) != len(keys) or not all(isinstance(key, KEYS) for key in keys):
             raise ValueError("keys")
     elif kind == "namedtuple":
-        if len(items) != len(tree["fields"]) or not all(map(str.isidentifier, [tree["name"], *tree["fields"]])):
+        if len(items) != len(tree["fields"]):
             raise ValueError("fields")
+        named(tree["name"], *tree["fields"])
     elif kind == "registered":
-        if not isinstance(tree["type"], str) or not isinstance(tree["context"], str):
+        if tree["type"] in map(serialized, IMPORTING):
             raise ValueError("type")
-    elif kind not in ("tuple", "list"):
-        raise ValueError(kind)
+        json.loads(tree["context"])
     return items
+
+
+def serialized(kind: type) -> str:
+    return pytree.SUPPORTED_SERIALIZED_TYPES[kind].serialized_type_name
 
 
 def leaves(tree: Tree, value: object, what: str) -> Iterator[object]:
