@@ -193,6 +193,8 @@ IMAGE, ONE, FOUR = torch.randn(2, 4, 5, 6), torch.ones(1), torch.ones(4)
 NONE = {"weight": None, "bias": None, "running_mean": None, "running_var": None}
 NORM = {"training": False, "momentum": 0.1, "eps": 1e-5}
 TRAINING = NORM | {"running_mean": None, "running_var": None, "training": True}
+SAMPLER = {"interpolation_mode": 2, "padding_mode": 2, "align_corners": False}
+TRUNC = {"rounding_mode": "trunc"}
 LSTM = {"has_biases": True, "num_layers": 1, "dropout": 0, "train": False, "bidirectional": False, "batch_first": False}
 
 
@@ -202,6 +204,17 @@ def of_lstm(hx: Sequence[int], *weights: tuple[int, ...]) -> tuple[dict[str, Ten
     lists = {"hx": [1, 2], "params": range(3, len(tensors))}
     arguments = {name: [{"value": k} for k in which] for name, which in lists.items()}
     return named, {"input": {"value": 0}, **arguments, **LSTM}
+
+
+def of_packed(sizes: Sequence[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {
+        "data": torch.randn(3, 4),
+        "batch_sizes": torch.tensor(sizes, dtype=torch.int64),
+        "hx": torch.zeros(1, 2, 5),
+    }
+    weights = {f"_{k}": torch.randn(size) for k, size in enumerate([(15, 4), (15, 5)])}
+    settings = {**LSTM, "has_biases": False, "params": [{"value": 3}, {"value": 4}]}
+    return tensors | weights, {name: value for name, value in settings.items() if name != "batch_first"}
 
 
 # Arguments that fit, which run, and others, with the reason why they don't.
@@ -253,6 +266,67 @@ TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
     "segments": (
         *("segment_reduce", 1, {"data": FOUR, "lengths": torch.tensor([1, 3])}, {"reduce": "sum"}),
         "",
+    ),
+    "segments by offsets": (
+        *("segment_reduce", 1, {"data": FOUR, "offsets": torch.tensor([0, 10**8, 4])}, {"reduce": "sum"}),
+        "aten::segment_reduce: expected lengths rather than offsets",
+    ),
+    "weight norm's layout": (
+        *("_weight_norm_interface", 2, {"v": ONE.expand(40, 30), "g": torch.ones(40, 1)}, {}),
+        "aten::_weight_norm_interface: expected v to be contiguous, but got the strides [0, 0]",
+    ),
+    "a scale that leads one element further": (
+        *("_upsample_bilinear2d_aa", 1, {"self": IMAGE}),
+        {"output_size": [6, 9], "align_corners": False, "scales_h": 1.0, "scales_w": 1.5},
+        "aten::_upsample_bilinear2d_aa: expected scales of 6 elements, but got 1 for 5 elements",
+    ),
+    "repeats": ("repeat_interleave.Tensor", 1, {"repeats": torch.tensor([2, 3])}, {}, ""),
+    "repeats that overflow": (
+        *("repeat_interleave.Tensor", 1, {"repeats": torch.tensor([2**63 - 1, 2**63 - 1, 4])}, {}),
+        "aten::repeat_interleave: expected repeats with a sum below 2^53, but got 1.8",
+    ),
+    "attention": ("scaled_dot_product_attention", 1, {"query": IMAGE, "key": IMAGE, "value": IMAGE}, {}, ""),
+    "attention to a short key": (
+        *("scaled_dot_product_attention", 1, {"query": IMAGE, "key": IMAGE[:, :, :3], "value": IMAGE}, {}),
+        "aten::scaled_dot_product_attention: expected key and value of the same length",
+    ),
+    "transform": ("_fft_r2c", 1, {"self": IMAGE}, {"dim": [3], "normalization": 0, "onesided": True}, ""),
+    "transform of a dimension beyond": (
+        *("_fft_r2c", 1, {"self": IMAGE}, {"dim": [9], "normalization": 0, "onesided": True}),
+        "aten::_fft_r2c: expected dims of a tensor of 4 dimensions, but got 9",
+    ),
+    "transform of a dimension twice": (
+        *("_fft_r2c", 1, {"self": IMAGE}, {"dim": [3, 3], "normalization": 0, "onesided": True}),
+        "aten::_fft_r2c: expected each dim once, but got [3, 3]",
+    ),
+    "sampler": ("grid_sampler_2d", 1, {"input": IMAGE, "grid": torch.zeros(2, 3, 3, 2)}, SAMPLER, ""),
+    "sampler of another mode": (
+        *("grid_sampler_2d", 1, {"input": IMAGE, "grid": torch.zeros(2, 3, 3, 2)}, SAMPLER | {"padding_mode": 17}),
+        "aten::grid_sampler_2d: expected modes that torch has, but got interpolation_mode 2 and padding_mode 17",
+    ),
+    "quotient": (
+        *("div.Tensor_mode", 1, {"self": torch.tensor([7, -(2**63)]), "other": torch.tensor([-1, 2])}, TRUNC, ""),
+    ),
+    "quotient that overflows": (
+        *("div.Tensor_mode", 1, {"self": torch.tensor([7, -(2**63)]), "other": torch.tensor([2, -1])}, TRUNC),
+        "aten::div: expected quotients that Long holds, but got -9223372036854775808 / -1",
+    ),
+    "quotient by a number": (
+        *("div.Scalar_mode", 1, {"self": torch.tensor([-(2**31)], dtype=torch.int32)}, TRUNC | {"other": -1}),
+        "aten::div: expected quotients that Int holds, but got -2147483648 / -1",
+    ),
+    "packed": ("gru.data", 2, *of_packed([2, 1]), ""),
+    "packed without steps": (
+        *("gru.data", 2, *of_packed([])),
+        "aten::gru: expected batch_sizes of one contiguous dimension of int64 on the CPU",
+    ),
+    "packed beyond": (
+        *("gru.data", 2, *of_packed([2, 2])),
+        "aten::gru: expected batch_sizes with the sum 3, but got 4",
+    ),
+    "packed and rising": (
+        *("gru.data", 2, *of_packed([1, 2])),
+        "aten::gru: expected batch_sizes that are positive and don't increase, but got ",
     ),
     "segments that nothing checks": (
         *("segment_reduce", 1, {"data": FOUR, "lengths": torch.tensor([10**8, 3])}, {"reduce": "sum", "unsafe": True}),
@@ -311,3 +385,96 @@ def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None
 def test_operators_that_trust_what_they_are_given_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"the file calls 'aten::{name}', which fourfold doesn't run for a file"):
         calling(name, {"self": FOUR}, {}, 1, tmp_path)
+
+
+def test_no_module_is_imported_for_a_structure(block: Path, tmp_path: Path) -> None:
+    """torch's own defaultdict names the module of its factory."""
+
+    def change(own: dict[str, Any], _: Any) -> None:
+        structure = json.loads(own["__metadata__"]["fourfold.structure"])
+        context = {
+            "default_factory_module": "antigravity",
+            "default_factory_name": "fly",
+            "dict_context": list("abcde"),
+        }
+        kind = {"registered": ["*"] * 5, "type": "collections.defaultdict", "context": json.dumps(context)}
+        own["__metadata__"]["fourfold.structure"] = json.dumps(structure | {"outputs": kind})
+
+    with pytest.raises(ValueError, match="expected the structure of arguments and results"):
+        fourfold.load(rewritten(block, tmp_path / "m.ff", change))
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [[], {}, 3, {"tuple": ["*", {}, "*"]}, {"tuple": 5}, {"dict": ["*", "*"], "keys": ["a", "a"]}]
+    + [{"namedtuple": ["*"], "name": "N", "fields": ["_a"]}, {"registered": [], "type": "x", "context": "{"}],
+    ids=str,
+)
+def test_other_structures_are_refused(block: Path, tmp_path: Path, outputs: Any) -> None:
+    def change(own: dict[str, Any], _: Any) -> None:
+        structure = json.loads(own["__metadata__"]["fourfold.structure"])
+        own["__metadata__"]["fourfold.structure"] = json.dumps(structure | {"outputs": outputs})
+
+    with pytest.raises(ValueError, match="expected the structure of arguments and results"):
+        fourfold.load(rewritten(block, tmp_path / "m.ff", change))
+
+
+def concatenation(strides: list[int], *steps: dict[str, Any]) -> Any:
+    """Two parts of one element, then more steps; the result is the whole."""
+
+    def change(_: Any, inner: dict[str, Any]) -> None:
+        described = {"sizes": [2], "strides": strides, "dtype": "float32", "dimension": 0, "lengths": [1, 1]}
+        inner["programs"] = []
+        inner["graph"] = {"steps": [{"concatenation": described}, *steps], "outputs": [1]}
+
+    return change
+
+
+def copy(into: int, value: int) -> dict[str, Any]:
+    return {"operator": "aten::copy_", "arguments": {"self": {"value": into}, "src": {"value": value}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (concatenation([3], copy(2, 0), copy(3, 0)), "expected a concatenation without gaps and overlaps"),
+        (concatenation([1], copy(2, 2), copy(3, 0)), "expected the parts of a concatenation to be written before"),
+        (concatenation([1], copy(2, 0)), "expected the parts of a concatenation to be written before"),
+    ],
+    ids=["gaps", "itself", "half"],
+)
+def test_memory_that_nothing_wrote_is_not_read(tmp_path: Path, change: Any, message: str) -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x
+
+    fourfold.save(torch.export.export(Twice(), (torch.randn(1),)), tmp_path / "twice.ff")
+    written = fourfold.load(
+        rewritten(tmp_path / "twice.ff", tmp_path / "m.ff", concatenation([1], copy(2, 0), copy(3, 0)))
+    )
+    assert written(torch.full((1,), 7.0)).tolist() == [7, 7]
+    with pytest.raises(ValueError, match=message):
+        fourfold.load(rewritten(tmp_path / "twice.ff", tmp_path / "m.ff", change))
+
+
+def test_a_view_by_an_absolute_offset_is_the_same_in_every_step(tmp_path: Path) -> None:
+    """A step's element is a part of the whole series, beyond whose end a view that moved with the steps would lie."""
+
+    def change(_: Any, inner: dict[str, Any]) -> None:
+        (whole,) = (step for step in inner["graph"]["steps"] if "graph" in step)
+        (loop,) = (step["loop"] for step in whole["graph"]["steps"] if "loop" in step)
+        view = {"self": {"value": 1}, "size": [3, 5], "stride": [5, 1], "storage_offset": 30}
+        steps = [
+            {"operator": "aten::as_strided", "arguments": view},
+            {"operator": "aten::add.Tensor", "arguments": {"self": {"value": 0}, "other": {"value": 5}}},
+            {"operator": "aten::clone", "arguments": {"self": {"value": 5}}},
+        ]
+        loop["body"] = {"steps": steps, "outputs": [6, 7]}
+
+    model = fourfold.load(rewritten(saved("scan", tmp_path), tmp_path / "m.ff", change))
+    (x, h), _ = CASES["scan"].inputs(7)
+    y, last = model(x, h)
+    third = x.flip(0)[2]  # the steps go backward
+    torch.testing.assert_close(y, (third + 1).expand(7, 3, 5))
+    torch.testing.assert_close(last, h + 7 * third)

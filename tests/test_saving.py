@@ -410,3 +410,18 @@ def test_a_registered_type_is_returned(tmp_path: Path) -> None:
 def test_copies_of_a_loaded_model_are_refused(files: dict[str, Path]) -> None:
     with pytest.raises(TypeError):
         copy.deepcopy(fourfold.load(files["block"]))
+
+
+class Pairs(nn.Module):
+    """Two inputs of one program have names that begin alike."""
+
+    def forward(self, b: Tensor) -> Tensor:
+        i, a = b.prod(-1), (b * 2).prod(-1)
+        return a[:, None] + a[None] - i
+
+
+def test_inputs_of_a_program_have_names_of_their_own(tmp_path: Path) -> None:
+    size = {0: torch.export.Dim("n", min=2, max=512)}
+    fourfold.save(torch.export.export(Pairs(), (torch.randn(8, 2),), dynamic_shapes=(size,)), tmp_path / "m.ff")
+    x = torch.randn(5, 2)
+    torch.testing.assert_close(fourfold.load(tmp_path / "m.ff")(x), Pairs()(x))

@@ -121,9 +121,9 @@ void check_transform(const FunctionSchema& schema, const Stack& stack) {
   std::vector<bool> is_taken(static_cast<size_t>(count));
   const std::vector<int64_t> dims = given["dim"].toIntVector();
   for (const int64_t dim : dims) {
-    TORCH_CHECK_VALUE(dim >= -count && dim < count, given.name(), ": expected dims of a tensor of ", count, " dimensions, but got ", dim);
-    const auto place = static_cast<size_t>(dim < 0 ? dim + count : dim);
-    TORCH_CHECK_VALUE(!is_taken[place], given.name(), ": expected each dim once, but got ", dims);
+    TORCH_CHECK_VALUE(dim >= 0 && dim < count, given.name(), ": expected dims of a tensor of ", count, " dimensions, but got ", dim);
+    const auto place = static_cast<size_t>(dim);
+    TORCH_CHECK_VALUE(!is_taken[place], given.name(), ": expected each dim once, but got ", at::IntArrayRef(dims));
     is_taken[place] = true;
   }
 }

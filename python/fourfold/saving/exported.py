@@ -23,8 +23,8 @@ from fourfold.saving.tensors import PLAIN
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
-# Composite operators that stay whole, by the beginning of their names: their decomposition differs from device to device,
-# or has an effect, the check for singular matrices.
+# Composite operators that stay whole, by how their names begin: their decomposition differs from device to device,
+# or it has an effect, the check for singular matrices.
 WHOLE = (
     *("scaled_dot_product_attention", *KEPT),
     *("inverse", "linalg_solve", "linalg_inv", "linalg_tensorinv", "linalg_tensorsolve"),
