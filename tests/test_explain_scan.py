@@ -98,9 +98,7 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
     ):
         assert words in flowing, words
     summary = explanation.summary()
-    assert (
-        f"scan 0, lstm: forward         0            11        0   {scan.forward.kept_bytes / 1000:.1f} kB" in summary
-    )
+    assert f"scan 0, lstm: forward         0            11       0   {scan.forward.kept_bytes / 1000:.1f} kB" in summary
     assert "3 stages a step" in summary and len(summary.splitlines()) <= 40
     explanation.save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -248,7 +248,7 @@ def test_the_table_adds_up_what_has_no_row_of_its_own() -> None:
         ["calls", "dtype", "device", "ms", "share", "copied", "fell", "back"],
         ["fourfold's", "operators", "3", "-", "cpu", "6.000", "30.0", "%", "-", "-"],
         ["fourfold::lltm", "3", "float32", "cpu", "6.000", "30.0", "%", "-", "-"],
-        ["torch's,", "and", "what", "else", "1,207", "-", "cpu", "14.000", "70.0", "%", "1.5", "MB", "-"],
+        ["torch's", "and", "others", "1,207", "-", "cpu", "14.000", "70.0", "%", "1.5", "MB", "-"],
         ["aten::large", "1,200", "float64", "cpu", "11.000", "55.0", "%", "1.5", "MB", "-"],
         ["2", "more", "7", "-", "cpu", "3.000", "15.0", "%", "-", "-"],
         ["all", "1,210", "-", "cpu", "20.000", "100.0", "%", "1.5", "MB", "-"],
