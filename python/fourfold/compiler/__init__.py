@@ -11,6 +11,9 @@ __all__ = ["backend"]
 def __getattr__(name: str) -> object:
     if name != "backend":
         raise AttributeError(f"module 'fourfold.compiler' has no attribute {name!r}")
+    from fourfold import _native
+
+    _native.expect_library('torch.compile(backend="fourfold")')
     from fourfold.compiler.entry import backend
 
     globals()["backend"] = backend

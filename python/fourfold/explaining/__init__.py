@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fourfold import _native
 from fourfold.explaining.explanation import Explanation
 
 __all__ = ["Explanation", "explain"]
@@ -29,6 +30,7 @@ def explain(
     timing: also say how long each stage takes. For that f is compiled several times, and up to a hundred calls run,
     forward and backward; no ``.grad`` changes here either.
     Raises ValueError or TypeError for options that the backend doesn't have, and what f or torch's capture raises."""
+    _native.expect_library("explain")
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load
