@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,12 @@ def test_what_needs_the_library_says_what_to_install(installed: Path, caller: st
         "pip install --force-reinstall --no-deps fourfold (from a source tree, with a C++ compiler: pip install "
         "--no-build-isolation .)\n"
     )
+
+
+def test_the_command_says_it_in_one_line(installed: Path) -> None:
+    done = run(installed, "-m", "fourfold", "explain", "math:sin", "--shapes", "2")
+    assert done.returncode == 2
+    assert re.fullmatch(r"python -m fourfold explain: expected fourfold's compiled library, .*\.\)\n", done.stderr)
 
 
 def test_the_refusals_are_the_librarys(installed: Path) -> None:
