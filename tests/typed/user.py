@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from typing_extensions import assert_type
 
 import fourfold
+import fourfold.compiler
 import fourfold.functional as F
 
 Carry = tuple[Tensor, Tensor]
@@ -116,6 +117,7 @@ def compiled(folder: Path) -> None:
     f = torch.compile(gate, backend="fourfold", options=options)  # pyright: ignore[reportUnknownMemberType] # torch's own
     y: Tensor = f(torch.randn(8, 16, requires_grad=True), torch.randn(8, 16))
     y.sum().backward()  # type: ignore[no-untyped-call] # torch's own
+    assert callable(fourfold.compiler.backend)
     explanation = fourfold.explain(gate, torch.randn(8, 16), torch.randn(8, 16))
     assert_type(str(explanation), str)
     explanation.save(folder / "gate.html")
