@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from fourfold.saving.load import Model as Model
     from fourfold.saving.load import load as load
     from fourfold.saving.save import save as save
-    from fourfold.scanning import scan as scan
+    from fourfold.scanning.scan import scan as scan
 
 __version__: str = _C.build_info()["version"]
 
