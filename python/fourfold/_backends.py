@@ -33,7 +33,7 @@ def backends() -> dict[str, Backend]:
 
 def cpu_capability() -> str:
     """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx. The environment's
-    FOURFOLD_CPU_CAPABILITY lowers it. plain where the package was installed without its compiled library."""
+    FOURFOLD_CPU_CAPABILITY lowers it."""
     return _C.cpu_capability()
 
 
