@@ -14,7 +14,7 @@ PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
 SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS \
   TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
-  PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS
+  PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
 .PHONY: force help python build test lint check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean

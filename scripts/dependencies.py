@@ -3,6 +3,7 @@ Elsewhere pip would build LLVM from source; there programs run by the interprete
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Mapping
 
@@ -19,4 +20,11 @@ def dynamic_metadata(field: str, settings: Mapping[str, object] | None = None, *
         raise ValueError(f"expected the field dependencies without settings, but got {field} with {settings}")
     # No marker says that a Python has no GIL, for which llvmlite has no wheels.
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
-    return [TORCH, LLVMLITE] if has_gil else [TORCH]
+    return [TORCH, LLVMLITE] if has_gil and not without_extension() else [TORCH]
+
+
+def without_extension() -> bool:
+    """Whether FOURFOLD_NO_EXTENSION asks for the package in plain torch, which has no loop nests. scikit-build-core
+    reads the variable by the same rule for pyproject.toml's override."""
+    asked = os.environ.get("FOURFOLD_NO_EXTENSION", "").lower()
+    return int(asked) != 0 if asked.isdigit() else asked not in ("", "n", "no", "off", "false", "f")

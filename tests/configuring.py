@@ -1,5 +1,6 @@
 """How the tests of the build run CMake."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -7,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from machine import ROOT, tool
+from machine import ROOT, missing, tool
 
 # What the environment may have chosen already.
 CHOICES = (
@@ -28,6 +29,8 @@ def configuring(folder):
     What it said comes on one line: CMake breaks its messages wherever they reach the margin. Without CUDA unless a test
     asks for it, which saves seconds.
     """
+    if importlib.util.find_spec("pybind11") is None:
+        missing("this test needs pybind11: pip install -r requirements-build.txt")
     surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
 
     def run(*options, source=ROOT, python=sys.executable, **environment):

@@ -26,8 +26,9 @@ OPTIONS = tuple(f"FOURFOLD_{name}" for name in ("CUDA", "HIP", "METAL", "CPU_LEV
 @pytest.fixture
 def refusal(tmp_path):
     """Runs pip, always in the same build folder, until the configure step refuses something; returns what was said."""
-    if importlib.util.find_spec("scikit_build_core") is None:
-        missing("this test needs scikit-build-core: pip install -r requirements-build.txt")
+    for module, package in (("scikit_build_core", "scikit-build-core"), ("pybind11", "pybind11")):
+        if importlib.util.find_spec(module) is None:
+            missing(f"this test needs {package}: pip install -r requirements-build.txt")
     command = (sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index")
     surroundings = {name: value for name, value in os.environ.items() if name not in (*OPTIONS, "CXX")}
     surroundings |= {"SKBUILD_BUILD_DIR": str(tmp_path / "build"), "FOURFOLD_CUDA": "OFF"}

@@ -38,25 +38,43 @@ from fourfold import _health
 
 _health.check()
 
-from fourfold import _native, functional
+from fourfold import _native
+from fourfold import functional as functional
 from fourfold.operators import _flops
 
 _native.enable_gradients()
 _flops.enable()
 
-from fourfold._backends import backends, cpu_capability, operator_names
-from fourfold._native import empty_cache
+from fourfold._backends import backends as backends
+from fourfold._backends import cpu_capability as cpu_capability
+from fourfold._backends import operator_names as operator_names
+from fourfold._native import empty_cache as empty_cache
 from fourfold.functional import *
 
 if TYPE_CHECKING:
-    from fourfold import nn, profiler, reference
-    from fourfold._event import Event
-    from fourfold._optimize import optimize, restore
-    from fourfold.explaining import explain
-    from fourfold.freezing import freeze, frozen, unfreeze
-    from fourfold.saving.load import Model, load
-    from fourfold.saving.save import save
-    from fourfold.scanning import scan
+    # By the form that says to type checkers that these names are exported; they can't read __all__ below.
+    from fourfold import nn as nn
+    from fourfold import profiler as profiler
+    from fourfold import reference as reference
+    from fourfold._event import Event as Event
+    from fourfold._optimize import optimize as optimize
+    from fourfold._optimize import restore as restore
+    from fourfold.explaining import explain as explain
+    from fourfold.freezing import freeze as freeze
+    from fourfold.freezing import frozen as frozen
+    from fourfold.freezing import unfreeze as unfreeze
+    from fourfold.functional import axpby as axpby
+    from fourfold.functional import gru as gru
+    from fourfold.functional import lltm as lltm
+    from fourfold.functional import lltm_cell as lltm_cell
+    from fourfold.functional import lstm as lstm
+    from fourfold.functional import mlp as mlp
+    from fourfold.functional import mlp_layers as mlp_layers
+    from fourfold.functional import softshrink as softshrink
+    from fourfold.saving.load import Model as Model
+    from fourfold.saving.load import load as load
+    from fourfold.saving.save import save as save
+    from fourfold.scanning.scan import scan as scan
 
 __version__: str = _C.build_info()["version"]
 
@@ -77,25 +95,28 @@ _LATER = {
     "unfreeze": "freezing",
 }
 
-__all__ = [
-    "backends",
-    "cpu_capability",
-    "empty_cache",
-    "functional",
-    "operator_names",
-    *functional.__all__,
-    *_MODULES,
-    *_LATER,
-]
+if not TYPE_CHECKING:  # which don't evaluate it
+    __all__ = [
+        "backends",
+        "cpu_capability",
+        "empty_cache",
+        "functional",
+        "operator_names",
+        *functional.__all__,
+        *_MODULES,
+        *_LATER,
+    ]
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return _importlib.import_module(f"fourfold.{name}")
-    if name not in _LATER:
-        raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
-    globals()[name] = getattr(_importlib.import_module(f"fourfold.{_LATER[name]}"), name)
-    return globals()[name]
+if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return _importlib.import_module(f"fourfold.{name}")
+        if name not in _LATER:
+            raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
+        globals()[name] = getattr(_importlib.import_module(f"fourfold.{_LATER[name]}"), name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ from fourfold import _C
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
 KEPT_MEMORY = "FOURFOLD_KEPT_MEMORY"
+PLAIN: str = getattr(_C, "PLAIN", "")  # why there is no library; empty where there is one
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -21,6 +22,8 @@ def _load() -> tuple[ModuleType | None, str]:
     switch = os.environ.get(SWITCH, "")
     if switch not in ("", "python"):
         raise ImportError(f"{SWITCH} is {switch}; set it to python, or unset it")
+    if PLAIN:
+        return None, f"plain torch ({PLAIN})"
     if switch == "python":
         return None, f"Python ({SWITCH}=python)"
     name = f"fourfold._torch_{VERSION.replace('.', '_')}"
@@ -65,10 +68,22 @@ def empty_cache() -> int:
     return 0 if module is None else module.release_memory()
 
 
+def expect_library(caller: str) -> None:
+    """Raises ImportError where operators are plain torch, for what only the compiled library does."""
+    if PLAIN:
+        raise ImportError(
+            f"{caller}: expected fourfold's compiled library, but this installation was {PLAIN}; install one that has "
+            "it: pip install --force-reinstall --no-deps fourfold (from a source tree, with a C++ compiler: "
+            "pip install --no-build-isolation .)"
+        )
+
+
 def enable_gradients() -> None:
     """To be called when the operators are declared in Python: what is not C++'s goes there."""
     if module is not None:
         module.enable_gradients()
+    elif PLAIN:
+        return  # torch's own, and the first call warns
     elif os.environ.get(SWITCH, "") == "":
         mend = "build fourfold for this torch, in its source tree: pip install --no-build-isolation ."
         if versions := [version for version in _versions() if version != VERSION]:

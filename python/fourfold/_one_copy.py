@@ -25,4 +25,5 @@ def expect() -> None:
 def _is_registered() -> bool:
     if not torch._C._dispatch_has_kernel("fourfold::axpby"):  # no libfourfold yet
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key("fourfold::axpby", "FuncTorchDynamicLayerFrontMode")
+    keys = ("FuncTorchDynamicLayerFrontMode", "CompositeImplicitAutograd")  # the latter in the plain-torch package
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key("fourfold::axpby", key) for key in keys)

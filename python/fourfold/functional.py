@@ -1,5 +1,7 @@
 """fourfold's operators as functions: ``import fourfold.functional as F``. One line an operator."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from fourfold.operators.axpby import axpby as axpby
 from fourfold.operators.gru import gru as gru
 from fourfold.operators.lltm import lltm as lltm
@@ -9,4 +11,5 @@ from fourfold.operators.mlp import mlp as mlp
 from fourfold.operators.mlp_layers import mlp_layers as mlp_layers
 from fourfold.operators.softshrink import softshrink as softshrink
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+if not _TYPE_CHECKING:  # type checkers read the imports, and don't evaluate this
+    __all__ = [name for name in dir() if not name.startswith("_")]

@@ -147,8 +147,8 @@ class LLTMCell(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__()
-        self.weights = nn.Parameter(torch.empty(3 * hidden_size, input_size + hidden_size))
-        self.bias = nn.Parameter(torch.empty(3 * hidden_size))
+        self.weights: nn.Parameter = nn.Parameter(torch.empty(3 * hidden_size, input_size + hidden_size))
+        self.bias: nn.Parameter = nn.Parameter(torch.empty(3 * hidden_size))
         self.hidden_size = hidden_size
         nn.RNNBase.reset_parameters(self)  # the tutorial's rule: uniform within ±1/√hidden_size
 
@@ -167,8 +167,13 @@ class LLTM(LLTMCell):
         self.register_parameter("weights_l0", self._parameters.pop("weights"))
         self.register_parameter("bias_l0", self._parameters.pop("bias"))
 
-    weights = property(lambda self: self.weights_l0)
-    bias = property(lambda self: self.bias_l0)
+    @property
+    def weights(self) -> nn.Parameter:
+        return self.weights_l0
+
+    @property
+    def bias(self) -> nn.Parameter:
+        return self.bias_l0
 
     def forward(
         self, input: Tensor, state: tuple[Tensor, Tensor] | None = None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import fourfold
+from fourfold import _native
 from fourfold.cli.usage import MOST, Parser, UsageError, output_file
 from fourfold.explaining import Explanation
 
@@ -78,6 +79,10 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
+    try:
+        _native.expect_library("explain")
+    except ImportError as error:
+        raise UsageError(str(error)) from None
     if options.function.endswith(SUFFIX):
         return print_model(options.function)
     dtype = getattr(torch, options.dtype)

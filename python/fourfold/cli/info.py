@@ -15,6 +15,7 @@ DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and di
 def collect() -> dict[str, Any]:
     """Everything ``info`` shows, as plain dictionaries, lists, strings and booleans."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    anywhere = "CompositeImplicitAutograd"  # of the plain-torch package
     return {
         "fourfold": fourfold.__version__,
         "torch": torch.__version__,
@@ -27,7 +28,7 @@ def collect() -> dict[str, Any]:
         "build": dict(_C.build_info()),
         "backends": {name: dict(state) for name, state in fourfold.backends().items()},
         "operators": {  # with the dispatch keys under which each has a kernel
-            name: [key for key in DISPATCH_KEYS if has_kernel(f"fourfold::{name}", key)]
+            name: [key for key in DISPATCH_KEYS if any(has_kernel(f"fourfold::{name}", k) for k in (key, anywhere))]
             for name in fourfold.operator_names()
         },
     }
@@ -37,6 +38,8 @@ def loop_nests() -> str:
     """What compiles them, or why programs run by the interpreter alone."""
     from importlib.metadata import version
 
+    if _native.PLAIN:
+        return f"none, {_native.PLAIN}"
     from fourfold.compiler.nest import bitcode, service
 
     if service.obstacle():
@@ -47,6 +50,8 @@ def loop_nests() -> str:
 
 def programs_on() -> dict[str, str]:
     """Of each type of device, what runs the programs of compiled functions there, or why nothing does."""
+    if _native.PLAIN:
+        return dict.fromkeys(("cpu", "cuda", "mps"), f"none: {_native.PLAIN}")
     compilers = {"cuda": "ROCm's hipRTC" if torch.version.hip else "NVIDIA's NVRTC", "mps": "the system"}
     found = {"cpu": "loop nests, or the interpreter"}
     for type, compiler in compilers.items():

@@ -5,13 +5,22 @@ without a compiler.
 
 ``backend`` is imported when it is asked for: a process that runs loaded models compiles nests alone, without Dynamo."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fourfold.compiler.entry import backend as backend
+
 __all__ = ["backend"]
 
+if not TYPE_CHECKING:  # a type checker would take any name for one that there is
 
-def __getattr__(name: str) -> object:
-    if name != "backend":
-        raise AttributeError(f"module 'fourfold.compiler' has no attribute {name!r}")
-    from fourfold.compiler.entry import backend
+    def __getattr__(name: str) -> object:
+        if name != "backend":
+            raise AttributeError(f"module 'fourfold.compiler' has no attribute {name!r}")
+        from fourfold import _native
 
-    globals()["backend"] = backend
-    return backend
+        _native.expect_library('torch.compile(backend="fourfold")')
+        from fourfold.compiler.entry import backend
+
+        globals()["backend"] = backend
+        return backend

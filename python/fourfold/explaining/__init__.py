@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fourfold import _native
 from fourfold.explaining.explanation import Explanation
 
 __all__ = ["Explanation", "explain"]
@@ -39,6 +40,7 @@ def explain(
     Raises:
         ValueError, TypeError: options that the backend doesn't have; and all errors of f and of torch's capture.
     """
+    _native.expect_library("explain")
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load

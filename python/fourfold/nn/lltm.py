@@ -18,7 +18,10 @@ class _Tutorials(nn.Module):
     """The tutorial's parameters, of a cell or of each layer and direction."""
 
     _all_weights: Sequence[Sequence[str]]
-    reset_parameters = nn.RNNBase.reset_parameters  # the tutorial's rule is torch's
+
+    def reset_parameters(self) -> None:
+        layer: Any = self  # it is no RNNBase, but has the attributes of one
+        nn.RNNBase.reset_parameters(layer)  # the tutorial's rule is torch's
 
     def _add_parameters(self, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
         rows = 3 * self.hidden_size
@@ -67,8 +70,8 @@ class LLTMCell(_Tutorials):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self.input_size = expect_size("LLTMCell", "input_size", input_size)
-        self.hidden_size = expect_size("LLTMCell", "hidden_size", hidden_size)
+        self.input_size: int = expect_size("LLTMCell", "input_size", input_size)
+        self.hidden_size: int = expect_size("LLTMCell", "hidden_size", hidden_size)
         self._add_parameters(("weights", "bias"), self.input_size, bias, {"device": device, "dtype": dtype})
         self.reset_parameters()
 
@@ -118,8 +121,7 @@ class LLTM(Layers, _Tutorials):
 
     _name = "LLTM"
     _operator = staticmethod(F.lltm)
-    extra_repr = nn.RNNBase.extra_repr
-    proj_size = 0  # which that repr reads
+    proj_size = 0  # which torch's repr reads
 
     def __init__(
         self,
@@ -134,19 +136,19 @@ class LLTM(Layers, _Tutorials):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self.input_size = expect_size("LLTM", "input_size", input_size)
-        self.hidden_size = expect_size("LLTM", "hidden_size", hidden_size)
-        self.num_layers = expect_size("LLTM", "num_layers", num_layers)
+        self.input_size: int = expect_size("LLTM", "input_size", input_size)
+        self.hidden_size: int = expect_size("LLTM", "hidden_size", hidden_size)
+        self.num_layers: int = expect_size("LLTM", "num_layers", num_layers)
         if not isinstance(dropout, numbers.Real) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(f"LLTM: expected dropout to be a number in [0, 1], but got {dropout!r}")
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 f"LLTM: dropout={dropout} has no effect with num_layers=1: it acts between layers", stacklevel=2
             )
-        self.bias = bool(bias)
-        self.batch_first = bool(batch_first)
-        self.dropout = float(dropout)
-        self.bidirectional = bool(bidirectional)
+        self.bias: bool = bool(bias)
+        self.batch_first: bool = bool(batch_first)
+        self.dropout: float = float(dropout)
+        self.bidirectional: bool = bool(bidirectional)
         self.num_directions = 2 if self.bidirectional else 1
         self._all_weights = []
         for layer in range(self.num_layers):
@@ -158,13 +160,17 @@ class LLTM(Layers, _Tutorials):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
-    ) -> tuple:
+    ) -> tuple[Tensor | PackedSequence, Any]:
         try:
             return super().forward(input, hx, reset)
         except (RuntimeError, TypeError, ValueError) as error:
             if (kind := not_dense(input, hx)) is None:
                 raise
             raise TypeError(f"LLTM: expected the input and the state to be dense tensors, but got {kind}") from error
+
+    def extra_repr(self) -> str:
+        layer: Any = self
+        return nn.RNNBase.extra_repr(layer)
 
     def flatten_parameters(self) -> None:
         """For compatibility with :class:`torch.nn.LSTM`; does nothing."""

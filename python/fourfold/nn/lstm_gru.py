@@ -81,7 +81,7 @@ class _TorchLayers(Layers):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
-    ) -> tuple:
+    ) -> tuple[Tensor | PackedSequence, Any]:
         if _is_compiling() or _is_tracing():
             return self._captured(input, hx, reset)
         if _dynamo_callback():

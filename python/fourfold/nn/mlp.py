@@ -12,7 +12,7 @@ from fourfold import functional as F
 from fourfold.nn.checks import PLAIN, expect_features, expect_size, not_dense
 from fourfold.nn.recurrent import tensors_of
 
-ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.GELU: "gelu", nn.SiLU: "silu"}
 _CLASSES = {name: kind for kind, name in ACTIVATIONS.items()}
 _TUTORIAL = ("hidden_weights", "output_weights", "hidden_bias", "output_bias")
 _ABSENT = object()
@@ -77,7 +77,7 @@ class MLP(nn.Module):
         if isinstance(sizes, Sequence):
             if (hidden_size, output_size, input_size) != (None, None, None):
                 raise TypeError("MLP: expected all sizes in the list, or input_size, hidden_size and output_size alone")
-            self.sizes = tuple(expect_size("MLP", f"sizes[{k}]", size) for k, size in enumerate(sizes))
+            self.sizes: tuple[int, ...] = tuple(expect_size("MLP", f"sizes[{k}]", size) for k, size in enumerate(sizes))
             if len(self.sizes) < 2:
                 raise ValueError(f"MLP: expected sizes to have those of the input and the output, but got {self.sizes}")
             for k, (inputs, outputs) in enumerate(pairwise(self.sizes)):
@@ -89,8 +89,8 @@ class MLP(nn.Module):
             named |= {"hidden_size": hidden_size, "output_size": output_size}
             self.sizes = tuple(expect_size("MLP", name, size) for name, size in named.items())
             inputs, hidden, outputs = self.sizes
-            self.hidden_weights = nn.Parameter(torch.empty(hidden, inputs, **like))
-            self.output_weights = nn.Parameter(torch.empty(outputs, hidden, **like))
+            self.hidden_weights: nn.Parameter = nn.Parameter(torch.empty(hidden, inputs, **like))
+            self.output_weights: nn.Parameter = nn.Parameter(torch.empty(outputs, hidden, **like))
             for name, size in zip(_TUTORIAL[2:], (hidden, outputs), strict=True):
                 self.register_parameter(name, nn.Parameter(torch.empty(1, size, **like)) if bias else None)
             self.reset_parameters()

@@ -51,8 +51,8 @@ class Recurrent(nn.Module):
         self.num_layers = num_layers
         self.batch_first = batch_first
         self.bidirectional = bidirectional
-        self.dropout = float(dropout)
-        self.cells = nn.ModuleList(cells_of(cell, num_layers, bidirectional))
+        self.dropout: float = float(dropout)
+        self.cells: nn.ModuleList = nn.ModuleList(cells_of(cell, num_layers, bidirectional))
 
     def extra_repr(self) -> str:
         text = f"num_layers={self.num_layers}"

@@ -40,7 +40,7 @@ class Layers(Freezable):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None, reset: Tensor | PackedSequence | None = None
-    ) -> tuple:
+    ) -> tuple[Tensor | PackedSequence, Any]:
         if not _is_compiling() and (results := run_frozen(self, input, hx, reset)) is not None:
             return results
         parameters = [tensors_of(self, names) for names in self._all_weights]

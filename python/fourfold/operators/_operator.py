@@ -70,17 +70,21 @@ class Operator:
         if _native.module is not None and not name.endswith("_backward"):
             self.call = _native.module.Call(f"fourfold::{name}", self.kept, self.call_by_python, self.refuse)
         declared[name] = self
-        torch.library.register_fake(f"fourfold::{name}", self._fake, lib=library)
-        library.impl(name, self._autograd, "Autograd")
-        # functorch takes this key before all others while a transform is active. A Function that arrives only at the
-        # Autograd key is refused by torch.func.grad, and a bare operator there would give zeros.
-        library.impl(name, self._transformed, "FuncTorchDynamicLayerFrontMode")
-        if self.schema.lists:
-            library.impl(name, self._older_map, "Batched")
+        if not _native.PLAIN:  # otherwise it is composed of torch's operators
+            self._register_transforms()
         if self.casts or name.endswith("_backward"):
             for key in ("AutocastCPU", "AutocastCUDA"):
                 keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
                 library.impl(name, functools.partial(self._below_autocast, keys), key)
+
+    def _register_transforms(self) -> None:
+        torch.library.register_fake(f"fourfold::{self.name}", self._fake, lib=library)
+        library.impl(self.name, self._autograd, "Autograd")
+        # functorch takes this key before all others while a transform is active. A Function that arrives only at the
+        # Autograd key is refused by torch.func.grad, and a bare operator there would give zeros.
+        library.impl(self.name, self._transformed, "FuncTorchDynamicLayerFrontMode")
+        if self.schema.lists:
+            library.impl(self.name, self._older_map, "Batched")
 
     def call_by_python(self, *args: Any) -> Any:
         """The operator's outputs without those kept for the backward."""

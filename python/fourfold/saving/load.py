@@ -85,6 +85,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
         ValueError: a file that can't be loaded, with the reason.
         ImportError: this build of fourfold has no module for the installed torch.
     """
+    _native.expect_library("load")
     if _native.module is None:
         raise ImportError(
             f"load: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}; install a "

@@ -49,6 +49,7 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     if not isinstance(program, ExportedProgram):
         what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
         raise TypeError(f"save: expected the program that torch.export.export returns, {what}")
+    _native.expect_library("save")
     if _native.module is None:
         raise ImportError(
             f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}"

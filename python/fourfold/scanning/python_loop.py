@@ -21,7 +21,8 @@ def python_loop(
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """The last carry's leaves, and the results' with their structure. Raises ValueError for no steps."""
     if steps == 0:
-        raise ValueError("scan: expected at least one step under transforms and tracers, but got xs of size 0")
+        where = "under transforms and tracers, and without fourfold's compiled library"
+        raise ValueError(f"scan: expected at least one step {where}, but got xs of size 0")
     carry, rows, spec = structure.carry([each.clone() for each in carries]), [], None  # the step may change them
     for t in range(steps - 1, -1, -1) if reverse else range(steps):
         carry, y = step(carry, structure.xs([each.select(0, t).clone() for each in sequences]))

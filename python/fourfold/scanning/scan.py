@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from fourfold import _onnx
+from fourfold import _native, _onnx
 from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
 from fourfold.scanning import capture, record
@@ -138,7 +138,7 @@ def stacked_along(y: Tensor | None, dim: int) -> Tensor | None:
 
 
 def must_run_in_python(tensors: Sequence[Tensor]) -> bool:
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _native.PLAIN or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     if torch.utils._python_dispatch._get_current_dispatch_mode_stack():
         return True

@@ -1,0 +1,118 @@
+"""fourfold's compiled library: how it was built, its backends, the CPU level in use.
+
+Written by scripts/stubs.py."""
+
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, SupportsInt
+
+def attach_code(
+    arg0: str,
+    arg1: str,
+    arg2: str,
+    arg3: bytes,
+    arg4: Sequence[tuple[str, SupportsInt | SupportsIndex, SupportsInt | SupportsIndex]],
+    /,
+) -> None:
+    """attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): code of a device."""
+
+def attach_nest(
+    arg0: str,
+    arg1: str,
+    arg2: Sequence[SupportsInt | SupportsIndex],
+    arg3: SupportsInt | SupportsIndex,
+    arg4: SupportsInt | SupportsIndex,
+    arg5: SupportsInt | SupportsIndex,
+    arg6: SupportsInt | SupportsIndex,
+    /,
+) -> None:
+    """attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): code of this
+    processor."""
+
+def backends() -> dict[str, tuple[bool, str]]:
+    """Each backend's name with (built, reason)."""
+
+def build_info() -> dict[str, Any]:
+    """How libfourfold was built: versions, compiler, operators, CPU levels."""
+
+def cpu_capability() -> str:
+    """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx."""
+
+def dtypes() -> list[tuple[str, str, str, int, int]]:
+    """Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes)."""
+
+def next_nest(arg0: SupportsInt | SupportsIndex, /) -> tuple[str, str, str] | None:
+    """next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None."""
+
+def operations() -> list[tuple[str, int, str, int]]:
+    """Each operation of programs: (name, number of operands, rule, cost)."""
+
+def prepacked_bytes(
+    arg0: str, arg1: str, arg2: SupportsInt | SupportsIndex, arg3: SupportsInt | SupportsIndex, /
+) -> int:
+    """How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size."""
+
+def program_backends() -> list[int]:
+    """The numbers of the device types that programs run on."""
+
+def program_layout(
+    arg0: str,
+    arg1: SupportsInt | SupportsIndex,
+    arg2: SupportsInt | SupportsIndex,
+    arg3: Sequence[
+        tuple[
+            SupportsInt | SupportsIndex,
+            Sequence[SupportsInt | SupportsIndex],
+            Sequence[SupportsInt | SupportsIndex],
+            SupportsInt | SupportsIndex,
+        ]
+    ],
+    /,
+) -> str:
+    """program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): what the nest of such
+    a call is compiled for."""
+
+def program_layout_of_steps(
+    arg0: str,
+    arg1: SupportsInt | SupportsIndex,
+    arg2: SupportsInt | SupportsIndex,
+    arg3: Sequence[
+        tuple[
+            SupportsInt | SupportsIndex,
+            Sequence[SupportsInt | SupportsIndex],
+            Sequence[SupportsInt | SupportsIndex],
+            SupportsInt | SupportsIndex,
+        ]
+    ],
+    arg4: Sequence[
+        tuple[
+            SupportsInt | SupportsIndex,
+            Sequence[SupportsInt | SupportsIndex],
+            Sequence[SupportsInt | SupportsIndex],
+            SupportsInt | SupportsIndex,
+        ]
+    ],
+    arg5: SupportsInt | SupportsIndex,
+    arg6: Sequence[SupportsInt | SupportsIndex],
+    arg7: Sequence[SupportsInt | SupportsIndex],
+    arg8: Sequence[SupportsInt | SupportsIndex],
+    /,
+) -> str:
+    """program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides,
+    output_strides): likewise of a loop's steps, each of which lies so many elements behind the one before; empty
+    if no nest runs them."""
+
+def program_numbers(arg0: str, arg1: SupportsInt | SupportsIndex, arg2: SupportsInt | SupportsIndex, /) -> list[int]:
+    """program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor
+    -1."""
+
+def refuse_nest(arg0: str, arg1: str, arg2: str, arg3: str, /) -> None:
+    """refuse_nest(text, layout, target, reason): it can't be compiled."""
+
+def serve_nests(arg0: bool, /) -> None:
+    """Whether this process compiles loop nests."""
+
+def transpose_tile() -> int:
+    """The address of the function that nests call to transpose."""
+
+def vector_functions() -> dict[str, int]:
+    """Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on."""

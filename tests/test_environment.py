@@ -1,0 +1,111 @@
+"""docs/environment.md lists the environment variables that the sources read, all and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from machine import ROOT
+
+PAGE = ROOT / "docs" / "environment.md"
+FOLDERS = ("python", "cpp", "cuda", "hip", "metal", "cmake", "scripts", "tests", "benchmarks")
+NAME = re.compile(r"FOURFOLD_[A-Z0-9_]*[A-Z0-9]")
+# How a variable is read or set outside Python, by the ends of files' names.
+READ = {
+    (".cpp", ".h", ".cu", ".cuh", ".mm", ".metal", ".hip"): (r'(?:get|set)env\("(FOURFOLD_\w+)"',),
+    (".cmake", "CMakeLists.txt", ".in"): (r"ENV\{(FOURFOLD_\w+)\}",),
+    (".toml",): (r'\benv = "(FOURFOLD_\w+)"', r"\bif\.env\.(FOURFOLD_\w+)", r"^environment = .*?(FOURFOLD_\w+) ="),
+    ("Makefile", "run"): (r"\$+[({](FOURFOLD_\w+)", r"\b(FOURFOLD_\w+)="),
+}
+
+
+def sources() -> Iterator[Path]:
+    files = ("Makefile", "CMakeLists.txt", "pyproject.toml", "cibuildwheel.toml", ".ci/run")
+    yield from (ROOT / name for name in files if (ROOT / name).exists())  # a source distribution has no .ci
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path != Path(__file__) and "__pycache__" not in path.parts:
+                yield path
+
+
+def defined_by_the_build(texts: dict[Path, str]) -> set[str]:
+    """Macros and CMake's own variables, which Python names too where it drives a compiler."""
+    rules = r"#\s*define\s+(FOURFOLD_\w+)", r"-D(FOURFOLD_\w+)", r"\b(?:set|foreach|list)\((?:APPEND )?(FOURFOLD_\w+)"
+    return {name for text in texts.values() for rule in rules for name in re.findall(rule, text)}
+
+
+def of_python(text: str) -> set[str]:
+    """The strings that are a name, and keyword arguments, as subprocess environments are written."""
+    tree = ast.parse(text)
+    names = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword) and n.arg}
+    return {name for name in names if NAME.fullmatch(name)}
+
+
+def read(path: Path, text: str) -> set[str]:
+    if path == ROOT / "CMakeLists.txt":  # a project that adds the sources sets these
+        return set(re.findall(r"^(?:option|set)\((FOURFOLD_\w+) .*?(?=CACHE|PROJECT_IS_TOP_LEVEL)", text, re.MULTILINE))
+    for ends, rules in READ.items():
+        if path.name.endswith(ends):
+            return {name for rule in rules for name in re.findall(rule, text, re.MULTILINE)}
+    return set()
+
+
+def variables() -> dict[str, set[str]]:
+    """By name, the files that read or set it."""
+    texts = {}
+    for path in sources():
+        try:
+            texts[path] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a model, a picture
+            continue
+    found: dict[str, set[str]] = {}
+    for path, text in texts.items():
+        for name in read(path, text):
+            found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    internal = defined_by_the_build(texts) - found.keys()
+    for path, text in texts.items():
+        if path.suffix == ".py":
+            for name in of_python(text) - internal:
+                found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def listed() -> set[str]:
+    rows = re.findall(r"^\| `(FOURFOLD_\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(set(rows)), "a variable has two rows"
+    return set(rows)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, set[str]]:
+    return variables()
+
+
+def test_every_variable_is_on_the_page(found: dict[str, set[str]]) -> None:
+    missing = {name: sorted(files) for name, files in found.items() if name not in listed()}
+    assert not missing, f"docs/environment.md lists no such variable, and these files read it: {missing}"
+
+
+def test_the_page_lists_no_other(found: dict[str, set[str]]) -> None:
+    assert not listed() - found.keys(), "docs/environment.md lists variables that nothing reads"
+    mentioned = set(NAME.findall(PAGE.read_text(encoding="utf-8")))
+    assert mentioned <= listed(), "docs/environment.md mentions variables that have no row"
+
+
+def test_every_row_gives_values_default_and_effect() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for row in re.findall(r"^\| `FOURFOLD_.*$", text, re.MULTILINE):
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert len(cells) == 4 and all(cells), row
+
+
+@pytest.mark.parametrize(
+    "name", ["FOURFOLD_STRICT", "FOURFOLD_GPU_PATH", "FOURFOLD_CUDA", "FOURFOLD_NO_EXTENSION", "FOURFOLD_REQUIRE"]
+)
+def test_the_search_finds_what_is_read_in_each_language(found: dict[str, set[str]], name: str) -> None:
+    assert found[name]
