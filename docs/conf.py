@@ -26,7 +26,6 @@ smartquotes = False  # docstrings have c' and backend="fourfold"
 
 # The pages are read on GitHub too, whose anchors these are.
 myst_heading_anchors = 4
-myst_enable_extensions = ["attrs_block", "colon_fence"]
 highlight_language = "text"
 
 autodoc_member_order = "bysource"

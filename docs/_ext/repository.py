@@ -31,9 +31,14 @@ class Links(SphinxTransform):
     def apply(self) -> None:
         kinds = addnodes.download_reference, addnodes.pending_xref
         for node in list(self.document.findall(lambda each: isinstance(each, kinds))):
-            if node.get("reftype") != "myst" or node.get("refdomain") == "doc":
+            if node.get("reftype") != "myst":
                 continue
-            path = self.path_of(node["reftarget"].partition("#")[0])
+            target = node["reftarget"]
+            if node.get("refdomain") == "doc":
+                if not target.startswith("/"):
+                    continue
+                target += ".md"  # MyST takes Markdown outside docs for a page
+            path = self.path_of(target.partition("#")[0])
             if path is None:
                 continue
             linked(self.env).setdefault(self.env.docname, set()).add(path)
