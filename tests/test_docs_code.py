@@ -4,6 +4,7 @@ elsewhere, or here where they are commands; a page with a block that nothing che
 
 from __future__ import annotations
 
+import doctest
 import re
 import runpy
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fourfold
 from fourfold.cli import build_parser
 from machine import ROOT
 
@@ -127,6 +129,19 @@ def test_what_printed_text_follows_is_what_is_printed(capsys: pytest.CaptureFixt
     (at,) = (k for k, block in enumerate(blocks) if "print(fourfold.optimize(model))" in block.text)
     exec(f"import torch, fourfold\n{blocks[at].text}", {})
     assert capsys.readouterr().out == blocks[at + 1].text
+
+
+def test_examples_of_docstrings_print_what_they_say() -> None:
+    """Those that the reference shows, of the functions of the package."""
+    layers = {"memory": torch.nn.LSTM(16, 32), "head": torch.nn.GRU(16, 4096)}
+    given = {"torch": torch, "fourfold": fourfold, "model": torch.nn.ModuleDict(layers)}
+    shown = [each for each in (getattr(fourfold, name) for name in fourfold.__all__) if ">>>" in (each.__doc__ or "")]
+    runner = doctest.DocTestRunner()
+    for function in shown:
+        (examples,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=dict(given))
+        runner.run(examples)
+    assert runner.summarize(verbose=False).failed == 0
+    assert len(shown) >= 3
 
 
 def test_blocks_that_quote_the_sources_are_in_them() -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import itertools
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -30,6 +31,7 @@ from machine import ROOT, missing, output_of
 from once import made_once
 
 DOCS = ROOT / "docs"
+PROBED = "probe-"  # how the names of pages begin that tests add
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +75,7 @@ def page(file: Path) -> Page:
 
 
 def pages(site: Path) -> list[Path]:
-    return sorted(site.rglob("*.html"))
+    return sorted(file for file in site.rglob("*.html") if not file.name.startswith(PROBED))
 
 
 def test_every_page_of_docs_is_there(site: Path) -> None:
@@ -212,6 +214,7 @@ def test_signatures_that_are_written_by_hand(monkeypatch: pytest.MonkeyPatch) ->
 
 # In a browser
 
+# Added to a page only here: what the browser has laid out, as JSON.
 PROBE = """
 <script>
 const result = {};
@@ -241,7 +244,7 @@ document.body.append(out);
 def probed(site: Path, name: str, profile: Path, width: int, *settings: str) -> dict:
     """What the browser has laid out. The page with the probe lies beside the page."""
     text = (site / name).read_text(encoding="utf-8")
-    copy = (site / name).with_name(f"{profile.name}.html")
+    copy = (site / name).with_name(f"{PROBED}{os.getpid()}.html")  # other workers have theirs
     copy.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     try:
         seen = chromium(profile, *settings, f"--window-size={width},900", "--dump-dom", copy.as_uri())
