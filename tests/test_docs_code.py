@@ -28,6 +28,8 @@ RUN_BY = {
     "docs/scan.md": "tests/test_recurrent_page.py",
     "docs/profiling.md": "tests/test_profiling_page.py",
 }
+# Pages whose own tests run blocks that begin with a file's name, `# train.py`, in processes of their own.
+SCRIPTS_RUN_BY = {"docs/distributed.md": "tests/test_distributed.py"}
 # Blocks that quote the sources, a part each.
 QUOTED = {"CONTRIBUTING.md": ("cpp", "python")}
 # What reads the blocks of other languages; no language is what a program prints, and commands.
@@ -98,17 +100,19 @@ def page_source(page: str, blocks: list[Block]) -> str:
     return "\n".join([*lines, CALLS.get(page, "")])
 
 
-RUN_HERE = [
-    page
-    for page in dict.fromkeys(block.page for block in BLOCKS if block.language == "python")
-    if page not in RUN_BY and "python" not in QUOTED.get(page, ())
-]
+def is_run_here(block: Block) -> bool:
+    elsewhere = block.page in RUN_BY or "python" in QUOTED.get(block.page, ())
+    is_script = block.page in SCRIPTS_RUN_BY and re.match(r"# \w+\.py\n", block.text)
+    return block.language == "python" and not (block.reason or elsewhere or is_script)
+
+
+RUN_HERE = list(dict.fromkeys(block.page for block in BLOCKS if is_run_here(block)))
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in BLOCKS if block.page == page and block.language == "python" and not block.reason]
+    blocks = [block for block in BLOCKS if block.page == page and is_run_here(block)]
     monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
     file = tmp_path / Path(page).with_suffix(".py").name
@@ -117,9 +121,10 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_pages_that_other_tests_run_are_in_them() -> None:
-    for page, test in RUN_BY.items():
-        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
-    assert set(RUN_BY) <= {block.page for block in BLOCKS if block.language == "python"}
+    with_code = {block.page for block in BLOCKS if block.language == "python"}
+    for page, test in (RUN_BY | SCRIPTS_RUN_BY).items():
+        assert page not in with_code or Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+    assert set(RUN_BY) <= with_code
     assert {"README.md", "docs/index.md", "docs/quickstart.md", "docs/compiler.md"} <= set(RUN_HERE)
 
 
