@@ -17,7 +17,7 @@ SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFO
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
-.PHONY: force help python build test lint check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
+.PHONY: force help python build test lint docs check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
 	@echo "make lint    check the Python sources with ruff"
+	@echo "make docs    build the documentation as a site, build/docs/index.html; warnings and broken links are errors"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove what the others made"
 	@echo
@@ -80,6 +81,12 @@ lint: $(STAMPS)/tools
 	$(RUN) -m ruff format --check
 	$(RUN) scripts/readme_tables.py --check
 
+# Whole each time: of a page that didn't change, Sphinx would not repeat a warning.
+docs: $(STAMPS)/docs $(STAMPS)/build
+	rm -rf build/docs
+	$(RUN) -m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs
+	@echo "the site is built: build/docs/index.html"
+
 wheel: $(STAMPS)/tools
 	$(RUN) scripts/wheel.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \
 	  $(if $(OTHER_TORCH_PYTHON),--other-torch-python $(OTHER_TORCH_PYTHON)) -- $(WHEEL_TESTS)
@@ -99,8 +106,12 @@ $(STAMPS)/packages: requirements-build.txt $(STAMPS)/venv
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-build.txt
 	touch $@
 
-$(STAMPS)/tools: requirements-dev.txt $(STAMPS)/packages
+$(STAMPS)/tools: requirements-dev.txt requirements-docs.txt $(STAMPS)/packages
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-dev.txt
+	touch $@
+
+$(STAMPS)/docs: requirements-docs.txt $(STAMPS)/packages
+	$(RUN) -m pip install $(PIP_INDEX) -r requirements-docs.txt
 	touch $@
 
 # As old as the last change of a setting.

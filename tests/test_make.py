@@ -68,8 +68,11 @@ def test_pip_finds_the_compiler_that_was_installed_since(refusal, tmp_path):
 @pytest.fixture
 def make(tmp_path):
     """Runs make in a folder of its own, where Python only writes down what it is asked for; returns that."""
-    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", "requirements-build.txt", "requirements-dev.txt"):
-        shutil.copy(ROOT / name, tmp_path)
+    for file in (
+        *(ROOT / name for name in ("Makefile", "pyproject.toml", "CMakeLists.txt")),
+        *ROOT.glob("requirements-*.txt"),
+    ):
+        shutil.copy(file, tmp_path)
     for name in ("cmake", "cpp", "cuda", "hip"):
         (tmp_path / name).mkdir()
     log = tmp_path / "asked.txt"
@@ -121,3 +124,7 @@ def test_make_installs_what_it_is_asked_to_run(make):
         "-m pytest -n auto --maxprocesses 8 --dist worksteal",
     ]
     assert [line.split(": ")[1] for line in make("test", "TESTS=-k softshrink")] == ["-m pytest -k softshrink"]
+    assert [line.split(": ")[1] for line in make("docs")] == [
+        "-m pip install -r requirements-docs.txt",
+        "-m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs",
+    ]

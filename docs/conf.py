@@ -1,0 +1,62 @@
+"""The documentation site: `make docs`. Nothing is fetched, neither when it is built nor when it is read."""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_ext"))
+
+import fourfold  # noqa: E402  the API reference is made of its docstrings
+
+project = "fourfold"
+release = version = fourfold.__version__
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "commands",
+    "docstrings",
+    "elsewhere",
+    "repository",
+]
+exclude_patterns = ["_ext", "_static"]
+nitpicky = True
+smartquotes = False  # docstrings have c' and backend="fourfold"
+
+# The pages are read on GitHub too, whose anchors these are.
+myst_heading_anchors = 4
+highlight_language = "text"
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 88
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"fourfold {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+
+
+# Pages that index.md names and that are not written yet.
+MISSING = [page for page in ("distributed", "environment", "examples") if not (DOCS / f"{page}.md").exists()]
+if not (DOCS.parent / "CHANGELOG.md").exists():
+    MISSING.append("changelog")
+    exclude_patterns.append("changelog.md")
+
+
+def leave_out_missing(app, docname, source):
+    if docname == "index":
+        source[0] = "".join(line for line in source[0].splitlines(True) if line.strip() not in MISSING)
+
+
+def setup(app):
+    app.connect("source-read", leave_out_missing)
