@@ -39,10 +39,11 @@ from fourfold import _health
 _health.check()
 
 from fourfold import _native, functional
-from fourfold.operators import _flops
+from fourfold.operators import _axes, _flops
 
 _native.enable_gradients()
 _flops.enable()
+_axes.enable()
 
 from fourfold._backends import backends, cpu_capability, operator_names
 from fourfold._native import empty_cache
