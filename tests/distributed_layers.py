@@ -34,7 +34,7 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor, reset: Tensor) -> Tensor:
         h = self.lltm(x, None, reset)[0]
-        h = fourfold.softshrink(self.lstm(h)[0], 0.01)
+        h = fourfold.softshrink(self.lstm(h, None, reset)[0], 0.01)
         h = self.gru(h, None, reset)[0]
         five, six = h[-1, :, :5], h[-1, :, 1:]
         h = self.lltm_cell(h[-1], (five, five))[0]

@@ -67,7 +67,9 @@ class Rule:
         a = self.schema.named([_as_list(value) for value in call.args_schema])
         dimensions, independent = self.forward.axes.of(a) if self.forward else ({}, frozenset())
         arguments = list(self._arguments(a, dimensions))
-        mesh = call.get_mesh_from_args()
+        mesh = arguments[0].spec.mesh
+        if any(argument.spec.mesh != mesh for argument in arguments):
+            raise NotImplementedError(f"{self.schema.name}: expected all DTensors to be on one mesh")
         by_mesh = [self._on(dim, arguments, independent) for dim in range(mesh.ndim)]
         wanted = [tuple(chosen.of(argument) for chosen in by_mesh) for argument in arguments]
         for argument, placements in zip(arguments, wanted, strict=True):
@@ -85,9 +87,8 @@ class Rule:
             value = getattr(a, name)
             own = not self.is_backward or name in self.forward.schema.arguments
             for each in value if isinstance(value, list) else [value]:
-                if isinstance(each, OpStrategy):
-                    spec = each.strategies[0].output_spec
-                    yield Argument(name, spec, dimensions.get(self._source(name)), own)
+                if isinstance(each, (OpStrategy, DTensorSpec)):
+                    yield Argument(name, _spec_of(each), dimensions.get(self._source(name)), own)
 
     def _source(self, name: str) -> str:
         """The argument or result of the forward's that has the same dimensions."""
@@ -170,7 +171,7 @@ class Rule:
         specs = []
         for of, wanted in zip(getattr(a, source), self._mask(a, k), strict=True):
             shape = tuple(of.shape) if wanted and of is not None else (0,)
-            meta = TensorMeta(torch.Size(shape), _strides(shape), a.grad.strategies[0].output_spec.tensor_meta.dtype)
+            meta = TensorMeta(torch.Size(shape), _strides(shape), _spec_of(a.grad).tensor_meta.dtype)
             specs.append(DTensorSpec(mesh, placements(shape != (0,)), tensor_meta=meta))
         return specs
 
@@ -229,6 +230,11 @@ def _is_linear(sums: set[Placement], arguments: Sequence[Argument], linear: Name
 def _as_list(value: Any) -> Any:
     """A list of tensors; torch has a tuple of its own for one without None."""
     return list(value.children) if isinstance(value, TupleStrategy) else value
+
+
+def _spec_of(value: OpStrategy | DTensorSpec) -> DTensorSpec:
+    """torch 2.10 leaves the elements of a list that begins with None as they are."""
+    return value if isinstance(value, DTensorSpec) else value.strategies[0].output_spec
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
