@@ -151,6 +151,23 @@ def test_what_decides_beside_the_tensors(place: Callable[..., Tensor]) -> None:
                         assert (gradient.placements, gradient.numel() > 0) == ((placed,), mask[k])
 
 
+def test_tensors_by_name_and_compiled(place: Callable[..., Tensor]) -> None:
+    from torch.distributed.tensor import Replicate, Shard
+
+    args = sequence(place, input=Shard(1))
+    names = ("input", "h_0", "c_0", "weight_ih", "weight_hh")
+    by_name = torch.ops.fourfold.lstm(**dict(zip(names, args, strict=True)))
+    assert by_name[0].placements == (Shard(1),)
+    x, y = place(torch.randn(6, 4, 3), Shard(1)), place(torch.randn(4, 3), Replicate())
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(fourfold.axpby(fourfold.softshrink(x), y)) * 2
+
+    got = torch.compile(f, backend="fourfold")(x, y)
+    assert got.placements == (Shard(1),)
+    torch.testing.assert_close(got.full_tensor(), f(x.full_tensor(), y.full_tensor()))
+
+
 def test_laid_out_weights(place: Callable[..., Tensor]) -> None:
     from torch.distributed.tensor import Replicate, Shard
 

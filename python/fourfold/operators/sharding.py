@@ -62,8 +62,6 @@ class Rule:
     def __call__(self, call: OpSchema) -> OpStrategy:
         """The one way to run this call. Raises NotImplementedError, which torch passes on as it is, where there is
         none."""
-        if call.kwargs_strategy:
-            raise NotImplementedError(f"{self.schema.name}: expected DTensors as positional arguments")
         a = self.schema.named([_as_list(value) for value in call.args_schema])
         dimensions, independent = self.forward.axes.of(a) if self.forward else ({}, frozenset())
         arguments = list(self._arguments(a, dimensions))
