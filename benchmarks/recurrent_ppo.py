@@ -94,7 +94,7 @@ class Policy(nn.Module):
     def remember(self, lstm: nn.LSTM, x: Tensor, state: tuple[Tensor, Tensor], first: Tensor) -> tuple[Tensor, tuple]:
         if self.fused:
             return lstm(x, state, reset=first)
-        outputs, keep = [], (~first).to(x.dtype)[:, None, :, None]  # as sb3-contrib's policies have it
+        outputs, keep = [], (~first).to(x.dtype)[:, None, :, None]  # sb3-contrib's mask
         for t in range(len(x)):
             output, state = lstm(x[t : t + 1], (keep[t] * state[0], keep[t] * state[1]))
             outputs.append(output)
