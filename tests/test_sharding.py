@@ -151,6 +151,19 @@ def test_what_decides_beside_the_tensors(place: Callable[..., Tensor]) -> None:
                         assert (gradient.placements, gradient.numel() > 0) == ((placed,), mask[k])
 
 
+@pytest.mark.parametrize(("kind", "kept"), [("sum", True), ("avg", True), ("max", False)])
+def test_sums_stay_sums_where_the_gradient_is_linear(kind: str, kept: bool, place: Callable[..., Tensor]) -> None:
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    x, grad = torch.randn(5, 3), torch.randn(5, 3)
+    mesh = place(x, Replicate()).device_mesh
+    sums = DTensor.from_local(grad, mesh, [Partial(kind)])
+    got = torch.ops.fourfold.softshrink_backward(sums, place(x, Replicate()), 0.5)
+    assert got.placements == ((Partial(kind) if kept else Replicate()),)
+    torch.testing.assert_close(got.full_tensor(), torch.ops.fourfold.softshrink_backward(grad, x, 0.5))
+    assert torch.ops.fourfold.softshrink_backward(sums, place(x, Shard(1)), 0.5).placements == (Shard(1),)
+
+
 def test_tensors_by_name_and_compiled(place: Callable[..., Tensor]) -> None:
     from torch.distributed.tensor import Replicate, Shard
 
