@@ -91,11 +91,11 @@ targets =
   GRU, 1 and 16 steps, batch 1 and 4, hidden 64 to 512, frozen | fourfold | | no grad ≥ 1
 
 [rl]
-title = a rollout with restarts
-times = a rollout with restarts, batch 8, 128 steps, in one call
-against = torch.nn's layer called step by step, with a masked state
+title = a rollout with restarts, and recurrent PPO
+times = a rollout with restarts, batch 8, 128 steps, in one call; recurrent PPO, collecting and learning, with one process
+  and with two workers
+against = torch.nn's layer called step by step, with a masked state; sb3-contrib's RecurrentPPO where it is installed
 options = ${on_cpu}
-source = recurrent:rl
 targets =
   RL rollout B8 T128, resets by done | nn.LSTM called step by step | 1 | no grad ≥ 10, both ≥ 10
 

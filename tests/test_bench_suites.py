@@ -162,7 +162,7 @@ def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
                 known |= {(work, row.name) for work in problem.works for row in problem.rows}
     known |= {
         (work, row.name)
-        for problem in scan.problems(Request("scan", quick=True))
+        for problem in (*scan.problems(Request("scan", quick=True)), *recurrent.rl(Request("rl", quick=True)))
         for work in problem.works
         for row in problem.rows
     }

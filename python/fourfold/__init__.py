@@ -40,10 +40,11 @@ _health.check()
 
 from fourfold import _native
 from fourfold import functional as functional
-from fourfold.operators import _flops
+from fourfold.operators import _axes, _flops
 
 _native.enable_gradients()
 _flops.enable()
+_axes.enable()
 
 from fourfold._backends import backends as backends
 from fourfold._backends import cpu_capability as cpu_capability

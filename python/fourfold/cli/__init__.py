@@ -51,7 +51,9 @@ examples:
   python -m fourfold demo                                   about a minute on two cores
   python -m fourfold demo --steps 200                       a quick look: the text will be poor
   python -m fourfold demo --hidden-size 512 --steps 4000    a better model, which takes longer
-  python -m fourfold demo --threads 1 --out results"""
+  python -m fourfold demo --threads 1 --out results
+  torchrun --nproc-per-node 2 -m fourfold demo              the same training with two processes (DDP)
+  torchrun --nproc-per-node 2 -m fourfold demo --fsdp       which also shard the parameters (FSDP2)"""
 
 BENCH = """\
 Time fourfold against plain PyTorch, interleaved in one process: cell times one step of the LLTM, like PyTorch's C++
@@ -110,6 +112,8 @@ def add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
     training.add_argument("--seed", type=natural_number, default=0, metavar="N", help=seed)
     machine = parser.add_argument_group("machine")
     add_machine(machine)
+    fsdp = "under torchrun: shard parameters and optimizer with FSDP2, where DDP replicates them"
+    machine.add_argument("--fsdp", action="store_true", help=fsdp)
     out = "folder of the picture fourfold-demo.png, created if missing (the current directory)"
     machine.add_argument("--out", type=Path, default=Path(), metavar="DIR", help=out)
     parser.set_defaults(run=demo.run)

@@ -11,6 +11,7 @@ from fourfold.cli.usage import UsageError, limit_memory, output_directory, usabl
 from fourfold.demo import corpus as corpora
 from fourfold.demo import report
 from fourfold.demo.bar import progress
+from fourfold.demo.processes import Processes, joined
 from fourfold.demo.training import Run, Trio, agreement, in_turns, prepare, speedups, write
 
 PROMPTS = (b"def ", b"class ", b"    for ")
@@ -21,32 +22,50 @@ LSTM_PART = 4  # of the others' steps one takes
 
 def run(options: argparse.Namespace) -> int:
     """Train, compare and report; returns the exit code: 0 when both loss curves agree, else 1."""
-    if options.steps < 2:
-        raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
-    device = usable_device("demo", options.device)
-    limit_memory("demo", device, options.memory_fraction)
-    output_directory("demo", "--out", options.out, PICTURE)
-    if options.sequence_length >= corpora.LENGTH:
-        raise UsageError(
-            f"demo: expected --sequence-length below the text's {corpora.LENGTH}, but got {options.sequence_length}"
-        )
-    corpus = corpora.read()
+    with joined(options.device, options.fsdp) as processes:
+        return demonstrate(options, processes)
+
+
+def demonstrate(options: argparse.Namespace, processes: Processes) -> int:
+    device = processes.agreed(lambda: usable(options, processes))
+    corpus = processes.agreed(corpora.read)
     with pinned_threads(options.threads or torch.get_num_threads()):
         size = (len(corpus.alphabet), options.embedding_size, options.hidden_size)
-        runs = prepare(*size, options.steps, options.lr, options.seed, device)
+        runs = prepare(*size, options.steps, options.lr, options.seed, device, processes)
         plain, fused, lstm = runs
         parameters = sum(p.numel() for p in plain.model.parameters())
-        print(report.opening(vars(options), len(corpus.alphabet), parameters), flush=True)
-        train(runs, options, corpus, device)
+        opening = report.opening(vars(options), len(corpus.alphabet), parameters)
+        processes.say(opening + processes.describe(options.batch_size))
+        train(runs, options, corpus, device, processes)
         seeds = range(options.seed, options.seed + len(PROMPTS))
+        # By all processes: each has a part of the parameters only where they are sharded.
         samples = [write(fused.model, corpus, *sample, SAMPLE_LENGTH) for sample in zip(PROMPTS, seeds, strict=True)]
     characters = options.batch_size * options.sequence_length
     losses_agree, ratios = agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds)
     result = report.Result(plain, fused, lstm, losses_agree, ratios, characters)
-    print(report.verdict(result))
-    print(report.written(samples))
-    print(save_picture(result, options.out))
+    if processes.is_first:
+        print(report.verdict(result))
+        print(report.written(samples))
+        print(save_picture(result, options.out))
     return 0 if result.agreement.holds else 1
+
+
+def usable(options: argparse.Namespace, processes: Processes) -> torch.device:
+    """This process's device. Raises UsageError for options that can't be met."""
+    if options.steps < 2:
+        raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
+    processes.expect_equal_parts(options.batch_size)
+    device = usable_device("demo", processes.device(options.device))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    limit_memory("demo", device, options.memory_fraction)
+    if processes.is_first:
+        output_directory("demo", "--out", options.out, PICTURE)
+    if options.sequence_length >= corpora.LENGTH:
+        raise UsageError(
+            f"demo: expected --sequence-length below the text's {corpora.LENGTH}, but got {options.sequence_length}"
+        )
+    return device
 
 
 def save_picture(result: report.Result, directory: Path) -> str:
@@ -64,7 +83,9 @@ def importable(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def train(runs: Trio, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device) -> None:
+def train(
+    runs: Trio, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device, processes: Processes
+) -> None:
     eighths = 0
     # A turn is a fortieth of the training, an equal number of steps in each so that their times can be compared.
     turn = max(1, options.steps // 40)
@@ -73,7 +94,7 @@ def train(runs: Trio, options: argparse.Namespace, corpus: corpora.Corpus, devic
         return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # which is only timed
 
     turns = [min(turn, options.steps - start) for start in range(0, options.steps, turn)]
-    with progress(sum(steps_of(run, steps) for steps in turns for run in runs)) as bar:
+    with progress(sum(steps_of(run, steps) for steps in turns for run in runs), processes.is_first) as bar:
 
         def block(run: Run, steps: int) -> None:
             steps = steps_of(run, steps)

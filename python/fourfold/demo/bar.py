@@ -15,6 +15,12 @@ class Silent:
         print(line, flush=True)
 
 
+class Mute(Silent):
+    """Of a process that another one speaks for."""
+
+    def write(self, line: str) -> None: ...
+
+
 class Bar(Silent):
     def __init__(self, bar) -> None:
         self.update, self.bar = bar.update, bar
@@ -25,8 +31,11 @@ class Bar(Silent):
 
 
 @contextmanager
-def progress(steps: int) -> Iterator[Silent]:
+def progress(steps: int, shown: bool = True) -> Iterator[Silent]:
     """Counts finished steps and prints lines; removes the bar at the end."""
+    if not shown:
+        yield Mute()
+        return
     if not sys.stderr.isatty() or find_spec("tqdm") is None:
         yield Silent()
         return

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 import fourfold
 from fourfold import reference
 from fourfold.demo.corpus import Corpus
+from fourfold.demo.processes import Processes
 
+ALONE = Processes()
 State = tuple[Tensor, Tensor]
 
 
@@ -31,10 +33,15 @@ class CharacterModel(nn.Module):
 
 @dataclass
 class Run:
-    """One model's training: what it needs to go on, each step's loss, each block's seconds per step."""
+    """One model's training: what it needs to go on, each step's loss, each block's seconds per step.
+
+    parallel: the model as each of the processes calls it.
+    """
 
     name: str
     model: CharacterModel
+    parallel: nn.Module
+    processes: Processes
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
     generator: torch.Generator
@@ -43,12 +50,12 @@ class Run:
 
     def train(self, corpus: Corpus, steps: int, batch_size: int, sequence_length: int, device: torch.device) -> None:
         batches = [corpus.batch(batch_size, sequence_length, self.generator) for _ in range(steps)]
-        batches = [(tokens.to(device), targets.to(device)) for tokens, targets in batches]
+        batches = [[self.processes.part(piece).to(device) for piece in batch] for batch in batches]
         losses = []
         start, end = fourfold.Event(device), fourfold.Event(device)
         start.record()
         for tokens, targets in batches:
-            logits, _ = self.model(tokens)
+            logits, _ = self.parallel(tokens)
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
             self.optimizer.zero_grad()
             loss.backward()
@@ -59,7 +66,7 @@ class Run:
         end.record()
         end.synchronize()
         self.seconds.append(1e-3 * start.elapsed_time(end) / steps)
-        self.losses += torch.stack(losses).tolist()
+        self.losses += self.processes.mean(torch.stack(losses)).tolist()
 
 
 class Trio(NamedTuple):
@@ -69,7 +76,14 @@ class Trio(NamedTuple):
 
 
 def prepare(
-    alphabet_size: int, embedding_size: int, hidden_size: int, steps: int, lr: float, seed: int, device: torch.device
+    alphabet_size: int,
+    embedding_size: int,
+    hidden_size: int,
+    steps: int,
+    lr: float,
+    seed: int,
+    device: torch.device,
+    processes: Processes = ALONE,
 ) -> Trio:
     """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order; and beside
     them torch's own LSTM of that size, another cell."""
@@ -78,18 +92,20 @@ def prepare(
         """Of the learning rate: a linear rise over a tenth of the steps times a half cosine down to zero."""
         return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
-    def run(name: str, lltm: Callable[[int, int], nn.Module]) -> Run:
-        model = CharacterModel(alphabet_size, embedding_size, hidden_size, lltm(embedding_size, hidden_size)).to(device)
+    def run(name: str, model: CharacterModel) -> Run:
+        parallel = processes.parallel(model, device)  # which may replace the parameters
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return Run(name, model, optimizer, schedule, torch.Generator().manual_seed(seed))
+        return Run(name, model, parallel, processes, optimizer, schedule, torch.Generator().manual_seed(seed))
+
+    def model(lltm: Callable[[int, int], nn.Module]) -> CharacterModel:
+        return CharacterModel(alphabet_size, embedding_size, hidden_size, lltm(embedding_size, hidden_size)).to(device)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        plain, fused = run("plain PyTorch", reference.LLTM), run("fourfold", fourfold.nn.LLTM)
-        lstm = run("torch.nn.LSTM", nn.LSTM)
-    fused.model.load_state_dict(plain.model.state_dict())
-    return Trio(plain, fused, lstm)
+        plain, fused, lstm = map(model, (reference.LLTM, fourfold.nn.LLTM, nn.LSTM))
+    fused.load_state_dict(plain.state_dict())
+    return Trio(run("plain PyTorch", plain), run("fourfold", fused), run("torch.nn.LSTM", lstm))
 
 
 def in_turns(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:

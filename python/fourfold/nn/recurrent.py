@@ -197,7 +197,8 @@ def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor
         return None
     if batch_sizes is None:
         moved = reset.roll(-1, 0)
-        moved[-1:] = False  # not concatenated from parts, whose sizes a captured graph would have to add up
+        # Not concatenated from parts, whose sizes a captured graph would add up; nor assigned, which DTensor lacks.
+        moved[-1:].fill_(False)
         return moved
     # A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.
     earlier = torch.repeat_interleave(batch_sizes[:-1], batch_sizes[1:])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from fourfold.operators._axes import Axes
 from fourfold.operators._function import vjp_of
 from fourfold.operators._operator import Operator
 from fourfold.operators._schema import GRADIENT, Schema, rule_of, schema_of
@@ -28,6 +29,7 @@ def declare(
     casts: bool = False,
     gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None,
     convert: Callable[..., tuple] | None = None,
+    axes: Axes,
 ) -> Operator:
     """An operator, and the one of its gradient where the library has one.
 
@@ -43,6 +45,7 @@ def declare(
     casts: whether autocast casts the inputs, as it does for torch's own products.
     gradient: of the one operator that is differentiated by torch's own operations: what it keeps, and its gradients.
     convert: a function's arguments as the operator takes them; C++ does without it where no dtype is to be chosen.
+    axes: the dimensions of its tensors, which say how DTensors may be sharded.
     """
     if not hasattr(torch.ops.fourfold, name):
         raise ImportError(f"fourfold's library was built without the operator {name}; build it again: make build")
@@ -59,7 +62,7 @@ def declare(
         fake_backward = fake_backward or partial(_like_arguments, of_gradient)
         gradient_defined = _gradient_of(defined, schema, of_gradient)
         backward = Operator(of_gradient.name, check_both, fake_backward, gradient_defined, vmap_backward)
-    return Operator(name, check, fake, defined, vmap, casts, backward, gradient, convert)
+    return Operator(name, check, fake, defined, vmap, casts, backward, gradient, convert, axes)
 
 
 def _in_order(schema: Schema, definition: Callable[..., Any], casts: bool) -> Callable[..., Any]:

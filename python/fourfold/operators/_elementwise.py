@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fourfold.operators import _check
+from fourfold.operators import _axes, _check
 from fourfold.operators._declare import declare
 from fourfold.operators._operator import Operator
 
@@ -37,6 +37,7 @@ def declare_elementwise(
         definition=definition,
         vmap=_vmap,
         vmap_backward=_vmap,
+        axes=_axes.ELEMENTWISE,
     )
 
 

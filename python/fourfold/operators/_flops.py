@@ -2,17 +2,15 @@
 torch, which are its matrix products. Elementwise operators have none, as torch's have none."""
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fourfold._when_imported import when_imported
 from fourfold.operators._schema import Schema, schema_of
 
 COUNTER = "torch.utils.flop_counter"
@@ -124,34 +122,6 @@ def _register(counter: ModuleType) -> None:
                 of_tensors(partial(formula, schema_of(which), name))
 
 
-class _WhenImported:
-    """A finder of modules that registers the formulas with torch's counter when somebody imports it: on a machine with
-    Triton that import takes tenths of a second."""
-
-    _is_asking = False
-
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != COUNTER or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._is_asking = False
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def then_register(module: ModuleType) -> None:
-                execute(module)
-                _register(module)
-                sys.meta_path.remove(self)
-
-            spec.loader.exec_module = then_register
-        return spec
-
-
 def enable() -> None:
-    if COUNTER in sys.modules:
-        _register(sys.modules[COUNTER])
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
+    """When torch's counter is imported: on a machine with Triton that import takes tenths of a second."""
+    when_imported(COUNTER, _register)

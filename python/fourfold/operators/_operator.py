@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fourfold import _native, _onnx
 from fourfold.operators import _check
+from fourfold.operators._axes import Axes
 from fourfold.operators._function import function_of, older_map_each
 from fourfold.operators._schema import Schema, rule_of
 
@@ -46,7 +47,8 @@ Args = Sequence[Any]
 @dataclass(eq=False)
 class Operator:
     """One operator of the library ``fourfold``, from what ``declare`` is given; its definition takes all arguments in
-    order. backward: the operator of its gradient."""
+    order. backward: the operator of its gradient; forward: of a backward, the operator whose gradient it is. axes: the
+    dimensions of its tensors, for DTensor."""
 
     name: str
     check_named: Callable[..., None]
@@ -57,9 +59,13 @@ class Operator:
     backward: "Operator | None" = None
     gradient: tuple[Callable[..., Any], Callable[..., list]] | None = None
     convert: Callable[..., tuple] | None = None
+    axes: Axes | None = None
+    forward: "Operator | None" = None
 
     def __post_init__(self) -> None:
         name, backward = self.name, self.backward
+        if backward is not None:
+            backward.forward = self
         self.op = getattr(torch.ops.fourfold, name).default
         self.schema = schema = Schema(self.op._schema)
         self.rule = rule_of(schema, backward.schema) if backward else None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fourfold.operators import _check, _declare
+from fourfold.operators._axes import Axes, Dimensions
 from fourfold.operators._operator import Operator
 from fourfold.operators._schema import rule_of, schema_of
 
@@ -78,7 +79,16 @@ def declare(
         definition=definition,
         vmap=lambda op, size, dims, a: folded(op, *layout(a), size, dims, a),
         casts=True,
+        axes=Axes(lambda a: _with_batch(*layout(a))),
     )
+
+
+def _with_batch(given: Shapes, made: Shapes) -> Dimensions:
+    """Rows of a batch are independent. Packed input has none: its rows are the steps of all sequences."""
+    if not all("batch" in shape for shape in made.values()):
+        return {}, frozenset()
+    shapes = {name: shape.removeprefix("? ") for name, shape in (given | made).items() if "batch" in shape}
+    return {name: tuple(shape.split()) for name, shape in shapes.items()}, frozenset({"batch"})
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
-from fourfold.operators import _check
+from fourfold.operators import _axes, _check
+from fourfold.operators._axes import Axes
 from fourfold.operators._declare import declare
 
 _REAL = (*_check.FLOATING, *_check.INTEGRAL)
@@ -133,6 +134,7 @@ FORWARD = declare(
     vmap=_vmap,
     gradient=(_facts, _gradients),
     convert=_convert,
+    axes=Axes(_axes.of_elements, linear=("x", "y")),
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.compiler import is_dynamo_compiling as is_compiling
 
 from fourfold import reference
 from fourfold.operators import _check
+from fourfold.operators._axes import Axes, of_rows
 from fourfold.operators._declare import declare
 
 Names = tuple[str, str, str, str, str]  # what errors call a layer's weights, bias, size, input's size and output
@@ -83,6 +85,7 @@ FORWARD = declare(
     definition=reference.mlp,
     vmap=with_leading_dimension,
     casts=True,
+    axes=Axes(partial(of_rows, kept="hidden")),
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.compiler import is_compiling
 
 from fourfold import reference
 from fourfold.operators import _check, mlp
+from fourfold.operators._axes import Axes, of_rows
 from fourfold.operators._declare import declare
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
@@ -71,6 +73,7 @@ FORWARD = declare(
     definition=reference.mlp_layers,
     vmap=mlp.with_leading_dimension,
     casts=True,
+    axes=Axes(partial(of_rows, kept="kept")),
 )
 
 

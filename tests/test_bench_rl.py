@@ -1,0 +1,147 @@
+"""Recurrent PPO as the benchmark trains it: what workers collect, what is learnt of it, and its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import recurrent_ppo, rl, sb3
+from benchmarks.__main__ import main
+from benchmarks.recurrent_ppo import (
+    GAMMA,
+    LAMBDA,
+    Collector,
+    Recall,
+    Sizes,
+    loss_of,
+    part_of,
+    policy_of,
+    rollout_of,
+    training,
+)
+
+SMALL = Sizes(environments=4, steps=40, hidden_size=16, epochs=2)
+
+
+def test_the_environment_rewards_a_memory() -> None:
+    environments = Recall(6, 0)
+    x = environments.reset()
+    cue, total, episodes = x[:, 0].copy(), 0.0, 0
+    assert set(np.abs(cue)) == {1.0}
+    for _ in range(200):
+        x, rewards, done = environments.step((cue > 0).astype(int))
+        cue = np.where(done, x[:, 0], cue)
+        assert np.all(np.abs(x[done, 0]) == 1) and np.all(x[~done, 0] == 0)
+        total, episodes = total + rewards.sum(), episodes + done.sum()
+    assert total == episodes > 50
+    wrong = Recall(6, 0)
+    cue = wrong.reset()[:, 0].copy()
+    assert min(wrong.step((cue < 0).astype(int))[1].min() for _ in range(30)) == -1.0
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_workers_collect_what_one_process_collects(fused: bool, tmp_path: Path) -> None:
+    policy = policy_of(SMALL, fused)
+    own = rollout_of(tmp_path / "own", SMALL, policy)
+    own.parameters.copy_(torch.nn.utils.parameters_to_vector(policy.parameters()).detach())
+    collectors = [Collector(own, policy_of(SMALL, fused), SMALL, part_of(SMALL, k, 2), k) for k in range(2)]
+    with training(tmp_path, SMALL, fused, 2) as trained:
+        for _ in range(2):  # the second with the state and the parameters that the first left
+            trained.collect()
+            for collector in collectors:
+                collector.collect()
+            for name, field in own.fields.items():
+                torch.testing.assert_close(
+                    trained.learner.rollout.fields[name], field, msg=lambda m, n=name: f"{n}: {m}"
+                )
+            assert 0 < own.first[1:].sum() < own.first[1:].numel()
+            trained.learner.learn()
+            assert not torch.equal(trained.learner.rollout.parameters, own.parameters)
+            own.parameters.copy_(trained.learner.rollout.parameters)
+
+
+def test_a_replay_gives_what_collecting_gave(tmp_path: Path) -> None:
+    """The values and probabilities of whole segments are those of single steps; the loss is then that of ratio 1."""
+    for fused in (False, True):
+        with training(tmp_path, SMALL, fused, 0) as trained:
+            trained.collect()
+            trained.learner.learn()
+            trained.collect()
+            rollout, policy = trained.learner.rollout, trained.learner.policy
+            logits, values, _ = policy(rollout.observations, rollout.states, rollout.first[:-1].bool())
+            chosen = logits.log_softmax(-1).gather(-1, rollout.actions.long()[..., None])[..., 0]
+            torch.testing.assert_close(values, rollout.values[:-1], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(chosen, rollout.log_probabilities, rtol=1e-4, atol=1e-5)
+            advantages = rollout.advantages()
+            wanted = 0.5 * advantages.square().mean()
+            torch.testing.assert_close(loss_of(policy, rollout, advantages), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_advantages_end_with_an_episode(tmp_path: Path) -> None:
+    rollout = rollout_of(tmp_path / "rollout", Sizes(environments=1, steps=3, hidden_size=2), policy_of(SMALL, False))
+    rollout.rewards[:] = torch.tensor([[1.0], [2.0], [4.0]])
+    rollout.values[:] = torch.tensor([[0.5], [0.25], [1.0], [8.0]])
+    rollout.first[:] = torch.tensor([[0.0], [0.0], [1.0], [0.0]])
+    last = 4 + GAMMA * 8 - 1
+    middle = 2 - 0.25
+    first = 1 + GAMMA * 0.25 - 0.5 + GAMMA * LAMBDA * middle
+    torch.testing.assert_close(rollout.advantages(), torch.tensor([[first], [middle], [last]]))
+
+
+def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all last actions name the cue, of which chance names half."""
+    monkeypatch.setattr(recurrent_ppo, "SHORTEST", 2)
+    monkeypatch.setattr(recurrent_ppo, "LONGEST", 4)
+    with training(tmp_path, Sizes(environments=16, steps=64, hidden_size=32, epochs=6), True, 0) as trained:
+        for group in trained.learner.optimizer.param_groups:
+            group["lr"] = 5e-3
+        scores = []
+        for _ in range(15):
+            trained.iteration()
+            rewards = trained.learner.rollout.rewards
+            scores.append(float(rewards.sum() / (rewards != 0).sum()))
+    assert scores[0] < 0.5 < 0.9 < scores[-1]
+
+
+def test_the_suite_from_end_to_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rl, "QUICK", SMALL)
+    monkeypatch.setattr(sb3, "missing", lambda: "a test leaves it out")
+    file = tmp_path / "rl.json"
+    assert main(["rl", "--quick", "--repeats", "2", "--json", str(file)]) == 0
+    output, results = capsys.readouterr().out, json.loads(file.read_text())["results"]
+    assert "Recurrent PPO, 4 environments, 40 steps, hidden 16, 2 epochs" in output and "a test leaves it out" in output
+    left_out, *figures = results[-1]["figures"]
+    assert left_out == {"way": sb3.NAME, "reason": "a test leaves it out"}
+    assert [figure["way"] for figure in figures] == [*rl.WAYS]
+    assert figures[0]["ratio"] == 1 and all(figure["frames_per_second"] > 0 for figure in figures)
+
+
+def test_a_wrong_gradient_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_policy = rl.policy_of
+
+    def wrong(sizes: Sizes, fused: bool):
+        policy = of_policy(sizes, fused)
+        if fused:
+            policy.critic.weight_hh_l0.register_hook(lambda gradient: 1.01 * gradient)
+        return policy
+
+    monkeypatch.setattr(rl, "policy_of", wrong)
+    monkeypatch.setattr(rl, "measure", lambda sizes, repeats: [rl.Way(rl.RESTATED, "", [1.0], [1.0])])
+    report = rl.report(SMALL, 1, 1)
+    assert report.wrong and "WRONG" in report.plain()
+
+
+def test_it_trains_sb3_contribs_too() -> None:
+    if reason := sb3.missing():
+        pytest.skip(reason)
+    trained = sb3.Training(Sizes(environments=2, steps=16, hidden_size=8, epochs=1))
+    before = torch.nn.utils.parameters_to_vector(trained.model.policy.parameters()).clone()
+    assert min(*trained.iteration(), *trained.iteration()) > 0
+    assert trained.model.policy.lstm_actor.hidden_size == 8 and trained.model.rollout_buffer.buffer_size == 16
+    assert not torch.equal(torch.nn.utils.parameters_to_vector(trained.model.policy.parameters()), before)
