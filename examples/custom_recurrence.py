@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> Result:
         optimizer.zero_grad()
         losses.sum().backward()
         optimizer.step()
-        if step % (options.steps // 5) == 0:
+        if step % max(1, options.steps // 5) == 0:
             print(f"step {step:>4}: loss {losses.min():.4f} from the best start, {losses.max():.4f} from the worst")
     best = losses.argmin()
     with torch.no_grad():

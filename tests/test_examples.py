@@ -49,7 +49,7 @@ def test_streaming(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert loaded.bits == pytest.approx(trained.bits, abs=1e-4)
 
 
-def test_a_stream_without_its_state_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_its_state_is_another() -> None:
     """What the example compares can differ."""
     streaming = example("streaming")
     model = streaming.NextByte(fourfold.nn.LSTM, 16)
