@@ -94,7 +94,8 @@ targets =
 title = a rollout with restarts, and recurrent PPO
 times = a rollout with restarts, batch 8, 128 steps, in one call; recurrent PPO, collecting and learning, with one process
   and with two workers
-against = torch.nn's layer called step by step, with a masked state; sb3-contrib's RecurrentPPO where it is installed
+against = torch.nn's layer called step by step, with a masked state; sb3-contrib's RecurrentPPO where it is
+  installed
 options = ${on_cpu}
 targets =
   RL rollout B8 T128, resets by done | nn.LSTM called step by step | 1 | no grad ≥ 10, both ≥ 10

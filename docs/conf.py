@@ -44,19 +44,3 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-
-
-# Pages that index.md names and that are not written yet.
-MISSING = [page for page in ("distributed", "environment", "examples") if not (DOCS / f"{page}.md").exists()]
-if not (DOCS.parent / "CHANGELOG.md").exists():
-    MISSING.append("changelog")
-    exclude_patterns.append("changelog.md")
-
-
-def leave_out_missing(app, docname, source):
-    if docname == "index":
-        source[0] = "".join(line for line in source[0].splitlines(True) if line.strip() not in MISSING)
-
-
-def setup(app):
-    app.connect("source-read", leave_out_missing)
