@@ -30,10 +30,15 @@ function(fourfold_install component library_dir include_dir cmake_dir)
   if(FOURFOLD_LIBRARY)
     install(IMPORTED_RUNTIME_ARTIFACTS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
   else()
-    install(TARGETS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
+    # Windows calls a DLL a runtime, and its import library an archive.
+    install(TARGETS fourfold
+      LIBRARY DESTINATION "${library_dir}" ${rules}
+      RUNTIME DESTINATION "${library_dir}" ${rules}
+      ARCHIVE DESTINATION "${library_dir}" ${rules})
   endif()
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" DESTINATION "${include_dir}/fourfold" ${rules})
+  # A program compiles the sources of model/, which ask the system by system/.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" "${PROJECT_SOURCE_DIR}/cpp/system" DESTINATION "${include_dir}/fourfold" ${rules})
   install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
 endfunction()
