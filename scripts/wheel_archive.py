@@ -38,7 +38,6 @@ def normalise(wheel: Path, target: Path) -> Path:
             if name.endswith(".dist-info/RECORD"):
                 data = "".join(sorted(data.decode().splitlines(keepends=True))).encode()
             normal = zipfile.ZipInfo(name, moment())
-            normal.create_system = 3  # Unix, to which permissions belong
             normal.external_attr = (stat.S_IFREG | permissions(members[name])) << 16
             normal.compress_type = zipfile.ZIP_DEFLATED
             to.writestr(normal, data)

@@ -85,7 +85,7 @@ def test_the_library_names_no_place_to_find_torch_in():
 
 
 def level_objects(level):
-    """The object files of one CPU level, in the build trees of pyproject.toml's build-dir and scripts/build_library.py."""
+    """The object files of one CPU level, in the build trees of pip and of scripts/build_library.py."""
     trees = (f"cp{sys.version_info.major}{sys.version_info.minor}-*", "library")
     ends = ("", "_lltm", "_lstm", "_gru")  # a cell has objects of its own
     folders = [f"build/{tree}/cpp/CMakeFiles/fourfold_cpu_{level}{end}.dir" for tree in trees for end in ends]
