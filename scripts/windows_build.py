@@ -1,5 +1,5 @@
-"""The step of check_backends.py for Windows: what fourfold asks of the system (cpp/system/windows.h), compiled by zig and
-run by Wine where there is one. Nothing else of fourfold is compiled or run for Windows yet.
+"""The step of check_backends.py for Windows: what fourfold asks of the system (cpp/system/windows.h), compiled by zig
+and run by Wine where there is one. Nothing else of fourfold is compiled or run for Windows yet.
 """
 
 import os
