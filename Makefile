@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal scripts/bitcode.py -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
-SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS \
+SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS FOURFOLD_LIBRARY \
   TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
@@ -30,7 +30,7 @@ help:
 	@echo "make check-mac        the same for a Mac's GPU"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
-	@echo "make lint    check the Python sources with ruff"
+	@echo "make lint    check the Python sources with ruff, and the workflows with zizmor and actionlint"
 	@echo "make docs    build the documentation as a site, build/docs/index.html; warnings and broken links are errors"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove what the others made"
@@ -80,6 +80,7 @@ lint: $(STAMPS)/tools
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) scripts/readme_tables.py --check
+	$(RUN) scripts/lint_workflows.py
 
 # Whole each time: of a page that didn't change, Sphinx would not repeat a warning.
 docs: $(STAMPS)/docs $(STAMPS)/build

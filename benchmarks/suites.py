@@ -92,8 +92,8 @@ targets =
 
 [rl]
 title = a rollout with restarts, and recurrent PPO
-times = a rollout with restarts, batch 8, 128 steps, in one call; recurrent PPO, collecting and learning, with one process
-  and with two workers
+times = a rollout with restarts, batch 8, 128 steps, in one call; recurrent PPO, collecting and learning, with one
+  process and with two workers
 against = torch.nn's layer called step by step, with a masked state; sb3-contrib's RecurrentPPO where it is
   installed
 options = ${on_cpu}

@@ -20,23 +20,50 @@ target_link_libraries(fourfold_model INTERFACE fourfold_program)
 # wheel all are inside the Python package.
 function(fourfold_install component library_dir include_dir cmake_dir)
   set(files "${PROJECT_BINARY_DIR}/package/${component}")
-  cmake_path(SET FOURFOLD_LIBRARY NORMALIZE "${library_dir}/${CMAKE_SHARED_LIBRARY_PREFIX}fourfold${CMAKE_SHARED_LIBRARY_SUFFIX}")
+  cmake_path(SET FOURFOLD_LIBRARY_FILE NORMALIZE "${library_dir}/${CMAKE_SHARED_LIBRARY_PREFIX}fourfold${CMAKE_SHARED_LIBRARY_SUFFIX}")
   set(FOURFOLD_INCLUDE_DIR "${include_dir}")
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/package/fourfoldConfig.cmake.in"
     "${files}/fourfoldConfig.cmake" INSTALL_DESTINATION "${cmake_dir}"
-    PATH_VARS FOURFOLD_LIBRARY FOURFOLD_INCLUDE_DIR NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+    PATH_VARS FOURFOLD_LIBRARY_FILE FOURFOLD_INCLUDE_DIR NO_CHECK_REQUIRED_COMPONENTS_MACRO)
   write_basic_package_version_file("${files}/fourfoldConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
   set(rules COMPONENT ${component} ${ARGN})
-  install(TARGETS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
+  if(FOURFOLD_LIBRARY)
+    install(IMPORTED_RUNTIME_ARTIFACTS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
+  else()
+    # Windows calls a DLL a runtime, and its import library an archive.
+    install(TARGETS fourfold
+      LIBRARY DESTINATION "${library_dir}" ${rules}
+      RUNTIME DESTINATION "${library_dir}" ${rules}
+      ARCHIVE DESTINATION "${library_dir}" ${rules})
+  endif()
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" DESTINATION "${include_dir}/fourfold" ${rules})
+  # A program compiles the sources of model/, which ask the system by system/.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" "${PROJECT_SOURCE_DIR}/cpp/system" DESTINATION "${include_dir}/fourfold" ${rules})
   install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
 endfunction()
 
-if(FOURFOLD_INSTALL)
+# By which a build of the Python modules knows the library again (built_library.cmake).
+function(fourfold_install_facts)
+  include(source_digest)
+  set(_library_file "${CMAKE_INSTALL_LIBDIR}/${CMAKE_SHARED_LIBRARY_PREFIX}fourfold${CMAKE_SHARED_LIBRARY_SUFFIX}")
+  set(facts "${PROJECT_BINARY_DIR}/package/build_facts.cmake")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/build_facts.cmake.in" "${facts}" @ONLY)
+  fourfold_library_sources("${PROJECT_SOURCE_DIR}" sources)
+  list(TRANSFORM sources PREPEND "${PROJECT_SOURCE_DIR}/")
+  set(output "${PROJECT_BINARY_DIR}/package/build.cmake")
+  add_custom_command(OUTPUT "${output}"
+    COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}" "-DFACTS=${facts}" "-DOUTPUT=${output}"
+      -P "${PROJECT_SOURCE_DIR}/cmake/source_digest.cmake"
+    DEPENDS "${facts}" ${sources} COMMENT "Writing the digest of the library's sources" VERBATIM)
+  add_custom_target(fourfold_facts ALL DEPENDS "${output}")
+  install(FILES "${output}" DESTINATION share/fourfold COMPONENT fourfold)
+endfunction()
+
+if(FOURFOLD_INSTALL AND NOT FOURFOLD_LIBRARY)
   fourfold_install(fourfold
     "${CMAKE_INSTALL_LIBDIR}" "${CMAKE_INSTALL_INCLUDEDIR}" "${CMAKE_INSTALL_LIBDIR}/cmake/fourfold")
+  fourfold_install_facts()
 endif()
 if(FOURFOLD_PYTHON)
   # Into the Python package's folder, which a plain `cmake --install` knows nothing of.

@@ -1,59 +1,26 @@
 // Two copies of libfourfold in one process: a program links one, and Python's package brings another, say.
-#include <dlfcn.h>
 #include <fourfold/library.h>
-#if defined(__APPLE__)
-#include <stdint.h>
-extern "C" uint32_t _dyld_image_count();
-extern "C" const char* _dyld_get_image_name(uint32_t);
-#else
-#include <link.h>
-#endif
 
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "ops/registration.h"
+#include "system/system.h"
 
 namespace {
 
 bool registered = false;
 
-std::vector<std::string> loaded_files() {
-  std::vector<std::string> files;
-#if defined(__APPLE__)
-  for (uint32_t k = 0; k < _dyld_image_count(); ++k) {
-    if (const char* name = _dyld_get_image_name(k)) files.emplace_back(name);
-  }
-#else
-  const auto add = [](dl_phdr_info* info, size_t, void* to) {
-    if (info->dlpi_name != nullptr) static_cast<std::vector<std::string>*>(to)->emplace_back(info->dlpi_name);
-    return 0;
-  };
-  dl_iterate_phdr(add, &files);
-#endif
-  return files;
-}
-
-Dl_info place_of(const void* symbol) {
-  Dl_info place{};
-  dladdr(symbol, &place);
-  return place;
-}
-
 // The file of another copy that has registered its operators, or "".
 std::string other_copy() {
-  const Dl_info own = place_of(&registered);
-  for (const std::string& file : loaded_files()) {
-    if (file.find("fourfold", file.rfind('/') + 1) == std::string::npos) continue;
-    void* library = dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) continue;
-    const void* version = dlsym(library, "fourfold_abi_version");
-    void* asks = dlsym(library, "fourfold_has_registered");
-    dlclose(library);  // which stays loaded
-    if (version == nullptr || place_of(version).dli_fbase == own.dli_fbase) continue;
+  const fourfold::system::LoadedFile own = fourfold::system::file_of(&registered);
+  for (const std::string& path : fourfold::system::loaded_paths()) {
+    if (path.find("fourfold", path.find_last_of("/\\") + 1) == std::string::npos) continue;
+    const void* version = fourfold::system::symbol_of(path.c_str(), "fourfold_abi_version");
+    if (version == nullptr || fourfold::system::file_of(version).base == own.base) continue;
     // Libraries from before there was that function have registered theirs as soon as they are loaded.
-    if (asks == nullptr || reinterpret_cast<int (*)()>(asks)() != 0) return file;
+    void* asks = fourfold::system::symbol_of(path.c_str(), "fourfold_has_registered");
+    if (asks == nullptr || reinterpret_cast<int (*)()>(asks)() != 0) return path;
   }
   return "";
 }
@@ -65,8 +32,8 @@ std::string look_for_copies() {
     registered = true;
     return "";
   }
-  const Dl_info place = place_of(&registered);
-  const std::string own = place.dli_fname == nullptr ? "this library" : place.dli_fname;
+  const std::string path = fourfold::system::file_of(&registered).path;
+  const std::string own = path.empty() ? "this library" : path;
   std::string said = "fourfold: expected one libfourfold in a process, but " + own + " was loaded after " + other +
                      ", whose operators stay in use; link the program with the libfourfold of the Python package that it "
                      "imports (python -m fourfold --cmake-dir), and keep one of the two files";

@@ -1,4 +1,5 @@
-"""Compiles every GPU kernel for NVIDIA, AMD and Apple on a machine that needs no GPU, and runs it in the simulator.
+"""Compiles every GPU kernel for NVIDIA, AMD and Apple on a machine that needs no GPU, and runs it in the simulator; and
+runs what fourfold asks of Windows.
 
     python scripts/check_backends.py
 
@@ -22,6 +23,7 @@ import backend_tools
 import fourfold
 import library_symbols
 import metal_build
+import windows_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
@@ -94,6 +96,7 @@ STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], 
     ("CUDA 12.8: compile", backend_builds.cuda_old, (("cuda", "compiled"),)),
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
     ("Metal: compile and link for macOS", metal_build.metal, (("metal", "compiled"), ("metal", "linked"))),
+    ("Windows: what is asked of the system", windows_build.windows, ()),
     (
         "simulator",
         simulated,
@@ -112,6 +115,7 @@ def main() -> None:
     if library_symbols.missing_tools():
         sys.exit(f"check_backends.py needs {', '.join(library_symbols.missing_tools())}: install binutils")
     threading.Thread(target=backend_tools.fetch_ahead, daemon=True).start()
+    failed = []
     for name, step, proofs in STEPS:
         print(f"\n== {name}", flush=True)
         started = time.monotonic()
@@ -119,13 +123,15 @@ def main() -> None:
             step(report)
         except (Refused, subprocess.CalledProcessError) as why:
             print(f"refused: {why}", flush=True)
+            failed.append(f"{name}: {why}")
             for backend, proof in proofs:
                 report.refuse(
                     backend, proof, str(why), [o for o in report.operators if not report.has(o, backend, proof)]
                 )
         print(f"   {time.monotonic() - started:.0f} s", flush=True)
+    report.facts += failed
     print(f"\n{report.text()}\n\n{ONLY_A_DEVICE}")
-    sys.exit(not report.complete())
+    sys.exit(bool(failed) or not report.complete())
 
 
 if __name__ == "__main__":

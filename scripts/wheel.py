@@ -5,7 +5,8 @@
 The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
 kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others. It has gradients in C++ for
 every minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF for the installed torch alone.
-It has bitcode, which takes the Clang of ziglang or another; FOURFOLD_BITCODE=OFF does without.
+It has bitcode, which takes the Clang of ziglang or another; FOURFOLD_BITCODE=OFF does without. FOURFOLD_LIBRARY names
+the folder of a library that scripts/build_library.py built: only the modules are compiled then.
 """
 
 import argparse

@@ -85,11 +85,11 @@ def test_the_library_names_no_place_to_find_torch_in():
 
 
 def level_objects(level):
-    """The object files of one CPU level, in the build tree that pyproject.toml's build-dir names."""
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    folders = f"build/{python}-*/cpp/CMakeFiles/fourfold_cpu_{level}"
+    """The object files of one CPU level, in the build trees of pip and of scripts/build_library.py."""
+    trees = (f"cp{sys.version_info.major}{sys.version_info.minor}-*", "library")
     ends = ("", "_lltm", "_lstm", "_gru")  # a cell has objects of its own
-    return sorted(path for end in ends for path in ROOT.glob(f"{folders}{end}.dir/cpu/kernels/*.o"))
+    folders = [f"build/{tree}/cpp/CMakeFiles/fourfold_cpu_{level}{end}.dir" for tree in trees for end in ends]
+    return sorted(path for folder in folders for path in ROOT.glob(f"{folder}/cpu/kernels/*.o"))
 
 
 @pytest.mark.parametrize("level", [name for name in fourfold._C.build_info()["cpu_levels"] if name != "default"])

@@ -1,5 +1,4 @@
 // _C: what Python asks the library besides its operators. No torch type crosses this boundary.
-#include <dlfcn.h>
 #include <fourfold/library.h>
 #include <fourfold/program.h>
 #include <pybind11/pybind11.h>
@@ -17,6 +16,7 @@
 
 #include "program/nests.h"
 #include "program/operations.h"
+#include "system/system.h"
 
 namespace {
 
@@ -198,8 +198,8 @@ int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t
 }
 
 std::string file_of(const void* symbol) {
-  Dl_info file{};
-  return dladdr(symbol, &file) != 0 && file.dli_fname != nullptr ? file.dli_fname : "a file without a name";
+  const std::string path = fourfold::system::file_of(symbol).path;
+  return path.empty() ? "a file without a name" : path;
 }
 
 // The loader takes a libfourfold that the process has loaded already for the one beside this module.

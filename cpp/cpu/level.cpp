@@ -5,12 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "system/system.h"
+
 #if FOURFOLD_CPU_LEVEL_COUNT > 1
 #include <cpuid.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 #endif
 
 namespace fourfold::cpu {
@@ -47,17 +45,6 @@ bool has_amx() {
   return (low & tile_state) == tile_state;
 }
 #endif
-
-// Linux wants to be asked, and makes room for the tiles in what it saves of each thread.
-bool may_use_tiles() {
-#if FOURFOLD_CPU_LEVEL_COUNT > 1 && defined(__linux__)
-  constexpr int64_t request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
-  constexpr int64_t tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return true;
-#endif
-}
 
 int best_of_cpu() {
 #if FOURFOLD_CPU_LEVEL_COUNT > 1
@@ -96,7 +83,7 @@ LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) 
 }  // namespace
 
 const LevelChoice& level_choice() {
-  static const LevelChoice choice = choose(std::getenv("FOURFOLD_CPU_CAPABILITY"), best_of_cpu(), may_use_tiles);
+  static const LevelChoice choice = choose(std::getenv("FOURFOLD_CPU_CAPABILITY"), best_of_cpu(), system::request_tiles);
   return choice;
 }
 

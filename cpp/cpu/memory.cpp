@@ -1,12 +1,9 @@
 #include "cpu/memory.h"
 
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
-#if __has_include(<unistd.h>)
-#include <unistd.h>
-#endif
+#include "system/system.h"
 
 namespace fourfold::cpu {
 
@@ -15,7 +12,7 @@ void* allocate(int64_t count, size_t size) {
   int64_t bytes = 0;
   const bool overflows = count < 0 || __builtin_mul_overflow(count, static_cast<int64_t>(size), &bytes) ||
                          __builtin_add_overflow(bytes, 2 * line, &bytes);
-  void* memory = overflows ? nullptr : std::aligned_alloc(line, static_cast<size_t>(bytes / line * line));
+  void* memory = overflows ? nullptr : system::allocate_aligned(line, static_cast<size_t>(bytes / line * line));
   if (memory == nullptr) {
     throw std::runtime_error(
         "fourfold: expected memory for " + std::to_string(count) + " elements of " + std::to_string(size) +
@@ -24,12 +21,12 @@ void* allocate(int64_t count, size_t size) {
   return memory;
 }
 
+void release(void* memory) { system::release_aligned(memory); }
+
 int64_t own_cache_bytes() {
   static const int64_t bytes = [] {
-#if defined(_SC_LEVEL2_CACHE_SIZE)
-    if (const long found = sysconf(_SC_LEVEL2_CACHE_SIZE); found > 0) return static_cast<int64_t>(found);
-#endif
-    return int64_t(1) << 20;
+    const int64_t found = system::level_2_cache_bytes();
+    return found > 0 ? found : int64_t{1} << 20;
   }();
   return bytes;
 }

@@ -1,9 +1,4 @@
 // What a team needs to know of the machine that it runs on.
-#if defined(__linux__)
-#include <dlfcn.h>
-#include <sched.h>
-#endif
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,19 +10,19 @@
 #include "cpu/parallel.h"
 #include "cpu/quota.h"
 #include "cpu/team.h"
+#include "system/system.h"
 
 namespace fourfold::cpu {
 namespace {
 
-#if defined(__linux__)
-// The OpenMP that torch runs its threads with, asked by name: a torch can also have a pool of its own.
+// The OpenMP that torch runs its threads with, asked by name.
 class OpenMp {
  public:
   OpenMp() {
-    void* torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
-    if (torch == nullptr) return;
+    const char* const library = system::openmp_of_torch();
+    if (library == nullptr) return;
     const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(torch, name));
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(system::symbol_of(library, name));
       return function != nullptr;
     };
     int (*places)() = nullptr;
@@ -43,7 +38,6 @@ class OpenMp {
       }
       cpus_ = static_cast<int64_t>(cpus.size());
     }
-    dlclose(torch);
   }
 
   // The CPUs that its threads are bound to, as OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY asked for; 0 without.
@@ -53,17 +47,13 @@ class OpenMp {
   int (*bind_)() = nullptr;
   int64_t cpus_ = 0;
 };
-#endif
 
 // CPUs that threads started by this one may run on; asked each time, for a program may change it. A thread that OpenMP
 // has bound does not tell: the others have CPUs of their own.
 int64_t permitted_cpus() {
-#if defined(__linux__)
   static const OpenMp openmp;
   if (const int64_t bound = openmp.bound_cpus(); bound > 0) return bound;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-#endif
+  if (const int64_t permitted = system::permitted_cpus(); permitted > 0) return permitted;
   return std::max<int64_t>(1, std::thread::hardware_concurrency());
 }
 

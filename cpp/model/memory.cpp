@@ -2,12 +2,13 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <vector>
+
+#include "../system/system.h"
 
 namespace fourfold::model {
 namespace {
@@ -86,7 +87,7 @@ class KeptBlocks {
 KeptBlocks& kept() {
   static KeptBlocks* const blocks = [] {
     auto* const made = new KeptBlocks;
-    pthread_atfork([] { kept().lock(); }, [] { kept().unlock(); }, [] { kept().unlock(); });
+    system::at_fork([] { kept().lock(); }, [] { kept().unlock(); }, [] { kept().unlock(); });
     return made;
   }();
   return *blocks;

@@ -1,20 +1,15 @@
 #include "tensor_file.h"
 
 #include <ATen/Functions.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "../system/system.h"
 #include "json.h"
 
 namespace fourfold::model {
@@ -46,38 +41,16 @@ at::ScalarType dtype_in_file(const std::string& name) {
   throw Refused("expected a dtype that fourfold knows, but got " + shown(name) + "; a newer fourfold may know it");
 }
 
-// A file in memory.
-class Mapping {
- public:
-  explicit Mapping(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) throw Refused("it can't be opened: " + std::generic_category().message(errno));
-    const auto refuse = [file](const std::string& what) {
-      ::close(file);
-      throw Refused(what);
-    };
-    struct stat facts {};
-    if (::fstat(file, &facts) != 0) refuse("it can't be read: " + std::generic_category().message(errno));
-    if (!S_ISREG(facts.st_mode)) refuse("it is no regular file");
-    size_ = static_cast<size_t>(facts.st_size);
-    if (size_ < sizeof(uint64_t)) refuse("expected at least 8 bytes, but got " + std::to_string(size_));
-    // Private: a model may change its buffers.
-    void* const found = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
-    if (found == MAP_FAILED) refuse("it can't be mapped: " + std::generic_category().message(errno));
-    ::close(file);
-    data_ = static_cast<char*>(found);
+std::shared_ptr<system::MappedFile> mapping_of(const std::string& path) {
+  std::shared_ptr<system::MappedFile> mapping;
+  try {
+    mapping = std::make_shared<system::MappedFile>(path);
+  } catch (const std::runtime_error& error) {
+    throw Refused(error.what());
   }
-  ~Mapping() { ::munmap(data_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  char* data() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  char* data_ = nullptr;
-  size_t size_ = 0;
-};
+  if (mapping->size() < sizeof(uint64_t)) throw Refused("expected at least 8 bytes, but got " + std::to_string(mapping->size()));
+  return mapping;
+}
 
 struct Entry {
   std::string name;
@@ -134,7 +107,7 @@ void expect_dense(std::vector<Entry> entries, uint64_t bytes) {
   }
 }
 
-at::Tensor tensor_of(const Entry& entry, const std::shared_ptr<Mapping>& mapping, char* data) {
+at::Tensor tensor_of(const Entry& entry, const std::shared_ptr<system::MappedFile>& mapping, char* data) {
   const auto options = at::TensorOptions().dtype(entry.dtype);
   if (entry.begin == entry.end) return at::empty(entry.sizes, options);
   char* const begin = data + entry.begin;
@@ -167,7 +140,7 @@ std::string name_of(at::ScalarType dtype) {
 }
 
 TensorFile::TensorFile(const std::string& path) {
-  const auto mapping = std::make_shared<Mapping>(path);
+  const auto mapping = mapping_of(path);
   uint64_t length = 0;
   for (size_t k = 0; k < sizeof length; ++k) length |= uint64_t{static_cast<unsigned char>(mapping->data()[k])} << (8 * k);
   const uint64_t rest = mapping->size() - sizeof length;

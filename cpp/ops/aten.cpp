@@ -1,12 +1,13 @@
 #include "ops/aten.h"
 
-#include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
+
+#include "system/system.h"
 
 namespace fourfold {
 namespace {
@@ -61,7 +62,7 @@ void check_call(int32_t code, const char* what) {
   // In torch since 2.13, so looked up when it is needed.
   using Reason = const char*();
   static auto* const reason =
-      reinterpret_cast<Reason*>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
+      reinterpret_cast<Reason*>(system::symbol_of_process("torch_exception_get_what_without_backtrace"));
   if (reason != nullptr) throw std::runtime_error(std::string("fourfold: ") + what + " failed: " + reason());
   throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
 }

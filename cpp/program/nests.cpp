@@ -1,13 +1,13 @@
 #include "program/nests.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+
+#include "system/system.h"
 
 namespace fourfold::program {
 namespace {
@@ -46,7 +46,7 @@ void renew() {
 Requests& requests() {
   static const bool is_made = [] {
     all_requests = new Requests;
-    pthread_atfork([] { all_requests->mutex.lock(); }, [] { all_requests->mutex.unlock(); }, renew);
+    system::at_fork([] { all_requests->mutex.lock(); }, [] { all_requests->mutex.unlock(); }, renew);
     return true;
   }();
   static_cast<void>(is_made);

@@ -1,8 +1,6 @@
 // Packing of matrices into panels (tile.h).
 #pragma once
 
-#include <cstdlib>
-
 #include "cpu/memory.h"
 
 #include "cpu/kernels/tile.h"
@@ -15,7 +13,7 @@ template <typename S>
 class Scratch {
  public:
   explicit Scratch(int64_t count) : data_(static_cast<S*>(allocate(count, sizeof(S)))) {}
-  ~Scratch() { std::free(data_); }
+  ~Scratch() { release(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   S* get() const { return data_; }

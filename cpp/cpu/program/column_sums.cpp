@@ -1,7 +1,6 @@
 #include "cpu/program/column_sums.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cpu/memory.h"
 #include "cpu/parallel.h"
@@ -45,7 +44,7 @@ double* ColumnSums::begin(int64_t chunk) {
   return sums;
 }
 
-void ColumnSums::Free::operator()(double* memory) const { std::free(memory); }
+void ColumnSums::Free::operator()(double* memory) const { release(memory); }
 
 void ColumnSums::finish() {
   if (empty() || columns_ == 0) return;

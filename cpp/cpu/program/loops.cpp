@@ -1,7 +1,6 @@
 #include "cpu/program/loops.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -43,7 +42,7 @@ constexpr int64_t most_interleaved = 8;
 char digit(int64_t number) { return static_cast<char>('0' + number); }
 
 struct Free {
-  void operator()(char* memory) const { std::free(memory); }
+  void operator()(char* memory) const { release(memory); }
 };
 
 std::unique_ptr<char, Free> scratch(int64_t bytes) {

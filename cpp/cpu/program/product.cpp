@@ -2,7 +2,6 @@
 #include "cpu/program/product.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "cpu/kernels/packed_product.h"
@@ -17,7 +16,7 @@ using program::Tensor;
 constexpr int64_t worth_a_thread = 1 << 17;
 
 struct Free {
-  void operator()(char* memory) const { std::free(memory); }
+  void operator()(char* memory) const { release(memory); }
 };
 
 // b: (depth, columns), or a batch of such.

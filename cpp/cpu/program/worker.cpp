@@ -1,6 +1,5 @@
 #include "cpu/program/worker.h"
 
-#include <cstdlib>
 #include <cstring>
 
 #include "cpu/memory.h"
@@ -10,7 +9,7 @@ namespace fourfold::cpu {
 using program::Level;
 using program::Type;
 
-void Worker::Free::operator()(char* memory) const { std::free(memory); }
+void Worker::Free::operator()(char* memory) const { release(memory); }
 
 Worker::Worker(const Call& call, const Worker* shared)
     : call_(call), plan_(call.schedule), slots_(plan_.slots.size()), own_(plan_.slots.size()), scratch_(plan_.slots.size()),

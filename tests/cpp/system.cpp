@@ -1,0 +1,98 @@
+// Asks the system what fourfold asks of it, and prints each answer that is not as it should be. The arguments: a file that holds
+// the bytes "0123456789", an empty file, and a folder.
+#include "system/system.h"
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#if defined(_WIN32)
+#define EXPORTED extern "C" __declspec(dllexport)
+constexpr const char* library = "kernel32.dll";
+constexpr const char* symbol_of_library = "GetTickCount";
+#else
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#if defined(__APPLE__)
+constexpr const char* library = "/usr/lib/libSystem.B.dylib";
+#else
+constexpr const char* library = "libc.so.6";
+#endif
+constexpr const char* symbol_of_library = "getpid";
+#endif
+
+using namespace fourfold::system;
+
+EXPORTED int exported_for_the_test() { return 17; }
+
+static int failures = 0;
+
+static void expect(bool holds, const char* what) {
+  if (holds) return;
+  ++failures;
+  std::printf("not so: %s\n", what);
+}
+
+static std::string refusal(const char* path) {
+  try {
+    const MappedFile file(path);
+    return "";
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+}
+
+static void ask_for_files(const char* digits, const char* empty, const char* folder) {
+  {
+    const MappedFile file(digits);
+    expect(file.size() == 10 && std::memcmp(file.data(), "0123456789", 10) == 0, "a mapped file has the file's bytes");
+    file.data()[0] = 'x';
+    std::ifstream again(digits, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(again), {}};
+    expect(bytes == "0123456789" && file.data()[0] == 'x', "writes stay this process's");
+  }
+  const MappedFile nothing(empty);
+  expect(nothing.size() == 0 && nothing.data() == nullptr, "an empty file has no bytes");
+  expect(refusal("/no/such/file").find("it can't be opened: ") == 0, "a missing file is refused");
+  expect(!refusal(folder).empty(), "a folder is refused");
+}
+
+static void ask_for_symbols() {
+  const LoadedFile own = file_of(&failures);
+  expect(!own.path.empty() && own.base != nullptr, "data of the program lie in a file");
+  const LoadedFile code = file_of(reinterpret_cast<const void*>(&expect));
+  expect(code.path == own.path && code.base == own.base, "so does its code");
+  expect(symbol_of(library, symbol_of_library) != nullptr, "a loaded library's symbol is found");
+  expect(symbol_of(library, "fourfold_has_no_such_symbol") == nullptr, "it has no other symbols");
+  expect(symbol_of("libfourfold_of_nobody.so", symbol_of_library) == nullptr, "a library that is not loaded has none");
+  const LoadedFile other = file_of(symbol_of(library, symbol_of_library));
+  expect(other.base != nullptr && other.base != own.base, "the symbol lies in another file");
+  bool is_listed = false;
+  for (const std::string& path : loaded_paths()) is_listed = is_listed || path == other.path;
+  expect(is_listed, "that file is listed");
+  const auto exported = reinterpret_cast<int (*)()>(symbol_of_process("exported_for_the_test"));
+  expect(exported != nullptr && exported() == 17, "a symbol of the program is found in the process");
+  expect(symbol_of_process("fourfold_has_no_such_symbol") == nullptr, "and no other");
+}
+
+static void ask_for_memory_and_processors() {
+  for (const size_t alignment : {size_t{64}, size_t{4096}}) {
+    void* const memory = allocate_aligned(alignment, 8192);
+    expect(memory != nullptr && reinterpret_cast<uintptr_t>(memory) % alignment == 0, "memory is aligned");
+    std::memset(memory, 1, 8192);
+    release_aligned(memory);
+  }
+  expect(allocate_aligned(64, size_t{1} << 62) == nullptr, "memory that no machine has is refused");
+  release_aligned(nullptr);
+  expect(permitted_cpus() >= 0 && permitted_cpus() < 100'000, "CPUs are countable");
+  expect(level_2_cache_bytes() == 0 || level_2_cache_bytes() >= 16 * 1024, "a cache has kilobytes");
+  at_fork([] {}, [] {}, [] {});
+}
+
+int main(int, char** words) {
+  ask_for_files(words[1], words[2], words[3]);
+  ask_for_symbols();
+  ask_for_memory_and_processors();
+  std::printf("%lld CPUs, %lld bytes of cache\n", static_cast<long long>(permitted_cpus()), static_cast<long long>(level_2_cache_bytes()));
+  return failures != 0;
+}

@@ -1,0 +1,53 @@
+"""What fourfold asks of the operating system (cpp/system), as this one answers it; windows_build.py asks Windows."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from machine import ROOT, output_of, tool
+
+SOURCES = ROOT / "cpp"
+# Of POSIX and of Windows, whose place is cpp/system. cpuid.h asks the processor, and <fstream> is C++.
+OF_A_SYSTEM = re.compile(
+    r"#include <(dlfcn|fcntl|link|malloc|pthread|sched|unistd|windows|sys/\w+)\.h>"
+    r"|\b(dlopen|dlsym|dladdr|mmap|pthread_\w+|sched_\w+|sysconf|syscall|aligned_alloc)\("
+)
+
+
+def test_the_system_answers_as_it_should(tmp_path):
+    digits, empty = tmp_path / "digits", tmp_path / "empty"
+    digits.write_text("0123456789")
+    empty.touch()
+    source, program = ROOT / "tests" / "cpp" / "system.cpp", tmp_path / "system"
+    output_of(
+        tool("g++", "g++"),
+        "-std=c++20",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-rdynamic",
+        "-I",
+        SOURCES,
+        source,
+        "-o",
+        program,
+        "-ldl",
+    )
+    said = output_of(program, digits, empty, tmp_path)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    assert re.fullmatch(rf"{cpus} CPUs, \d+ bytes of cache\n", said)
+
+
+def sources() -> list[Path]:
+    found = [path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp")]
+    return [path for path in found if path.parent.name != "system"]
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in sources()}), ids=lambda folder: folder.name)
+def test_the_system_is_asked_in_one_place(folder):
+    for path in sources():
+        if path.parent == folder:
+            text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+            assert not OF_A_SYSTEM.search(text), path
