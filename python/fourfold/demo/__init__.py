@@ -56,7 +56,7 @@ def usable(options: argparse.Namespace, processes: Processes) -> torch.device:
         raise UsageError("demo: expected --steps to be at least 2, one to warm up and one to time, but got 1")
     processes.expect_equal_parts(options.batch_size)
     device = usable_device("demo", processes.device(options.device))
-    if device.type == "cuda":
+    if processes.launched and device.type == "cuda":
         torch.cuda.set_device(device)
     limit_memory("demo", device, options.memory_fraction)
     if processes.is_first:
