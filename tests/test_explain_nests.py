@@ -79,6 +79,8 @@ def test_without_a_nest_there_is_a_reason() -> None:
     with pytest.raises(ValueError, match="expected a program with a loop nest, but program_0 has none: "):
         explanation.nest()
     assert "The interpreter runs 1: " in explanation.runner or "llvmlite" in explanation.runner
+    with pytest.raises(ValueError, match="expected a forward with programs, but it has none"):
+        fourfold.explain(lambda x: x @ x, torch.randn(3, 3)).nest()
     with pytest.raises(ValueError, match="expected one of 1 program, but got 1"):
         explanation.nest(program=1)
 

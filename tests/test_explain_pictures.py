@@ -125,6 +125,14 @@ def test_svg_is_well_formed_and_its_text_is_text() -> None:
         assert len(re.findall("<rect", text)) >= 4
 
 
+def test_a_box_says_the_line_of_its_operator() -> None:
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x) * 3  # named here
+
+    svg = fourfold.explain(triple, torch.randn(4, 4)).svg()
+    assert "return (x @ x) * 3  # named here" in svg and "^^^" not in svg and "~~~" not in svg
+
+
 def test_kinds_of_boxes_differ() -> None:
     explanation = fourfold.explain(lambda x: (x.sin() ** 2).sum(0), torch.randn(3, 4, requires_grad=True))
     forward, backward = explanation.svg("forward"), explanation.svg("backward")

@@ -168,7 +168,10 @@ def test_calls_that_do_not_fit() -> None:
         layer(torch.zeros(F))
     with pytest.raises(ValueError, match=r"in hx of shape \(1, 3, …\), but got shape \(2, 3, 5\)"):
         layer(torch.zeros(T, B, F), torch.zeros(2, B, H))
-    with pytest.raises(TypeError, match="Linear has no method initial_state"):
+    with pytest.raises(
+        TypeError,
+        match=r"expected a cell, called as cell\(x, state\), .*, but Linear has no such method and hx is None",
+    ):
         Recurrent(nn.Linear(F, H))(torch.zeros(T, B, F))
     with pytest.raises(ValueError, match="reset to have shape"):
         layer(torch.zeros(T, B, F), reset=torch.zeros(B, T, dtype=torch.bool))

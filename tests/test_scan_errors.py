@@ -140,3 +140,15 @@ def test_errors_of_linear_algebra_name_the_step(grad: bool) -> None:
     for step in (lambda carry, x: (carry * 0.5, torch.linalg.inv(x)), lambda c, x: (torch.linalg.inv(c @ x), c)):
         with pytest.raises(torch.linalg.LinAlgError, match=r"linalg.inv: \(Batch element 3\)"):
             fourfold.scan(step, init, xs)
+
+
+@pytest.mark.parametrize(("count", "got"), [(1, "Tensor"), (3, "tuple of 3")])
+@pytest.mark.parametrize("transform", [False, True])
+def test_a_step_returns_a_pair(count: int, got: str, transform: bool) -> None:
+    def run(h: Tensor, xs: Tensor) -> Tensor:
+        return fourfold.scan(lambda h, x: (h, h, x) if count == 3 else h + x, h, xs)[0]
+
+    h, xs = torch.zeros(3), torch.randn(5, 3)
+    message = f"^scan: expected the step to return a pair, the new carry and the step's result, but got {got}$"
+    with pytest.raises(TypeError, match=message):
+        torch.func.vmap(run)(h[None], xs[None]) if transform else run(h, xs)

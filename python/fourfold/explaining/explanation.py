@@ -151,6 +151,8 @@ class Explanation:
 
     def program(self, half: str, number: int, graph: int, scan: int | None = None) -> Program:
         programs = (self.half(half, graph) if scan is None else self.half_of_scan(half, scan)).programs
+        if not programs:
+            raise ValueError(f"explain: expected a {half} with programs, but it has none")
         if not 0 <= number < len(programs):
             raise ValueError(f"explain: expected one of {plural(len(programs), 'program')}, but got {number}")
         return programs[number]

@@ -243,8 +243,9 @@ def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool, d
     words = ", ".join(filter(None, [detail(node), "again" * again]))
     tip = [f"{node.name} = {operator_name(node)}({', '.join(one.name for one in node.all_input_nodes)})"]
     tip += [f"torch runs it: {reason(node)}"] if kind == "torch" or again and not inner else []
-    place = (node.meta.get("stack_trace") or "").strip().splitlines()[-1:]
-    return Box(node.name, kind, (title(node), words), "\n".join([*tip, *map(str.strip, place)]), reads)
+    trace = (line.strip() for line in (node.meta.get("stack_trace") or "").splitlines())
+    place = [line for line in trace if line.strip("~^ ")][-1:]  # Python marks a part of the line below it
+    return Box(node.name, kind, (title(node), words), "\n".join([*tip, *place]), reads)
 
 
 def title(node: Node) -> str:

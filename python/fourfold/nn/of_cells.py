@@ -188,8 +188,8 @@ def initial_state(cell: nn.Module, x: Tensor) -> Any:
         zeros = x.new_zeros((x.shape[1], cell.hidden_size))
         return (zeros, zeros) if isinstance(cell, (nn.LSTMCell, LLTMCell)) else zeros
     raise TypeError(
-        f"Recurrent: expected a first state hx, because {type(cell).__name__} has no method initial_state(x), which "
-        "returns one"
+        f"Recurrent: expected a cell, called as cell(x, state), with a method initial_state(x) or a first state hx, "
+        f"but {type(cell).__name__} has no such method and hx is None"
     )
 
 

@@ -19,7 +19,7 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure, filled, flattened
+from fourfold.scanning.structure import Structure, expect_pair, filled, flattened, is_pair
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 NUMBERS = (bool, int, float)
@@ -59,7 +59,10 @@ def number_like(old: Tensor, new: bool | int | float | complex) -> Tensor:
 def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
     """Traced by Dynamo. The inputs are cloned, so that the step may change them in place."""
     olds = [leaf.clone() for leaf in carries]
-    carry, y = step(structure.carry(olds), structure.xs([leaf.clone() for leaf in xs]))
+    returned = step(structure.carry(olds), structure.xs([leaf.clone() for leaf in xs]))
+    if not is_pair(returned):
+        return None, returned, None
+    carry, y = returned
     news, spec = pytree.tree_flatten(carry)
     fits = spec == structure.carry_spec and [leaf is not None for leaf in news] == list(structure.has_carry)
     if fits:
@@ -161,6 +164,8 @@ def trace(
         except RuntimeError:
             del _compiled[code_of(step)][structure]  # the next call is checked again
             raise
+    if fits is None:
+        expect_pair(new)
     if not fits:
         got = pytree.tree_structure(new)
         raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure
+from fourfold.scanning.structure import Structure, expect_pair
 
 
 def python_loop(
@@ -25,7 +25,9 @@ def python_loop(
         raise ValueError(f"scan: expected at least one step {where}, but got xs of size 0")
     carry, rows, spec = structure.carry([each.clone() for each in carries]), [], None  # the step may change them
     for t in range(steps - 1, -1, -1) if reverse else range(steps):
-        carry, y = step(carry, structure.xs([each.select(0, t).clone() for each in sequences]))
+        returned = step(carry, structure.xs([each.select(0, t).clone() for each in sequences]))
+        expect_pair(returned)
+        carry, y = returned
         row, spec = pytree.tree_flatten(y)
         rows.append([leaf if isinstance(leaf, Tensor) or leaf is None else torch.tensor(leaf) for leaf in row])
     if reverse:

@@ -89,3 +89,15 @@ def as_tensor(leaf: object, index: int) -> Tensor:
     if isinstance(leaf, (bool, int, float, complex)):
         return torch.tensor(leaf)
     raise TypeError(f"scan: expected init to be tensors and numbers, but leaf {index} is {type(leaf).__name__}")
+
+
+def is_pair(returned: object) -> bool:
+    return isinstance(returned, (tuple, list)) and len(returned) == 2
+
+
+def expect_pair(returned: object) -> None:
+    """Raises TypeError."""
+    if not is_pair(returned):
+        kind = type(returned).__name__
+        got = f"{kind} of {len(returned)}" if isinstance(returned, (tuple, list)) else kind
+        raise TypeError(f"scan: expected the step to return a pair, the new carry and the step's result, but got {got}")
