@@ -63,7 +63,9 @@ endfunction()
 if(FOURFOLD_INSTALL AND NOT FOURFOLD_LIBRARY)
   fourfold_install(fourfold
     "${CMAKE_INSTALL_LIBDIR}" "${CMAKE_INSTALL_INCLUDEDIR}" "${CMAKE_INSTALL_LIBDIR}/cmake/fourfold")
-  fourfold_install_facts()
+  if(PROJECT_IS_TOP_LEVEL)  # a project that holds fourfold builds what it links, and no wheels
+    fourfold_install_facts()
+  endif()
 endif()
 if(FOURFOLD_PYTHON)
   # Into the Python package's folder, which a plain `cmake --install` knows nothing of.
