@@ -34,8 +34,8 @@ def encoded(spec: pytree.TreeSpec) -> Tree:
     known = None if kind in IMPORTING else pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)
     if known is None or known.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
         raise ValueError(
-            f"save: expected arguments and results of tuples, lists, dicts and tensors, but got {kind.__name__}; return "
-            "tuple(…) or dict(…) of it, or register the type with torch.export.register_dataclass or "
+            f"save: expected arguments and results of tuples, lists, dicts and tensors, but got {kind.__name__}; "
+            "return tuple(…) or dict(…) of it, or register the type with torch.export.register_dataclass or "
             "torch.utils._pytree.register_pytree_node(…, serialized_type_name=…)"
         )
     dumped = context if known.to_dumpable_context is None else known.to_dumpable_context(context)
