@@ -29,8 +29,8 @@ from backend_tools import ROOT, WORK, run
 
 # Side by side, as long as each other: in the first process are runs of minutes, carried out once for two of its files.
 SIMULATOR_FILES = (
-    ("case_table.py", "metal_language.py", "printed_functions.py"),
-    ("paths.py", "faults.py", "devices.py", "broken_metal.py", "nest_programs.py", "metal_programs.py"),
+    ("case_table.py", "metal_language.py", "printed_functions.py", "paths.py"),
+    ("faults.py", "devices.py", "broken_metal.py", "nest_programs.py", "metal_programs.py"),
 )
 # The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
