@@ -20,7 +20,10 @@ from backend_tools import ROOT, output, run
 
 # 64-bit indices need all memory; a graph that is compiled starts compilers, which would run under the sanitizer too;
 # gradcheck calls what the other tests call, a thousand times.
-EVERYTHING = ("test_values.py", "test_gradients.py", "test_errors.py", "test_program.py", "test_refused_models.py")
+EVERYTHING = (
+    *("test_values.py", "test_gradients.py", "test_errors.py", "test_program.py"),
+    *("test_refused_models.py", "test_trusted_arguments.py"),
+)
 NOT = "not 64_bit and not captured and not compiled and not gradcheck"
 # What runs other code on another CPU level.
 OF_A_LEVEL = (

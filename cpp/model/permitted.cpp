@@ -15,7 +15,8 @@ constexpr std::string_view refused[] = {
     "pin_memory", "is_pinned", "record_stream", "retain_grad", "requires_grad", "batch_norm_", "ctc_loss", "linalg_ldl_solve", "binomial", "choose_qparams",
     "lstm_mps", "get_gradients"};
 
-// Operators whose names begin with an underscore are torch's internals, and seldom check their arguments. torch.export writes these.
+// An underscore begins the names of operators that PyTorch uses internally, which seldom check their arguments. torch.export writes
+// these.
 constexpr std::string_view internal[] = {
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_cdist_forward",
     "_conj", "_conj_copy", "_conj_physical", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist", "_fft_c2c", "_fft_c2r",

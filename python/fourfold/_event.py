@@ -24,7 +24,7 @@ class Event:
         print(start.elapsed_time(end), "ms")
 
     Args:
-        device: cpu, cuda, cuda:1 or mps, as a string or torch.device. None is torch's accelerator if it is one of
+        device: cpu, cuda, cuda:1 or mps, as a string or torch.device. None is the current accelerator if it is one of
             these, and otherwise the CPU.
         enable_timing: whether :meth:`elapsed_time` is available; unlike in torch's classes, the default is True.
 

@@ -21,7 +21,7 @@ class _Tutorials(nn.Module):
 
     def reset_parameters(self) -> None:
         layer: Any = self  # it is no RNNBase, but has the attributes of one
-        nn.RNNBase.reset_parameters(layer)  # the tutorial's rule is torch's
+        nn.RNNBase.reset_parameters(layer)  # the tutorial has the same initialisation
 
     def _add_parameters(self, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
         rows = 3 * self.hidden_size

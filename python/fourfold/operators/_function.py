@@ -137,7 +137,7 @@ def _of_tensors(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..
 
 
 def vjp_of(f: Callable[..., Any], args: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The gradient of f at args with respect to each argument, differentiable again; None for what is no tensor.
+    """The gradient of f at args with respect to each argument, differentiable again; None unless it is a tensor.
 
     ``grads`` belong to f's outputs in order; None, or one left out at the end, is zero.
     """
