@@ -117,7 +117,8 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
     torch._dynamo.reset()
     file = tmp_path / Path(page).with_suffix(".py").name
     file.write_text(page_source(page, blocks), encoding="utf-8")
-    runpy.run_path(str(file), {"torch": torch} if "import torch" not in file.read_text(encoding="utf-8") else None)
+    known = {"torch": torch} if "import torch" not in file.read_text(encoding="utf-8") else None
+    runpy.run_path(str(file), known, run_name=tmp_path.name)  # its own: Dynamo finds a module's values by its name
 
 
 def test_pages_that_other_tests_run_are_in_them() -> None:

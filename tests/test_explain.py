@@ -43,7 +43,7 @@ def run_example(folder: Path) -> dict[str, Any]:
     """The page's first example, from a file: torch tells the lines that operators come from."""
     file = folder / "example.py"
     file.write_text(BLOCKS[0][1], encoding="utf-8")
-    return runpy.run_path(str(file))
+    return runpy.run_path(str(file), run_name=folder.name)  # its own: Dynamo finds a module's values by its name
 
 
 def test_the_walkthrough_is_told_as_the_page_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -286,7 +286,7 @@ def test_the_report_is_as_the_page_has_it(tmp_path: Path, capsys: pytest.Capture
     code = before + section.partition("\nprints, among others:")[0]
     blocks = re.findall(r"^```python\n(.*?)^```", code, re.MULTILINE | re.DOTALL)
     (tmp_path / "example.py").write_text("\n".join((*blocks[:2], blocks[-1])), encoding="utf-8")
-    runpy.run_path(str(tmp_path / "example.py"))
+    runpy.run_path(str(tmp_path / "example.py"), run_name=tmp_path.name)  # its own, as Dynamo finds modules by name
     said = iter(capsys.readouterr().out.splitlines())
     shown = re.findall(
         r"^    (.*)", section.partition("prints, among others:")[2].partition("\n`explanation")[0], re.MULTILINE
