@@ -48,8 +48,18 @@ def test_a_group_on_a_gpu() -> None:
 
 @pytest.mark.usefixtures("on_gpus")
 def test_each_device_has_groups_of_its_own() -> None:
-    found = operators(fused(lambda x, y: (chain(x), chain(y)), "cuda:0", "cuda:1"))
-    assert found == ["[sin mul exp]", "[sin mul exp]"]
+    found = operators(fused(lambda x: chain(chain(x).to("cuda:1")), "cuda:0"))
+    assert found == ["[sin mul exp]", "_to_copy", "[sin mul exp]"]
+
+
+@pytest.mark.usefixtures("on_gpus")
+@pytest.mark.parametrize(("second", "count"), [("cuda:0", 1), ("cuda:1", 2)])
+def test_two_groups_that_read_one_number(second: str, count: int) -> None:
+    """They become one only on one device."""
+    with FakeTensorMode():
+        given = [torch.empty((), device=device) for device in ("cuda:0", second, "cpu")]
+        module = make_fx(lambda x, y, k: ((x.sin() * k).exp(), (y.cos() * k).exp()))(*given)
+    assert len(fused_nodes(fuse(module).graph)) == count
 
 
 @pytest.mark.usefixtures("on_gpus")
