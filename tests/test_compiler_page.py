@@ -1,4 +1,4 @@
-"""docs/compiler.md says what is so."""
+"""docs/compiler.md states what is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/gpu.md says what is so."""
+"""docs/gpu.md states what is true."""
 
 from __future__ import annotations
 
