@@ -67,8 +67,7 @@ def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> No
 
 
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
-# Sizes that include the remainder after torch's vectors, which a scalar loop computes: some functions treat NaN
-# differently there.
+# A single element takes torch's scalar loop for the remainder; its vector loops treat NaN differently in some functions.
 ACTIVATIONS: dict[str, Callable] = {
     **{
         name: getattr(F, name)

@@ -107,8 +107,8 @@ def test_of_many_rows(name: str, dtype: torch.dtype) -> None:
     expect_no_worse(ours, plain, x, shapes)
 
 
-# Of one row each, which takes torch and the exact result seconds, a few steps more than the 64 pieces of 256 rows from
-# which on a second matrix keeps rounding errors.
+# With one row, a few steps more than the 64 pieces of 256 rows from which on a second matrix accumulates rounding
+# errors. torch and the exact result take seconds for these.
 MANY_STEPS = [(500, 64, name, dtype) for name in ("lstm", "gru") for dtype in (torch.float32, torch.bfloat16)]
 MANY_STEPS += [(17_000, 1, "lstm", torch.bfloat16), (17_000, 1, "gru", torch.float32)]
 
@@ -122,7 +122,7 @@ def test_of_many_steps(time: int, batch: int, name: str, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "mlp_layers"])
 def test_an_infinite_gradient_stays_infinite(name: str) -> None:
-    """What roundings have lost of an infinite sum is NaN, and must not reach it."""
+    """The rounding error of an infinite sum is NaN and must not be added to it."""
     ours = LAYERS[name][0]()
     output = ours(torch.ones((20_000, 6) if len(LAYERS[name][2]) == 2 else (2, 20_000, 6)))
     while not isinstance(output, Tensor):
@@ -137,7 +137,7 @@ def test_an_infinite_gradient_stays_infinite(name: str) -> None:
 def test_long_sums_have_the_same_bits_for_any_number_of_threads(name: str) -> None:
     torch.manual_seed(0)
     layer = fourfold.nn.LLTM(64, 256) if name == "lltm" else getattr(fourfold.nn, name.upper())(64, 256)
-    x = torch.randn(100, 7, 64)  # too few rows to be shared out
+    x = torch.randn(100, 7, 64)  # too few rows to be split between threads
     threads = torch.get_num_threads()
     results = []
     try:
