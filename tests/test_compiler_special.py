@@ -67,7 +67,7 @@ def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> No
 
 
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
-# A single element takes torch's scalar loop for the remainder; its vector loops treat NaN differently in some functions.
+# A single element runs torch's scalar loop for remainders; its vector loops treat NaN differently in some functions.
 ACTIVATIONS: dict[str, Callable] = {
     **{
         name: getattr(F, name)
