@@ -2,8 +2,8 @@
 make check-backends runs. Random programs are compared with the interpreter, compiled functions with eager; injected
 errors in generated code must be found; and the vendors' compilers compile every kernel.
 
-With FOURFOLD_PROGRAMS=full torch's operator samples and the compiler's own tests run too, which takes several quarters of an
-hour.
+With FOURFOLD_PROGRAMS=full torch's operator samples and the compiler's own tests run too, which takes several quarters
+of an hour.
 """
 
 from __future__ import annotations
