@@ -84,7 +84,7 @@ def batch_norm(x: Tensor) -> Tensor:
 
 
 def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Of a normal distribution from the standard one, as in a variational autoencoder."""
+    """The divergence of a normal distribution from the standard one, as in a variational autoencoder."""
     return -0.5 * (1 + log_variance - mean * mean - log_variance.exp()).sum(-1)
 
 

@@ -40,12 +40,12 @@ BROKEN: dict[str, Callable[[], object]] = {
 
 
 def row_without_end(self: rows.Rows, first: object) -> tuple[object, None]:
-    """As if the number of rows were a multiple of the threads."""
+    """Omits the check that the thread has a row."""
     return self.writer.index("+", first, self.own, "row"), None
 
 
 def partial_of_first(self: object, slot: object, number: int, chunk: object, column: object) -> object:
-    """As if all chunks shared one slot."""
+    """Puts the partial results of all chunks into one slot."""
     return rows.partial_of(self, slot, number, builder.Constant(0, "index"), column)
 
 

@@ -1,4 +1,4 @@
-"""docs/compiler.md states what is true."""
+"""Checks statements of docs/compiler.md."""
 
 from __future__ import annotations
 

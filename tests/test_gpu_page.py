@@ -1,4 +1,4 @@
-"""docs/gpu.md states what is true."""
+"""Checks statements of docs/gpu.md."""
 
 from __future__ import annotations
 
