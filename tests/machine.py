@@ -45,7 +45,7 @@ def tool(name: str, package: str) -> str:
 
 
 def needs(package: str) -> None:
-    """Imports a package of the extra ``demo``, or skips the test."""
+    """Skips the test if a package of the extra ``demo`` is missing; in CI the test fails."""
     if importlib.util.find_spec(package) is None:
         missing(f"this test needs {package}: pip install 'fourfold[demo]'")
 
