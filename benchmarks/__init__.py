@@ -1,1 +1,2 @@
-"""fourfold against other ways to run the same mathematics: what README and docs/benchmarks.md show the tables of."""
+"""fourfold against other implementations of the same mathematics: the measurements behind the README's and
+docs/benchmarks.md's tables."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``, from the root of the source tree. The options are those of the table of suites."""
+"""``python -m benchmarks``, from the root of the source tree. The table of suites defines the options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def some(words: str, **settings: Any) -> dict[str, Any]:
     return option(words, nargs="+", metavar="NAME", **settings)
 
 
-# What argparse takes of each option; {} in a help text stands for its choices.
+# argparse's settings of each option. {} in a help text is replaced by the choices.
 OPTIONS = {
     "--batch-size": integer("rows"),
     "--input-size": integer("inputs"),

@@ -1,4 +1,5 @@
-"""Memory that malloc keeps: a large result is otherwise fresh pages, each of which the kernel clears at first touch."""
+"""Makes malloc keep freed memory. Otherwise a large result is fresh pages each time, which the kernel clears at first
+touch."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import platform
 from collections.abc import Iterator
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4  # glibc's numbers, malloc.h
-# What glibc arrives at by itself once large blocks were freed; from a first mallopt on it no longer adapts.
+# The values that glibc reaches by itself after large blocks were freed. After the first mallopt it no longer adapts
+# them.
 SETTLED = {MMAP_MAX: 65536, MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**26}
 KEEPING = {MMAP_MAX: 0, TRIM_THRESHOLD: 2**31 - 1}
 
@@ -19,7 +21,8 @@ def can_be_kept() -> bool:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """What is freed stays with the process and is handed out again; at the end it goes back to the system."""
+    """Within this context, freed memory stays with the process and is reused; at the end it is returned to the
+    system."""
     libc = ctypes.CDLL(None)
     for option, value in KEEPING.items():
         libc.mallopt(option, value)

@@ -1,4 +1,4 @@
-"""The tutorials' C++ and CUDA extensions, compiled once by the user's own compilers, and modules that call them."""
+"""The tutorials' C++ and CUDA extensions, compiled once by the local compilers, and modules that call them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def extension(source: str = "aten_extension.cpp") -> ModuleType:
     """
     from torch.utils import cpp_extension
 
-    # The cache directory doesn't tell torches apart.
+    # The cache directory is not separate for each version of torch.
     name = f"fourfold_{Path(source).stem}_" + re.sub(r"\W", "_", torch.__version__)
     lock = Path(cpp_extension._get_build_directory(name, verbose=False), "lock")
-    if lock.exists():  # torch says nothing, and waits for good where that process was killed
+    if lock.exists():  # torch waits forever, without a message, if the process that held the lock was killed
         print(f"Waiting for another process that builds it; if there is none, remove {lock}", file=sys.stderr)
     flags = {"extra_cflags": ["-O2"], **({"extra_cuda_cflags": ["-O2"]} if source.endswith(".cu") else {})}
     try:
@@ -77,7 +77,7 @@ class LLTMCell(reference.LLTMCell):
 
 
 class PlainMLP(nn.Module):
-    """One hidden layer of relu, with the ROCm tutorial's parameters and their shapes: biases are rows."""
+    """One hidden layer with relu, with the names and shapes of the ROCm tutorial's parameters: biases are rows."""
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int):
         super().__init__()

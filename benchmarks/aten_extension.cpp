@@ -1,12 +1,13 @@
-// What fourfold is measured against in C++: the extension tutorials' way, one ATen call after the other, no kernels.
+// The C++ baseline: as in the extension tutorials, one ATen call after another, without kernels.
 
-// Of torch/extension.h only what is used here: it compiles in half the time.
+// Only the parts of torch/extension.h that are used here: it compiles in half the time.
 #include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <vector>
 
-// x (B, I), h and c (B, H), weights (3H, H+I), bias (3H): the next h and c, then what backward needs.
+// x (B, I), h and c (B, H), weights (3H, H+I), bias (3H): returns the next h and c, then the saved tensors for
+// backward.
 std::vector<at::Tensor> lltm_forward(
     const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& weights, const at::Tensor& bias) {
   auto X = at::cat({h, x}, 1);
@@ -32,7 +33,7 @@ std::vector<at::Tensor> lltm_backward(
   auto grad_c = grad_new_c + grad_h * output_gate * (1 - tanh_c * tanh_c);
   auto grad_input_gate = grad_c * candidate * input_gate * (1 - input_gate);
   auto grad_output_gate = grad_h * tanh_c * output_gate * (1 - output_gate);
-  // elu's derivative is 1 above zero and exp(gate) = elu + 1 below, which is its value plus one, at most 1.
+  // elu's derivative is 1 above zero and exp(gate) = elu + 1 below: its value plus one, but at most 1.
   auto grad_candidate = grad_c * input_gate * (candidate + 1).clamp_max(1);
   auto grad_gates = at::cat({grad_input_gate, grad_output_gate, grad_candidate}, 1);
   auto grad_X = grad_gates.mm(weights);

@@ -1,5 +1,5 @@
-"""``cold``: the first call of a compiled function in a fresh process, as it usually is and with nothing but Python and
-its packages: no compiler on PATH, no HOME, nothing that can be written to."""
+"""``cold``: the first call of a compiled function in a fresh process: in the usual environment, and in one with only
+Python and its packages: no compiler on PATH, no HOME, no writable directory."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ WAYS = (PLAIN, AOT_EAGER, OURS)
 FILLED = f"{INDUCTOR}, its cache filled"
 IMPORT, FIRST, SECOND = PARTS = ("import torch", "first call", "second function")
 DYNAMO = "import sys, fourfold; print(sum(name.startswith('torch._dynamo') for name in sys.modules))"
-# Every mount is made read-only in a namespace of the process's own; the kernel's, which refuse, hold no files.
+# Remounts every mount read-only in the process's own mount namespace. The kernel's file systems refuse that, but hold
+# no regular files.
 READ_ONLY = """\
 while read -r _ _ _ _ point _; do mount -o remount,ro,bind "$point" 2>/dev/null; done < /proc/self/mountinfo
 mount -t tmpfs -o size=16k tmpfs "$TMPDIR" || exit
 """
 NO_GROWTH = "ulimit -f 1\n"
 LEAVE = 'unset HOME; PATH=; exec "$@"'
-NAMESPACES = (("--mount",), ("--user", "--map-root-user", "--mount"))  # root's, and anybody's where the kernel lets
+NAMESPACES = (("--mount",), ("--user", "--map-root-user", "--mount"))  # as root; as any user, if the kernel allows it
 PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", sys.prefix, ".")
 WRITABLE = f"import os, sys; sys.exit(any(os.access(place, os.W_OK) for place in {PLACES!r}))"
 TORCH_NEEDS = "without a place for temporary files torch's own import of torch.compile fails"
 
-Samples = dict[str, list[Mapping[str, float]]]  # by way, in the order they were taken
+Samples = dict[str, list[Mapping[str, float]]]  # by way, in the order of measurement
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """launcher: how a command in them begins."""
+    """launcher: the prefix of a command that runs in this environment."""
 
     name: str
     launcher: tuple[str, ...] = ()
@@ -53,11 +54,11 @@ Start = Callable[[Surroundings, str, str], Mapping[str, float]]
 
 
 class Failed(Exception):
-    """A process that gave no times; ``str()`` is the error's line."""
+    """A process that returned no times; ``str()`` is the line with its error."""
 
 
 def bare() -> Surroundings:
-    """No PATH, no HOME, and a file system that is read-only as far as that can be had here."""
+    """No PATH, no HOME, and a file system as read-only as this machine allows."""
     name, shell = "PATH empty, HOME unset", shutil.which("sh")
     if shell is None:
         return Surroundings("nothing taken away", note="PATH and HOME are not taken away: that needs a shell.")
@@ -86,8 +87,8 @@ def tables(request: Request) -> Iterator[Report]:
 
 
 def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples, dict[str, str]]:
-    """Times of fresh processes in turns, and why a way gave none. A full run's first round is not counted: it reads
-    from disk what the others find in memory."""
+    """Times of fresh processes, measured in turns, and why a way has none. A full run discards the first round, which
+    reads files from disk that later rounds find in memory."""
     samples: Samples = {}
     reasons: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +115,7 @@ def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples
 
 
 def start(where: Surroundings, backend: str, folder: str, module: str = "benchmarks.first_call") -> Mapping[str, float]:
-    """A fresh process's seconds; its caches are in ``folder``."""
+    """Times in seconds of a fresh process, with its caches in ``folder``."""
     command = [*where.launcher, sys.executable, "-m", module, backend]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment_in(folder))
     if done.returncode:
@@ -129,7 +130,7 @@ def last_error(text: str) -> str:
 
 
 def dynamo_modules() -> int:
-    """How many of Dynamo's modules ``import fourfold`` loads."""
+    """The number of Dynamo's modules that ``import fourfold`` loads."""
     done = subprocess.run([sys.executable, "-c", DYNAMO], capture_output=True, text=True, cwd=ROOT, check=True)
     return int(done.stdout)
 
@@ -139,7 +140,7 @@ def report(where: Surroundings, samples: Samples, reasons: Mapping[str, str], mo
         return [found[part] for found in samples.get(way, ())]
 
     def over(way: str) -> float | None:
-        """How much longer than aot_eager's a first call took, round by round."""
+        """By how much the first call took longer than aot_eager's, in each round."""
         return median([a - b for a, b in zip(values(way, FIRST), values(AOT_EAGER, FIRST), strict=False)])
 
     sooner = median_ratio(values(INDUCTOR, FIRST), values(OURS, FIRST))

@@ -1,6 +1,7 @@
-"""``compiling``: how long torch.compile takes over a model with nn.LLTM, against the length of the sequence.
+"""``compiling``: compile time of a model with nn.LLTM under torch.compile, by sequence length.
 
-fourfold's sequence is one operator of the graph, so the time should not depend on its length; a loop is unrolled.
+fourfold's sequence is one operator of the graph, so the time should not depend on the length; a Python loop is
+unrolled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BATCH, INPUT, HIDDEN = 4, 16, 32
 
 @dataclass(frozen=True)
 class Way:
-    """A layer and a backend: longest is the length up to which it is compiled."""
+    """A layer and a backend. longest: the greatest length for which it is compiled."""
 
     name: str
     layer: type
@@ -38,7 +39,7 @@ class Way:
 
 
 class Model(nn.Module):
-    """The recurrent layer between two linear ones."""
+    """The recurrent layer between two linear layers."""
 
     def __init__(self, layer: type):
         super().__init__()
@@ -68,7 +69,7 @@ def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
     chosen, seconds, notes, outcomes = ways(request), {}, [], []
     for way in chosen:
         try:
-            measured(way, lengths[0])  # what the first compilation in a process does for all others
+            measured(way, lengths[0])  # warm-up: one-time costs of the first compilation in a process
             for length in (length for _ in range(way.repeats) for length in lengths if length <= way.longest):
                 seconds.setdefault((length, way.name), []).append(measured(way, length))
         except RuntimeError as error:  # Dynamo's and Inductor's own errors too
@@ -77,7 +78,7 @@ def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
             notes.append(f"The plain loop, which is unrolled, is compiled up to {LONGEST_LOOP} steps.")
             continue
         short, long = (seconds.get((length, way.name)) for length in (lengths[0], lengths[-1]))
-        # Of the minima: what disturbs a compilation only adds.
+        # The minimum: disturbances only add to a compile time.
         growth = min(long) / min(short) if short and long else None
         outcomes.append(Outcome(target("compile time, T=4096 over T=16"), way.name, growth))
         if growth:
@@ -105,11 +106,11 @@ def report(request: Request, measured: Callable[[Way, int], float]) -> Report:
 
 
 def measure(way: Way, length: int) -> float:
-    """Seconds until a fresh model has been compiled and run, less what a second run takes."""
+    """Seconds to compile and run a fresh model, less the time of a second run."""
     torch.compiler.reset()
     model, x = Model(way.layer), torch.randn(length, BATCH, INPUT)
     compiled = torch.compile(model, backend=way.backend, fullgraph=True)
     with warnings.catch_warnings(), torch._inductor.config.patch(force_disable_caches=True):
-        warnings.simplefilter("ignore", UserWarning)  # Inductor says there that a GPU would be faster, and such
+        warnings.simplefilter("ignore", UserWarning)  # Inductor warns that a GPU would be faster, and the like
         first = wall_seconds(lambda: compiled(x).sum().backward())
         return first - wall_seconds(lambda: compiled(x).sum().backward())

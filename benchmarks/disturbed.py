@@ -1,7 +1,7 @@
-"""``disturbed``: how much slower two threads are beside a busy neighbour, and eight under a quota of one CPU.
+"""``disturbed``: the slowdown of two threads beside a busy process, and of eight threads under a quota of one CPU.
 
-Both are measured in turns with the undisturbed machine: the neighbour is stopped and continued, and of two processes
-one is under the quota.
+Disturbed and undisturbed samples are taken in turns: the busy process is stopped and continued, and of two processes
+one has the quota.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ WORKS = {
     "B16 I32 H128, training": (recurrent.CENTRE, True),
     "B1 I512 H512, forward": ((1, 512, 512, 100), False),
 }
-NEIGHBOUR_SECONDS = 0.05  # of a sample: several of a scheduler's slices
-QUOTA_SECONDS = 0.3  # of a sample: several of a quota's periods
-PERIOD = 100_000  # µs, the kernel's default
+NEIGHBOUR_SECONDS = 0.05  # per sample: several time slices of a scheduler
+QUOTA_SECONDS = 0.3  # per sample: several periods of the quota
+PERIOD = 100_000  # µs, Linux's default
 ASKED = 8  # threads under the quota
 REPEATS = 30
 SPIN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
@@ -69,7 +69,7 @@ def timer(launcher: Sequence[str], threads: int) -> contextlib.AbstractContextMa
 
 
 def sequences(threads: int) -> Timer:
-    """In a process of its own: the mean seconds of a work's calls, repeated for so long."""
+    """Runs in a process of its own: the mean seconds of a work's calls, repeated for a given time."""
     torch.set_num_threads(threads)
     calls = {}
     for work, (sizes, trains) in WORKS.items():
@@ -111,7 +111,7 @@ def beside_a_neighbour(cpu: int, threads: int) -> Iterator[tuple[Timer, Timer]]:
 
 
 def in_turns(works: Sequence[str], repeats: int, seconds: float, conditions: Sequence[Timer]) -> list[Samples]:
-    """Samples of every work and row under each condition, in turns; the first of each is warm-up."""
+    """Samples of every work and row under each condition, in turns; the first of each is a warm-up."""
     samples: list[Samples] = [{} for _ in conditions]
     for repeat in range(repeats + 1):
         for key in ((work, row) for work in works for row in (OURS, RIVAL)):
@@ -146,8 +146,9 @@ def report(condition: str, words: str, alone: Samples, disturbed: Samples) -> Re
 
 @contextlib.contextmanager
 def one_cpu(cpu: int) -> Iterator[tuple[list[str], list[str], str]]:
-    """What starts a process free, what starts one with one CPU's time, and in words what the latter is: control groups
-    without and with a quota, where those can be made; else the process may run on one CPU only."""
+    """The command prefixes of an unrestricted process and of one with the time of one CPU, and a description of the
+    latter. They use control groups without and with a quota if those can be created; else the second process is bound
+    to one CPU."""
     with contextlib.ExitStack() as stack:
         groups = [group for quota in (None, PERIOD) if (group := new_group(quota)) is not None]
         for group in groups:
@@ -160,8 +161,8 @@ def one_cpu(cpu: int) -> Iterator[tuple[list[str], list[str], str]]:
 
 
 def new_group(quota: int | None) -> Path | None:
-    """A control group below this process's own, which may run for so many µs in each PERIOD; None where no group can
-    be made."""
+    """A control group below this process's own that may run ``quota`` µs in each PERIOD; None if no group can be
+    created."""
     for parent in own_groups():
         group = parent / f"fourfold-benchmark-{os.getpid()}-{'free' if quota is None else 'bound'}"
         try:
@@ -172,7 +173,7 @@ def new_group(quota: int | None) -> Path | None:
             if (group / "cpu.cfs_quota_us").exists():
                 (group / "cpu.cfs_period_us").write_text(str(PERIOD))
                 (group / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
-            else:  # version 2; the file is missing where the parent doesn't hand the controller down
+            else:  # version 2; the file is missing unless the parent delegates the controller
                 (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {PERIOD}")
             return group
         except OSError:
@@ -181,7 +182,7 @@ def new_group(quota: int | None) -> Path | None:
 
 
 def own_groups() -> Iterator[Path]:
-    """This process's control groups that may hold the cpu controller: version 1's, then version 2's."""
+    """This process's control groups that may have the cpu controller: version 1's, then version 2's."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         names = ("cpu", controllers) if "cpu" in controllers.split(",") else () if controllers else ("",)

@@ -1,5 +1,5 @@
-"""``elementwise``: softshrink and axpby against torch's one-pass operators, and against copying as many bytes; on the
-CPU also of so few elements that the call is what takes the time, and of views and broadcasts."""
+"""``elementwise``: softshrink and axpby against ATen's one-pass operators, and against a copy of as many bytes; on the
+CPU also with few elements, where call overhead dominates, and with views and broadcasts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from benchmarks.targets import BOTH, COLD, NO_GRAD, OURS
 from fourfold import reference
 
 ELEMENTS = {"cuda": (10**5, 10**6, 10**7, 10**8), "mps": (10**5, 10**6, 10**7), "cpu": (10**5, 10**6, 10**7)}
-FEW = 64  # whose time is the call's
-LARGE = 10**7  # from here on memory is what an elementwise operator waits for
-TENSORS = {"softshrink": 2, "axpby": 3}  # read and written
+FEW = 64  # so few that call overhead dominates
+LARGE = 10**7  # from here on an elementwise operator is limited by memory
+TENSORS = {"softshrink": 2, "axpby": 3}  # tensors that are read or written
 COPY, TWO_PASSES = "copy_ of as many bytes", "a*x + b*y"
-# What is computed of which operator, the shapes of the tensors that are drawn, and the inputs as views of them.
+# Description, operator, shapes of the random tensors, and a function that makes the arguments from them as views.
 LAYOUTS: tuple[tuple[str, str, tuple[tuple[int, ...], ...], Callable[..., tuple[Tensor, ...]]], ...] = (
     ("rows of 2 and a column", "axpby", ((500_000, 2), (500_000, 1)), lambda *drawn: drawn),
     (
@@ -61,7 +61,7 @@ def problem(op: str, count: int, precision: Precision = FLOAT32, device: torch.d
         rows=[Contender(COPY, copy, copied), *ROWS[op]],
         sizes={"elements": count},
         precision=precision,
-        rounding=2 * precision.unit,  # the result is rounded once, and a product before it where there is no fma
+        rounding=2 * precision.unit,  # the result is rounded once, and the product before it if there is no fma
         phases=(COLD, NO_GRAD) if on_gpu else (NO_GRAD,),
         rate=Rate("GB/s", lambda seconds: moved / seconds / 1e9),
         works=(f"{op}, 10 million elements or more",) * (count >= LARGE) if on_gpu else on_cpu_works,
@@ -108,7 +108,7 @@ def draw(shape: tuple[int, ...], precision: Precision, device: torch.device | st
 
 
 def copied(problem: Problem) -> Problem:
-    """A copy that moves as many bytes: of half the elements that the operator reads and writes together."""
+    """A copy that moves as many bytes: half the elements that the operator reads and writes."""
     shape = (TENSORS[problem.kind] * problem.sizes["elements"] // 2,)
     source = draw(shape, problem.precision, problem.device, 2)
     return dataclasses.replace(problem, title=COPY, inputs=(source,), definition=lambda x: (x,))

@@ -1,5 +1,5 @@
-"""What a figure needs beside it: versions, the machine, its load, and of a GPU its driver and clocks, which are only
-read."""
+"""What a measurement is reported with: versions, the machine, its load, and the GPU's driver and clocks. Clocks are
+read, never set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GPU_FACTS = {
 
 
 def collect(repeats: int, device: torch.device) -> dict[str, Any]:
-    """Everything, taken before anything runs."""
+    """All of it, collected before anything runs."""
     load = timing.load_average()
     facts = {
         "fourfold": fourfold.__version__,
@@ -69,7 +69,7 @@ def uuid(device: torch.device) -> str:
 
 
 def said_by(command: Sequence[str]) -> str:
-    """What a program prints; nothing where it is missing or fails."""
+    """A program's output; empty if it is missing or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -77,9 +77,9 @@ def said_by(command: Sequence[str]) -> str:
 
 
 def nvidia_smi(uuid: str) -> dict[str, str | None]:
-    """Driver, clocks and limits of one GPU as nvidia-smi words them; None for each where it doesn't say."""
+    """Driver, clocks and limits of one GPU, as nvidia-smi prints them; None for each that it doesn't report."""
     command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS.values())}", "--format=csv,noheader"]
-    if uuid:  # torch may number the GPUs in another order
+    if uuid:  # torch may number the GPUs differently
         command.append(f"--id={uuid if uuid.startswith('GPU-') else f'GPU-{uuid}'}")
     values = [value.strip() for value in next(csv.reader(said_by(command).splitlines()), [])]
     known = values if len(values) == len(GPU_FACTS) else [None] * len(GPU_FACTS)
@@ -87,7 +87,8 @@ def nvidia_smi(uuid: str) -> dict[str, str | None]:
 
 
 def clocks(device: torch.device) -> dict[str, str | None] | None:
-    """A CUDA device's clocks now: right after a measurement those that it was taken at. Else None."""
+    """A CUDA device's clocks now; called right after a measurement, those of the measurement. None for other
+    devices."""
     if device.type != "cuda":
         return None
     said = nvidia_smi(uuid(device))
@@ -95,7 +96,7 @@ def clocks(device: torch.device) -> dict[str, str | None] | None:
 
 
 def commit() -> str | None:
-    """The source tree's, from git or, where the sources were copied without it, from FOURFOLD_COMMIT."""
+    """The source tree's commit: from git, or from FOURFOLD_COMMIT where the sources were copied without .git."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     return os.environ.get("FOURFOLD_COMMIT") or said_by(command) or None
 
@@ -118,7 +119,7 @@ def opening(facts: Mapping[str, Any]) -> str:
 
 
 def processor() -> str:
-    """The processor's name and those of its vector extensions that matter here."""
+    """The processor's name and its relevant vector extensions."""
     path = Path("/proc/cpuinfo")
     if platform.system() == "Darwin":
         chip = said_by(["sysctl", "-n", "machdep.cpu.brand_string"])

@@ -1,4 +1,5 @@
-"""What the suite ``files`` saves: four models with what they are exported and called with. Random weights."""
+"""The models that the suite ``files`` saves: four models with random weights, with example inputs for export and for
+calls."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class TransformerLayer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """cache: keys and values, (2, batch, heads, tokens, width of a head)."""
+        """cache: keys and values, (2, batch, heads, tokens, head dimension)."""
         q, k, v = (
             each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in self.qkv(self.norm_1(x)).chunk(3, -1)
         )
@@ -57,7 +58,7 @@ class ViT(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT-2 of 124 million parameters: one more token, with the cache of those before."""
+    """GPT-2 with 124 million parameters: computes one more token from a cache of the earlier ones."""
 
     def __init__(self, width: int = 768, layers: int = 12):
         super().__init__()
@@ -67,7 +68,7 @@ class GPT2(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, token: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
-        """cache: (layers, 2, batch, heads, tokens, width of a head)."""
+        """cache: (layers, 2, batch, heads, tokens, head dimension)."""
         x = self.tokens(token) + self.positions(torch.arange(cache.shape[-2], cache.shape[-2] + 1))
         caches = []
         for layer, own in zip(self.layers, cache.unbind(0), strict=True):
@@ -77,7 +78,7 @@ class GPT2(nn.Module):
 
 
 class Stream(nn.Module):
-    """An LSTM of two layers that takes a few steps a call; the caller keeps its state."""
+    """A two-layer LSTM that takes a few steps per call; the caller keeps its state."""
 
     def __init__(self, size: int = 128):
         super().__init__()
@@ -144,7 +145,7 @@ def exported(name: str) -> torch.export.ExportedProgram:
     torch.manual_seed(0)
     model = MODELS[name].make().eval()
     args = MODELS[name].inputs()
-    batch = 2 if name.startswith("ViT") else None  # torch.export takes a size of 1 for a constant
+    batch = 2 if name.startswith("ViT") else None  # torch.export specialises a size of 1
     if batch:
         args = (args[0].repeat(batch, 1, 1, 1),)
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""``files``: models in one file: the time to save, the size, load and first call in a fresh process, in Python and in
-C++, and warm calls; against AOTInductor's packages and torch.export's."""
+"""``files``: models saved in one file, against AOTInductor's packages and torch.export's: time to save, size, load and
+first call in a fresh process, in Python and in C++, and warm calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTS = ("load", "first call", "warm call")
 
 
 class Failed(Exception):
-    """A process that gave no times."""
+    """A process that returned no times."""
 
 
 def tables(request: Request) -> Iterator[Report]:
@@ -55,7 +55,7 @@ def tables(request: Request) -> Iterator[Report]:
 
 
 def cpp_program(build: Path) -> Path | None:
-    """tests/consumer's program, or None where it can't be built."""
+    """The program of tests/consumer, or None if it can't be built."""
     cmake = shutil.which("cmake") or str(Path(sys.executable).with_name("cmake"))
     package = subprocess.run(
         [sys.executable, "-m", "fourfold", "--cmake-dir"], capture_output=True, text=True, cwd=ROOT
@@ -74,7 +74,7 @@ def cpp_program(build: Path) -> Path | None:
 
 
 def saved(name: str, way: str, path: Path) -> float:
-    """How many seconds saving takes, without the export."""
+    """Seconds to save the model, without the export."""
     program = exported(name)
     start = time.perf_counter()
     if way == OURS:
@@ -102,7 +102,7 @@ def report(name: str, folder: Path, program: Path | None, request: Request) -> R
         path = folder / f"model{SUFFIXES[way]}"
         try:
             seconds = saved(name, way, path)
-        except Exception as error:  # a rival's failure is a line under the table
+        except Exception as error:  # a rival's failure becomes a line under the table
             if way == OURS:
                 raise
             reasons[way] = (str(error).splitlines() or [type(error).__name__])[0][:200]
@@ -151,7 +151,7 @@ def in_cpp(program: Path, path: Path, calls: Path, folder: Path, exact: list[Any
 
 def run(command: list[str]) -> str:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip compiles what it installs
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip then compiles bytecode at installation
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])

@@ -1,6 +1,7 @@
-"""What a fresh process takes: ``python -m benchmarks.first_call BACKEND``, without a backend its name empty.
+"""Measured by ``cold`` in a fresh process: ``python -m benchmarks.first_call BACKEND``; an empty BACKEND is plain
+PyTorch.
 
-Prints seconds as JSON: of importing torch, then of the first call, forward and backward, of a function and of another.
+Prints seconds as JSON: importing torch, then the first call, forward and backward, of one function and of a second one.
 """
 
 from __future__ import annotations

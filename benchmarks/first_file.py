@@ -1,7 +1,8 @@
-"""What a fresh process takes to run a saved model: ``python -m benchmarks.first_file WAY FILE INPUTS RESULTS``.
+"""Run of a saved model in a fresh process: ``python -m benchmarks.first_file WAY FILE INPUTS RESULTS``.
 
-Prints milliseconds as JSON: of importing torch, of what the way imports besides it and loading, of the first call, and
-the shortest of warm calls. On one thread."""
+Prints milliseconds as JSON, on one thread: importing torch, importing what else the way needs and loading, the first
+call, and the fastest warm call.
+"""
 
 from __future__ import annotations
 

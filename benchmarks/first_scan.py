@@ -1,7 +1,7 @@
-"""What a recurrence takes in a fresh process: ``python -m benchmarks.first_scan WAY``, where the way is "fourfold" for
-a scan, empty for a Python loop, and a backend of torch.compile for one compiled step, which is what capture takes.
+"""A recurrence in a fresh process: ``python -m benchmarks.first_scan WAY``. WAY is "fourfold" for a scan, empty for a
+Python loop, or a backend of torch.compile for one compiled step, which is the cost of capture.
 
-Prints seconds as JSON: of importing torch, then of the first call, forward and backward, of a step and of another.
+Prints seconds as JSON: importing torch, then the first call, forward and backward, of one step and of a second one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Functions of torch's elementwise operators and of reductions over rows, as people write them, by name: what the
-backend "fourfold" of torch.compile is timed and tested with."""
+"""Functions of elementwise operators and row reductions, written as users write them, by name. The benchmarks and tests
+of torch.compile's backend "fourfold" use them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-WIDTH = 1000  # of a row, where there are so many elements that it makes a hundred rows
-GRID = 64  # a Mandelbrot step's numbers are multiples of 1/64, so that float32 squares and sums them exactly
+WIDTH = 1000  # of a row, if there are enough elements for a hundred rows
+GRID = 64  # the Mandelbrot step uses multiples of 1/64, so that float32 squares and sums them exactly
 
-Draw = Callable[[int, Generator], tuple[Tensor, ...]]  # of a count of elements
+Draw = Callable[[int, Generator], tuple[Tensor, ...]]  # (number of elements, generator) -> arguments
 
 
 @dataclass(frozen=True)
 class Function:
-    """call: of as many tensors as ``draw(count, generator)`` gives, of which the first ``gradients`` take a gradient;
-    gives a tensor, or a tuple of them. count: of elements that it works on. terms(count): of the longest sum in it and
-    in its gradients. shares: whether its operations have work in common."""
+    """call: takes the tensors that ``draw(count, generator)`` returns for a number of elements; the first ``gradients``
+    of them require a gradient. Returns a tensor, or a tuple of tensors. terms(count): the length of the longest sum in
+    it and in its gradients."""
 
     name: str
     call: Callable[..., Tensor | tuple[Tensor, ...]]
@@ -51,13 +51,13 @@ def silu_gating(x: Tensor, gate: Tensor) -> Tensor:
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Of the halves of each row, as one product gives them."""
+    """The gate and the value are the halves of each row, as one product computes them."""
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
 def black_scholes(price: Tensor, strike: Tensor, years: Tensor, volatility: Tensor) -> tuple[Tensor, Tensor]:
-    """A European call's value and a put's, at 2 % interest."""
+    """Values of a European call and put, at 2 % interest."""
     spread = volatility * torch.sqrt(years)
     d1 = (torch.log(price / strike) + (0.02 + volatility**2 / 2) * years) / spread
     d2 = d1 - spread
@@ -75,7 +75,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """As Llama writes it."""
+    """As Llama computes it."""
     return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
@@ -84,7 +84,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def adam(p: Tensor, gradient: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tenth step at Adam's own rates: new parameter, first and second moment."""
+    """The tenth step, with Adam's default rates: new parameter, first and second moment."""
     m = 0.9 * m + 0.1 * gradient
     v = 0.999 * v + 0.001 * gradient * gradient
     root = torch.sqrt(v / (1 - 0.999**10)) + 1e-8
@@ -92,14 +92,14 @@ def adam(p: Tensor, gradient: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Ten
 
 
 def mandelbrot(x: Tensor, y: Tensor, c: Tensor, d: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """z = z² + c of z = x + iy and c = c + id where |z| ≤ 2, and the count of steps for which it stayed so."""
+    """z = z² + c with z = x + iy and c = c + id where |z| ≤ 2, and the number of steps for which that held."""
     x2, y2 = x * x, y * y
     bounded = x2 + y2 <= 4
     return torch.where(bounded, x2 - y2 + c, x), torch.where(bounded, 2 * x * y + d, y), steps + bounded
 
 
 def width(count: int) -> int:
-    """Of a row: few elements make ten rows."""
+    """Row width: few elements make ten rows."""
     return max(1, min(WIDTH, count // 10))
 
 
@@ -108,7 +108,7 @@ def rows(count: int) -> int:
 
 
 def longest(count: int) -> int:
-    """A sum over a row, or the gradient of what all rows share."""
+    """The longest sum: over a row, or over the rows in the gradient of a vector that all rows share."""
     return max(width(count), rows(count))
 
 

@@ -1,10 +1,10 @@
-"""Times the kernels that an operator could take on a GPU, each forced by FOURFOLD_GPU_PATH, at sizes around those where
-it changes from one to another (cuda/launch.cuh, cuda/mlp.cu).
+"""Times the GPU kernels that an operator can choose from, each forced by FOURFOLD_GPU_PATH, at sizes around the
+thresholds between them (cuda/launch.cuh, cuda/mlp.cu).
 
     python -m benchmarks.gpu_paths [--json FILE] [--quick] [--device cuda]
 
-A row is one size; a path that can't take it says so. Each is the median of samples taken in turns, in microseconds,
-with gradients and without, beside the clocks that the GPU had just afterwards.
+Each row is one size; a path that doesn't support it gives the reason. Times are medians of samples taken in turns, in
+microseconds, with and without gradients, with the GPU's clocks right after the measurement.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def works(device: torch.device, quick: bool) -> Iterator[Work]:
 
 
 def measure(work: Work, clock: Clock, repeats: int) -> Iterator[dict[str, Any]]:
-    """A row for each phase: the paths' medians in microseconds, or why one can't take this size."""
+    """A row for each phase: the paths' medians in microseconds, or why one doesn't support this size."""
     for phase, call in work.calls().items():
         samples, refused = {}, {}
         for path in work.paths:
@@ -106,7 +106,7 @@ def main() -> None:
     device, repeats = arguments.device, 5 if arguments.quick else 20
     clock = Clock(device)
     contents = {"paths": VARIABLE, "facts": environment.collect(repeats, device), "rows": []}
-    with mock.patch.dict(os.environ):  # which is afterwards as it was
+    with mock.patch.dict(os.environ):  # restored afterwards
         for work in works(device, arguments.quick):
             for row in measure(work, clock, repeats):
                 row["clocks"] = environment.clocks(device)

@@ -1,4 +1,4 @@
-"""A row's calls as CUDA graphs: the time they take on the GPU when launching them costs nothing."""
+"""A row's calls as CUDA graphs: their time on the GPU without launch overhead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.problem import Candidate, Contender, Problem, total
 from benchmarks.targets import BOTH, COLD, NO_GRAD
 from fourfold.cli.timing import synchronize
 
-WARM_CALLS = 3  # before a capture, on a stream of their own: libraries set themselves up in first calls
+WARM_CALLS = 3  # before a capture, on a separate stream: libraries initialise themselves in their first calls
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Captured:
     results: list[Tensor]
 
     def replay_into_poison(self) -> list[Tensor]:
-        """Replay with NaN in the results: a kernel that the graph missed leaves it there."""
+        """Fill the results with NaN, then replay: NaN remains where the capture missed a kernel."""
         for result in self.results:
             result.fill_(math.nan)
         self.graph.replay()
@@ -38,7 +38,7 @@ class Captured:
 def prepare(
     problem: Problem, contender: Contender, candidate: Candidate, exact: Sequence[Tensor]
 ) -> tuple[Row, Mapping[str, Captured]]:
-    """Capture a contender's calls and check what replays of them compute."""
+    """Capture a contender's calls and check the results of replays."""
     row = Row(contender.name, graphed=True)
     if contender.uncaptured:
         row.reason = f"can't be captured: {contender.uncaptured}"
@@ -55,7 +55,8 @@ def prepare(
 
 
 def capture_phases(problem: Problem, candidate: Candidate) -> Mapping[str, Captured]:
-    """A graph for each phase that one can hold: the forward without gradient, and forward and backward in one."""
+    """A graph for each phase that can be captured: the forward without gradient, and forward and backward in one
+    graph."""
 
     def forward() -> list[Tensor]:
         with torch.no_grad():
@@ -63,7 +64,7 @@ def capture_phases(problem: Problem, candidate: Candidate) -> Mapping[str, Captu
 
     def both() -> list[Tensor]:
         outputs = candidate.call(*problem.inputs)
-        # Not backward(): accumulating into .grad belongs to the stream that the parameter was made on.
+        # Not backward(): it accumulates into .grad on the stream on which the parameter was created.
         roots = outputs if problem.gradients else (total(outputs),)
         grads = torch.autograd.grad(roots, list(candidate.parameters), problem.gradients or None)
         return [*(output.detach() for output in outputs), *grads]
@@ -81,7 +82,7 @@ def capture(call: Callable[[], list[Tensor]]) -> Captured:
         for _ in range(WARM_CALLS):
             call()
     torch.cuda.current_stream().wait_stream(warm_stream)
-    gc.collect()  # a tensor that dies in the middle of a capture would be part of it
+    gc.collect()  # freeing a tensor during a capture would become part of the graph
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = call()

@@ -17,11 +17,11 @@ from benchmarks.problem import Candidate, Problem, compiled
 from fourfold import reference
 
 GATES = {"LLTM": 3, "LSTM": 4, "GRU": 3}  # of each layer
-STATES = {"LLTM": 2, "LSTM": 2, "GRU": 1}  # how many tensors its state is
+STATES = {"LLTM": 2, "LSTM": 2, "GRU": 1}  # number of tensors in the state
 
 
 def draw(kind: str, sizes: Mapping[str, int], generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Parameters as the modules draw theirs; one matrix holds the LLTM's weights of h and x."""
+    """Parameters with the modules' initialisation; the LLTM has one matrix for h and x."""
     input_size, hidden_size = sizes["input_size"], sizes["hidden_size"]
     rows, bound = GATES[kind] * hidden_size, hidden_size**-0.5
     shapes = [(rows, input_size), (rows, hidden_size), (rows,), (rows,)]
@@ -30,13 +30,14 @@ def draw(kind: str, sizes: Mapping[str, int], generator: torch.Generator) -> tup
 
 
 def definition(kind: str, **settings: Any) -> Callable[..., tuple[Tensor, ...]]:
-    """Of input, states and parameters, in plain PyTorch. settings: ``batch_sizes`` or ``reset``."""
+    """The layer in plain PyTorch, as a function of input, states and parameters. settings: ``batch_sizes`` or
+    ``reset``."""
     function = getattr(reference, kind.lower())
     return lambda *inputs: flat(function(*inputs, **settings))
 
 
 def flat(result: tuple[Tensor, Any]) -> tuple[Tensor, ...]:
-    """A layer's ``output, state`` in one tuple; the state of one layer without its first dimension."""
+    """A layer's ``output, state`` as one tuple; the state of a single layer without its first dimension."""
     output, state = result
     return output, *(s.squeeze(0) if s.dim() == 3 else s for s in as_tuple(state))
 
@@ -46,7 +47,7 @@ def as_tuple(state: Any) -> tuple[Tensor, ...]:
 
 
 def module_of(package: ModuleType, problem: Problem, suffix: str = "") -> nn.Module:
-    """The package's layer, or with a suffix its cell."""
+    """The package's layer, or with the suffix "Cell" its cell."""
     make = getattr(package, problem.kind + suffix)
     module = make(problem.sizes["input_size"], problem.sizes["hidden_size"])
     return module.to(problem.device, problem.precision.dtype)
@@ -55,7 +56,7 @@ def module_of(package: ModuleType, problem: Problem, suffix: str = "") -> nn.Mod
 def call_module(
     module: nn.Module, batch_sizes: Tensor | None = None, reset: Tensor | None = None
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """A module with nn.LSTM's signature as a function of input and states (batch, hidden_size)."""
+    """Wraps a module with nn.LSTM's signature as a function of input and states (batch, hidden_size)."""
     settings = {} if reset is None else {"reset": reset}
 
     def call(input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -68,7 +69,7 @@ def call_module(
 
 
 def layer(problem: Problem, package: ModuleType = nn, backend: str = "") -> Candidate:
-    """torch.nn's layer, or another package's."""
+    """The layer of torch.nn or of another package."""
     module = module_of(package, problem)
     call = call_module(compiled(module, backend), problem.batch_sizes, problem.reset)
     return Candidate(call, tuple(module.parameters()))
@@ -79,7 +80,8 @@ plain = partial(layer, package=reference)  # the tutorial's module
 
 
 def compiled_step(problem: Problem) -> Candidate:
-    """The cell compiled and called once a step: a compiled loop is unrolled, which takes minutes at a hundred steps."""
+    """The cell, compiled and called once per step: a compiled loop is unrolled, which takes minutes at a hundred
+    steps."""
     module = module_of(reference, problem, "Cell")
     step = compiled(module, "inductor")
 
@@ -110,7 +112,7 @@ def torch_cell(problem: Problem) -> Candidate:
 
 
 def frozen(problem: Problem) -> Candidate:
-    """fourfold's module with its weights declared constant, once they are the problem's."""
+    """fourfold's module with its weights declared constant after they were set to the problem's."""
     module = module_of(fourfold.nn, problem)
     call = call_module(module)
     freeze = functools.cache(lambda: fourfold.freeze(module))
@@ -123,7 +125,7 @@ def frozen(problem: Problem) -> Candidate:
 
 
 def step_by_step(problem: Problem) -> Candidate:
-    """As the usual PPO programs write it."""
+    """As common PPO implementations write it."""
     module = module_of(nn, problem)
     kept = 1.0 - problem.reset.float()
 

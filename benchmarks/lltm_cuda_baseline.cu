@@ -1,7 +1,7 @@
-// What fourfold is measured against in CUDA: the extension tutorial's third LLTM. The products stay ATen's; what follows
-// them is one pointwise kernel forward and one backward, a thread a hidden unit, on the default stream as there.
+// The CUDA baseline: the extension tutorial's third LLTM. ATen computes the products; one pointwise kernel follows them
+// in the forward and one in the backward, with a thread per hidden unit, on the default stream as in the tutorial.
 
-// Of torch/extension.h only what is used here: nvcc compiles it in half the time.
+// Only the parts of torch/extension.h that are used here: nvcc compiles it in half the time.
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAException.h>
@@ -67,7 +67,8 @@ __global__ void backward_kernel(
 
 }  // namespace
 
-// x (B, I), h and c (B, H), weights (3H, H+I), bias (3H): the next h and c, then what backward needs.
+// x (B, I), h and c (B, H), weights (3H, H+I), bias (3H): returns the next h and c, then the saved tensors for
+// backward.
 std::vector<at::Tensor> lltm_forward(
     const at::Tensor& x, const at::Tensor& h, const at::Tensor& c, const at::Tensor& weights, const at::Tensor& bias) {
   auto X = at::cat({h, x}, 1);

@@ -1,4 +1,5 @@
-"""How every suite measures: rows are checked, then timed in turns in one process; medians, spread and paired ratios."""
+"""How every suite measures: rows are checked for correctness, then timed in turns in one process; medians, spread and
+paired ratios."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from benchmarks.targets import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS
 from fourfold.cli.timing import synchronize
 
 ENOUGH_REPEATS = 30
-SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
-SLOW_SECONDS = 0.25  # a row whose iteration takes longer gets as many samples as fit SLOW_BUDGET
+SAMPLE_SECONDS = 5e-3  # long compared with the clock's resolution, short compared with a scheduler's interruptions
+SLOW_SECONDS = 0.25  # a row with a longer iteration gets as many samples as fit SLOW_BUDGET
 SLOW_BUDGET, FEWEST_REPEATS = 2.0, 3
-MANY_BYTES = 2**28  # more than caches hold, and long enough to write that the host meanwhile queues a whole call
+MANY_BYTES = 2**28  # more than caches hold; writing it takes so long that the host can queue a whole call meanwhile
 COMPILERS = ("inductor", "aot_eager", "fourfold")
 SKIPPED = "left out by --skip or --quick"
 
-Sample = Callable[[int], Mapping[str, float]]  # runs so many iterations; gives each phase's mean seconds
+Sample = Callable[[int], Mapping[str, float]]  # runs that many iterations; returns each phase's mean seconds
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Statistics:
 
     @property
     def spread(self) -> float:
-        """The interquartile range, which a few disturbed samples don't move."""
+        """The interquartile range, which a few disturbed samples don't change."""
         return self.upper_quartile - self.lower_quartile
 
 
@@ -54,9 +55,10 @@ def summarise(samples: Sequence[float]) -> Statistics:
 
 
 def paired_ratios(baseline: Sequence[float], other: Sequence[float]) -> list[float]:
-    """How many times faster ``other`` was, sample by sample: both of a pair saw the machine in the same state.
+    """How many times faster ``other`` was, sample by sample: both samples of a pair were taken with the machine in the
+    same state.
 
-    A slow row takes part in the first rounds only, and those are the pairs.
+    A slow row has samples of the first rounds only; only those are paired.
     """
     return [a / b for a, b in zip(baseline, other, strict=False)]
 
@@ -66,19 +68,20 @@ def median_ratio(baseline: Sequence[float], other: Sequence[float]) -> float | N
 
 
 def beaten(samples: Mapping[str, Sequence[float]], ours: Sequence[float]) -> list[str]:
-    """The rows that were faster than ours, in words."""
+    """Descriptions of the rows that were faster than fourfold's."""
     ratios = {name: median_ratio(theirs, ours) for name, theirs in samples.items()}
     return [f"{ratio:.2f}× of {name}" for name, ratio in ratios.items() if ratio is not None and round(ratio, 2) < 1]
 
 
 def in_turn(names: Sequence[str], repeat: int) -> list[str]:
-    """The first moves on with each round, so that none always follows the same neighbour's cache contents."""
+    """Starts with another name in each round, so that no row always finds the cache contents of the same
+    predecessor."""
     first = repeat % len(names) if names else 0
     return [*names[first:], *names[:first]]
 
 
 def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) -> dict[str, dict[str, list[float]]]:
-    """Samples of all contenders in turns, as seconds an iteration in ``result[contender][phase]``."""
+    """Samples of all contenders in turns, as seconds per iteration in ``result[contender][phase]``."""
     plans = {name: plan(sample, repeats, warmup) for name, sample in contenders.items()}
     result: dict[str, dict[str, list[float]]] = {name: {} for name in contenders}
     for repeat in range(repeats):
@@ -91,7 +94,7 @@ def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) 
 
 
 def plan(sample: Sample, repeats: int, warmup: int) -> tuple[int, int]:
-    """Warms up; gives how many iterations make a sample of SAMPLE_SECONDS, and in how many rounds it is taken."""
+    """Warms up; returns the iterations per sample of SAMPLE_SECONDS and the number of rounds."""
     seconds = wall_seconds(sample, 1)
     if seconds > SLOW_SECONDS:
         return 1, min(repeats, max(FEWEST_REPEATS, round(SLOW_BUDGET / seconds)))
@@ -108,18 +111,18 @@ def wall_seconds(call: Callable[..., Any], *arguments: Any) -> float:
 
 
 class Clock:
-    """Takes marks before and after work, on the device that does it; what lies between them is read at the end. Nothing
-    is flushed on the CPU: rows there are warm."""
+    """Records events before and after work on the device and reads the time between them at the end. On the CPU no
+    cache is flushed: rows are measured warm."""
 
     def __init__(self, device: torch.device | str = "cpu"):
         self.device = torch.device(device)
         self.graphs = self.device.type == "cuda"  # whether calls can be captured in CUDA graphs
         self.scratch = None if self.device.type == "cpu" else scratch(self.device)
-        self.events: list[fourfold.Event] = []  # made once: making one takes longer than recording it
+        self.events: list[fourfold.Event] = []  # reused: creating an event takes longer than recording it
         self.marks = 0
 
     def mark(self) -> fourfold.Event:
-        """Good until the next settle()."""
+        """Valid until the next settle()."""
         if self.marks == len(self.events):
             self.events.append(fourfold.Event(self.device))
         event = self.events[self.marks]
@@ -128,7 +131,7 @@ class Clock:
         return event
 
     def seconds(self, pairs: Sequence[tuple[fourfold.Event, fourfold.Event]]) -> float:
-        """The sum over all pairs of marks."""
+        """The sum over all pairs of events."""
         synchronize(self.device)
         return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
 
@@ -138,7 +141,7 @@ class Clock:
             self.scratch.zero_()
 
     def settle(self) -> None:
-        """Every row starts alike: nothing in flight, nothing in the device's cache."""
+        """Every row starts in the same state: no pending work, none of its data in the device's cache."""
         self.marks = 0
         self.flush()
         synchronize(self.device)
@@ -150,7 +153,7 @@ def scratch(device: torch.device) -> Tensor:
 
 
 def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, cold: bool = False) -> float:
-    """Calls one after the other between two marks, or, cold, each between its own two after a flush."""
+    """Calls back to back between two events; if cold, each call between its own two events after a flush."""
     clock.settle()
     pairs = []
     for _ in range(iterations if cold else 1):
@@ -165,17 +168,17 @@ def seconds_per_call(clock: Clock, call: Callable[[], Any], iterations: int, col
 
 @dataclass
 class Row:
-    """What became of a contender: figures, or the reason why there are none."""
+    """The result for a contender: measurements, or why there are none."""
 
     name: str
-    graphed: bool = False  # replayed from a CUDA graph
+    graphed: bool = False  # replayed as a CUDA graph
     reason: str = ""
     wrong: bool = False
     error: float = math.nan  # the largest relative error against float64
     tolerance: float = math.nan
-    first_call: float = math.nan  # seconds until it was built and forward and backward had run once
-    kept: int | None = None  # bytes, for the backward
-    samples: Mapping[str, list[float]] = field(default_factory=dict)  # seconds of an iteration, by phase
+    first_call: float = math.nan  # seconds to build it and run forward and backward once
+    kept: int | None = None  # bytes saved for the backward
+    samples: Mapping[str, list[float]] = field(default_factory=dict)  # seconds per iteration, by phase
 
     @property
     def label(self) -> str:
@@ -183,7 +186,7 @@ class Row:
 
     @property
     def own(self) -> bool:
-        """Whether it is one of fourfold's."""
+        """Whether it is fourfold's."""
         return self.name.split(",")[0] == OURS
 
 
@@ -194,12 +197,12 @@ def compare(
     clock: Clock | None = None,
     skip: Collection[str] = (),
 ) -> list[Row]:
-    """Check every contender, then time those that are right; on a GPU each a second time, from a CUDA graph."""
+    """Check every contender, then time the correct ones; on a GPU each also as a CUDA graph."""
     from benchmarks import graphs
 
     clock = clock or Clock()
     if any(contender.tool in COMPILERS for contender in contenders):
-        torch.compiler.reset()  # each table is compiled for its own shape, and Inductor's code for a thread count
+        torch.compiler.reset()  # code is compiled for each table's shapes, and Inductor's for one thread count
     rows, samples = [], {}
     exact = problem.exact()
     for contender in contenders:
@@ -224,7 +227,7 @@ def compare(
 def prepare(
     problem: Problem, contender: Contender, exact: Sequence[Tensor], skip: Collection[str] = ()
 ) -> tuple[Row, Candidate | None]:
-    """Build a contender, give it the problem's parameters, run it once with the clock on and check what comes out."""
+    """Build a contender, set its parameters to the problem's, run it once, timed, and check the results."""
     row = Row(contender.name, reason=SKIPPED if contender.tool in skip else contender.left_out)
     if row.reason:
         return row, None
@@ -238,7 +241,7 @@ def prepare(
     except Unavailable as unavailable:
         row.reason = str(unavailable)
         return row, None
-    except RuntimeError as error:  # also Dynamo's, Inductor's and out of memory; the other rows keep their figures
+    except RuntimeError as error:  # also Dynamo's, Inductor's and out of memory; the other rows keep their results
         words = "can't be compiled" if contender.tool == "inductor" else "failed"
         row.reason, row.wrong = f"{words}: {first_sentence(error)}", row.own
         return row, None
@@ -257,7 +260,7 @@ def is_right(row: Row, problem: Problem, results: Sequence[Sequence[Tensor]], ex
 
 
 def first_sentence(error: BaseException) -> str:
-    """The line of an error that says what is wrong: compilers print much around it, torch a heading before it."""
+    """The line of an error that gives the reason: compilers print much around it, torch a heading before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Error building extension")] or ["no message"]
     telling = [line for line in lines if re.search(r"\berror\b|not found|cannot find", line, re.IGNORECASE)]
@@ -265,7 +268,8 @@ def first_sentence(error: BaseException) -> str:
 
 
 def sampler(problem: Problem, candidate: Candidate, clock: Clock) -> Sample:
-    """The tutorial's loop: forward and backward timed apart, gradients cleared in between; first, forward without."""
+    """The tutorial's loop: forward and backward are timed separately and gradients cleared in between; forward without
+    gradient comes first."""
     call = partial(candidate.call, *problem.inputs)
 
     def sample(iterations: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""``mlp``: small perceptrons; the first is the ROCm extension tutorial's program."""
+"""``mlp``: small perceptrons; the first is the one of the ROCm extension tutorial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.targets import INDUCTOR, OURS, PLAIN
 from fourfold import reference
 
 NAMES = ("batch_size", "input_size", "hidden_size", "output_size")
-# The last is a control policy's, with tanh.
+# The last one is a control policy, with tanh.
 *SIZES, TANH = (
     dict(zip(NAMES, sizes, strict=True))
     for sizes in ((32, 5, 15, 1), (16, 64, 128, 10), (256, 784, 512, 10), (1, 64, 64, 2))
@@ -80,7 +80,7 @@ def module(make: Callable[[], nn.Module], problem: Problem, backend: str = "") -
 
 
 def in_order(mlp: nn.Module) -> tuple[Tensor, ...]:
-    """A weight and a bias a layer."""
+    """A weight and a bias for each layer."""
     weights, biases = ([p for name, p in mlp.named_parameters() if word in name] for word in ("weight", "bias"))
     return tuple(p for pair in zip(weights, biases, strict=True) for p in pair)
 

@@ -1,5 +1,5 @@
 """``models``: training and inference of small models of the package transformers under torch.compile's backends, each
-in a process of its own: a first step is a fresh process's."""
+in a process of its own, because a first step is measured in a fresh process."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from benchmarks.request import Request
 from benchmarks.results import Report, count
 from benchmarks.targets import BACKENDS, INDUCTOR, OURS, PLAIN, Outcome
 
-STEPS = 3  # whose losses are compared
-TOLERANCE = 1e-5  # of a loss: what Inductor's is off after three steps is a twentieth of it
+STEPS = 3  # steps whose losses are compared
+TOLERANCE = 1e-5  # of a loss: twenty times Inductor's error after three steps
 BATCH, LENGTH, VOCABULARY = 8, 64, 1000
 HIDDEN, LAYERS, HEADS = 128, 4, 4
 STAGES = [32, 64, 128, 256]  # channels
 IMAGES = ("ViT", "ResNet", "ConvNeXt")
-WARM = 3  # calls of inference that are not timed, the first of which compiles
+WARM = 3  # untimed calls of inference; the first one compiles
 
 QUESTIONS = {"step": "training", "inference": "inference"}  # and what a target calls it
-Answer = Callable[[str, str], Any]  # of a way, to a question
+Answer = Callable[[str, str], Any]  # (way, question) -> answer
 
 
 def model(name: str) -> nn.Module:
-    """Without dropout, whose random numbers Inductor draws otherwise than eager code."""
+    """Without dropout: Inductor draws other random numbers than eager code."""
     import transformers as t
 
     tokens = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "use_cache": False}
@@ -69,8 +69,9 @@ def batch(name: str) -> dict[str, torch.Tensor]:
 
 
 def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
-    """In a process of its own: "first" gives the seconds of the first step and STEPS losses, "step" the seconds of one
-    more, and "inference" those of a forward without gradients of a copy. The model learns one batch again and again."""
+    """Runs in a process of its own. "first" returns the seconds of the first step and STEPS losses, "step" the seconds
+    of one more step, and "inference" those of a copy's forward without gradients. The model trains on the same batch
+    again and again."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -116,7 +117,7 @@ def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
 
 @dataclass
 class Way:
-    """What became of a backend. losses: of the first steps. seconds: of warm ones, and of warm inference."""
+    """The result for a backend. losses: of the first steps. seconds: of warm steps and of warm inference."""
 
     name: str
     reason: str = ""
@@ -136,7 +137,7 @@ def tables(request: Request) -> Iterator[Report]:
     for name in request.kinds or (("GPT-2",) if request.quick else suites.MODELS):
         with contextlib.ExitStack() as stack:
             ask = {}
-            for way in names:  # a process for each, its caches empty
+            for way in names:  # a process with empty caches for each
                 folder = environment_in(stack.enter_context(tempfile.TemporaryDirectory()))
                 started = worker("models", "training", name, BACKENDS[way], threads, environment=folder)
                 ask[way] = stack.enter_context(started)
@@ -145,7 +146,7 @@ def tables(request: Request) -> Iterator[Report]:
 
 
 def measure(ways: list[Way], repeats: int, answer: Answer) -> list[Way]:
-    """First steps one after the other, then warm ones in turns of those ways whose losses are right."""
+    """First steps one after the other, then warm steps in turns, for the ways with correct losses."""
     for way in ways:
         try:
             found = answer(way.name, "first")

@@ -1,4 +1,4 @@
-"""Timing begins when the loop nests that a row asked for are there: fourfold compiles them behind its first calls."""
+"""Waits for the loop nests that a row requested: fourfold compiles them in the background of its first calls."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ numbers = itertools.count()
 
 
 def wait() -> None:
-    """Until all are compiled: the nest that is asked for last is compiled last, and its program waits for it."""
+    """Wait until all are compiled: they are compiled in the order of the requests, so running the program requested
+    last waits for all."""
     if service.service.thread is not None:
         Program(ADD.format(float(next(numbers))), "last", service.number("llvm"))(torch.zeros(64))

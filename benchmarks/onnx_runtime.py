@@ -1,4 +1,4 @@
-"""ONNX Runtime's LSTM and GRU, where the packages onnx and onnxruntime are installed: forward only, in float32."""
+"""ONNX Runtime's LSTM and GRU, if the packages onnx and onnxruntime are installed: forward only, in float32."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from benchmarks.problem import Candidate, Problem, Unavailable
 
-# Where ONNX's gates stand among torch's: i, o, f, c of i, f, g, o; z, r, h of r, z, n.
+# Positions of ONNX's gates in torch's order: i, o, f, c in i, f, g, o; z, r, h in r, z, n.
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 OPSET = 14
 
 
 def layer(problem: Problem) -> Candidate:
-    """A session with the problem's own parameters in it. Raises Unavailable where a package is missing."""
+    """A session with the problem's parameters. Raises Unavailable if a package is missing."""
     try:
         import onnxruntime
         from onnx import TensorProto, helper, numpy_helper
@@ -38,7 +38,7 @@ def layer(problem: Problem) -> Candidate:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Its threads would spin on after a call, beside the row that is timed next.
+    # Otherwise its threads keep spinning after a call and slow down the row that is timed next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

@@ -1,5 +1,5 @@
-"""Functions of many fields: LOST once lost to Inductor; MORE were drawn to see how others do; JOINED concatenate
-tensors of different sizes."""
+"""Functions from many fields. LOST: once slower than Inductor's. MORE: chosen without knowing how they perform. JOINED:
+concatenations of tensors of different sizes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch.nn import functional as F
 
 from benchmarks.functions import GRID, Draw, Function, draw_normal, draw_rows, longest, rows, width
 
-CHANNELS, GROUPS, SIDE = 32, 8, 8  # of images with few elements; those with more are larger
+CHANNELS, GROUPS, SIDE = 32, 8, 8  # of images with few elements; larger images for more
 HEADS, HEAD = 4, 64
-POINTS = 250  # that each of the others is compared with
+POINTS = 250  # each of the other points is compared with these
 MIXTURE = 8
 CAUSAL = 64  # queries and keys
 
-A, B, C, D = 10.0, 28.0, 8 / 3, 0.01  # the Lorenz system's, and a step
+A, B, C, D = 10.0, 28.0, 8 / 3, 0.01  # the Lorenz system's parameters, and a step size
 
 
 def lennard_jones(a: Tensor, b: Tensor) -> Tensor:
-    """The potential of two particles so far apart, softened near zero."""
+    """The potential of particles at a and b, softened at small distances."""
     distance = a - b
     inverse = 1 / (distance * distance + 0.5)
     sixth = inverse**3
@@ -27,7 +27,7 @@ def lennard_jones(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embeddings of halves, as Llama has them."""
+    """Rotary position embeddings of halves, as in Llama."""
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
     return x * cos + turned * sin
@@ -84,7 +84,7 @@ def batch_norm(x: Tensor) -> Tensor:
 
 
 def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """Of a normal distribution to the standard one, as a variational autoencoder has it."""
+    """The divergence of a normal distribution from the standard one, as in a variational autoencoder."""
     return -0.5 * (1 + log_variance - mean * mean - log_variance.exp()).sum(-1)
 
 
@@ -93,13 +93,13 @@ def rbf_kernel(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embeddings of neighbours, as GPT-J has them."""
+    """Rotary position embeddings of adjacent pairs, as in GPT-J."""
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def gaussian_mixture(x: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
-    """The logarithm of the density of a mixture, of equal parts, at each of many points."""
+    """The log density, at each of many points, of a mixture with equal weights."""
     z = (x[:, None] - mean) * torch.exp(-log_scale)
     return torch.logsumexp(-0.5 * z * z - log_scale, dim=-1)
 
@@ -131,14 +131,15 @@ def quaternion_product(p: Tensor, q: Tensor) -> Tensor:
 
 
 def fake_quantize(x: Tensor, scale: Tensor) -> Tensor:
-    """To 8 bits with a scale for each column, and back. The gradient passes straight through what isn't cut off."""
+    """Quantise to 8 bits with a scale for each column, and back. The gradient is passed through unchanged where nothing
+    is clipped."""
     scaled = x / scale
     kept = scaled.clamp(-128, 127)
     return (kept + (kept.round() - kept).detach()) * scale
 
 
 def causal_alibi(scores: Tensor, slopes: Tensor) -> Tensor:
-    """Attention's weights under a causal mask, with ALiBi's biases."""
+    """Attention weights under a causal mask, with ALiBi's biases."""
     position = torch.arange(scores.shape[-1], device=scores.device)
     distance = position[None, :] - position[:, None]
     biased = scores + slopes[:, None, None] * distance
@@ -152,7 +153,7 @@ def token_shift(x: Tensor, mix: Tensor) -> Tensor:
 
 
 def side_by_side(x: Tensor, y: Tensor) -> Tensor:
-    """Features of one row, of three widths."""
+    """Concatenates row features of three widths."""
     part = x.shape[-1] // 3
     return torch.cat((torch.relu(x), (x * y)[:, :part], x.sum(-1, keepdim=True)), dim=-1)
 
@@ -162,7 +163,7 @@ def first_differences(x: Tensor, y: Tensor) -> Tensor:
 
 
 def draw_images(count: int, generator: Generator, channels: int = CHANNELS) -> Tensor:
-    """Of at least one image; more elements first make larger images."""
+    """At least one image; more elements first make the images larger."""
     side = SIDE if count < 10**6 else 4 * SIDE
     images = max(1, count // (channels * side * side))
     return torch.randn(images, channels, side, side, generator=generator)
@@ -215,7 +216,7 @@ def draw_vectors(tensors: int, width: int) -> Draw:
 
 
 def draw_quantized(count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Some are cut off. None lies where rounding could give the one integer or the other, or is nearly cut off."""
+    """Some values are clipped. None lies near a boundary between two integers or near the clipping limit."""
     shape = count // width(count), width(count)
     scale = 0.01 + 0.02 * torch.rand(width(count), generator=generator)
     offset = 0.1 + 0.3 * torch.rand(shape, generator=generator)

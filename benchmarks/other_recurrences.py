@@ -1,5 +1,5 @@
-"""Recurrences from publications and packages, beside recurrences.py: cells in continuous time, spiking neurons, returns
-of reinforcement learning, filters, and linear recurrences with several numbers per channel as state."""
+"""Recurrences from publications and packages, besides those in recurrences.py: continuous-time cells, spiking neurons,
+returns of reinforcement learning, filters, and linear recurrences with several state values per channel."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.nn import functional as F
 
 from benchmarks.recurrences import Draw, Recurrence, Weights
 
-STEP = 1e-3  # seconds: norse's default, as these inverse time constants are
+STEP = 1e-3  # seconds: norse's default; the inverse time constants too are norse's
 MEMBRANE, SYNAPSE, ADAPTATION = 1 / 1e-2, 1 / 5e-3, 1 / 800
 SUPER_SPIKE = 100.0
 DISCOUNT, LAMBDA = 0.99, 0.95
-STATES = 4  # of the selective scan's for each channel, in cases with few inputs
+STATES = 4  # per channel of the selective scan, in cases with few inputs
 
 
 def cfc(weights: Weights, h: Tensor, xs: Any) -> Any:
-    """One hidden layer under four heads: two values, and the line that their interpolation over time follows."""
+    """One hidden layer and four heads on it: two values, and the slope and shift of their interpolation over time."""
     w, bias, heads, head_bias = weights
     x, elapsed = xs
     hidden = 1.7159 * torch.tanh(0.666 * F.linear(torch.cat((x, h), 1), w, bias))
@@ -39,7 +39,7 @@ def draw_cfc(draw: Draw) -> Any:
 
 
 def ltc(weights: Weights, v: Tensor, x: Tensor, unfolds: int = 3) -> Any:
-    """Semi-implicit Euler steps of one time unit; synapses of x and of the neurons themselves."""
+    """Semi-implicit Euler steps of one time unit; synapses from x and between the neurons."""
     sensory, inner, leak, rest, capacity = weights[:4], weights[4:8], *weights[8:]
     drive, conductance = synapses(x, *sensory)
     for _ in range(unfolds):
@@ -64,7 +64,7 @@ def draw_ltc(draw: Draw) -> Any:
 
 
 class ATan(torch.autograd.Function):
-    """1 above zero; its derivative is taken to be that of an arc tangent. snntorch.surrogate.atan, alpha 2."""
+    """1 above zero; the surrogate derivative is that of an arc tangent. snntorch.surrogate.atan, alpha 2."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class ATan(torch.autograd.Function):
 
 
 class SuperSpike(torch.autograd.Function):
-    """1 above zero; the derivative is that of a fast sigmoid. Zenke and Ganguli 2018, norse's default."""
+    """1 above zero; the surrogate derivative is that of a fast sigmoid. Zenke and Ganguli 2018, norse's default."""
 
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class SuperSpike(torch.autograd.Function):
 
 
 def neuron(weights: Weights, carry: Any, x: Tensor) -> Any:
-    """A current-driven neuron without learned parameters; norse's constants in units of the membrane's."""
+    """A current-driven neuron without learned parameters, with norse's constants."""
     v, i = carry
     i = i + 0.2 * (x - i)
     v = v + 0.1 * (i - v)
@@ -138,7 +138,7 @@ def lif(weights: Weights, carry: Any, x: Tensor) -> Any:
 
 
 def adaptive_lif(weights: Weights, carry: Any, x: Tensor) -> Any:
-    """The threshold b moves; resets have no gradient."""
+    """The threshold b adapts; resets have no gradient."""
     w_in, w_rec = weights
     z, v, i, b = carry
     v = v + STEP * MEMBRANE * (i - v)
@@ -162,7 +162,7 @@ def draw_lif(states: int) -> Callable[[Draw], Any]:
 
 
 def spiking_network(weights: Weights, carry: Any, x: Tensor) -> Any:
-    """Layers of leaky neurons, each driven by the spikes of the one before in the same step."""
+    """Layers of leaky neurons, each driven by the spikes of the layer below in the same step."""
     states, spikes = [], x
     for mem, matrix in zip(carry, weights, strict=True):
         reset = (mem > 1).to(mem.dtype)
@@ -179,14 +179,14 @@ def draw_spiking_network(draw: Draw) -> Any:
 
 
 def advantages(weights: Weights, advantage: Tensor, xs: Any) -> Any:
-    """runs: 0 where the episode ends with this step."""
+    """runs: 0 if the episode ends with this step."""
     reward, value, following, runs = xs
     advantage = reward + DISCOUNT * following * runs - value + DISCOUNT * LAMBDA * runs * advantage
     return advantage, advantage
 
 
 def v_trace(weights: Weights, carry: Tensor, xs: Any) -> Any:
-    """The carry is the target less the value of the following state."""
+    """The carry is the target minus the value of the following state."""
     ratio, reward, value, following, runs = xs
     clipped = torch.exp(ratio).clamp(max=1.0)
     delta = clipped * (reward + DISCOUNT * runs * following - value)
@@ -195,7 +195,7 @@ def v_trace(weights: Weights, carry: Tensor, xs: Any) -> Any:
 
 
 def draw_returns(series: int) -> Callable[[Draw], Any]:
-    """One number per environment, and the mask of steps behind which the episode goes on."""
+    """One number per environment, and the mask of the steps after which the episode continues."""
 
     def drawn(draw: Draw) -> Any:
         batch = draw.sizes.batch

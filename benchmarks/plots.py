@@ -1,4 +1,4 @@
-"""Pictures of a saved measurement: fourfold's speed-up against batch size, hidden size and sequence length."""
+"""Plots of a saved measurement: fourfold's speed-up against batch size, hidden size and sequence length."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.targets import BOTH, NO_GRAD, OURS
 AXES = {"batch_size": "batch size", "hidden_size": "hidden size", "time": "sequence length, steps"}
 HELD = {"batch_size": "batch {}", "input_size": "input {}", "hidden_size": "hidden {}", "time": "{} steps"}
 PHASES = {NO_GRAD: "forward", BOTH: "forward and backward"}
-COLORS = {"LLTM": "#0072b2", "LSTM": "#d55e00", "GRU": "#009e73"}  # apart for the colour-blind too
+COLORS = {"LLTM": "#0072b2", "LSTM": "#d55e00", "GRU": "#009e73"}  # distinguishable by colour-blind readers
 MARKERS = {"LLTM": "o", "LSTM": "s", "GRU": "^"}
 RIVALS = {"LLTM": LSTM, "LSTM": "nn.LSTM", "GRU": "nn.GRU"}
 SIZE, DPI = (9.5, 4.2), 150
 
-Points = dict[tuple[str, str], dict[int, Mapping[str, float]]]  # by kind and phase: a ratio at each size
+Points = dict[tuple[str, str], dict[int, Mapping[str, float]]]  # by kind and phase: a ratio for each size
 
 
 def draw(contents: Mapping[str, Any], folder: Path) -> list[Path]:
-    """A PNG file for each size that the measurement varies; gives the files."""
+    """Draws a PNG file for each size that the measurement varies; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name in AXES:
@@ -33,8 +33,8 @@ def draw(contents: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def speedups(results: list[Mapping[str, Any]], varied: str) -> Points:
-    """Of the tables in float32 on one thread that differ from the centre in one size: how many times faster than
-    torch.nn's layer fourfold's is."""
+    """fourfold's speed-up over torch.nn's layer in the float32 tables on one thread that differ from the centre in one
+    size."""
     points: Points = {}
     held = {name: value for name, value in zip(NAMES, CENTRE, strict=True) if name != varied}
     for result in (result for result in results if result.get("suite") == "sequence"):
@@ -80,7 +80,7 @@ def picture(points: Points, varied: str, facts: Mapping[str, Any], file: Path) -
         panel.grid(axis="y", color="#dddddd", linewidth=0.8)
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
-    # Ratios: half as fast is as far below 1 as twice as fast is above.
+    # A logarithmic axis: half as fast is as far below 1 as twice as fast is above it.
     shown = [ratio for values in points.values() for ratio in values.values()]
     panels[0].set_yscale("log", base=2)
     panels[0].set_ylim(min(0.9, *(ratio["lower"] for ratio in shown)) / 1.08, 1.15 * max(r["upper"] for r in shown))

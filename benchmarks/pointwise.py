@@ -1,4 +1,4 @@
-"""``pointwise``: functions of elementwise operators and of reductions over rows under torch.compile's backends."""
+"""``pointwise``: functions of elementwise operators and row reductions under torch.compile's backends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
 ORDINARY = f"{OURS}, ordinary numbers"
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
 QUICK_ELEMENTS = (10**3, 10**5)
-FEW = 10**3  # whose time is the call's
-MANY = 10**5  # from here on no function is to be slower than Inductor's
-LARGE = 10**7  # whose results are fresh pages in each call, unless malloc keeps memory
+FEW = 10**3  # so few that call overhead dominates
+MANY = 10**5  # from here on no function may be slower than with Inductor
+LARGE = 10**7  # results are fresh pages in each call, unless malloc keeps memory
 LARGE_ON_GPU = "functions of 10 million elements on a GPU"
-WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # of them most of a large call, whatever the row
+WITH_FRESH_PAGES = ("sin2_cos2", "swiglu", "layer_norm", "adam")  # they take most of a large call, in every row
 LAYOUT_ELEMENTS = 10**6
 SPREAD_ELEMENTS = 4 * 10**5
-ROUNDINGS = 64  # one after the other; in Black-Scholes what they leave is divided by a spread of 0.03 at the least
-CANCELLED = 1e-12  # below it a float64 number is what rounding left of zero
+ROUNDINGS = 64  # successive roundings; Black-Scholes divides their error by a spread of at least 0.03
+CANCELLED = 1e-12  # a float64 value below it is rounding error around zero
 
 View = Callable[[Tensor], Tensor]
 
@@ -39,7 +39,7 @@ def as_drawn(x: Tensor) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """The same matrix, whose columns lie in one piece; of a vector rows are made first."""
+    """The same matrix, stored column by column; a vector is first viewed as rows."""
     return matrix(x).t().contiguous().t()
 
 
@@ -48,11 +48,11 @@ def matrix(x: Tensor) -> Tensor:
 
 
 def every_second(x: Tensor) -> Tensor:
-    """The same numbers as every second column of twice as many."""
+    """The same values as every second column of a matrix twice as wide."""
     return torch.stack((x, x), dim=-1).flatten(-2)[..., ::2]
 
 
-# How a function's arguments lie, the function, and a view for each argument.
+# Description of the layout, function, and a view for each argument.
 LAYOUTS: tuple[tuple[str, str, tuple[View, ...]], ...] = (
     ("a transposed matrix", "sin2_cos2", (transposed,)),
     ("every second column", "gelu_tanh", (every_second,)),
@@ -68,7 +68,7 @@ def draw_spread(spread: float, count: int, generator: Generator) -> tuple[Tensor
 
 
 def draw_hidden(share: float, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Rows of which a share is hidden, none of them whole."""
+    """Rows in which a share of the elements is hidden; no row is hidden completely."""
     shape = count // width(count), width(count)
     hidden = torch.rand(shape, generator=generator) < share
     hidden[:, 0] = False
@@ -76,14 +76,14 @@ def draw_hidden(share: float, count: int, generator: Generator) -> tuple[Tensor,
 
 
 def draw_mask(share: float, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """As draw_hidden, by what Hugging Face adds."""
+    """The mask of draw_hidden, as the bias that Hugging Face adds."""
     x, hidden = draw_hidden(share, count, generator)
     return x, torch.zeros_like(x).masked_fill(hidden, torch.finfo(x.dtype).min)
 
 
-# Most exponentials of large activations and of masked rows are next to nothing: processors may take a hundred times as
-# long for subnormal numbers. By name: what is called, how it is drawn for a spread or share, that of ordinary numbers,
-# and the others.
+# Most exponentials of large activations and of masked rows are nearly zero, and processors may take a hundred times as
+# long for subnormal numbers. By name: the function, how to draw its arguments for a spread or share, the value for
+# ordinary numbers, and the others.
 SPREADS: dict[str, tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, ...]], float, tuple[float, ...]]] = {
     "gelu": (F.gelu, draw_spread, 1, (5, 12, 40, 100)),
     "gelu_tanh": (gelu_tanh, draw_spread, 1, (12, 100)),
@@ -109,8 +109,8 @@ LARGE_FUNCTIONS = [spread(name, size) for name, (*_, sizes) in SPREADS.items() f
 
 
 def tables(request: Request) -> Iterator[Problem]:
-    """At a few elements first, so that a run cut short has every function; what is kept by malloc comes last, as malloc
-    no longer adapts after it."""
+    """Few elements come first, so that an interrupted run has every function. Kept memory comes last, because malloc no
+    longer adapts afterwards."""
     every = FUNCTIONS | OTHERS
     chosen = request.kinds or (FUNCTIONS if request.quick else every)
     functions = [every[name] for name in chosen]
@@ -118,7 +118,7 @@ def tables(request: Request) -> Iterator[Problem]:
     for count in request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS):
         for function in functions:
             if function.name in OTHERS and request.suite == "all" and count != MANY:
-                continue  # for they would take an hour
+                continue  # they would take an hour
             if not keeps or count < LARGE:
                 yield problem(function, count, device=request.device)
             elif function.name in WITH_FRESH_PAGES:
@@ -166,7 +166,7 @@ def problem(function: Function, count: int, views: Sequence[View] = (), device: 
 
 
 def copied(moved: int, problem: Problem) -> Problem:
-    """A copy that moves as many bytes as the function reads and writes, without what it keeps for a backward."""
+    """A copy that moves as many bytes as the function reads and writes, without what it saves for the backward."""
     source = torch.zeros(moved // 2, dtype=torch.uint8, device=problem.device)
     return dataclasses.replace(
         problem, title=COPY, inputs=(source,), parameters=(), gradients=(), phases=(NO_GRAD,), definition=lambda x: (x,)
@@ -179,15 +179,15 @@ def strided_problem(words: str, name: str, views: tuple[View, ...]) -> Problem:
 
 
 def large_problem(function: Function) -> Problem:
-    """Of large activations, or of rows under a mask."""
+    """Large activations, or rows under a mask."""
     found = problem(function, SPREAD_ELEMENTS)
     rows = [*found.rows, ordinary(function)]
     return dataclasses.replace(found, rows=rows, works=("large activations and masks",), threads=(1,))
 
 
 def distance(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """Where everything cancels, as in the gradient of sin² + cos², float64 has its own rounding, in units of which
-    nothing would be right."""
+    """Values below CANCELLED count as zero: where everything cancels, as in the gradient of sin² + cos², float64's
+    result is its own rounding error, and no result would be correct relative to that."""
     return largest_error(results, [torch.where(e.abs() < CANCELLED, 0, e) for e in exact])
 
 
@@ -201,7 +201,7 @@ def rows_of(function: Function, count: int) -> list[Contender]:
 
 
 def ordinary(function: Function) -> Contender:
-    """fourfold's row of the same function of numbers of spread 1, with a mask of zeros."""
+    """fourfold's row of the same function with numbers of spread 1, or a mask of zeros."""
     kind = function.name.split(", ")[0]
     same = spread(kind, SPREADS[kind][2])
     build = partial(candidate, function=same, backend="fourfold")
@@ -220,11 +220,11 @@ def candidate(problem: Problem, function: Function, backend: str) -> Candidate:
 
 
 def in_order(function: Function, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A function's arguments, of which a problem names those without gradient first."""
+    """The order of a problem's tensors: arguments without gradient come first."""
     others = len(given) - function.gradients
     return (*given[others:], *given[:others])
 
 
 def laid_out_as(x: Tensor) -> Tensor:
-    """New memory with the same strides, which clone() does not keep where they leave gaps."""
+    """A copy with the same strides; clone() doesn't keep strides that leave gaps."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)

@@ -1,4 +1,4 @@
-"""What a table compares: a problem in one precision, the rows that solve it, and its results in float64."""
+"""What a table compares: a problem in one precision, the rows that solve it, and exact results in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fourfold.cli.timing import with_float64
 
 @dataclass(frozen=True)
 class Precision:
-    """name: the command line's. words: a heading's. autocast: what tensors of ``dtype`` are cast to."""
+    """name: on the command line. words: in a heading. autocast: the dtype to which tensors of ``dtype`` are cast."""
 
     name: str
     words: str
@@ -32,11 +32,12 @@ class Precision:
 
     @property
     def unit(self) -> float:
-        """The unit roundoff of a product's factors; TF32 keeps 10 of 23 bits behind the point."""
+        """The unit roundoff of a product's factors; TF32 keeps 10 of the 23 bits after the point."""
         return 2.0**-11 if self.tf32 else torch.finfo(self.products).eps / 2
 
     def under_autocast(self, call: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-        """Each call enters autocast anew, as in a training loop, so that no cast weight outlives it."""
+        """Each call enters autocast anew, as in a training loop, so that cached casts of weights don't survive a
+        call."""
         if self.autocast is None:
             return call
 
@@ -48,7 +49,8 @@ class Precision:
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Sets torch's TF32 switches by their older names, which Inductor reads; the newer ones make that an error."""
+        """Sets torch's TF32 switches by their older names, which Inductor reads; using the newer ones makes that an
+        error."""
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         before = matmul.allow_tf32, cudnn.allow_tf32
         matmul.allow_tf32 = cudnn.allow_tf32 = self.tf32
@@ -74,12 +76,12 @@ ON_GPU = ("float32", "tf32", "bfloat16", "float16")
 
 
 class Unavailable(Exception):
-    """A row can't run here; ``str()`` is the reason that its table shows."""
+    """A row can't run here; ``str()`` is the reason, which the table shows."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A call on the problem's inputs, and its parameters in the order of the problem's."""
+    """A call on the problem's inputs, and its parameters in the problem's order."""
 
     call: Callable[..., tuple[Tensor, ...]]
     parameters: Sequence[Tensor]
@@ -89,9 +91,9 @@ class Candidate:
 class Contender:
     """A row of the table; ``build`` may raise Unavailable.
 
-    own: makes its own problem of the table's, where it computes something else of the same size. tool: "aten" for the
-    tutorials' extensions, or torch.compile's backend; --skip names it. left_out, uncaptured: why it is not measured, or
-    not as a CUDA graph.
+    own: replaces the table's problem where the row computes something else of the same size. tool: "aten" for the
+    tutorials' extensions, or torch.compile's backend; --skip uses this name. left_out, uncaptured: why it is not
+    measured, or not as a CUDA graph.
     """
 
     name: str
@@ -104,19 +106,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a table shows beside the seconds: µs a step, or GB a second."""
+    """What a table shows besides seconds: µs per step, or GB per second."""
 
     heading: str
     of: Callable[[float], float]
 
 
 def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest difference, in units of each tensor's largest exact value; NaN counts as infinite."""
+    """The largest error relative to each tensor's largest exact value; NaN counts as infinite."""
     return worst((wide(r, e) - e).abs().max() / (e.abs().max() or 1.0) for r, e in zip(results, exact, strict=True))
 
 
 def largest_norm(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest ‖result - exact‖ / ‖exact‖, steadier than a single element where errors add up."""
+    """The largest ‖result - exact‖ / ‖exact‖, steadier than single elements where errors accumulate."""
     return worst((wide(r, e) - e).norm() / (e.norm() or 1.0) for r, e in zip(results, exact, strict=True))
 
 
@@ -134,25 +136,25 @@ class Problem:
     title: str
     parameters: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
-    definition: Callable[..., tuple[Tensor, ...]]  # of the inputs, then the parameters
+    definition: Callable[..., tuple[Tensor, ...]]  # takes the inputs, then the parameters
     longest_sum: int  # terms of the longest sum in it
     rows: Sequence[Contender] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     precision: Precision = FLOAT32
-    rounding: float = 0.0  # allowed for rounding results, and factors of products, to the precision
+    rounding: float = 0.0  # allowed error from rounding results, and factors of products, to the precision
     distance: Callable[[Sequence[Tensor], Sequence[Tensor]], float] = largest_error
     phases: tuple[str, ...] = PHASES
-    gradients: tuple[Tensor, ...] = ()  # of the outputs; without any, the outputs are summed
+    gradients: tuple[Tensor, ...] = ()  # of the outputs; if empty, the backward starts from the sum of the outputs
     rate: Rate | None = None
-    baseline: str = ""  # the row that ratios are to; where it was not measured, the first that was
-    works: tuple[str, ...] = ()  # of the suite's targets
-    threads: Collection[int] | None = None  # at which counts it is measured; None: at any
-    batch_sizes: Tensor | None = None  # of packed input
-    reset: Tensor | None = None  # where sequences start anew
-    kind: str = ""  # which of a suite's layers or functions
-    source: str = ""  # the publication, or the function of a package, that it is taken from
-    keeps: bool = False  # whether to count what each row keeps for the backward
-    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # for checks and timing
+    baseline: str = ""  # the row that ratios refer to; if it was not measured, the first measured row
+    works: tuple[str, ...] = ()  # the suite's targets that it belongs to
+    threads: Collection[int] | None = None  # the thread counts at which it is measured; None: all
+    batch_sizes: Tensor | None = None  # for packed input
+    reset: Tensor | None = None  # where sequences restart
+    kind: str = ""  # which of the suite's layers or functions
+    source: str = ""  # the publication, or the function of a package, that defines it
+    keeps: bool = False  # whether to count the bytes that each row saves for the backward
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # of checks and timing
 
     @property
     def device(self) -> torch.device:
@@ -164,21 +166,23 @@ class Problem:
 
     @property
     def tolerance(self) -> float:
-        """A float32 sum's rounding error grows as the root of its length; eight times that, for a chain of sums."""
+        """The rounding error of a float32 sum grows as the square root of its length; eight times that, for a chain of
+        sums."""
         return 8 * torch.finfo(torch.float32).eps * math.sqrt(self.longest_sum) + self.rounding
 
     def prepared(self, candidate: Candidate) -> Candidate:
-        """The candidate as it is timed, in the problem's precision."""
+        """The candidate that is timed, in the problem's precision."""
         return Candidate(self.precision.under_autocast(candidate.call, self.device), candidate.parameters)
 
     def exact(self) -> list[Tensor]:
-        """Outputs and parameters' gradients in float64, of the numbers as they are in the problem's precision."""
+        """Outputs and gradients of parameters, computed in float64 from the values rounded to the problem's
+        precision."""
         parameters = [with_float64(p).requires_grad_() for p in self.parameters]
         inputs = [with_float64(x) if x.is_floating_point() else x for x in self.inputs]
         return self.results(Candidate(lambda *inputs: self.definition(*inputs, *parameters), parameters), inputs)
 
     def results(self, candidate: Candidate, inputs: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """The outputs, then, where gradients are timed, the parameters': what is checked."""
+        """The values that are checked: the outputs, then, where gradients are timed, those of the parameters."""
         inputs = self.inputs if inputs is None else inputs
         if not self.trains:
             with torch.no_grad():
@@ -193,13 +197,14 @@ class Problem:
         return [output.detach() for output in outputs] + gradients
 
     def run_once(self, candidate: Candidate) -> list[list[Tensor]]:
-        """Everything that is timed, once, so that what a first call builds is built; gives what is checked."""
+        """Runs everything that is timed once, so that first-call work is done; returns what is checked."""
         with torch.no_grad():
             outputs = list(candidate.call(*self.inputs))
         return [outputs, self.results(candidate)] if self.trains else [outputs]
 
     def error(self, results: Sequence[Sequence[Tensor]], exact: Sequence[Tensor]) -> float:
-        """Of all; outputs come first in ``exact``, and a forward without gradient gives no more."""
+        """The largest error of all results. ``exact`` starts with the outputs; a forward without gradient returns only
+        those."""
         return max(self.distance(some, exact[: len(some)]) for some in results)
 
     def backward(self, outputs: tuple[Tensor, ...]) -> None:
@@ -210,7 +215,7 @@ class Problem:
 
 
 def bytes_kept(problem: Problem, candidate: Candidate) -> int:
-    """What a forward keeps for its backward beside inputs and parameters, each storage once."""
+    """Bytes that a forward saves for its backward besides inputs and parameters; each storage counts once."""
     given = {tensor.untyped_storage().data_ptr() for tensor in (*problem.inputs, *candidate.parameters)}
     kept: dict[int, int] = {}
 
@@ -222,7 +227,7 @@ def bytes_kept(problem: Problem, candidate: Candidate) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = candidate.call(*problem.inputs)
-    del outputs  # alive until here: a storage that is freed and used again would be counted once
+    del outputs  # kept until here: two tensors that reuse a freed storage would count as one
     return sum(kept.values())
 
 
@@ -231,12 +236,12 @@ def total(outputs: tuple[Tensor, ...]) -> Tensor:
 
 
 def normal(generator: torch.Generator, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
-    """Draws tensors of a shape, the same on every device."""
+    """Returns a function that draws tensors of a shape, the same on every device."""
     return lambda *shape: torch.randn(shape, generator=generator).to(device, dtype)
 
 
 def functional(problem: Problem, call: Callable[..., tuple[Tensor, ...]] | None = None) -> Candidate:
-    """A function of inputs and parameters, without a module around it; by default the definition."""
+    """A candidate from a function of inputs and parameters; by default the definition."""
     function = call or problem.definition
     parameters = [p.clone().requires_grad_() for p in problem.parameters]
     return Candidate(lambda *inputs: function(*inputs, *parameters), parameters)

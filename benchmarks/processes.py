@@ -1,6 +1,6 @@
-"""Processes of their own that answer questions: ``python -m benchmarks.processes MODULE FUNCTION ARGUMENTS``.
+"""Worker processes that answer requests: ``python -m benchmarks.processes MODULE FUNCTION ARGUMENTS``.
 
-The function makes what answers; then a line of JSON on the input asks, and one on the output answers.
+The function returns the request handler. Each line of JSON on stdin is a request, each line on stdout a reply.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ROOT = Path(__file__).parent.parent  # where ``python -m benchmarks.NAME`` finds
 
 
 class Ended(Exception):
-    """A process ended where an answer was expected; ``str()`` says of which."""
+    """A process ended before it replied; ``str()`` names it."""
 
 
 @contextlib.contextmanager
 def child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    # In a session of its own Ctrl-C does not reach it: this process ends it.
+    # In a session of its own it doesn't receive Ctrl-C; this process ends it.
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, **pipes, start_new_session=True, cwd=ROOT, env=environment)
     try:
         yield process
     finally:
-        process.kill()  # which ends a stopped process too
+        process.kill()  # also ends a stopped process
         process.communicate()
 
 
@@ -42,7 +42,7 @@ def worker(
     launcher: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Callable[..., Any]]:
-    """What asks a process; asking raises Ended where it has ended."""
+    """Returns a function that sends a request to a process; it raises Ended if the process has ended."""
     words = (module, function, json.dumps(arguments))
     with child([*launcher, sys.executable, "-m", "benchmarks.processes", *words], environment) as process:
 
@@ -59,7 +59,7 @@ def worker(
 
 
 def environment_in(folder: str) -> Mapping[str, str]:
-    """A process's, whose temporary files and caches are in ``folder``."""
+    """The environment of a process whose temporary files and caches are in ``folder``."""
     kept = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     return {**kept, "TMPDIR": folder}
 

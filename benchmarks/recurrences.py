@@ -1,5 +1,6 @@
-"""Recurrences from publications and packages, each as one step for ``fourfold.scan``: what the suite ``scan`` times and
-the tests compare with a Python loop. Here are gated cells; other_recurrences.py has neurons, filters and the rest."""
+"""Recurrences from publications and packages, each as one step for ``fourfold.scan``. The suite ``scan`` times them and
+the tests compare them with a Python loop. This file has gated cells; other_recurrences.py has neurons, filters and the
+rest."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ class Sizes:
 
     @property
     def heads(self) -> int:
-        """Blocks that the hidden units are divided into."""
+        """The number of blocks into which the hidden units are divided."""
         return next(n for n in (4, 3, 5, 1) if self.hidden % n == 0)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Random tensors of one dtype. The sequence's shape comes before that of a step."""
+    """Draws random tensors of one dtype. ``sequence`` puts the steps and the batch before the given shape."""
 
     sizes: Sizes
     dtype: torch.dtype
@@ -57,7 +58,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Scan:
-    """The arguments of a scan, and the weights that its step closes over."""
+    """The arguments of a scan, and the weights in its step's closure."""
 
     step: Step
     init: Any
@@ -68,8 +69,8 @@ class Scan:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """step: of weights, a carry and an element of the sequence; returns the new carry and a result. draw: the weights,
-    the first carry and the sequence. source: the publication, or the function of a package."""
+    """step: takes the weights, a carry and an element of the sequence; returns the new carry and a result. draw:
+    returns the weights, the first carry and the sequence. source: the publication, or the function of a package."""
 
     name: str
     source: str
@@ -90,8 +91,8 @@ class Recurrence:
 
 
 def loop(step: Step, init: Any, xs: Any, reverse: bool = False, by_index: bool = False) -> tuple[Any, Any]:
-    """What a scan computes, as a Python loop. ``unbind``, because the gradient of ``x[t]`` is as large as x. by_index:
-    over ``x[t]``, as most write it."""
+    """Computes a scan as a Python loop. It uses ``unbind``, because the gradient of ``x[t]`` is as large as x.
+    by_index: loop over ``x[t]``, as most code does."""
     leaves, spec = pytree.tree_flatten(xs)
     elements = list(
         zip(*([leaf[t] for t in range(len(leaf))] if by_index else leaf.unbind(0) for leaf in leaves), strict=True)
@@ -139,7 +140,7 @@ def gru(weights: Weights, h: Tensor, x: Tensor) -> Any:
 
 
 def draw_torchs(gates: int, states: int) -> Callable[[Draw], Any]:
-    """Weights as torch.nn lays them out."""
+    """Weights in torch.nn's layout."""
 
     def drawn(draw: Draw) -> Any:
         rows, hidden = gates * draw.sizes.hidden, draw.sizes.hidden
@@ -169,7 +170,7 @@ def coupled_lstm(weights: Weights, carry: Any, x: Tensor) -> Any:
 
 
 def draw_gates(gates: int, states: int, *vectors: int) -> Callable[[Draw], Any]:
-    """Weights of x, of h, a bias, and vectors of so many times the hidden size."""
+    """Weights for x and h, a bias, and vectors of the given multiples of the hidden size."""
 
     def drawn(draw: Draw) -> Any:
         rows, hidden = gates * draw.sizes.hidden, draw.sizes.hidden
@@ -217,7 +218,7 @@ def min_gru(weights: Weights, h: Tensor, x: Tensor) -> Any:
 
 
 def draw_of_input(parts: int, vectors: int) -> Callable[[Draw], Any]:
-    """Weights of x, and vectors that scale the state."""
+    """Weights for x, and vectors that scale the state."""
 
     def drawn(draw: Draw) -> Any:
         rows, hidden = parts * draw.sizes.hidden, draw.sizes.hidden
@@ -228,7 +229,7 @@ def draw_of_input(parts: int, vectors: int) -> Callable[[Draw], Any]:
 
 
 def li_gru(weights: Weights, h: Tensor, x: Tensor) -> Any:
-    """Of four weights, the last two are the layer norm's."""
+    """The last two of the four weights are the layer norm's."""
     w, u, *norm = weights
     projected = F.linear(x, w)
     if norm:
@@ -264,7 +265,7 @@ def slstm(weights: Weights, carry: Any, x: Tensor) -> Any:
 
 
 def by_blocks(h: Tensor, weights: Tensor, parts: int) -> Tensor:
-    """A product with block-diagonal weights (heads, width, parts * width); each part has all heads."""
+    """A product with block-diagonal weights (heads, width, parts * width); each of the parts covers all heads."""
     heads, width, _ = weights.shape
     products = torch.einsum("bhi,hio->bho", h.view(-1, heads, width), weights)
     return products.view(-1, heads, parts, width).transpose(1, 2).reshape(-1, parts * heads * width)
@@ -283,7 +284,7 @@ def draw_slstm(blocks: bool) -> Callable[[Draw], Any]:
 
 
 def block_gru(weights: Weights, h: Tensor, x: Tensor) -> Any:
-    """Both parts of the input are normalised; a block-diagonal layer with RMS norm, then block-diagonal gates."""
+    """Both parts of the input are normalised: a block-diagonal layer with RMS norm, then block-diagonal gates."""
     w_h, w_x, scale_h, scale_x, inner, bias, scale, gates, gate_bias = weights
     heads, width, _ = gates.shape
     part_h, part_x = normalised(h @ w_h, scale_h), normalised(x @ w_x, scale_x)

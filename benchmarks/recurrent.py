@@ -1,9 +1,9 @@
 """The suites of recurrent layers.
 
 ``cell``: one step of the LLTM, the C++ extension tutorial's own table. ``sequence``: LLTM, LSTM and GRU over whole
-sequences, beside torch.nn's layers of the same sizes. ``stream``: a few steps a call, as of a program that gets its
-input one piece at a time. ``rl``: a reinforcement-learning rollout whose sequences start anew where an episode is over:
-one call with a mask of restarts, against a loop of single steps with the state masked before each.
+sequences, beside torch.nn's layers of the same sizes. ``stream``: a few steps per call, as in a program that gets its
+input piece by piece. ``rl``: a reinforcement-learning rollout whose sequences restart when an episode ends: one call
+with a mask of restarts, against a loop of single steps that masks the state before each.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from benchmarks.request import Request
 from benchmarks.targets import BOTH, INDUCTOR, NO_GRAD, OURS, PLAIN
 from fourfold import reference
 
-LSTM = "nn.LSTM (4 gates to LLTM's 3)"  # a row
-EVERY_ROW = "LSTM and GRU, every row"  # a work
+LSTM = "nn.LSTM (4 gates to LLTM's 3)"  # a row's name
+EVERY_ROW = "LSTM and GRU, every row"  # the name of a work
 NAMES = ("batch_size", "input_size", "hidden_size", "time")
 CELL = {"batch_size": 16, "input_size": 32, "hidden_size": 128}  # the tutorial's
 CENTRE = (16, 32, 128, 100)
@@ -45,7 +45,7 @@ SIZES = {
     "mps": (CENTRE, (1, 512, 512, 100), (64, 512, 512, 100)),
     "cpu": (CENTRE, (1, 32, 128, 100), (1, 512, 512, 100), (16, 512, 512, 100)),
 }
-# Beside the centre, what the plots are drawn of: one size at a time away from it.
+# The sizes of the plots: each differs from the centre in one size.
 AROUND = (
     *((batch_size, 32, 128, 100) for batch_size in (4, 64)),
     *((16, 32, hidden_size, 100) for hidden_size in (32, 64, 256, 512)),
@@ -53,9 +53,9 @@ AROUND = (
 )
 STREAM = tuple((batch, hidden, hidden, time) for time, batch, hidden in product((1, 16), (1, 4), (64, 128, 256, 512)))
 QUICK_STREAM = (1, 128, 128, 1)
-ROLLOUT, EPISODE = (8, 64, 128, 128), 32  # steps of an episode in the mean
+ROLLOUT, EPISODE = (8, 64, 128, 128), 32  # mean number of steps of an episode
 LONGEST_COMPILED = 128  # Dynamo unrolls the loop, and Inductor then takes minutes
-LONGEST_PLAIN = 100  # on a CPU; at more steps the plain loop is as slow a step, and only takes time
+LONGEST_PLAIN = 100  # on a CPU; longer plain loops take as long per step and only cost time
 LAUNCHED = "its kernels are launched on the default stream"
 UNROLLED = f"left out above {LONGEST_COMPILED} steps: the loop is unrolled, and compiling it takes minutes"
 
@@ -156,7 +156,7 @@ def shape_words(sizes: Mapping[str, int]) -> str:
 
 
 def works(kind: str, sizes: Mapping[str, int], precision: Precision, device: str) -> tuple[str, ...]:
-    """The targets of LSTM and GRU are for every row, and in float32 for some sizes."""
+    """The targets of LSTM and GRU apply to every row, and in float32 also to some sizes."""
     work = "{} T{time} B{batch_size} I{input_size} H{hidden_size}".format(kind, **sizes)
     if device != "cpu":
         return (f"{work} {precision.words} on a GPU",) * (device == "cuda")
@@ -169,24 +169,25 @@ def works(kind: str, sizes: Mapping[str, int], precision: Precision, device: str
 
 
 def rounding(precision: Precision, time: int) -> float:
-    """A state of 16 bits is rounded at each of T steps, which adds up as a random walk does; twice that for what a
-    step makes of its errors, and twice for the gradients, which are sums of such steps."""
+    """A 16-bit state is rounded at each of T steps, and the errors add up like a random walk; twice that because a step
+    amplifies errors, and twice for the gradients, which are sums over such steps."""
     return precision.unit * (4 * math.sqrt(time) if precision.products.itemsize == 2 else 8)
 
 
 def draw_parameters(kind: str, sizes: Mapping[str, int], generator: torch.Generator) -> tuple[Tensor, ...]:
-    """The module's own initial values; the LLTM's made calmer: as they are, c grows by about 0.4 a step and small
-    differences grow with it, so that after a thousand steps even float32 and float64 have no gradient in common."""
+    """The module's own initial values; the LLTM's weights are reduced. Without that, c grows by about 0.4 per step and
+    small differences grow with it, so that after a thousand steps the gradients of float32 and float64 have nothing in
+    common."""
     parameters = layers.draw(kind, sizes, generator)
     if kind == "LLTM":
         weights, bias = parameters
         weights[:, : sizes["hidden_size"]] /= 2
-        bias[: sizes["hidden_size"]] -= 0.5 * math.log(sizes["time"])  # the longer, the less input gates open
+        bias[: sizes["hidden_size"]] -= 0.5 * math.log(sizes["time"])  # longer sequences have fewer open input gates
     return parameters
 
 
 def packed(kind: str, sizes: Mapping[str, int], precision: Precision = FLOAT32) -> Problem:
-    """Sequences of every length from ``time`` down to one step, which are half as long in the mean."""
+    """Sequences of every length from ``time`` down to one step; their mean length is half."""
     batch_size, time = sizes["batch_size"], sizes["time"]
     found = whole(kind, sizes, precision)
     lengths = torch.linspace(time, 1, batch_size).round()
@@ -223,7 +224,7 @@ def few_steps(kind: str, sizes: Mapping[str, int]) -> Problem:
 
 
 def as_cells(problem: Problem) -> Problem:
-    """The same step forward with the shapes of a cell's input, without a dimension of time."""
+    """The same forward step with the shapes of a cell's input, without a time dimension."""
     return dataclasses.replace(
         forward_only(problem),
         inputs=tuple(x.flatten(0, -2) for x in problem.inputs),
@@ -269,12 +270,12 @@ def without(name: str, rows: Sequence[Contender]) -> list[Contender]:
 
 
 def with_exact_states(problem: Problem) -> Problem:
-    """fourfold's state is in float32, so that errors don't add up over the steps."""
+    """fourfold keeps the state in float32, so that errors don't accumulate over the steps."""
     return dataclasses.replace(problem, rounding=min(problem.rounding, 6 * problem.precision.unit))
 
 
 def as_lstm(problem: Problem) -> Problem:
-    """The LLTM's input, state and gradients for an LSTM, with nn.LSTM's initial values."""
+    """The LLTM's input, state and gradients for an LSTM, with nn.LSTM's initialisation."""
     like = problem.parameters[0]
     drawn = layers.draw("LSTM", problem.sizes, torch.Generator().manual_seed(1))
     parameters = tuple(p.to(like.device, like.dtype) for p in drawn)

@@ -1,8 +1,8 @@
-"""Recurrent PPO by several processes: workers collect a rollout in memory that they share with the learner, which
-replays its whole segments, with a mask of restarts, in one call of each layer.
+"""Recurrent PPO in several processes: workers collect a rollout in memory shared with the learner, which replays whole
+segments, with a mask of restarts, in one call per layer.
 
-One policy, one loss and one environment for all ways: an actor and a critic, each an LSTM and a perceptron, as
-sb3-contrib's MlpLstmPolicy has them.
+All ways use the same policy, loss and environment: an actor and a critic, each an LSTM and a perceptron, as in
+sb3-contrib's MlpLstmPolicy.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Sizes:
 
 
 class Recall:
-    """Environments that need a memory: the first observation of an episode has a cue, 1 or -1, and the action of its
-    last step has to name it. Observations are the cue, whether the step is the last, the part of the episode that is
-    over, and noise."""
+    """Environments that need memory: the first observation of an episode has a cue, 1 or -1, which the action of the
+    last step has to repeat. Observations are the cue, whether this is the last step, the elapsed fraction of the
+    episode, and noise."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Recall:
         return np.stack([self.cue * first, last, self.step_number / self.length, noise], 1).astype(np.float32)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Observations, rewards, and which episodes ended; a new one begins at once."""
+        """Returns observations, rewards, and which episodes ended; a new one starts at once."""
         done = self.step_number == self.length - 1
         rewards = np.where(done, np.where((actions == 1) == (self.cue > 0), 1.0, -1.0), 0.0)
         self.step_number += 1
@@ -73,7 +73,7 @@ def perceptron(sizes: Sequence[int]) -> nn.Module:
 
 
 class Policy(nn.Module):
-    """By torch.nn's layers, called step by step with the state masked, or by fourfold's, which take a mask."""
+    """Uses torch.nn's layers step by step with the state masked, or fourfold's, which take a mask."""
 
     def __init__(self, sizes: Sizes, fused: bool) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Policy(nn.Module):
 
     def forward(self, x: Tensor, states: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: (time, batch, 4). states: (4, 1, batch, hidden_size), of actor and critic. first: (time, batch), whether
-        an episode begins. Returns logits (time, batch, 2), values (time, batch) and the states behind."""
+        an episode begins. Returns logits (time, batch, 2), values (time, batch) and the final states."""
         acted, of_actor = self.remember(self.actor, x, (states[0], states[1]), first)
         judged, of_critic = self.remember(self.critic, x, (states[2], states[3]), first)
         return self.policy(acted), self.value(judged).squeeze(-1), torch.stack([*of_actor, *of_critic])
@@ -102,19 +102,19 @@ class Policy(nn.Module):
 
 
 class Rollout:
-    """Tensors in a file that processes map: what was collected, and the policy's parameters as one vector."""
+    """Tensors in a memory-mapped file: the collected rollout, and the policy's parameters as one vector."""
 
     def __init__(self, path: Path, sizes: Sizes, parameters: int) -> None:
         steps, count = sizes.steps, sizes.environments
         shapes: Mapping[str, tuple[int, ...]] = {
             "parameters": (parameters,),
             "observations": (steps, count, OBSERVATION),
-            "first": (steps + 1, count),  # of the last, whether an episode begins after the rollout
+            "first": (steps + 1, count),  # the last: whether an episode begins after the rollout
             "actions": (steps, count),
             "log_probabilities": (steps, count),
             "rewards": (steps, count),
             "values": (steps + 1, count),
-            "states": (4, 1, count, sizes.hidden_size),  # as the rollout began
+            "states": (4, 1, count, sizes.hidden_size),  # at the start of the rollout
         }
         flat = torch.from_file(str(path), shared=True, size=sum(map(math.prod, shapes.values())))
         parts = flat.split([math.prod(shape) for shape in shapes.values()])
@@ -124,7 +124,7 @@ class Rollout:
         return self.fields[name]
 
     def advantages(self) -> Tensor:
-        """Generalised, (steps, environments)."""
+        """Generalised advantage estimates, (steps, environments)."""
         values, rewards, keep = self.values.numpy(), self.rewards.numpy(), 1 - self.first.numpy()
         found, last = np.zeros_like(rewards), np.zeros_like(rewards[0])
         for t in reversed(range(len(rewards))):
@@ -134,7 +134,7 @@ class Rollout:
 
 
 class Collector:
-    """Of some of the environments: steps them, and writes what it saw where the learner finds it."""
+    """Steps some of the environments and writes the rollout to the shared memory."""
 
     def __init__(self, rollout: Rollout, policy: Policy, sizes: Sizes, part: slice, seed: int) -> None:
         self.rollout, self.policy, self.part = rollout, policy, part
@@ -148,7 +148,7 @@ class Collector:
         nn.utils.vector_to_parameters(self.rollout.parameters, self.policy.parameters())
         fields = {name: field[:, self.part] for name, field in self.rollout.fields.items() if field.dim() in (2, 3)}
         self.rollout.states[:, :, self.part] = self.states
-        # The weights don't change within a rollout.
+        # The weights don't change during a rollout.
         with fourfold.frozen(self.policy) if self.policy.fused else contextlib.nullcontext(), torch.no_grad():
             for t in range(len(fields["actions"])):
                 self.step(t, fields)
@@ -171,7 +171,7 @@ class Collector:
 
 
 def loss_of(policy: Policy, rollout: Rollout, advantages: Tensor) -> Tensor:
-    """PPO's, of the whole rollout: the clipped surrogate and half the squared error of the values."""
+    """PPO's loss over the whole rollout: the clipped surrogate and half the squared error of the values."""
     logits, values, _ = policy(rollout.observations, rollout.states, rollout.first[:-1].bool())
     chosen = logits.log_softmax(-1).gather(-1, rollout.actions.long()[..., None])[..., 0]
     ratio = (chosen - rollout.log_probabilities).exp()
@@ -182,7 +182,7 @@ def loss_of(policy: Policy, rollout: Rollout, advantages: Tensor) -> Tensor:
 
 
 class Learner:
-    """Steps the policy on a rollout, and hands its parameters to the collectors."""
+    """Optimises the policy on a rollout and publishes its parameters to the collectors."""
 
     def __init__(self, rollout: Rollout, policy: Policy, epochs: int) -> None:
         self.rollout, self.policy, self.epochs = rollout, policy, epochs
@@ -205,13 +205,13 @@ class Learner:
 
 @dataclass
 class Training:
-    """One way to train; each ``iteration`` is a rollout and what is learnt of it."""
+    """One way to train; each ``iteration`` collects a rollout and learns from it."""
 
     learner: Learner
     collect: Callable[[], object]
 
     def iteration(self) -> tuple[float, float]:
-        """Seconds of collecting and of learning."""
+        """Returns the seconds of collecting and of learning."""
         start = time.perf_counter()
         self.collect()
         middle = time.perf_counter()
@@ -241,7 +241,7 @@ def part_of(sizes: Sizes, number: int, workers: int) -> slice:
 
 @contextlib.contextmanager
 def training(folder: Path, sizes: Sizes, fused: bool, workers: int) -> Iterator[Training]:
-    """workers: how many processes collect, a number that divides the environments'; with none the learner's does."""
+    """workers: the number of collecting processes, a divisor of the number of environments; 0: the learner collects."""
     policy = policy_of(sizes, fused)
     rollout = rollout_of(folder / f"rollout-{fused}-{workers}", sizes, policy)
     learner = Learner(rollout, policy, sizes.epochs)
@@ -259,7 +259,7 @@ def training(folder: Path, sizes: Sizes, fused: bool, workers: int) -> Iterator[
 
 
 def collector(path: str, sizes: Mapping[str, int], fused: bool, number: int, workers: int) -> Callable[[], Any]:
-    """In a process of its own: collects, each time it is asked, a rollout of its part of the environments."""
+    """Runs in a process of its own: collects a rollout of its environments at each request."""
     torch.set_num_threads(1)
     own = Sizes(**sizes)
     policy = policy_of(own, fused)

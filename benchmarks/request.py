@@ -1,4 +1,4 @@
-"""What the command line asks of a suite."""
+"""The command line's settings for a suite."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import fourfold
 from benchmarks.problem import FLOAT32, PRECISIONS, Precision
 from fourfold.cli.usage import UsageError, output_directory, usable_device
 
-SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # what --quick leaves out
+SLOW_TO_BUILD = frozenset({"aten", "inductor"})  # left out by --quick
 
 
 @dataclass(frozen=True)
 class Request:
-    """Where something is empty, the suite chooses."""
+    """Where a field is empty, the suite chooses."""
 
     suite: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Request:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Request:
-        """From the command line's options. Raises UsageError for what this machine can't do."""
+        """Built from the command line's options. Raises UsageError if this machine doesn't support them."""
         suite, quick, plots = options["suite"], options["quick"], options.get("plots")
         device = device_with_kernels(suite, options.get("device") or "cpu")
         if device.type != "cpu" and options.get("threads"):
@@ -62,17 +62,18 @@ class Request:
         )
 
     def chosen(self, sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
-        """The sizes asked for, completed from the first of the list; without any the list, of which quick takes one."""
+        """The requested sizes, completed from the first of the list; if none are requested, the list, or with quick its
+        first."""
         return [{**size, **self.sizes} for size in (sizes[:1] if self.sizes or self.quick else sizes)]
 
     def precisions_or(self, on_gpu: Sequence[str], on_cpu: Sequence[str] = (FLOAT32.name,)) -> list[Precision]:
-        """What was asked for; else the device's. TF32 is NVIDIA's only."""
+        """The requested precisions, or else the device's. TF32 is for NVIDIA only."""
         chosen = [PRECISIONS[name] for name in (on_cpu if self.device.type == "cpu" else on_gpu)]
         return list(self.precisions) or [p for p in chosen if self.device.type == "cuda" or not p.tf32]
 
 
 def device_with_kernels(suite: str, name: str) -> torch.device:
-    """The device of that name, where this fourfold has kernels for it."""
+    """The device of that name, if this build of fourfold has kernels for it."""
     device = usable_device(suite, name)
     if device.type != "cpu":
         hip = "hip" if torch.version.hip else "cuda"  # torch calls AMD's GPUs cuda too

@@ -1,4 +1,4 @@
-"""Tables: as text, and as JSON, one row a line, small enough to keep and to read a change of."""
+"""Tables as text and as JSON. The JSON has one row per line, so that it is small and diffs are readable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from benchmarks.problem import Problem
 from benchmarks.suites import TARGETS
 from benchmarks.targets import OURS, SAVED, Outcome, Target
 
-DIGITS = 4  # of a figure: more than a measurement has
+DIGITS = 4  # more than a measurement's precision
 WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A problem's rows at one number of threads; without a number, on a GPU."""
+    """A problem's rows at one number of threads; on a GPU without a number."""
 
     problem: Problem
     threads: int | None
     rows: list[Row]
-    clocks: Mapping[str, str | None] | None = None  # a GPU's, just after the rows
+    clocks: Mapping[str, str | None] | None = None  # a GPU's, right after the rows
 
     @property
     def wrong(self) -> bool:
@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of every target of the problem's works that holds at this number of threads."""
+        """Outcomes of all targets of the problem's works that apply to this number of threads."""
         problem = self.problem
         held = [t for t in TARGETS if t.work in problem.works and t.threads in (None, self.threads)]
         return [Outcome(t, self.heading, self.reached(t)) for t in held if t.phase in (*problem.phases, SAVED)]
@@ -61,7 +61,7 @@ class Comparison:
         return median_ratio(rival.samples.get(target.phase, ()), samples) if rival else None
 
     def ratio(self, row: Row, phase: str) -> Statistics:
-        """How many times faster than the baseline, in pairs of neighbouring samples."""
+        """The speed-up over the baseline, from pairs of neighbouring samples."""
         return summarise(paired_ratios(self.baseline.samples[phase], row.samples[phase]))
 
     def plain(self) -> str:
@@ -77,7 +77,7 @@ class Comparison:
         return "\n".join([*lines, "", *self.remarks()])
 
     def figures(self, row: Row, phase: str, columns: int) -> str:
-        """A row's figures in one phase; without any its reason, in full only in the first phase."""
+        """A row's measurements in one phase; without any, the reason, which is complete only in the first phase."""
         if not row.samples:
             return f"  {row.reason if phase == self.problem.phases[0] else 'not measured'}"
         if phase not in row.samples:
@@ -92,7 +92,7 @@ class Comparison:
         return [o.words for o in self.outcomes if o.target.phase == phase and o.target.row == label]
 
     def remarks(self) -> Iterator[str]:
-        """First calls, errors, every comparison that fourfold lost."""
+        """First calls, errors, and every comparison in which fourfold was slower."""
         if self.baseline is not self.rows[0]:
             yield f"Ratios are to {self.baseline.label}."
         built = [row for row in self.rows if not math.isnan(row.first_call) and not row.graphed]
@@ -108,7 +108,7 @@ class Comparison:
         yield from self.losses() or ["No row beats fourfold in any phase."]
 
     def losses(self) -> list[str]:
-        """A line for each phase in which another row beats fourfold's; those with CUDA graphs are compared apart."""
+        """A line for each phase in which another row is faster than fourfold's; CUDA graphs are compared separately."""
         lines = [f"{row.label} was not measured: {row.reason}" for row in self.rows if row.own and row.reason]
         for ours in (row for row in self.rows if row.own and row.samples):
             others = [row for row in self.rows if row.graphed == ours.graphed and not row.own]
@@ -118,7 +118,7 @@ class Comparison:
         return lines
 
     def as_dictionary(self) -> dict[str, Any]:
-        """Everything measured, in seconds and bytes; what has no value is null."""
+        """All measurements, in seconds and bytes; missing values are null."""
         problem = self.problem
         return {
             "title": problem.title,
@@ -156,8 +156,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """A table whose rows are not compared in turns. cells: what is printed. figures: the same as numbers, for JSON.
-    wrong: whether something of fourfold's gave other numbers, or none."""
+    """A table whose rows are not compared in turns. cells: the printed text. figures: the same as numbers, for JSON.
+    wrong: whether fourfold returned wrong numbers, or none."""
 
     title: str
     headings: Sequence[str]
@@ -201,7 +201,7 @@ def rounded(value: Any) -> Any:
 
 
 def laid_out(value: Any, indent: int, row: bool = False) -> str:
-    """On one line where it fits, or is a table's row or a target; else an item a line."""
+    """On one line if it fits, or if it is a table's row or a target; else one item per line."""
     line = json.dumps(value, ensure_ascii=False)
     if row or indent + len(line) <= WIDTH or not isinstance(value, (dict, list)):
         return line

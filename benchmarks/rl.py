@@ -1,4 +1,4 @@
-"""``rl``: a rollout with restarts in one call; and recurrent PPO: frames a second, of collecting and learning."""
+"""``rl``: a rollout with restarts in one call; and recurrent PPO: frames per second of collecting and learning."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WORKERS = 2
 REPEATS = 15
 QUICK = Sizes(steps=32, hidden_size=32, epochs=2)
 RESTATED = f"{PLAIN}, step by step"
-TOLERANCE = 1e-4  # of float32 sums over a rollout, in other orders, relative to the largest
-# Of fourfold's layers or torch.nn's, and how many processes collect beside the learner's.
+TOLERANCE = 1e-4  # of float32 sums over a rollout, in different orders, relative to the largest
+# Whether the layers are fourfold's or torch.nn's, and the number of collecting processes besides the learner's.
 WAYS = {
     RESTATED: (False, 0),
     f"{RESTATED}, {WORKERS} workers": (False, WORKERS),
@@ -37,7 +37,7 @@ WAYS = {
 
 @dataclass
 class Way:
-    """A row: seconds of each iteration's collecting and learning, or why there are none."""
+    """A row: seconds of collecting and learning in each iteration, or why there are none."""
 
     name: str
     reason: str = ""
@@ -92,7 +92,7 @@ def row(way: Way, baseline: Way, frames: int) -> tuple[Sequence[str], dict[str, 
 
 
 def measure(sizes: Sizes, repeats: int) -> list[Way]:
-    """All ways in turns; the first iteration of each is warm-up."""
+    """All ways in turns; the first iteration of each is a warm-up."""
     reason = sb3.missing()
     ways = [Way(sb3.NAME, reason), *map(Way, WAYS)]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ def measure(sizes: Sizes, repeats: int) -> list[Way]:
 
 
 def largest_error(sizes: Sizes) -> float:
-    """Of the loss and its gradients, fourfold's against the step loop's, on a rollout that one of them collected."""
+    """The largest error of the loss and its gradients, fourfold's against the step loop's, on the same rollout."""
     with tempfile.TemporaryDirectory() as folder, training(Path(folder), sizes, False, 0) as plain:
         plain.collect()
         rollout = plain.learner.rollout

@@ -1,4 +1,4 @@
-"""One suite, or all: tables as soon as they are measured, then the summary, the file and the pictures."""
+"""One suite, or all: prints tables as they are measured, then the summary; writes the file and the plots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRAPH_LEGEND = "A row with CUDA graph replays what one call put on the GPU: the 
 
 @dataclass
 class Run:
-    """What has been measured so far."""
+    """The results so far."""
 
     request: Request
     facts: dict[str, Any]
@@ -43,7 +43,7 @@ class Run:
         self.results.append({"suite": suite, **table.as_dictionary()})
         self.outcomes += table.outcomes
         self.wrong |= table.wrong
-        self.save(complete=False)  # so that a run cut short leaves what it measured
+        self.save(complete=False)  # an interrupted run keeps its results
 
     def contents(self, complete: bool) -> dict[str, Any]:
         return {
@@ -65,11 +65,11 @@ def chosen(name: str) -> list[str]:
 
 
 def run(request: Request) -> int:
-    """Run one suite, or all, at each number of threads; the exit code is 1 when a row's numbers were wrong."""
+    """Run one suite, or all, at each number of threads; the exit code is 1 if a row's numbers were wrong."""
     device = request.device
     done = Run(request, environment.collect(request.repeats, device))
     suites = [suite for suite in SUITES if suite.name in chosen(request.suite)]
-    sources = {suite.name: suite.tables for suite in suites}  # all imported before anything is measured
+    sources = {suite.name: suite.tables for suite in suites}  # imported before anything is measured
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         print(environment.opening(done.facts), flush=True)
         clock = Clock(device)

@@ -1,4 +1,4 @@
-"""sb3-contrib's RecurrentPPO on the environments of ``recurrent_ppo``, where it is installed."""
+"""sb3-contrib's RecurrentPPO on the environments of ``recurrent_ppo``, if it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "sb3-contrib's RecurrentPPO"
 
 
 def missing() -> str:
-    """Why it can't be measured here; empty where it can."""
+    """Why it can't be measured here; empty if it can."""
     packages = [
         name for name in ("sb3_contrib", "stable_baselines3", "gymnasium") if not importlib.util.find_spec(name)
     ]
@@ -23,11 +23,11 @@ def missing() -> str:
 
 
 class Training:
-    """Of the same policy, rollout and steps of the optimizer; its iteration is that of ``learn``."""
+    """Trains the same policy with the same rollouts and optimizer steps; an iteration is one of ``learn``."""
 
     def __init__(self, sizes: Sizes) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of packages that it finds too new or too old
+            warnings.simplefilter("ignore")  # about versions of packages that it considers too new or too old
             from sb3_contrib import RecurrentPPO
         self.model = RecurrentPPO(
             "MlpLstmPolicy",
@@ -42,7 +42,7 @@ class Training:
         _, self.callback = self.model._setup_learn(10**9)
 
     def iteration(self) -> tuple[float, float]:
-        """Seconds of collecting and of learning."""
+        """Returns the seconds of collecting and of learning."""
         model = self.model
         start = time.perf_counter()
         model.collect_rollouts(model.env, self.callback, model.rollout_buffer, n_rollout_steps=model.n_steps)
@@ -52,7 +52,8 @@ class Training:
 
 
 def environments(count: int) -> Any:
-    """All as one of stable-baselines3's vectors, which steps them as cheaply as the others do."""
+    """All environments as one vectorised environment of stable-baselines3, which steps them as cheaply as the other
+    ways do."""
     from gymnasium import spaces
     from stable_baselines3.common.vec_env import VecEnv
 

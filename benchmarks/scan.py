@@ -1,5 +1,5 @@
-"""``scan``: recurrences that are written in Python, by ``fourfold.scan``, against Python loops over the same step and
-against what the packages of each field do."""
+"""``scan``: recurrences written in Python, run by ``fourfold.scan``, against Python loops over the same step and
+against the packages of each field."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ EVERY = RECURRENCES | OTHERS
 WORK = "recurrences in Python"
 CENTRE = (100, 16, 32, 128)  # steps, batch, inputs, hidden
 LAYERS = ("LLTM", "LSTM", "GRU")
-LAYER_SIZES = ((16, 32, 128, 100), (1, 512, 512, 100))  # as the suite sequence names them
+LAYER_SIZES = ((16, 32, 128, 100), (1, 512, 512, 100))  # as in the suite sequence
 ON_THEIR_OWN = (*LAYERS, "spiking neuron", "advantages", "biquad", "selective scan")
-CHAOTIC = ("adaptive LIF",)  # rounding moves a spike here, and with it all later ones: no float32 loop is right
+CHAOTIC = ("adaptive LIF",)  # rounding moves a spike, and thereby all later ones: no float32 loop is correct
 TRAINED = ("sLSTM", "liGRU")
 ENVIRONMENTS, ROLLOUT = (8, 1024), 2048
 SAMPLES, CHANNELS, FEW_SAMPLES = 160_000, 16, 1_600
-RESPONSE = 1024  # samples, after which nothing is left of an impulse in float64
-MAMBA = (512, 1, 1, 1536)  # Mamba 130M's d_inner, which is hidden here
+RESPONSE = 1024  # samples after which an impulse has decayed to nothing in float64
+MAMBA = (512, 1, 1, 1536)  # Mamba 130M's d_inner, here the hidden size
 MAMBA_STATES = 16
-SUMMED = 2.0**-18  # errors of a hundred dependent steps, in units of a tensor's norm
+SUMMED = 2.0**-18  # error of a hundred dependent steps, relative to a tensor's norm
 
 Scan = Callable[..., tuple[Any, Any]]
 INDEXED = "a Python loop over x[t]"
@@ -77,8 +77,8 @@ def problem_of(
     ways: Mapping[str, Scan] = WAYS,
     works: tuple[str, ...] = (WORK,),
 ) -> Problem:
-    """Gradients are those of the weights, and of the sequence where that is asked for or there are no weights. zero:
-    whether the first carry is. ways: rows of the same step."""
+    """Gradients are for the weights, and for the sequence if ``sequence`` is set or there are no weights. zero: whether
+    the first carry is zero. ways: rows with the same step."""
     steps, batch, inputs, hidden = sizes
     made = recurrence.make(*sizes)
     init = pytree.tree_map(torch.zeros_like, made.init) if zero else made.init
@@ -117,7 +117,7 @@ def problem_of(
 
 
 def differentiable(recurrence: Recurrence, sequence: bool) -> list[int]:
-    """Which results the gradients depend on: a threshold that only spikes move is none."""
+    """The results that depend differentiably on the inputs: a threshold that only spikes change doesn't."""
     made = recurrence.make(2, 2, 2, 4)
     given = (made.weights, made.xs) if sequence else made.weights
     for leaf in pytree.tree_leaves(given):
@@ -127,7 +127,7 @@ def differentiable(recurrence: Recurrence, sequence: bool) -> list[int]:
 
 
 def with_gradients(problem: Problem) -> Problem:
-    """Gradients of every result, drawn."""
+    """With random gradients of every result."""
     with torch.no_grad():
         outputs = problem.definition(*problem.inputs, *problem.parameters)
     generator = torch.Generator().manual_seed(1)
@@ -142,7 +142,7 @@ def neuron() -> Problem:
 
 
 def advantages(environments: int) -> Problem:
-    """They are computed without gradients."""
+    """Advantages are computed without gradients."""
     rivals = [
         Contender("stable-baselines3's loop in NumPy, restated", scan_rivals.numpy_advantages),
         Contender("TorchRL's vectorised form", scan_rivals.torchrl_advantages),
@@ -161,7 +161,7 @@ def advantages(environments: int) -> Problem:
 
 
 def biquad(samples: int) -> Problem:
-    """Of channels whose samples lie one after the other. The definition is a convolution with the impulse response."""
+    """Each channel's samples are contiguous. The definition is a convolution with the impulse response."""
     recurrence = EVERY["biquad"]
     x = torch.randn(CHANNELS, samples, generator=torch.Generator().manual_seed(0))
     weights = recurrence.make(1, 1, 1, 1).weights
@@ -218,7 +218,7 @@ def mamba() -> Problem:
 
 
 def layer(kind: str, sizes: Mapping[str, int]) -> Problem:
-    """One of torch.nn's or the tutorial's layers, its step in Python."""
+    """A layer of torch.nn or the tutorial, with its step in Python."""
     found = recurrent.whole(kind, sizes)
     rivals = [Contender(f"nn.{kind}", layers.layer)]
     if kind == "LLTM":
@@ -253,7 +253,7 @@ def memory_report() -> Report:
 
 
 def first_report(request: Request) -> Report:
-    """What a first call takes beyond the capture of one step, which aot_eager's is."""
+    """What a first call costs beyond the capture of one step, which aot_eager's call measures."""
     start = partial(cold.start, module="benchmarks.first_scan")
     samples, reasons = cold.take(cold.USUAL, dataclasses.replace(request, skip=("inductor",)), start)
     parts = (cold.IMPORT, cold.FIRST, cold.SECOND)

@@ -1,5 +1,5 @@
-"""What a forward keeps for its backward: everything that the returned graph keeps alive, by malloc's own count, and the
-part that autograd's hooks for saved tensors see."""
+"""Memory that a forward keeps for its backward: everything that the returned graph keeps alive, counted by malloc, and
+the part that autograd's saved-tensor hooks see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mallinfo(ctypes.Structure):
 
 
 def bytes_in_use() -> int | None:
-    """Allocated by malloc and not freed; None where malloc isn't glibc's, from 2.33."""
+    """Bytes allocated by malloc and not freed; None unless malloc is glibc's, from 2.33."""
     try:
         mallinfo = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError):
@@ -30,7 +30,8 @@ def bytes_in_use() -> int | None:
 
 
 def graph_bytes(problem: Problem, candidate: Candidate) -> int | None:
-    """Beside inputs, parameters and results; the least of some calls, because malloc keeps small pieces back."""
+    """Bytes that the graph keeps besides inputs, parameters and results; the minimum over several calls, because malloc
+    holds back small blocks."""
     if bytes_in_use() is None:
         return None
     problem.results(candidate)
@@ -46,7 +47,7 @@ def graph_bytes(problem: Problem, candidate: Candidate) -> int | None:
 
 
 def report(problems: Sequence[Problem]) -> Report:
-    """Of every row of the problems; ratios are to the first."""
+    """All rows of the problems; ratios are to the first."""
     cells, figures = [], []
     for problem in problems:
         first = None

@@ -1,5 +1,5 @@
-"""Other ways to run the recurrences of the suite ``scan``: packages where they are installed, and loops as published
-programs write them, restated."""
+"""Other ways to run the recurrences of the suite ``scan``: packages, if they are installed, and loops rewritten after
+published programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.problem import Candidate, Problem, Unavailable, functional
 
 
 def package(name: str) -> Any:
-    """Raises Unavailable where it is missing, or made for another torch."""
+    """Raises Unavailable if it is missing, or was built for another torch."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:
@@ -27,7 +27,7 @@ def package(name: str) -> Any:
 
 
 def numpy_advantages(problem: Problem) -> Candidate:
-    """As stable-baselines3's RolloutBuffer computes them."""
+    """As in stable-baselines3's RolloutBuffer."""
 
     def call(init: Tensor, *series: Tensor) -> tuple[Tensor, ...]:
         reward, value, following, runs = (x.numpy() for x in series)
@@ -65,8 +65,8 @@ def torchaudio_biquad(problem: Problem) -> Candidate:
 
 
 def slow_selective_scan(problem: Problem) -> Candidate:
-    """As transformers' Mamba runs without kernels: the steps' factors at once, then a loop. Its backward would take a
-    minute, because the gradient of each step's factors is as large as those of all."""
+    """As in transformers' Mamba without kernels: the factors of all steps at once, then a loop. Its backward would take
+    a minute, because the gradient of each step's factors is as large as those of all steps."""
 
     def call(h: Tensor, log_a: Tensor, skip: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         dt = F.softplus(dt).unsqueeze(-1)
@@ -82,7 +82,7 @@ def slow_selective_scan(problem: Problem) -> Candidate:
 
 
 def in_jax(problem: Problem, function: Callable[[Any], Callable[..., tuple[Any, ...]]]) -> Candidate:
-    """function: of jax; returns a function of the inputs and parameters, which is compiled. Without gradients."""
+    """function: written in jax. Returns the compiled function of the inputs and parameters. Without gradients."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     jax = package("jax")
     run = jax.jit(function(jax))
@@ -96,7 +96,7 @@ def in_jax(problem: Problem, function: Callable[[Any], Callable[..., tuple[Any, 
 
 
 def jax_scan(step: Callable[[Any, Any], tuple[Any, Any]], states: int, reverse: bool = False):
-    """jax.lax.scan of a step of jax arrays; ``states`` of the inputs are the carry."""
+    """jax.lax.scan of a step on jax arrays; ``states`` of the inputs are the carry."""
 
     def function(jax: Any) -> Callable[..., tuple[Any, ...]]:
         def run(*given: Any) -> tuple[Any, ...]:

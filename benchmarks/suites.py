@@ -1,5 +1,5 @@
-"""The table of suites: what each times, against what, its options and its targets. The command line, the list in
-docs/benchmarks.md and the summary of targets are made from it. Imports nothing beyond Python."""
+"""The table of suites: what each one times, against what, its options and its targets. The command line, the list in
+docs/benchmarks.md and the summary of targets are generated from it. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OTHER_FUNCTIONS = (
 )
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 FILES = ("ViT-B/16", "GPT-2", "LSTM", "demo")
-# times, against: docs/benchmarks.md's columns. options: flags, each with its choices where it has any. source: yields
-# the suite's problems or reports, where that isn't ``tables`` of the module of its name. targets, a line: the work; the
-# row that its ratios are to; the only number of threads that it holds at; the smallest ratio, or with ≤ the largest
-# value, in each phase. {} stands for each function but the first.
+# times, against: the columns of docs/benchmarks.md. options: flags, each with its choices if it has any. source: the
+# function that yields the suite's problems or reports; by default ``tables`` of the module of its name. targets, one
+# per line: the work; the row that its ratios refer to; the only number of threads that it applies to; the smallest
+# ratio, or with ≤ the largest value, in each phase. {} stands for each function but the first.
 TABLE = """
 [DEFAULT]
 on_cpu = --threads --repeats --quick --json
@@ -260,7 +260,7 @@ class Suite:
 
     @property
     def tables(self) -> Callable[..., Iterator[Any]]:
-        """Of a request: problems to compare rows of, and reports."""
+        """Yields problems whose rows are compared, and reports, for a request."""
         return pkgutil.resolve_name(f"benchmarks.{self.source or f'{self.name}:tables'}")
 
     @property
@@ -298,6 +298,6 @@ TARGETS = [target for suite in SUITES for target in suite.targets]
 
 
 def target(work: str, against: str = "") -> Target:
-    """A report's target; a report judges its figures itself."""
+    """A report's target; the report itself compares it with its measurements."""
     (only,) = [t for t in TARGETS if t.work == work and against in ("", t.against)]
     return only

@@ -1,5 +1,5 @@
 """``sweep``: LSTM and GRU at random sizes, dtypes, directions and numbers of threads, against torch.nn's layers: points
-that nothing was tuned by. Lists each that is slower."""
+that were not used for tuning. Lists each point where fourfold is slower."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from benchmarks.targets import BOTH, NO_GRAD, OURS, Outcome
 from fourfold.cli.timing import pinned_threads
 
 POINTS, QUICK_POINTS, SEED = 200, 10, 1
-REPEATS = 15  # of which no single row is quoted
-MOST_WORK = 1 << 28  # multiply-adds of a forward
+REPEATS = 15  # no single row is quoted
+MOST_WORK = 1 << 28  # multiply-adds in a forward
 WORK = "random points of LSTM and GRU"
-WORSE = 3.0  # times torch's own error that is allowed, where it is larger than a sum's rounding
+WORSE = 3.0  # multiple of torch's own error that is allowed, if it is larger than a sum's rounding error
 HEADINGS = ("slower than torch.nn", "threads", "phase", "torch.nn µs", "fourfold µs", "ratio")
 
 
@@ -82,7 +82,7 @@ class Measured:
 
 
 def draw(seed: int, threads: Sequence[int]) -> Iterator[Point]:
-    """Points without end, the same for a seed: sizes are spread evenly over their logarithms."""
+    """Endless points, the same for a seed, with log-uniform sizes."""
     generator = random.Random(seed)
 
     def size(least: int, most: int) -> int:
@@ -115,7 +115,7 @@ def tables(request: Request) -> Iterator[Report]:
 
 
 def problem_of(point: Point) -> Problem:
-    """torch.nn's layer, and in float64 the same as definition."""
+    """torch.nn's layer; the definition is the same layer in float64."""
     torch.manual_seed(0)
     plain, dtype = layer(nn, point), PRECISIONS[point.dtype].dtype
     names = [name for name, _ in plain.named_parameters()]

@@ -1,4 +1,4 @@
-"""Targets, and what was measured for them. Imports nothing beyond Python: scripts/readme_tables.py reads them."""
+"""Targets, and their measurements. Imports only the standard library, because scripts/readme_tables.py reads them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 COLD, NO_GRAD = "forward, cold cache", "forward, no grad"
 FORWARD, BACKWARD, BOTH = "forward", "backward", "forward+backward"
 PHASES = (NO_GRAD, FORWARD, BACKWARD, BOTH)
-SAVED = "memory kept for the backward"  # what a target may be about beside the phases
+SAVED = "memory kept for the backward"  # what a target may limit besides the phases
 OURS, PLAIN = "fourfold", "plain PyTorch"
 INDUCTOR, AOT_EAGER = "torch.compile (Inductor)", "torch.compile (aot_eager)"
-BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "fourfold"}  # of a row; "": called as it is
+BACKENDS = {PLAIN: "", INDUCTOR: "inductor", AOT_EAGER: "aot_eager", OURS: "fourfold"}  # by row; "": not compiled
 
 
 @dataclass(frozen=True)
 class Target:
     """A row's limit in a phase: the smallest ratio to the row ``against``, or with ``at_most`` the largest value.
 
-    work: the summary's line; a problem lists the works that it belongs to. threads: the only count it holds at. row:
-    which of fourfold's rows is meant.
+    work: the summary's line; a problem lists the works that it belongs to. threads: the only count that it applies to.
+    row: which of fourfold's rows it is for.
     """
 
     work: str
@@ -35,7 +35,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """measured: None where a row is missing. where: the table's heading."""
+    """measured: None if a row is missing. where: the table's heading."""
 
     target: Target
     where: str
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def missed_by(self) -> float | None:
-        """The deviation as a fraction of the limit; None where it is met, unknown, or the limit is 0."""
+        """The deviation as a fraction of the limit; None if it is met, unknown, or the limit is 0."""
         limit = self.target.limit
         return abs(self.measured - limit) / limit if self.met is False and limit else None
 

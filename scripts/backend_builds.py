@@ -1,4 +1,4 @@
-"""The builds of check_backends.py: fourfold with its CUDA kernels, and with the same kernels as HIP."""
+"""The builds of check_backends.py: fourfold with its CUDA kernels, and with the same kernels translated to HIP."""
 
 import json
 import os
@@ -19,19 +19,20 @@ from backend_tools import ROOT, WORK, output, run
 
 BIN = Path(sys.executable).parent
 TORCH = Path(torch.__file__).parent
-# Both kinds of AMD GPU: 64 threads a warp, and 32.
+# Both kinds of AMD GPU: 64 and 32 threads per warp.
 HIP_ARCHITECTURES = ("gfx90a", "gfx1030")
-# Those between which the kernels differ; the wheel is compiled for more.
+# The architectures between which the kernels differ; the wheel is compiled for more.
 CUDA_ARCHITECTURES = "75-real;90"
-# What nvcc writes PTX for with the headers of CUDA 12.8: the first whose tensor cores the kernels use, which takes more
-# of CUDA than what runs before it. And what that ptxas assembles it for: those that the newer one is not asked for.
+# With the headers of CUDA 12.8, nvcc writes PTX for OLD_VIRTUAL: the first architecture whose tensor cores the kernels
+# use, which needs more of CUDA than the code for earlier ones. CUDA 12.8's ptxas assembles it for OLD_ARCHITECTURES,
+# which the other build doesn't compile for.
 OLD_VIRTUAL = "80"
 OLD_ARCHITECTURES = ("89", "120")
 OLD_PTX = "8.7"
 
 
 def configure(name: str, *options: str, **environment: str) -> Path:
-    """A build folder, configured. The CPU kernels are built for one level only: other tests look at the rest."""
+    """A configured build folder. The CPU kernels are built for one level only; other tests cover the rest."""
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
     command = (BIN / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}")
@@ -44,7 +45,7 @@ def configure(name: str, *options: str, **environment: str) -> Path:
 
 
 def build(folder: Path, report: Report, backend: str, objects: dict[str, Path], *targets: str) -> None:
-    """Builds as far as it goes, so that one operator that does not compile leaves the others their proof."""
+    """Continues after errors, so that an operator that doesn't compile doesn't prevent the proof of the others."""
     log = folder / "build.log"
     for path in objects.values():
         path.unlink(missing_ok=True)
@@ -67,7 +68,7 @@ def stage(folder: Path) -> Path:
 
 
 def check_linked(folder: Path, report: Report, backend: str) -> None:
-    """It links with no symbol left over, and imports and computes where there is no GPU."""
+    """Checks that no undefined symbol is left, and that it imports and computes without a GPU."""
     package = stage(folder)
     library = package / "fourfold" / "libfourfold.so"
     left = library_symbols.unexpected(library, hip=backend == "hip")
@@ -108,7 +109,7 @@ def cuda_objects(report: Report) -> dict[str, Path]:
 
 
 def cuda_code(report: Report) -> None:
-    """No kernel keeps in local memory what belongs into registers."""
+    """Checks that no kernel keeps values in local memory that belong in registers."""
     cuobjdump = tools.cuobjdump()
     objects = {name: path for name, path in cuda_objects(report).items() if path.exists()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -120,7 +121,8 @@ def cuda_code(report: Report) -> None:
 
 
 def cuda_architectures(folder: Path) -> list[str]:
-    """What nvcc was told, which is not what CMake was told where find_package(Torch) has its way."""
+    """The architectures passed to nvcc. They can differ from those passed to CMake, because find_package(Torch) may
+    change them."""
     commands = json.loads((folder / "compile_commands.json").read_text())
     told = {
         tuple(sorted(set(re.findall(r"arch=compute_(\w+)", command["command"]))))
@@ -134,8 +136,8 @@ def cuda_architectures(folder: Path) -> list[str]:
 
 
 def cuda_old(report: Report) -> None:
-    """The oldest toolkit that the sources promise to compile under. Its nvcc is in no Python package, so a newer nvcc
-    reads its headers, and its own ptxas assembles what comes out."""
+    """Compiles for the oldest supported toolkit. No Python package has its nvcc, so a newer nvcc compiles with its
+    headers, and its own ptxas assembles the result."""
     nvcc = tools.nvcc()
     if tools.nvcc_version(nvcc).startswith("12."):
         report.facts.append("cuda: that nvcc is of CUDA 12 itself")
@@ -167,10 +169,10 @@ def cuda_old(report: Report) -> None:
 
 
 def assemble(file: Path, architecture: str, ptxas: Path) -> str:
-    """Assembles one PTX file; returns what is wrong, if anything is."""
+    """Assembles one PTX file; returns the error, or ""."""
     if not file.exists():
         return f"nvcc wrote no {file.name} with the headers of CUDA 12.8"
-    # A newer nvcc writes a newer version of the language; what the kernels use of it has to be in the older one.
+    # A newer nvcc writes a newer PTX version; the kernels may only use features of the older one.
     text = re.sub(r"^\.version .*$", f".version {OLD_PTX}", file.read_text(), count=1, flags=re.MULTILINE)
     older = file.with_suffix(f".{architecture}.ptx")
     older.write_text(text)
@@ -182,7 +184,7 @@ def assemble(file: Path, architecture: str, ptxas: Path) -> str:
 
 
 def hip(report: Report) -> None:
-    # What is compiled here never runs: at -O3 three of the files take clang most of eleven minutes.
+    # The code compiled here never runs. At -O3 three of the files take clang most of eleven minutes.
     options = ("-DFOURFOLD_HIP=ON", "-DFOURFOLD_CUDA=OFF", "-DCMAKE_HIP_FLAGS=-O1")
     folder = configure("hip", *options, PYTORCH_ROCM_ARCH=" ".join(HIP_ARCHITECTURES))
     objects = {name: folder / "hip" / f"{name}.o" for name in report.operators}
@@ -199,7 +201,7 @@ def hip(report: Report) -> None:
 
 
 def device_code(path: Path) -> set[str]:
-    """The architectures whose code an object file carries."""
+    """The architectures for which an object file has code."""
     bundle = path.with_suffix(".fatbin")
     output("objcopy", f"--dump-section=.hip_fatbin={bundle}", path, path.with_suffix(".copy"))
     said = output("clang-offload-bundler-19", "--list", "--type=o", f"--input={bundle}")

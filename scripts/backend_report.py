@@ -1,4 +1,4 @@
-"""The table that check_backends.py ends in: what is proved of each operator on each backend, and what not, and why."""
+"""The table at the end of check_backends.py: what is proved of each operator on each backend, what isn't, and why."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,20 +7,21 @@ BACKENDS = ("cuda", "hip", "metal")
 HARDWARE = "run on hardware"
 IN_REGISTERS = "in registers"
 PROOFS = ("compiled", IN_REGISTERS, "linked", "simulated warp 32", "simulated warp 64", HARDWARE)
-# A warp of NVIDIA's and of Apple's has 32 threads. What is launched on AMD's GPUs is not yet written for their
-# registers, and what Apple's system makes of a kernel is seen on a Mac alone.
+# Warps of NVIDIA and Apple have 32 threads. The kernels' launches on AMD's GPUs are not yet tuned for their registers,
+# and only a Mac shows how Apple's compiler allocates registers.
 NOT_APPLICABLE = {
     ("cuda", "simulated warp 64"),
     ("hip", IN_REGISTERS),
     ("metal", IN_REGISTERS),
     ("metal", "simulated warp 64"),
 }
-# Whose kernels would wait for local memory in each time step: they must do without. Of others the table only says it.
+# These kernels would access local memory in every time step, so they must not use it. For other operators the table
+# only reports it.
 STEPPING = ("lltm_cell", "lltm", "lstm", "gru")
 
 
 class Refused(Exception):
-    """A step could not prove what it is there to prove; the text says why."""
+    """A step could not prove what it checks; the text gives the reason."""
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Report:
         return (operator, backend, proof) in self.proved
 
     def cell(self, operator: str, backend: str, proof: str) -> tuple[str, str]:
-        """yes, no or - (no such thing), and for a no its reason. No other step proves what one has refused."""
+        """yes, no or - (not applicable), and for a no the reason. A refusal overrides the proofs of other steps."""
         key = (operator, backend, proof)
         if (backend, proof) in NOT_APPLICABLE:
             return "-", ""
@@ -51,7 +52,7 @@ class Report:
         return ("yes", "") if key in self.proved else ("no", "no step looked at it")
 
     def complete(self) -> bool:
-        """Whether everything is proved that has to be, and can be without a GPU."""
+        """Whether everything is proved that is required and can be proved without a GPU."""
         return all(
             self.cell(operator, backend, proof)[0] != "no"
             for operator in self.operators

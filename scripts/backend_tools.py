@@ -1,9 +1,8 @@
-"""The compilers of the GPU kernels: found, or installed where that is possible, or named.
+"""The compilers of the GPU kernels: finds them, installs them if possible, or names what is missing.
 
     python scripts/backend_tools.py
 
-prints the path of nvcc, and says on stderr what it does to get there. Sees to cuobjdump and NVRTC too, which tests look
-for.
+prints the path of nvcc, and its progress on stderr. Also provides cuobjdump and NVRTC, which tests look for.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from backend_report import Refused
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "check-backends"
 
-# Debian's ROCm packages lag behind; with this clang they compile torch's headers.
+# Debian's ROCm packages are old; with this clang they compile torch's headers.
 APT_PACKAGES = {
     "clang++-19": "clang-19",
     "clang-offload-bundler-19": "clang-tools-19",
@@ -32,7 +31,7 @@ APT_PACKAGES = {
     "nm": "binutils",
     "/usr/lib/llvm-19/bin/llvm-install-name-tool": "llvm-19",
 }
-# NVIDIA's own packages of the compiler. Those of 12.8 lack nvcc itself, but have its headers and its assembler.
+# NVIDIA's packages of the compiler. Those of 12.8 have no nvcc, but its headers and its assembler.
 NVCC = (
     "nvidia-cuda-nvcc==13.0.88",
     "nvidia-cuda-crt==13.0.88",
@@ -40,28 +39,29 @@ NVCC = (
     "nvidia-cuda-runtime==13.0.96",
     "nvidia-cuda-cccl==13.0.85",
 )
-# They read what any older nvcc has written; cuobjdump looks for nvdisasm beside itself.
+# They read the output of older versions of nvcc; cuobjdump looks for nvdisasm in its own directory.
 DISASSEMBLER = ("nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37")
 OLD_HEADERS = (
     "nvidia-cuda-nvcc-cu12==12.8.93",
     "nvidia-cuda-runtime-cu12==12.8.90",
     "nvidia-cuda-cccl-cu12==12.8.90",
 )
-# NVIDIA's run-time compiler, by the first number of its version: the oldest that is supported, and a new one.
+# NVIDIA's run-time compiler, by major version: the oldest supported one, and a new one.
 NVRTC = {
     "12": ("nvidia-cuda-nvrtc-cu12==12.8.93", "cuda_nvrtc/lib/libnvrtc.so.12"),
     "13": ("nvidia-cuda-nvrtc==13.0.88", "cu13/lib/libnvrtc.so.13"),
 }
-MACOS = "14.0"  # the oldest that wheels are for
-# A compiler and linker for macOS on any system, and both ends of the range of torch's macOS libraries.
+MACOS = "14.0"  # the oldest version with wheels
+# A compiler and linker for macOS that runs on any system, and torch's macOS libraries at both ends of the supported
+# range.
 ZIG = ("ziglang==0.17.1",)
 TORCH_FOR_MACOS = {"2.10.0": "macosx_11_0_arm64", "2.15.0": "macosx_14_0_arm64"}
-# Which selectors Apple's frameworks have.
+# It lists the selectors of Apple's frameworks.
 PYOBJC_METAL = ("pyobjc-framework-Metal==12.2.2",)
 
 
 def run(*command: object, log: Path | None = None, **keywords: object) -> subprocess.CompletedProcess:
-    """Shows and runs a command; its output goes to `log`, whose end is printed if the command fails."""
+    """Prints and runs a command; its output goes to `log`, whose end is printed if the command fails."""
     print("+", *command, file=sys.stderr, flush=True)
     words = [str(word) for word in command]
     if log is None:
@@ -79,7 +79,8 @@ def output(*command: object, **keywords: object) -> str:
 
 
 def apt_packages() -> None:
-    """Installs what HIP's compiler needs, as root on Debian or Ubuntu; elsewhere a later step says what it misses."""
+    """Installs what HIP's compiler needs, as root on Debian or Ubuntu; elsewhere a later step reports what is
+    missing."""
     missing = [package for need, package in APT_PACKAGES.items() if not (shutil.which(need) or Path(need).exists())]
     if not missing:
         return
@@ -97,7 +98,8 @@ FETCHING = defaultdict(threading.Lock)
 
 
 def python_packages(folder: Path, wanted: tuple[str, ...], platform: str | None = None) -> None:
-    """Packages in a folder of their own; with `platform`, those of that platform. Two threads may ask for the same."""
+    """Installs packages into a folder of their own; with `platform`, those for that platform. Safe to call from two
+    threads."""
     with FETCHING[folder]:
         if not folder.exists():
             fetch(folder, wanted, platform)
@@ -110,7 +112,7 @@ def fetch(folder: Path, wanted: tuple[str, ...], platform: str | None) -> None:
     install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, *wanted)
     if platform:
         install += ("--only-binary=:all:", "--platform", platform, "--python-version", "3.11")
-    # A constraint on the torch of this environment says nothing about what is only linked against.
+    # The environment's constraint on torch doesn't apply to a torch that is only linked against.
     if run(*install, env=os.environ | {"PIP_CONSTRAINT": os.devnull}).returncode:
         raise Refused(f"pip could not install {', '.join(wanted)}")
     partial.rename(folder)
@@ -124,14 +126,15 @@ def macos_torch(version: str) -> Path:
 
 
 def metal_metadata() -> Path:
-    """PyObjC's list of the selectors of Apple's Metal, all of its protocols' and those of unusual types."""
+    """PyObjC's list of the selectors of Apple's Metal: those of protocols, and those with unusual types."""
     folder = WORK / "pyobjc-metal"
     python_packages(folder, PYOBJC_METAL, "macosx_10_9_universal2")
     return folder / "Metal" / "_metadata.py"
 
 
 def fetch_ahead() -> None:
-    """What later steps need, while earlier ones compile. A step that needs what was not to be had says so itself."""
+    """Fetches what later steps need while earlier ones compile. A step reports itself what it needs and doesn't
+    find."""
     packages = [(WORK / "zig", ZIG, None), (WORK / "pyobjc-metal", PYOBJC_METAL, "macosx_10_9_universal2")]
     packages += [(WORK / f"torch-{v}-macos", (f"torch=={v}",), TORCH_FOR_MACOS[v]) for v in TORCH_FOR_MACOS]
     with contextlib.suppress(Refused):
@@ -143,7 +146,7 @@ def fetch_ahead() -> None:
 
 
 def darwin_toolchain(headers: Path) -> Path:
-    """A toolchain file for CMake that builds for macOS on Apple's processors, with the Apple headers in that folder."""
+    """A CMake toolchain file for macOS on Apple's processors, with the Apple headers in that folder."""
     zig = WORK / "zig"
     python_packages(zig, ZIG)
     folder = WORK / "darwin"
@@ -172,7 +175,7 @@ set(CMAKE_SHARED_LINKER_FLAGS_INIT "-F '{headers}'")
 
 
 def nvcc() -> Path:
-    """nvcc as CMake would find it, or else NVIDIA's Python packages of it."""
+    """The nvcc that CMake would find, or else NVIDIA's Python packages."""
     named = os.environ.get("CUDACXX") or shutil.which("nvcc")
     for place in (named, "/usr/local/cuda/bin/nvcc"):
         if place and Path(place).exists():
@@ -183,14 +186,14 @@ def nvcc() -> Path:
     except Refused as why:
         raise Refused(f"there is no nvcc, and {why}: install the CUDA toolkit, or set CUDACXX to its nvcc") from None
     root = packages / "nvidia" / "cu13"
-    # nvcc looks for libraries in lib64, and the packages have them in lib.
+    # nvcc looks for libraries in lib64; the packages have them in lib.
     with contextlib.suppress(FileExistsError):
         (root / "lib64").symlink_to("lib")
     return root / "bin" / "nvcc"
 
 
 def cuobjdump(fetch: bool = True) -> Path:
-    """A toolkit's own, or else NVIDIA's Python packages of it: a toolkit can be there without."""
+    """The toolkit's cuobjdump, or else NVIDIA's Python packages: a toolkit may come without it."""
     found = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=nvcc().resolve().parent)
     if found and shutil.which("nvdisasm", path=Path(found).resolve().parent):
         return Path(found)
@@ -226,7 +229,7 @@ def old_toolkit() -> tuple[Path, Path]:
     if not headers.exists():
         for part in ("cuda_nvcc", "cuda_runtime", "cuda_cccl"):
             shutil.copytree(packages / "nvidia" / part / "include", headers, dirs_exist_ok=True)
-        # It belongs to the code that nvcc generates, so it has to be the one of the nvcc that runs.
+        # It belongs to the code that nvcc generates, so it has to come with the nvcc that runs.
         (headers / "crt" / "host_runtime.h").unlink()
     return headers, packages / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
 

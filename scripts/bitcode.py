@@ -1,11 +1,11 @@
-"""Compiles cpp/cpu/kernels/vector_functions.cpp to LLVM bitcode: an archive for a CPU level, with a file a function.
+"""Compiles cpp/cpu/kernels/vector_functions.cpp to LLVM bitcode: an archive for a CPU level, one file per function.
 
     python scripts/bitcode.py --compiler 'clang++' --assembler 'clang++' --llvm 22.1.8 --out avx2.zip -- FLAGS SOURCE
 
-A program that is compiled at run time links the functions that it calls, and no more. So the source is compiled once,
-to text, which is split: each function with the helpers and constants that it refers to. What would tie a function to
-this compilation is left out: the target's CPU and features, which are to be those of the code that inlines it, and the
-module's flags. The archive's entry `llvm` is the version of the LLVM that wrote it; no older one reads it.
+A program that is compiled at run time links only the functions that it calls. So the source is compiled once, to LLVM
+assembly, which is split into functions with the helpers and constants that they refer to. Everything that ties a
+function to this compilation is removed: the target's CPU and features, which must be those of the code that inlines
+it, and the module's flags. The archive's entry `llvm` is the version of LLVM that wrote it; older ones can't read it.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-# Functions of the C library that the sources may call; float's have the suffix f. They become calls of functions that
-# LLVM knows nothing of: pow(2, x) of a constant 2 it would compute in another way than libfourfold does.
+# The C library's functions that the sources may call; the float versions have the suffix f. They become calls of
+# functions that are opaque to LLVM: it would compile pow(2, x) with a constant 2 differently from libfourfold.
 CIRCULAR = {kind + name for kind in ("", "a") for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")}
 OTHERS = {"atan2", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow"}
 LIBM_NAMES = {name + suffix for name in CIRCULAR | OTHERS for suffix in ("", "f")}
@@ -43,7 +43,7 @@ COMDAT = re.compile(r"^\$(\S+) = comdat any$", re.MULTILINE)
 
 
 class BitcodeError(Exception):
-    """What can't be compiled to functions that stand alone, in a sentence."""
+    """The source can't be compiled to self-contained functions; the text gives the reason."""
 
 
 def declared(line: str, result: str, name: str, parameters: str) -> str:
@@ -56,13 +56,15 @@ def declared(line: str, result: str, name: str, parameters: str) -> str:
 
 
 def called(intrinsic: re.Match[str]) -> str:
-    """llvm.cos.f32 is cosf: the C++ library's functions of float are compiled to these, with or without builtins."""
+    """llvm.cos.f32 becomes cosf: the C++ library's float functions compile to these intrinsics, with or without
+    builtins."""
     name = intrinsic[1] + {"32": "f", "64": ""}[intrinsic[2]]
     return f"@{name}(" if name in LIBM_NAMES else intrinsic[0]
 
 
 def without_target(group: re.Match[str]) -> str:
-    """An attribute group's words, such as willreturn. Its strings name the CPU, its features, the frames' layout."""
+    """An attribute group without its strings, which name the CPU, its features and the frame layout; attributes such as
+    willreturn remain."""
     words = re.sub(r' "[^"]*"(="[^"]*")?', "", group[2])
     return f"{group[1]}{{{words}{'' if 'nounwind' in words else 'nounwind '}}}"
 
@@ -127,7 +129,7 @@ def main() -> None:
             functions = build(arguments.compiler, arguments.assembler, arguments.arguments, Path(folder))
         except BitcodeError as error:
             sys.exit(f"bitcode.py: {error}")
-    # Stored rather than compressed, and without the time: the same sources give the same file.
+    # Uncompressed and without timestamps: the same sources give the same file.
     with zipfile.ZipFile(arguments.out, "w") as archive:
         archive.writestr(zipfile.ZipInfo("llvm"), arguments.llvm)
         for name, bitcode in sorted(functions.items()):

@@ -1,10 +1,10 @@
-"""Builds libfourfold, which knows nothing of Python, into a folder that the wheels of all Pythons take it from.
+"""Builds libfourfold, which doesn't depend on Python, into a folder from which the wheels for all Pythons take it.
 
     python scripts/build_library.py PREFIX [-- CMake's options]
     FOURFOLD_LIBRARY=PREFIX pip wheel --no-build-isolation .
 
 The options are those of pip's build, from the same environment variables ([tool.scikit-build.cmake.define] in
-pyproject.toml). Needs what requirements-build.txt lists. cibuildwheel.toml calls this once a platform.
+pyproject.toml). Needs the packages in requirements-build.txt. cibuildwheel.toml calls this once per platform.
 """
 
 import argparse
@@ -20,7 +20,7 @@ BUILD = ROOT / "build" / "library"
 
 
 def options() -> list[str]:
-    """pyproject.toml's definitions, of which those for the modules alone are left out."""
+    """pyproject.toml's definitions without those for the Python modules only."""
     listed = re.findall(
         r'^(FOURFOLD_\w+) = \{ env = "(\w+)", default = "(.*)" \}', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
     )
@@ -32,7 +32,7 @@ def options() -> list[str]:
 
 
 def tool(name: str) -> str:
-    """CMake and Ninja lie beside Python, or on PATH."""
+    """CMake and Ninja, beside Python or on PATH."""
     found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if found is None:
         sys.exit(f"build_library.py needs {name}: python -m pip install -r requirements-build.txt")
@@ -54,7 +54,7 @@ def build(prefix: Path, chosen: list[str], folder: Path = BUILD) -> None:
     )
     run(*configure, "-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_INSTALL=ON", *options(), *chosen)
     run(cmake, "--build", folder)
-    # Those of an earlier build say nothing of this one until all files lie there.
+    # The one of an earlier build is invalid until all files of this build are installed.
     (prefix / "share" / "fourfold" / "build.cmake").unlink(missing_ok=True)
     run(cmake, "--install", folder, "--component", "fourfold", "--strip")
 

@@ -1,10 +1,10 @@
-"""Compiles every GPU kernel for NVIDIA, AMD and Apple on a machine that needs no GPU, and runs it in the simulator; and
-runs what fourfold asks of Windows.
+"""Compiles every GPU kernel for NVIDIA, AMD and Apple without a GPU, runs it in the simulator, and tests the system
+calls for Windows.
 
     python scripts/check_backends.py
 
-Ends in a table: what is proved of each operator on each backend, and what is not, and why. The exit code is 0 only
-where everything is proved that can be without a GPU. `make check-backends` sets up what this needs.
+Ends in a table: what is proved of each operator on each backend, what isn't, and why. The exit code is 0 only if
+everything is proved that can be proved without a GPU. `make check-backends` installs what this needs.
 """
 
 import json
@@ -27,12 +27,12 @@ import windows_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-# Side by side, as long as each other: in the first process are runs of minutes, carried out once for two of its files.
+# Two processes side by side that take about equally long. Runs of minutes in the first one serve two of its files.
 SIMULATOR_FILES = (
     ("case_table.py", "metal_language.py", "printed_functions.py", "paths.py"),
     ("faults.py", "devices.py", "broken_metal.py", "nest_programs.py", "metal_programs.py"),
 )
-# The simulator runs the kernels as HIP; with 32 threads a warp that is also how CUDA runs them.
+# The simulator runs the kernels as HIP; with 32 threads per warp the results hold for CUDA too.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
 NEEDS = {
     "cuda": "needs a GPU (make check-gpu)",
@@ -46,7 +46,7 @@ language's rules; and every figure of speed. make check-gpu does, and make check
 
 
 def simulator_tests(number: int, files: tuple[str, ...]) -> list[tuple[ElementTree.Element, Path]]:
-    """Each test of these files, and the log that tells more of it."""
+    """Each test of these files, with the log that has its details."""
     results, log = WORK / f"simulated-{number}.xml", WORK / f"simulated-{number}.log"
     results.unlink(missing_ok=True)
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
@@ -59,8 +59,8 @@ def simulator_tests(number: int, files: tuple[str, ...]) -> list[tuple[ElementTr
 
 
 def simulated(report: Report) -> None:
-    """The tests say by record_property what they ran: an operator, a warp of 32 or 64, and the backend where it is but
-    one. What a test does not name it speaks for all of."""
+    """The tests record with record_property what they ran: an operator, a warp size of 32 or 64, and the backend if it
+    is only one. A test without a property counts for all its values."""
     with ThreadPoolExecutor() as pool:
         outcomes = list(pool.map(simulator_tests, range(len(SIMULATOR_FILES)), SIMULATOR_FILES))
     for case, log in (each for outcome in outcomes for each in outcome):
@@ -78,7 +78,7 @@ def simulated(report: Report) -> None:
 
 
 def hardware(report: Report) -> None:
-    """What scripts/check_gpu.py wrote into docs/benchmarks on a machine with a GPU."""
+    """The proofs that scripts/check_gpu.py wrote into docs/benchmarks on a machine with a GPU."""
     for file in sorted((ROOT / "docs" / "benchmarks" / "gpu").glob("proof-*.json")):
         document = json.loads(file.read_text())
         if document.get("check") == "gpu":
@@ -89,7 +89,7 @@ def hardware(report: Report) -> None:
         report.refuse(backend, HARDWARE, NEEDS[backend], unseen)
 
 
-# (what it is called, what it does, the proofs that fall with it)
+# (title, function, the proofs that are lost if it fails)
 STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], ...] = (
     ("CUDA: compile, link, import", backend_builds.cuda, (("cuda", "compiled"), ("cuda", "linked"))),
     ("CUDA: look at the compiled code", backend_builds.cuda_code, (("cuda", IN_REGISTERS),)),

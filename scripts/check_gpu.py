@@ -1,4 +1,4 @@
-"""Builds fourfold for this machine's GPU, tests it there under its own tests and a sanitizer, and measures it.
+"""Builds fourfold for this machine's GPU, runs the tests there, also under a sanitizer, and measures it.
 
     python scripts/check_gpu.py
     python scripts/check_gpu.py --device mps
@@ -6,10 +6,10 @@
     python scripts/check_gpu.py --minutes 9 --steps build,bench,paths
 
 The Python that runs it needs a torch that uses the GPU, pip, scikit-build-core, pybind11, cmake, ninja and pytest;
-nothing is fetched. The tests that need the GPU come first, then what is measured, and the CPU's tests last.
-Measurements go to docs/benchmarks/gpu, as does a proof of the tests that passed; what every step printed goes to
-build/check-gpu.log, and each test's outcome to build/check-gpu. Where OUT names a folder, all of them are copied there
-too. Ends in a table of the steps; the exit code is 1 when one failed.
+nothing is downloaded. The tests that need the GPU run first, then the measurements, and the CPU's tests last.
+Measurements and a proof of the passed tests go to docs/benchmarks/gpu, the output of every step to
+build/check-gpu.log, and each test's outcome to build/check-gpu. If OUT names a folder, all of them are copied there
+too. Ends in a table of the steps; the exit code is 1 if one failed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from gpu_sanitizers import sanitized
 MEASURED = ROOT / "docs" / "benchmarks" / "gpu"
 BUILD = ROOT / "build"
 STEPS = ("build", "tests", "bench", "paths", "sanitizer", "rest")
-BENCHMARKS = ("sequence", "elementwise", "pointwise", "mlp", "cell")  # by the value of their figures
+BENCHMARKS = ("sequence", "elementwise", "pointwise", "mlp", "cell")  # the most important first
 
 
 def build(context: Context) -> Iterator[Outcome]:
-    """An editable install into the running Python, with kernels for this GPU alone and nothing from an index."""
+    """An editable install into the running Python, with kernels for this GPU only and without a package index."""
     state, built = installed(context)
     if state == "usable" and built > max(file.stat().st_mtime for file in sources()):
         yield Outcome("build", PASSED, "installed already, after the last change of its sources")
@@ -60,7 +60,7 @@ def build(context: Context) -> Iterator[Outcome]:
 
 
 def installed(context: Context) -> tuple[str, float]:
-    """Whether this Python has a fourfold whose kernels for this GPU can run here, or why not, and when it was built."""
+    """Whether this Python has a fourfold whose kernels for this GPU work here, or why not, and when it was built."""
     say = (
         f"import fourfold, pathlib; state = fourfold.backends()['{context.device.backend}']; "
         "print(pathlib.Path(fourfold._C.__file__).stat().st_mtime, 'usable' if state['usable'] else state['reason'])"
@@ -78,7 +78,7 @@ def sources() -> list[Path]:
 
 
 def tests(context: Context) -> Iterator[Outcome]:
-    """Those that need the GPU, or what --tests names."""
+    """The tests that need the GPU, or those that --tests names."""
     yield from run_tests(context, chosen(context) or on_device(context))
     where = context.device.where
     if context.results and not any(gpu_proof.count(context.results, operators(context), where)[0].values()):
@@ -86,11 +86,11 @@ def tests(context: Context) -> Iterator[Outcome]:
 
 
 def rest(context: Context) -> Iterator[Outcome]:
-    """The other tests, most of them of the CPU, under the torch of this machine."""
+    """The other tests, most of them on the CPU, with this machine's torch."""
     return run_tests(context, on_cpu(context))
 
 
-Runs = list[tuple[str, list[str]]]  # what each is called, and what pytest is given
+Runs = list[tuple[str, list[str]]]  # name, pytest's arguments
 
 
 def chosen(context: Context) -> Runs:
@@ -110,8 +110,8 @@ def on_cpu(context: Context) -> Runs:
 
 
 def run_tests(context: Context, runs: Runs) -> Iterator[Outcome]:
-    """A process and a file of results for each, so that an error that a GPU's context does not survive costs one file,
-    and the proof after each, so that a limit of time loses nothing."""
+    """Each run has its own process and results file, so that an error that destroys the GPU's context affects one file;
+    the proof is written after each, so that a time limit loses nothing."""
     notes, command, variables = pytest_command(context)
     named = operators(context)
     for name, arguments in runs:
@@ -133,7 +133,7 @@ def run_tests(context: Context, runs: Runs) -> Iterator[Outcome]:
 
 
 def write_proof(context: Context, named: Sequence[str]) -> None:
-    """Of what has run until now. Every test passed only where all runs there are did."""
+    """The proof of the runs so far. It records that every test passed only if all runs took place and passed."""
     device = context.device
     passed, failed = gpu_proof.count(context.results, named, device.where)
     if passed or failed:
@@ -143,8 +143,8 @@ def write_proof(context: Context, named: Sequence[str]) -> None:
 
 
 def pytest_command(context: Context) -> tuple[list[str], list[str], dict[str, str]]:
-    """What is missing here, the command, and its environment. Other plugins of this Python stay out of it: warnings are
-    errors in these tests, and theirs are none of ours."""
+    """Notes on missing packages, the command, and its environment. Other installed pytest plugins are not loaded:
+    warnings are errors in these tests, and plugins may cause some."""
     notes, command = [], [sys.executable, "-m", "pytest", "-q"]
     command += ["-p", "gpu_results"]
     paths = [str(ROOT / "scripts"), os.environ.get("PYTHONPATH")]
@@ -180,7 +180,7 @@ def operators(context: Context) -> list[str]:
 
 
 def commit() -> str | None:
-    """FOURFOLD_COMMIT names it where the sources were copied without git's folder."""
+    """FOURFOLD_COMMIT names it if the sources were copied without .git."""
     return os.environ.get("FOURFOLD_COMMIT") or output_of("git", "describe", "--always", "--dirty", "--abbrev=12")
 
 
@@ -225,7 +225,7 @@ def bench(context: Context) -> Iterator[Outcome]:
 
 
 def paths(context: Context) -> Iterator[Outcome]:
-    """The kernels that an operator could take, each forced, around the sizes where it changes from one to another."""
+    """Times the kernels that an operator can choose from, each forced, around the thresholds between them."""
     file = (BUILD if context.arguments.quick else MEASURED) / f"paths-{context.device.slug}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     quick = ["--quick"] if context.arguments.quick else []

@@ -1,5 +1,5 @@
-"""What the compiler made of GPU kernels: a kernel that keeps values in local memory, where it should have registers, is
-right and slow, and no test of its results sees it."""
+"""Inspects compiled GPU kernels: a kernel that keeps values in local memory instead of registers is correct and slow,
+and no test of its results detects that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")
 
 
 def in_local_memory(path: Path, cuobjdump: Path) -> dict[str, str]:
-    """The kernels of an object file that have a stack, or load from local memory or store there, and what they do."""
+    """The kernels of an object file that have a stack or access local memory, with a description."""
     found = {}
     resources = list(stacks(output(cuobjdump, "-res-usage", path)))
     if not resources:
@@ -31,7 +31,7 @@ def in_local_memory(path: Path, cuobjdump: Path) -> dict[str, str]:
 
 
 def stacks(said: str) -> Iterator[tuple[tuple[str, str], int]]:
-    """From what cuobjdump says of resources: ((kernel, architecture), bytes of stack)."""
+    """From cuobjdump's resource usage: ((kernel, architecture), bytes of stack)."""
     architecture = kernel = ""
     for line in said.splitlines():
         if match := re.match(r"arch = (\S+)", line):
@@ -43,7 +43,7 @@ def stacks(said: str) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def local_instructions(said: str) -> Iterator[tuple[tuple[str, str], int]]:
-    """From its disassembly: ((kernel, architecture), how many instructions load from local memory or store there)."""
+    """From the disassembly: ((kernel, architecture), number of loads from and stores to local memory)."""
     architecture, kernel, count = "", "", 0
     for line in said.splitlines():
         if match := re.match(r"arch = (\S+)", line):
@@ -59,7 +59,7 @@ def local_instructions(said: str) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def demangled(names: Iterator[str]) -> list[str]:
-    """As C++ spells them, without parameters and the project's own namespaces."""
+    """Demangled names, without parameters and the project's namespaces."""
     done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
     return [
         re.sub(r"\(fourfold::gpu::Rounding\)|fourfold::gpu::|formulas::|c10::|^void |\(.*", "", line)

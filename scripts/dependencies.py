@@ -1,5 +1,5 @@
-"""The package's dependencies, for scikit-build-core: llvmlite, which compiles loop nests, where it has wheels.
-Elsewhere pip would build LLVM from source; there programs run by the interpreter."""
+"""The package's dependencies, for scikit-build-core: llvmlite, which compiles loop nests, if it has wheels for this
+platform. Elsewhere pip would build LLVM from source; there the interpreter runs programs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LLVMLITE = f"llvmlite>=0.50; python_version < '3.15' and ({' or '.join(f'({platf
 def dynamic_metadata(field: str, settings: Mapping[str, object] | None = None, *_: object) -> list[str]:
     if field != "dependencies" or settings:
         raise ValueError(f"expected the field dependencies without settings, but got {field} with {settings}")
-    # No marker says that a Python has no GIL, for which llvmlite has no wheels.
+    # llvmlite has no wheels for a Python without a GIL, which no environment marker can express.
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
     return [TORCH, LLVMLITE] if has_gil and not without_extension() else [TORCH]
 
 
 def without_extension() -> bool:
-    """Whether FOURFOLD_NO_EXTENSION asks for the package in plain torch, which has no loop nests. scikit-build-core
+    """Whether FOURFOLD_NO_EXTENSION requests the package in plain torch, which has no loop nests. scikit-build-core
     reads the variable by the same rule for pyproject.toml's override."""
     asked = os.environ.get("FOURFOLD_NO_EXTENSION", "").lower()
     return int(asked) != 0 if asked.isdigit() else asked not in ("", "n", "no", "off", "false", "f")

@@ -1,9 +1,10 @@
-"""Writes the models of tests/saved_models.py as this release saves them, with calls and results, for all later releases
-to load: tests/data/models/VERSION.
+"""Writes the models of tests/saved_models.py as this release saves them, with calls and results, to
+tests/data/models/VERSION. All later releases must load them.
 
     python scripts/freeze_models.py
 
-To be run once for each release, before its tag; tests/test_frozen_models.py says so if it wasn't."""
+Run it once for each release, before its tag; tests/test_frozen_models.py fails if it wasn't.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from saved_models import CASES, exported, made  # noqa: E402
 
 
 def calls_of(name: str) -> list[dict[str, object]]:
-    """Leaves of arguments and results, of one model that is called in turn."""
+    """Leaves of arguments and results of successive calls of one model."""
     model, case, found = made(name), CASES[name], []
     for size in case.sizes:
         args, kwargs = case.inputs(size)

@@ -1,4 +1,4 @@
-"""What the steps of check_gpu.py have in hand: the GPU, the time that is left, and commands that keep to it."""
+"""What the steps of check_gpu.py share: the GPU, the remaining time, and commands that keep to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_device import ROOT, Device
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 TESTED = r"\d+ (passed|failed|errors?|deselected)\b.* in "  # pytest's last line
-LEAST_SECONDS = 15  # with less left a step isn't begun
+LEAST_SECONDS = 15  # a step isn't started with less time left
 
 
 @dataclass
@@ -27,14 +27,14 @@ class Outcome:
 
 @dataclass
 class Done:
-    """What became of a command. code is None when it was stopped at the end of the time."""
+    """A command's outcome. code is None if it was stopped at the time limit."""
 
     code: int | None
     seconds: float
     lines: list[str]
 
     def telling(self, pattern: str, otherwise: str = "it printed nothing") -> str:
-        """The last line that the pattern finds, or the last line."""
+        """The last line that matches the pattern, or the last line."""
         found = [line for line in self.lines if re.search(pattern, line)]
         return (found or self.lines or [otherwise])[-1].strip()
 
@@ -49,7 +49,7 @@ class Context:
     device: Device
     log: Path
     started: float = field(default_factory=time.monotonic)
-    results: dict[Path, bool] = field(default_factory=dict)  # of each file of tests that ran, and whether all passed
+    results: dict[Path, bool] = field(default_factory=dict)  # for each file of tests that ran: whether all passed
 
     def seconds_left(self) -> float | None:
         minutes = self.arguments.minutes
@@ -60,8 +60,8 @@ class Context:
         return left is not None and left < LEAST_SECONDS
 
     def run(self, *command: object, limit: float | None = None, **variables: str) -> Done:
-        """A command in the repository's root with its output in the log; stopped, children and all, when time is up, or
-        the command's own limit of seconds."""
+        """Runs a command in the repository's root with its output in the log. It is stopped with its children when the
+        time is up, or at the command's own limit in seconds."""
         words = [str(word) for word in command]
         begun = time.monotonic()
         with self.log.open("ab+") as log:
@@ -83,7 +83,7 @@ class Context:
                 code = None
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # its own session: this command and what it started
+                    os.killpg(process.pid, signal.SIGKILL)  # its session: the command and its children
                     process.wait()
             log.seek(start)
             lines = log.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The GPUs that check_gpu.py builds for, tests and times: what each is, and what is done differently for its kind."""
+"""The GPUs that check_gpu.py builds for, tests and measures: their properties, and the differences in the procedure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Device(abc.ABC):
     torch: str
 
     backend: ClassVar[str]  # as fourfold.backends() names it
-    where: ClassVar[str] = "cuda"  # torch's name of such devices
-    # What needs the GPU, and of it what pytest is to select, in the order in which a run is worth least without it.
+    where: ClassVar[str] = "cuda"  # torch's device type
+    # Test files that need the GPU, with pytest's selection; the most important first.
     tests: ClassVar[dict[str, tuple[str, ...]]] = {
         "gpu": (),
         "values": ("-k", "cuda"),
         "gradients": ("-k", "cuda"),
         "gpu_programs": (),
     }
-    # The precisions of sequences, by the value of their figures.
+    # The precisions of the suite ``sequence``, the most important first.
     precisions: ClassVar[tuple[str, ...]] = ("bfloat16", "tf32", "float16", "float32")
 
     @property
@@ -42,14 +42,14 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """What is printed of it first."""
+        """The description that is printed first."""
 
     def build_environment(self) -> dict[str, str]:
-        """What the kernels' compiler is told of this GPU."""
+        """Environment variables that describe this GPU to the kernels' compiler."""
         return {}
 
     def build_settings(self) -> dict[str, str]:
-        """This backend is required, and the others are left out."""
+        """Requires this backend and disables the others."""
         return {f"FOURFOLD_{name.upper()}": "ON" if name == self.backend else "OFF" for name in BACKENDS}
 
 
@@ -106,7 +106,7 @@ def stop(sentence: str) -> NoReturn:
 
 
 def find_device(where: str) -> Device:
-    """Ends the program with a sentence where torch has no such GPU to use."""
+    """Exits with an error if torch has no such GPU."""
     try:
         import torch
     except ImportError:

@@ -1,9 +1,9 @@
-"""Makes .venv-gpu, in which `make check-gpu` and `make check-mac` build and test fourfold with this machine's torch.
+"""Creates .venv-gpu, in which `make check-gpu` and `make check-mac` build and test fourfold with this machine's torch.
 
     python scripts/gpu_environment.py [mps]
 
-A machine with a GPU has a torch that suits its driver, and perhaps no network. So the torch of the Python that runs
-this is used, as are its other packages, and nothing is installed but fourfold itself: what is missing is named.
+A machine with a GPU has a torch that suits its driver, and perhaps no network. So the environment uses torch and the
+other packages of the Python that runs this, and installs only fourfold itself; missing packages are listed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv-gpu"
 PYTHON = FOLDER / "bin" / "python"
-# What the build and the tests import, and what installs it. Versions are not looked at: what is there has to do.
+# What the build and the tests import, and the package that provides it. Versions are not checked.
 PACKAGES = {"scikit_build_core": "scikit-build-core", "pybind11": "pybind11", "pytest": "pytest", "numpy": "numpy"}
 PROGRAMS = ("cmake", "ctest", "ninja")
-TARGETS = {"cuda": "check-gpu", "mps": "check-mac"}  # make's, by torch's name of the device
+TARGETS = {"cuda": "check-gpu", "mps": "check-mac"}  # make's targets, by torch's device type
 
 
 def expect_gpu(where: str) -> None:
-    """Leaves with a sentence where this Python's torch has no GPU."""
+    """Exits with an error if this Python's torch has no GPU."""
     another = f"make {TARGETS[where]} PYTHON=..."
     try:
         import torch
@@ -45,18 +45,18 @@ def program(name: str) -> str | None:
 
 
 def missing() -> list[str]:
-    """What has to be installed, in pip's words."""
+    """The names of missing packages, for pip."""
     packages = [package for name, package in PACKAGES.items() if importlib.util.find_spec(name) is None]
     return packages + [name for name in ("cmake", "ninja") if program(name) is None]
 
 
 def has_pip() -> bool:
-    """Asked in another process: where pip is looked for, setuptools changes what `import distutils` means."""
+    """Checked in another process: setuptools changes the meaning of `import distutils` when pip is looked up."""
     return subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode == 0
 
 
 def lend_packages() -> None:
-    """A virtual environment sees its base Python's packages; of those of another environment it has to be told."""
+    """A virtual environment sees its base Python's packages; a .pth file adds those of another environment."""
     show = "import sys; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
     own = subprocess.run([str(PYTHON), "-c", show], check=True, capture_output=True, text=True).stdout.splitlines()
     lent = [path for path in sys.path if path.endswith("-packages") and path not in own]
@@ -64,7 +64,7 @@ def lend_packages() -> None:
 
 
 def lend_programs() -> None:
-    """The build and some tests look for them beside their Python."""
+    """The build and some tests look for these programs beside their Python."""
     for name in PROGRAMS:
         if found := program(name):
             (PYTHON.parent / name).symlink_to(Path(found).resolve())
@@ -77,7 +77,7 @@ def main(where: str = "cuda") -> None:
             f"{sys.executable} has all that make {TARGETS[where]} needs but {', '.join(lacking)}; install it there: "
             f"{sys.executable} -m pip install {' '.join(lacking)}"
         )
-    # pip comes with the packages that are lent, where this Python has it: some systems take out what would make one.
+    # If this Python has pip, the environment gets it with the lent packages: some systems remove ensurepip.
     venv.create(FOLDER, system_site_packages=True, clear=True, symlinks=True, with_pip=not has_pip())
     lend_packages()
     lend_programs()

@@ -1,4 +1,4 @@
-"""What the tests of a machine with a GPU prove of each operator, from their report to the file that is kept of it."""
+"""What tests on a GPU prove of each operator: from the test outcomes to the file that is committed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 
 def outcomes(results: Iterable[Path]) -> dict[str, set[str]]:
-    """What scripts/gpu_results.py wrote of each test: of its call, and of what failed or was skipped around it. A last
-    line that is cut short is of a test that was not over."""
+    """The outcomes that scripts/gpu_results.py recorded: of each call, and of setup and teardown if they failed or were
+    skipped. A truncated last line belongs to a test that had not finished."""
     found: dict[str, set[str]] = {}
     for file in results:
         for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -23,7 +23,7 @@ def outcomes(results: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def count(results: Iterable[Path], operators: Sequence[str], where: str) -> tuple[Counter[str], Counter[str]]:
-    """How many tests of each operator passed on that device, and how many failed: those whose parameters name both."""
+    """How many tests of each operator passed on that device, and how many failed; a test's parameters name both."""
     passed, failed = Counter[str](), Counter[str]()
     for test, said in outcomes(results).items():
         _, _, parameters = test.partition("[")
@@ -42,7 +42,7 @@ def of(
     commit: str | None,
     every_test_passed: bool,
 ) -> dict[str, Any]:
-    """What scripts/check_backends.py shows as run on hardware: the operators of which no test failed."""
+    """The proof that scripts/check_backends.py reads for "run on hardware": the operators of which no test failed."""
     sound = {name: count for name, count in sorted(passed.items()) if not failed[name]}
     return {
         "check": "gpu",

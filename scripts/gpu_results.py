@@ -1,8 +1,8 @@
-"""A pytest plugin that writes each test's outcome when it is known: what a stopped run had shown by then is not lost.
+"""A pytest plugin that writes each test's outcome at once, so that an interrupted run keeps its results.
 
     PYTHONPATH=scripts python -m pytest -p gpu_results --results FILE
 
-FILE gets a line of JSON for each phase of a test that tells something: {"test": ..., "outcome": ...}.
+FILE gets a line of JSON for each relevant phase of a test: {"test": ..., "outcome": ...}.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--results")
-    if path is not None and not hasattr(config, "workerinput"):  # with pytest-xdist the main process hears of all
+    if path is not None and not hasattr(config, "workerinput"):  # with pytest-xdist the main process gets all reports
         config.pluginmanager.register(Results(path))
 
 
 class Results:
     def __init__(self, path: Path) -> None:
-        self.file = path.open("w", encoding="utf-8", buffering=1)  # a line at a time
+        self.file = path.open("w", encoding="utf-8", buffering=1)  # line-buffered
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":

@@ -1,5 +1,4 @@
-"""What looks for faults while the case table runs on a GPU: compute-sanitizer on NVIDIA's, Metal's validation on
-Apple's."""
+"""Sanitizers for the case table on a GPU: compute-sanitizer on NVIDIA's, Metal's validation on Apple's."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from gpu_context import FAILED, NOT_RUN, PASSED, TESTED, Context, Done, Outcome, stopped
 from gpu_device import Apple, Nvidia, find_tool
 
-SANITIZER_ERRORS = 99  # the exit code that compute-sanitizer is told to end with when it found something
+SANITIZER_ERRORS = 99  # compute-sanitizer's exit code for errors that it found
 CASES = " and not far_apart and not large and not many and not long and not float64"
-# The system's own checks, of the calls of Metal's API and of what shaders read and write (man MetalValidation).
+# macOS's own checks of Metal's API calls and of shaders' memory accesses (man MetalValidation).
 METAL_VALIDATION = {
     "MTL_DEBUG_LAYER": "1",
     "MTL_DEBUG_LAYER_ERROR_MODE": "assert",
@@ -44,7 +43,7 @@ def compute_sanitizer(context: Context, tests: Sequence[str], variables: dict[st
         why = stopped(done) or done.telling("(?i)not supported|error", f"exit code {done.code}")
         yield Outcome("sanitizer", NOT_RUN, f"compute-sanitizer does not work on this machine: {why}")
         return
-    # Each tensor its own allocation: an access past one's end would otherwise meet its neighbour and go unseen.
+    # Each tensor gets its own allocation: otherwise an out-of-bounds access could hit its neighbour undetected.
     variables = variables | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     for check in ("memcheck", "racecheck"):
         if context.no_time():
@@ -63,7 +62,7 @@ def verdict(done: Done) -> tuple[str, str]:
 
 
 def metal_validation(context: Context, tests: Sequence[str], variables: dict[str, str]) -> Outcome:
-    """A wrong call ends the process; a wrong access is a line of stderr, which pytest therefore must not keep."""
+    """A wrong call ends the process. A wrong access is a line on stderr, so pytest must not capture it."""
     done = context.run(*tests, "--capture=no", **variables, **METAL_VALIDATION)
     if done.code is None:
         return Outcome("validation", NOT_RUN, stopped(done))

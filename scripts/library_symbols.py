@@ -1,11 +1,12 @@
-"""What a library asks of other libraries: one wheel for every torch hangs on it. Tests and check_backends.py look."""
+"""The undefined symbols of a library, which decide whether one wheel works with every torch. Tests and
+check_backends.py check them."""
 
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-# The C and C++ runtimes: their symbols bear a version, or are the compiler's and linker's own.
+# The C and C++ runtimes: their symbols have a version, or belong to the compiler or linker.
 RUNTIME = r"\w+@(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+|_ITM_\w+|__gmon_start__|__cxa_\w+"
 STABLE_ABI = r"(?:aoti_torch|torch)_\w+"
 HIP_RUNTIME = r"(?:__)?hip[A-Z]\w*@hip_[\d.]+"
@@ -22,13 +23,13 @@ def undefined(path: Path, nm: str = "nm") -> list[tuple[str, str]]:
 
 
 def unexpected(path: Path, hip: bool = False, nm: str = "nm") -> list[str]:
-    """The undefined symbols that are neither the C and C++ runtimes', nor torch's stable ABI, nor HIP's own."""
+    """The undefined symbols that belong neither to the C and C++ runtimes, nor to torch's stable ABI, nor to HIP."""
     allowed = re.compile("|".join([RUNTIME, STABLE_ABI] + [HIP_RUNTIME] * hip))
     return [name for _, name in undefined(path, nm) if not allowed.fullmatch(name)]
 
 
 def only_in_gpu_torch(path: Path, torch_cpu: Path, nm: str = "nm") -> list[str]:
-    """The symbols of torch that the library names, weakly or not, and libtorch_cpu lacks."""
+    """The torch symbols that the library refers to, weakly or not, and that libtorch_cpu lacks."""
     exported = {name.split("@")[0] for _, name in symbols(torch_cpu, "--dynamic", "--defined-only", nm=nm)}
     stable = re.compile(STABLE_ABI)
     return [name for _, name in undefined(path, nm) if stable.fullmatch(name) and name not in exported]

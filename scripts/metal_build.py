@@ -1,5 +1,5 @@
 """The build of check_backends.py for Apple's GPUs: fourfold for macOS, compiled and linked on any system against
-torch's own macOS libraries. What comes out is only looked at."""
+torch's own macOS libraries. The result is inspected, not run."""
 
 import re
 import shlex
@@ -13,11 +13,11 @@ from backend_tools import MACOS, ROOT, output, run
 APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
 OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
-# Compiled, with this system's headers of Python, and not linked: zig's linker knows no bundles.
+# Compiled with this system's Python headers and not linked: zig's linker doesn't support bundles.
 MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch_module.cpp.o")
-# Of an ordinary type, so that PyObjC need not say anything of it. torch's own library calls it.
+# PyObjC doesn't list a selector with an ordinary type. torch's own library calls this one.
 UNLISTED = {"setLanguageVersion:"}
-# Of Foundation, of which this PyObjC package knows nothing.
+# Selectors of Foundation, which this PyObjC package doesn't cover.
 FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
 
 
@@ -26,7 +26,7 @@ def metal(report: Report) -> None:
     toolchain = tools.darwin_toolchain(APPLE)
     options = ("-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
     options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
-    # What the environment says of compilers is about this machine's.
+    # The environment's compiler settings are for this machine.
     folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
     objects = folder / "metal" / "CMakeFiles" / "fourfold_metal.dir"
     modules = [folder / "cpp" / "bindings" / "CMakeFiles" / name for name in MODULES]
@@ -49,7 +49,7 @@ def metal(report: Report) -> None:
 
 
 def link_with_newest(folder: Path) -> None:
-    """The same objects against the other end of the range: every symbol is there too."""
+    """Link the same objects against the newest torch of the range: every symbol exists there too."""
     (command,) = output(BIN / "ninja", "-C", folder, "-t", "commands", "-s", "cpp/libfourfold.dylib").splitlines()[-1:]
     older, newer = tools.macos_torch(OLDEST), tools.macos_torch(NEWEST)
     words = [word.replace(str(older), str(newer)) for word in shlex.split(command) if word not in (":", "&&")]
@@ -75,7 +75,7 @@ def check_load_commands(said: str) -> None:
 
 
 def selectors_of(library: Path) -> set[str]:
-    """The names in the section that the linker keeps methods' names in."""
+    """The names in the section in which the linker keeps method names."""
     rows = re.findall(
         r"^[0-9a-f]+\s+((?:[0-9a-f]{2,8} ?)+)$", output(OTOOL, "-s", "__TEXT", "__objc_methname", library), re.M
     )
@@ -84,7 +84,7 @@ def selectors_of(library: Path) -> set[str]:
 
 
 def check_selectors(library: Path) -> None:
-    """A selector that no class of Apple's has would only be seen when it is sent."""
+    """A selector that none of Apple's classes has would otherwise fail only when it is sent."""
     listed = tools.metal_metadata().read_text()
     used = selectors_of(library) - FOUNDATION - UNLISTED
     unknown = {name for name in used if f'"{name}"' not in listed and f'"{getter(name)}"' not in listed}
@@ -93,5 +93,5 @@ def check_selectors(library: Path) -> None:
 
 
 def getter(selector: str) -> str:
-    """setLabel: is what sets label."""
+    """The property's getter for a setter: label for setLabel:."""
     return re.sub(r"^set(\w)(\w*):$", lambda found: found[1].lower() + found[2], selector)

@@ -1,7 +1,7 @@
-"""Writes docs/compiler_operators.md: what torch.compile(backend="fourfold") fuses of torch's operators, found by
-compiling torch's own samples of them (tests/compiler_operators.py), so that nothing in it is claimed by hand.
+"""Writes docs/compiler_operators.md: which of torch's operators torch.compile(backend="fourfold") fuses, determined by
+compiling torch's own samples of them (tests/compiler_operators.py).
 
-    python scripts/operator_table.py            # and with --check, only say whether the page is as it would be written
+    python scripts/operator_table.py            # with --check, only report whether the page is up to date
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fourfold.compiler.views import VIEWS  # noqa: E402
 from in_programs import everything_in_programs  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiler_operators.md"
-SAMPLES = 6  # of an entry
+SAMPLES = 6  # per entry
 COSTS_NOTHING = VIEWS | CONSTANT.keys() | {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 
 
 @dataclass
 class Found:
-    """Of the graphs of an entry's samples, forward or backward."""
+    """Results for the graphs of an entry's samples, forward or backward."""
 
     graphs: int = 0
     programs: int = 0
@@ -72,7 +72,7 @@ def found_of(entry: OpInfo) -> tuple[Found, Found]:
         with everything_in_programs():
             function, captured = problem.compiled()
             if has_gradient and captured.backward is None:
-                problem.results(function)  # some runtimes compile the backward when it is first called
+                problem.results(function)  # some runtimes compile the backward at its first call
         forward.add(captured.forward)
         backward.add(captured.backward)
     return forward, backward

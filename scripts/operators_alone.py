@@ -1,12 +1,12 @@
-"""Writes docs/compiler_alone.md: torch.compile(backend="fourfold") against eager where a function is one operator.
+"""Writes docs/compiler_alone.md: torch.compile(backend="fourfold") against eager for functions of a single operator.
 
 Each operator is timed for each dtype at three sizes, forward and forward with backward, on one thread:
 
     OMP_NUM_THREADS=1 python scripts/operators_alone.py --part 1/12   # ... 12/12, each within 100 s
-    python scripts/operators_alone.py --write                         # the page, of all parts
+    python scripts/operators_alone.py --write                         # the page, from all parts
     python scripts/operators_alone.py --check                         # whether the page has every operator
 
-What is timed is the callable that the backend gives to Dynamo, without Dynamo's own guards, which cost the same for
+The timed callable is the one that the backend returns to Dynamo, without Dynamo's guards, which cost the same for
 every backend. Programs run as loop nests from the first call on (FOURFOLD_GENERATOR=llvm, unless it is set).
 """
 
@@ -41,7 +41,7 @@ RESULTS = ROOT / "build" / "operators_alone"
 FLOOR = 0.9  # of eager's speed, from 1e5 elements on
 ROUNDS = 7
 AGAIN = 3  # how often a row below the floor is timed again, with more rounds each time
-BLOCK = 4e-4  # seconds of calls between two looks at the clock, at least
+BLOCK = 4e-4  # minimum seconds of a block of calls between two readings of the clock
 
 Row = tuple[str, str, int, bool, float, float, float]  # name, dtype, size, trained, ratio, seconds of both
 
@@ -54,7 +54,7 @@ def seconds_of(function: Callable[[], object], calls: int) -> float:
 
 
 def compared(eager: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Seconds of each: the median of blocks of calls, in turn."""
+    """Seconds of each: the median of blocks of calls, taken in turns."""
     for function in (eager, ours, eager, ours):
         function()
     calls = max(1, int(BLOCK / max(seconds_of(eager, 2), 1e-7)))
@@ -79,7 +79,7 @@ def calls_of(case: Case, dtype: torch.dtype, size: int, has_gradient: bool) -> t
     tensors = case.draw(size, dtype, has_gradient)
     call = case.call
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    with tracing(TracingContext(mode)):  # as within Dynamo
+    with tracing(TracingContext(mode)):  # as in Dynamo
         fakes = [mode.from_tensor(x, static_shapes=True) for x in tensors]
         compiled = backend(module_of(call, len(tensors)), fakes)
     if has_gradient:
@@ -99,7 +99,7 @@ def row_of(name: str, case: Case, dtype: torch.dtype, size: int, has_gradient: b
 
 
 def gives_its_input(case: Case, dtype: torch.dtype) -> bool:
-    """As a conversion to the dtype that a tensor has."""
+    """Whether the operator returns its input, as a conversion to the tensor's own dtype does."""
     tensors = case.draw(SIZES[0], dtype, False)
     return any(result.data_ptr() == x.data_ptr() for result in case.call(*tensors) for x in tensors)
 

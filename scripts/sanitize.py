@@ -1,9 +1,10 @@
-"""Builds fourfold for the CPU with a sanitizer, on every CPU level, and runs what shows it most.
+"""Builds fourfold for the CPU with a sanitizer, on every CPU level, and runs the tests that exercise it most.
 
     python scripts/sanitize.py address       operators, gradients, changed model files under AddressSanitizer and UBSan
     python scripts/sanitize.py thread        the recurrent engine under ThreadSanitizer
 
-`make sanitize-address` and `make sanitize-thread` set up what this needs: GCC, whose sanitizers Python can preload.
+`make sanitize-address` and `make sanitize-thread` install what this needs: GCC, whose sanitizers can be preloaded into
+Python.
 """
 
 import argparse
@@ -18,25 +19,25 @@ from backend_builds import BIN, configure, stage
 from backend_report import Refused
 from backend_tools import ROOT, output, run
 
-# 64-bit indices need all memory; a graph that is compiled starts compilers, which would run under the sanitizer too;
-# gradcheck calls what the other tests call, a thousand times.
+# Deselected: tests of 64-bit indices need all memory; compiled graphs start compilers, which would run under the
+# sanitizer too; gradcheck repeats the calls of other tests a thousand times.
 EVERYTHING = (
     *("test_values.py", "test_gradients.py", "test_errors.py", "test_program.py"),
     *("test_refused_models.py", "test_trusted_arguments.py"),
 )
 NOT = "not 64_bit and not captured and not compiled and not gradcheck"
-# What runs other code on another CPU level.
+# Tests that run different code on each CPU level.
 OF_A_LEVEL = (
     "test_values.py",
     "test_gradients.py::test_raw_operator",
     "test_gradients.py::test_raw_backward_takes_any_layout",
     "test_program.py",
 )
-# AddressSanitizer does not see the masked loads and stores of AVX-512; on the other levels it sees all.
+# AddressSanitizer doesn't check AVX-512's masked loads and stores; on the other levels it checks all accesses.
 LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")
 FUZZ_SECONDS = "60"
 OPTIONS = {
-    # Python and torch keep memory for as long as they live, and their leaks would hide any of ours.
+    # Python and torch never free some memory; their leaks would hide fourfold's.
     "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
     "thread": {"TSAN_OPTIONS": "exitcode=66"},
 }
@@ -56,7 +57,7 @@ def compiler(folder: Path) -> str:
 
 
 def preloaded(folder: Path) -> str:
-    """The sanitizer's runtime, which has to be the first library of a process, and the C++ one, whose exceptions it
+    """The sanitizer's runtime, which has to be a process's first library, and the C++ runtime, whose exceptions it
     intercepts."""
     found = [output(compiler(folder), f"-print-file-name={name}").strip() for name in ("libasan.so", "libstdc++.so")]
     missing = [path for path in found if not Path(path).is_absolute()]
@@ -68,7 +69,7 @@ def preloaded(folder: Path) -> str:
 def address() -> None:
     folder = build("address")
     package = stage(folder)
-    # -S and the build first in PYTHONPATH: an editable install would put its own library before it.
+    # -S, with the build first in PYTHONPATH: an editable install would load its own library instead.
     environment = (
         os.environ
         | OPTIONS["address"]
@@ -93,7 +94,8 @@ def address() -> None:
 
 
 def fuzz(python: tuple[str, ...], environment: dict[str, str]) -> None:
-    """Files of models that are changed at random: those of the releases, since saving takes long here."""
+    """Randomly changed model files. The originals are those of the releases, because saving takes long under the
+    sanitizer."""
     print("\n== AddressSanitizer, UBSan: files of models", flush=True)
     limits = "allocator_may_return_null=1:max_allocation_size_mb=2048"
     for seeds in sorted((ROOT / "tests" / "data" / "models").iterdir()):
@@ -117,8 +119,8 @@ def thread() -> None:
         print("+", *said, flush=True)
         return {"args": said, "env": environment, "stderr": subprocess.STDOUT}
 
-    # avx2, and the best that this CPU has. The default level copies its vectors by memcpy, which GCC puts into the code
-    # unwatched; AVX-512 has masked loads and stores, which GCC does not watch either.
+    # avx2, and the best level of this CPU. GCC instruments neither the memcpy of vectors that it inlines on the default
+    # level nor AVX-512's masked loads and stores.
     for level in ("avx2", ""):
         print(f"\n== ThreadSanitizer: {level or 'the best level'}", flush=True)
         with log.open("w") as file:
@@ -137,7 +139,7 @@ def thread() -> None:
                 unseen -= {file for file in unseen if file in line}
                 if not unseen:
                     break
-            process.kill()  # which would look at a race in every value for as long as it is let
+            process.kill()  # it would check a race in every value until it is stopped
         if unseen:
             raise Refused(
                 f"ThreadSanitizer sees no race in {' and '.join(sorted(unseen))} of a team that does not wait"

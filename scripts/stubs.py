@@ -4,8 +4,8 @@
 
 --check writes nothing and exits with 1 if the file is out of date; tests/test_types.py does the same.
 
-The modules for single versions of torch (fourfold._torch_2_13) have no stub: Python imports them by a name that it
-computes, so that a type checker sees a ModuleType.
+The modules for single versions of torch (fourfold._torch_2_13) have no stub: Python computes their names at import, so
+a type checker sees a ModuleType.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def function_of(name: str, member: object) -> str:
 
 
 def formatted(text: str) -> str:
-    """As ruff format writes it."""
+    """In ruff's format."""
     command = (sys.executable, "-m", "ruff", "format", "--stdin-filename", str(STUB), "-")
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=STUB.parent).stdout
 

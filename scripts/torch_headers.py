@@ -1,10 +1,10 @@
-"""Fetches the headers of other minor versions of torch, which is all that compiling gradients for them takes.
+"""Fetches the headers of other minor versions of torch, which is all that compiling the gradients for them needs.
 
     python scripts/torch_headers.py [--ends] [VERSION ...]
 
-Without versions: every minor version from the first that fourfold runs with to the newest that pip finds. Prints their
-include folders. A build of a wheel calls this (cmake/torch_headers.cmake). A wheel of torch has hundreds of megabytes,
-of which its headers are a few: they are read out of it where it lies, piece by piece.
+Without versions: every minor version from the oldest that fourfold supports to the newest that pip finds. Prints their
+include folders. A wheel's build calls this (cmake/torch_headers.cmake). A wheel of torch has hundreds of megabytes, its
+headers only a few: range requests fetch just these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WANTED = "torch/include/"
 
 
 class Remote(io.RawIOBase):
-    """A file behind a URL that is read in pieces."""
+    """A file behind a URL that is read with range requests."""
 
     PIECE = 1 << 22
 
@@ -39,7 +39,7 @@ class Remote(io.RawIOBase):
         self.start, self.piece = 0, b""
 
     def get(self, first: int, last: int) -> tuple[str, bytes]:
-        """The bytes from `first` to `last`, and what the server says of them."""
+        """The bytes from `first` to `last`, and the server's content range."""
         request = urllib.request.Request(self.url, headers={"Range": f"bytes={first}-{last}"})
         for attempt in range(3):
             try:
@@ -83,9 +83,9 @@ class Remote(io.RawIOBase):
 
 
 def pip(*words: str) -> str:
-    # One retry: without an index, a build should soon go on.
+    # One retry: without an index, a build should continue soon.
     command = [sys.executable, "-m", "pip", *words, "--retries", "1"]
-    # The torch that a build is pinned to is not the only one whose headers are wanted.
+    # The build's pinned torch is not the only one whose headers are needed.
     surroundings = os.environ | dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), os.devnull)
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     if done.returncode:
@@ -96,7 +96,7 @@ def pip(*words: str) -> str:
 
 
 def minor_versions() -> list[str]:
-    """From the first that fourfold runs with to the newest."""
+    """From the oldest that fourfold supports to the newest."""
     listed = re.search(r"^Available versions: (.*)$", pip("index", "versions", "torch"), re.MULTILINE).group(1)
     minors = {tuple(int(part) for part in version.split(".")[:2]) for version in listed.split(", ")}
     return [".".join(map(str, minor)) for minor in sorted(minors) if minor >= FIRST]
@@ -115,7 +115,7 @@ def fetch(version: str) -> Path:
         wheel = zipfile.ZipFile(urllib.request.url2pathname(url.removeprefix("file://")))
     else:
         wheel = zipfile.ZipFile(io.BufferedReader(Remote(url), Remote.PIECE))
-    # In their order in the file, so that a piece serves many.
+    # In file order, so that one request serves many of them.
     members = sorted((m for m in wheel.infolist() if m.filename.startswith(WANTED)), key=lambda m: m.header_offset)
     wheel.extractall(folder, members)
     (folder / "complete").touch()

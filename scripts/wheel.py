@@ -1,12 +1,12 @@
-"""Builds the wheel for this machine into dist/, and tests it as a user would get it: installed, away from the sources.
+"""Builds the wheel for this machine into dist/, and tests it installed, away from the sources.
 
     python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
 
-The Python that runs this needs what PINNED lists; `make wheel` sees to that. Where there is an nvcc, the wheel has
-kernels for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST names others. It has gradients in C++ for
-every minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF for the installed torch alone.
-It has bitcode, which takes the Clang of ziglang or another; FOURFOLD_BITCODE=OFF does without. FOURFOLD_LIBRARY names
-the folder of a library that scripts/build_library.py built: only the modules are compiled then.
+The Python that runs this needs what PINNED lists; `make wheel` installs it. If there is an nvcc, the wheel has kernels
+for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST selects others. It has gradients in C++ for every
+minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF restricts it to the installed torch.
+It has bitcode, which needs Clang, from ziglang or elsewhere; FOURFOLD_BITCODE=OFF leaves it out. FOURFOLD_LIBRARY names
+the folder of a library that scripts/build_library.py built: then only the modules are compiled.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def build() -> Path:
     raw = ROOT / "build" / "wheel"
     for old in raw.glob("fourfold-*.whl"):
         old.unlink()
-    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # the build's, and its repair's
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # for the build and the repair
     settings = {
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "ON",
         "FOURFOLD_BITCODE": os.environ.get("FOURFOLD_BITCODE") or "ON",
@@ -45,14 +45,14 @@ def build() -> Path:
 
 
 def fresh_environment(path: Path, home: str) -> Path:
-    """A virtual environment of the Python `home`; returns its interpreter."""
+    """Creates a virtual environment of the Python `home`; returns its interpreter."""
     run(home, "-m", "venv", "--clear", path)
     return path / "bin" / "python"
 
 
 def test(python: Path, wheel: Path, constraints: Sequence[Path], index: list[str], pytest: list[str]) -> None:
     pins = [word for file in constraints for word in ("--constraint", file)]
-    # Whatever is left out below, the whole suite has to be there for those who have the extra alone.
+    # Collecting the whole suite must work with the extra "test" alone.
     run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test]")
     run(python, "-m", "pytest", "--collect-only", "-qq")
     run(python, "-m", "pip", "install", "--quiet", *index, *pins, f"{wheel}[test,demo]")
@@ -62,7 +62,7 @@ def test(python: Path, wheel: Path, constraints: Sequence[Path], index: list[str
 
 
 def borrow_torch(python: Path, other: str) -> None:
-    """Lets `python` import what the Python `other` has installed, with that torch among it."""
+    """Makes the packages of the Python `other`, including its torch, importable in `python`."""
     show = [other, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = subprocess.run(show, check=True, capture_output=True, text=True).stdout
     show[0] = str(python)

@@ -1,4 +1,4 @@
-"""The normal form of a wheel: members in order, at one time, with plain permissions."""
+"""The normal form of a wheel: sorted members with one timestamp and plain permissions."""
 
 import os
 import stat
@@ -12,16 +12,16 @@ FIRST_OF_ZIP = 315_532_800  # 1980-01-01, UTC
 
 
 def moment() -> tuple[int, int, int, int, int, int]:
-    """The time of every member."""
+    """The timestamp of every member."""
     given = os.environ.get("SOURCE_DATE_EPOCH") or str(FIRST_OF_ZIP)
     if not given.isdigit():
         sys.exit(f"expected SOURCE_DATE_EPOCH to be seconds since 1970, but got {given}")
     year, month, day, hour, minute, second, *_ = time.gmtime(max(int(given), FIRST_OF_ZIP))
-    return year, month, day, hour, minute, second - second % 2  # a zip file counts in twos
+    return year, month, day, hour, minute, second - second % 2  # zip files store seconds in steps of two
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """The metadata last, as the wheels' specification recommends, and RECORD behind all that it lists."""
+    """The metadata last, as the wheel specification recommends, and RECORD after everything that it lists."""
     return sorted(names, key=lambda name: (".dist-info/" in name, name.endswith(".dist-info/RECORD"), name))
 
 
@@ -30,7 +30,7 @@ def permissions(member: zipfile.ZipInfo) -> int:
 
 
 def normalise(wheel: Path, target: Path) -> Path:
-    """Writes the files of `wheel` in the normal form to `target`, another file, and returns that."""
+    """Writes the files of `wheel` in the normal form to `target`, another file, and returns `target`."""
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as to:
         members = {member.filename: member for member in source.infolist() if not member.is_dir()}
         for name in ordered(members):

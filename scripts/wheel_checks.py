@@ -1,4 +1,4 @@
-"""What has to hold of a wheel before anyone installs it. Each check ends the program with an error if it doesn't."""
+"""Checks of a wheel before anyone installs it. Each check ends the program with an error if it fails."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from wheel_archive import moment, ordered
 
 # A project has 10 GB on PyPI: room for 20 releases of 24 wheels (8 Pythons, 3 platforms).
 MEGABYTES = 20
-# Of each system, what a library of ours may load: ours, torch's, the system's, and for a ROCm build HIP's runtime.
+# The libraries that ours may load on each system: ours, torch's, the system's, and for a ROCm build HIP's runtime.
 LOADED = {
     "linux": r"libfourfold\.so|lib(torch_cpu|torch_python|c10)\.so|libamdhip64\.so\.\d+"
     r"|lib(stdc\+\+|gcc_s|c|m|dl|pthread|rt)\.so\.\d+|ld-linux[-\w]*\.so\.\d+",
@@ -27,7 +27,7 @@ ORIGIN = {"linux": "$ORIGIN", "darwin": "@loader_path"}
 
 
 def check(wheel: Path, system: str) -> None:
-    """All of it; `system` as sys.platform names it."""
+    """Runs all checks; `system` is a value of sys.platform."""
     check_size(wheel)
     check_nothing_grafted(wheel)
     check_libraries(wheel, system)
@@ -46,7 +46,7 @@ def is_library(name: str) -> bool:
 
 
 def check_nothing_grafted(wheel: Path) -> None:
-    """A second libtorch, CUDA runtime or OpenMP in one process would be an error at run time."""
+    """A second libtorch, CUDA runtime or OpenMP in a process would be an error at run time."""
     names = zipfile.ZipFile(wheel).namelist()
     libraries = {Path(name).name.split(".")[0] for name in names if is_library(name)}
     of_ours = {"_C", "libfourfold"} | {name for name in libraries if re.fullmatch(r"_torch_\d+_\d+", name)}
@@ -58,7 +58,7 @@ def check_nothing_grafted(wheel: Path) -> None:
 
 
 def dynamic_section(library: Path, system: str) -> tuple[list[str], list[str]]:
-    """The folders in which the library looks for others, and the others."""
+    """The library's search path, and the libraries that it loads."""
     command = ["readelf", "--dynamic", "--wide"] if system == "linux" else ["otool", "-l"]
     said = subprocess.run([*command, str(library)], check=True, capture_output=True, text=True).stdout
     if system == "linux":
@@ -69,7 +69,8 @@ def dynamic_section(library: Path, system: str) -> tuple[list[str], list[str]]:
 
 
 def check_libraries(wheel: Path, system: str) -> None:
-    """Libraries are looked for beside their user alone, and only those that the process has or the system brings."""
+    """Libraries are searched for only beside the library that loads them, and all others are already loaded or part of
+    the system."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in filter(is_library, archive.namelist()):
             paths, loaded = dynamic_section(Path(archive.extract(name, folder)), system)
@@ -80,7 +81,7 @@ def check_libraries(wheel: Path, system: str) -> None:
 
 
 def check_tags(wheel: Path, system: str) -> None:
-    """The file's name, its metadata and the modules' names agree, on a platform that wheels are for."""
+    """The file's name, its metadata and the modules' names agree on a supported platform."""
     python, abi, platforms = wheel.stem.split("-")[2:]
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/WHEEL"))
@@ -97,7 +98,7 @@ def check_tags(wheel: Path, system: str) -> None:
 
 
 def glibc(tag: str) -> tuple[int, int] | None:
-    """Of a tag of this processor, the oldest glibc."""
+    """The oldest glibc of a platform tag for this processor."""
     aliases = {"2014": "_2_17", "2010": "_2_12", "1": "_2_5"}
     found = re.fullmatch(rf"manylinux(_\d+_\d+|2014|2010|1)_{platform.machine()}", tag)
     if found is None:

@@ -3,8 +3,8 @@
     python scripts/wheel_tests.py
 
 cibuildwheel.toml calls this in an environment that has the wheel and the pinned torch; it installs the others there.
-The whole suite runs under the pinned torch, and under the others what depends on torch's version. TORCH_INDEX names
-another index to look for torch in.
+The whole suite runs under the pinned torch; under the others, the tests that depend on torch's version. TORCH_INDEX
+names another index for torch.
 """
 
 import importlib
@@ -26,7 +26,7 @@ def minor_of(version: str) -> str:
 
 
 def other_versions(pinned: str, available: list[str]) -> list[str]:
-    """Minor versions, the oldest and the newest of `available`, without the pinned one's."""
+    """Minor versions: the oldest and the newest of `available`, without the pinned one's."""
     ends = dict.fromkeys((available[0], available[-1]))
     return [version for version in ends if version != minor_of(pinned)]
 

@@ -1,6 +1,5 @@
-"""The step of check_backends.py for Windows: what fourfold asks of the system (cpp/system/windows.h), compiled by zig
-and run by Wine where there is one. Nothing else of fourfold is compiled or run for Windows yet.
-"""
+"""The step of check_backends.py for Windows: the calls of the operating system (cpp/system/windows.h), compiled by zig
+and run with Wine if it is installed. Nothing else is compiled or run for Windows yet."""
 
 import os
 import shutil
@@ -31,12 +30,12 @@ def compiler() -> Path:
 
 
 def windows(report: Report) -> None:
-    """It proves nothing of a GPU's backend: its outcome is a fact of the report."""
+    """It proves nothing about GPU backends: its outcome is a line of the report."""
     report.facts.append(f"windows: {ask_the_system()}; the library itself is unproved there")
 
 
 def ask_the_system() -> str:
-    """What tests/cpp/system.cpp says under Wine."""
+    """The output of tests/cpp/system.cpp under Wine."""
     command, folder = compiler(), WORK / "windows"
     program = folder / "system.exe"
     source = ROOT / "tests" / "cpp" / "system.cpp"
@@ -51,7 +50,7 @@ def ask_the_system() -> str:
         files = Path(name)
         (files / "digits").write_text("0123456789")
         (files / "empty").touch()
-        # The prefix, which is Wine's system drive, is made in its first seconds.
+        # Wine creates the prefix, its system drive, in its first seconds.
         surroundings = os.environ | {"WINEPREFIX": str(WORK / "wine"), "WINEDEBUG": "-all", "DISPLAY": ""}
         words = [wine, str(program), "digits", "empty", "."]
         try:

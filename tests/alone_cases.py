@@ -1,4 +1,4 @@
-"""One operator at a time, on tensors of any size: what scripts/operators_alone.py times."""
+"""Single operators on tensors of any size, which scripts/operators_alone.py times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler_operators import ENTRIES, LEFT, BinaryUfuncInfo, OpInfo, Reduction
 SIZES = (1_000, 100_000, 1_000_000)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 DTYPES = (*FLOATS, torch.int64, torch.uint8, torch.bool)
-WIDTH = 1000  # of a row, where there are so many elements
+WIDTH = 1000  # row width for large sizes
 SHIFTS = ("bitwise_left_shift", "bitwise_right_shift", "ldexp")
 
 Draw = Callable[[int, torch.dtype, bool], tuple[Tensor, ...]]
@@ -23,7 +23,7 @@ Draw = Callable[[int, torch.dtype, bool], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Case:
-    """call: of the tensors that ``draw(size, dtype, requires_grad)`` gives; its result is a list of tensors."""
+    """call: takes the tensors that ``draw(size, dtype, requires_grad)`` returns; its result is a list of tensors."""
 
     call: Callable[..., list[Tensor]]
     draw: Draw
@@ -45,7 +45,7 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = Fals
 
 
 def elements(count: int, *limits: dict[str, object]) -> Draw:
-    """As many tensors as limits are given."""
+    """Draws a tensor for each of the limits."""
     return lambda size, dtype, grad: tuple(drawn((size,), dtype, grad, **each) for each in limits)
 
 
@@ -96,7 +96,7 @@ def of_reduction(entry: ReductionOpInfo) -> Case:
 
 
 def of_rows(call: Callable[..., object], parameters: int = 0) -> Case:
-    """Of rows, and of as many parameters as long as one."""
+    """A function of rows, and of parameters with the length of a row."""
 
     def draw(size: int, dtype: torch.dtype, grad: bool) -> tuple[Tensor, ...]:
         own = [drawn((width(size),), dtype, grad) for _ in range(parameters)]
@@ -106,7 +106,8 @@ def of_rows(call: Callable[..., object], parameters: int = 0) -> Case:
 
 
 def of_images(call: Callable[..., object], parameters: int = 0, times: int = 1, statistics: bool = False) -> Case:
-    """Of an image, whose result has so many times its elements, and of parameters as long as its channels."""
+    """A function of an image, whose result has ``times`` times its elements, and of parameters with the length of its
+    channels."""
 
     def draw(size: int, dtype: torch.dtype, grad: bool) -> tuple[Tensor, ...]:
         shape = image(size // times)
@@ -118,7 +119,7 @@ def of_images(call: Callable[..., object], parameters: int = 0, times: int = 1, 
 
 
 def of_pair(call: Callable[..., object], first: dict[str, float] | None = None, **second: float) -> Case:
-    """Of two tensors, of which the first has a gradient."""
+    """A function of two tensors, of which the first requires a gradient."""
 
     def draw(size: int, dtype: torch.dtype, grad: bool) -> tuple[Tensor, ...]:
         return drawn((size,), dtype, grad, **first or {"low": -2, "high": 2}), drawn((size,), dtype, **second)
@@ -211,7 +212,7 @@ OTHERS = {
 
 
 def gradient(name: str, *rest: object, rows_too: bool = False) -> Case:
-    """Of an operator's gradient by its own name, as a backward may have it alone."""
+    """An operator's gradient, called by its own name, as a backward may have it alone."""
     operator = getattr(torch.ops.aten, name).default
 
     def draw(size: int, dtype: torch.dtype, grad: bool) -> tuple[Tensor, ...]:
@@ -240,7 +241,7 @@ GRADIENTS = {
     "_softmax_backward_data": gradient("_softmax_backward_data", -1, torch.dtype, rows_too=True),
     "_log_softmax_backward_data": gradient("_log_softmax_backward_data", -1, torch.dtype, rows_too=True),
 }
-# Under other names already, of a mask that these don't have, or with arguments that have no default.
+# Entries that are covered under other names, need a mask, or have arguments without a default.
 SKIPPED = ("masked.", "__r", "linalg", "special.", "hash_tensor", "float_power")
 WITH_ARGUMENTS = ("nn.functional.prelu", "nn.functional.threshold")
 

@@ -1,5 +1,5 @@
-"""Which calls meet numbers below the normal ones, for which processors call on microcode: by the flags that x86's
-floating point leaves behind. They stand for one thread, so calls are made on one."""
+"""Finds calls that compute with subnormal numbers, for which processors use microcode: by the exception flags of x86's
+floating point. Each thread has its own flags, so calls run on one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 DENORMAL_OPERAND, UNDERFLOW = 0x02, 0x10
-CONTROL = 28  # where the register stands in glibc's fenv_t
+CONTROL = 28  # offset of the register in glibc's fenv_t
 
 with_flags = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="reads the flags of x86-64 as glibc gives them"
@@ -37,8 +37,8 @@ class Environment:
 
 
 def flags_of(call: Callable[..., object], *arguments: object) -> int:
-    """Of DENORMAL_OPERAND and UNDERFLOW those that the call raises: an operand below the normal numbers, or a result
-    there that was rounded."""
+    """The flags that the call raises, DENORMAL_OPERAND for a subnormal operand and UNDERFLOW for a subnormal result
+    that was rounded."""
     assert torch.get_num_threads() == 1
     environment = Environment()
     environment.clear()

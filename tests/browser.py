@@ -1,4 +1,4 @@
-"""A real browser without a window, for the tests of pages: Chromium, as Debian has it."""
+"""A headless browser for the tests of pages: Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from machine import tool
 
 
 def chromium(folder: Path, *arguments: object) -> str:
-    """What Chromium prints, with a profile of its own in the folder, and no network."""
+    """Chromium's output, with a profile of its own in the folder, and without a network."""
     program = tool("chromium", "chromium")
     settings = (
         "--headless",
@@ -26,7 +26,7 @@ def chromium(folder: Path, *arguments: object) -> str:
 
 
 def seen(page: Path, width: int = 1200) -> str:
-    """The document, after the page's scripts."""
+    """The document after the page's scripts have run."""
     return chromium(page.parent, f"--window-size={width},900", "--dump-dom", page.as_uri())
 
 

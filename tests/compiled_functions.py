@@ -1,5 +1,5 @@
-"""Functions that between them take every kind of kernel that programs have on a GPU, and what they have to come to: the
-simulators and the machines with a GPU compile and run the same table (test_gpu_programs.py)."""
+"""Functions that together use every kind of GPU kernel that programs have, and their expected results. The simulators
+and the machines with a GPU compile and run the same table (test_gpu_programs.py)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from scans import loop
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# A program rounds to 16 bits once, and what a backward reads of its forward once more, of the largest value; eager in
-# float32 does not.
+# Relative to the largest value. A program rounds its results to 16 bits, and saved values that the backward reads once
+# more; eager in float32 doesn't.
 ROUNDED = {torch.float16: 2**-9, torch.bfloat16: 2**-6}
-# Sums in another order, of the longest rows and columns here.
+# For sums in another order, over the longest rows and columns here.
 SUMS = 2e-5
 
 
@@ -38,9 +38,9 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tens
 
 @dataclass(frozen=True)
 class Function:
-    """arguments: on the CPU; those that are floating point take a gradient. runs: whether there is something for a
-    program to compute. dynamic: whether it is compiled for any sizes. races: whether the race detector sees it too.
-    definition: of a function that compiles its steps by itself, what these come to in eager."""
+    """arguments: on the CPU; those that are floating point require a gradient. runs: whether a program has anything to
+    compute. dynamic: whether it is compiled with dynamic sizes. races: whether the race detector runs it too.
+    definition: the eager definition of a function that compiles its own steps."""
 
     name: str
     call: Callable
@@ -52,7 +52,7 @@ class Function:
     definition: Callable | None = None
 
     def check(self, device: str = "cpu") -> None:
-        """Against eager on the CPU, in float32 where the arguments are narrower."""
+        """Compares with eager on the CPU, in float32 for narrower arguments."""
         record = Record()
         call = self.call if self.definition else compiled(self.call, record, dynamic=self.dynamic)
         got = results_of(call, self.on(device))
@@ -77,7 +77,7 @@ class Function:
 
 
 def results_of(function: Callable, arguments: list[object]) -> list[Tensor]:
-    """What a call gives, and the gradients of all that takes one."""
+    """A call's results, and the gradients of all arguments that require one."""
     given = function(*arguments)
     outputs = list(given) if isinstance(given, (tuple, list)) else [given]
     smooth = [o for o in outputs if o.requires_grad]
@@ -146,7 +146,7 @@ def strided(x: Tensor, y: Tensor) -> Tensor:
 
 
 def shifted(x: Tensor, y: Tensor) -> Tensor:
-    """Which begins at no multiple of 16 bytes."""
+    """The arguments are not aligned to 16 bytes."""
     return x[1:] * 2 + y[3:].cos()
 
 
@@ -183,7 +183,7 @@ def recurrence(scan: Callable, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def counted(scan: Callable, x: Tensor) -> tuple[Tensor, Tensor]:
-    """One whose states are of two types."""
+    """A loop whose states have two types."""
 
     def step(carry: tuple[Tensor, Tensor], x: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         level, count = carry
@@ -246,5 +246,5 @@ FUNCTIONS = [
 
 
 def is_simulated() -> bool:
-    """Whether a GPU's kernels run the programs of the CPU's tensors."""
+    """Whether simulated GPU kernels run the programs of CPU tensors."""
     return "FOURFOLD_SIMULATED_PROGRAMS" in os.environ

@@ -1,6 +1,7 @@
-"""torch's own operator samples (op_db) for the compiler: which entries, and which of their samples.
+"""Selects torch's own operator samples (op_db) for the compiler: the entries, and their samples.
 
-An entry is fused where its forward becomes a program for at least one sample; ``LEFT`` says which are not, and why."""
+An entry is fused if its forward becomes a program for at least one sample; ``LEFT`` lists the others with the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.dtypes import KINDS
 
-# They forbid, as they are imported, that anyone sets a flag of torch.backends from then on; and warn of what they would
-# like to be installed.
+# Importing these modules forbids later changes of torch.backends' flags, and warns about optional packages.
 with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal import common_utils
@@ -28,11 +28,11 @@ with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), wa
         UnaryUfuncInfo,
     )
 
-# Each draw of samples would look for torch's own test case in the stack, with the source of each frame, which takes a
+# Each draw of samples would search the stack for torch's own test case and read the source of each frame, which takes a
 # tenth of a second.
 common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
-# Of op_db's other entries, those that are elementwise, reduce along dimensions, or are made of such.
+# The other entries of op_db that are elementwise, reduce along dimensions, or are composed of such operators.
 _PLAIN = """
     addcdiv addcmul aminmax clamp clone dist full_like lerp linalg.matrix_norm linalg.norm
     linalg.norm.subgradients_at_zero linalg.vecdot log_softmax log_softmax.with_dtype logaddexp2 logsumexp
@@ -53,7 +53,7 @@ _PLAIN = """
 """
 PLAIN = frozenset(_PLAIN.split())
 
-# Entries whose result is another each time, or that need a GPU.
+# Entries whose result is random, or that need a GPU.
 APART = {
     "nn.functional.rrelu": "draws random numbers",
     "jiterator_unary": "CUDA's alone",
@@ -74,7 +74,7 @@ COMPLEX = "its result is complex"
 NOTHING = "nothing is computed"
 PLACES = "it returns indices"
 
-# Entries whose forward is left to torch whole, and why.
+# Entries whose whole forward falls back to torch, and why.
 LEFT = {
     **{f"special.{name}": SPECIAL for name in _SPECIAL.split()},
     **{f"polygamma.polygamma_n_{n}": SPECIAL for n in range(5)},
@@ -95,7 +95,7 @@ LEFT = {
 }
 
 DIVISION = "torch raises an error for an integer division by zero"
-# The same of integers, of which torch's kernels then do all.
+# The same for integers, which then run entirely on torch's kernels.
 LEFT_OF_INTEGERS = {
     **dict.fromkeys(("div.floor_rounding", "div.trunc_rounding", "floor_divide", "fmod", "remainder"), DIVISION),
     "__rmod__": DIVISION,
@@ -103,12 +103,11 @@ LEFT_OF_INTEGERS = {
     **dict.fromkeys(("pow", "__rpow__"), "torch raises an error for a negative power of an integer"),
 }
 
-# How many times torch's tolerance, where a small difference of large terms makes a rounding of them larger; zeros may
-# then have any sign.
+# Factors on torch's tolerance where cancellation amplifies a rounding error; zeros may then have any sign.
 WORSE = {
     "sinc": 100,  # its gradient near 0: cos(x) - sin(x) / x, over x
-    "nn.functional.tanhshrink": 2,  # near 0, where it is what tanh is rounded by
-    "native_group_norm": 5,  # of few elements, whose mean and deviation are kept in low precision, as eager's
+    "nn.functional.tanhshrink": 2,  # near 0, where the result is the rounding error of tanh
+    "native_group_norm": 5,  # with few elements; mean and deviation are saved in low precision, as in eager
 }
 
 
@@ -122,7 +121,8 @@ ENTRIES = {entry.full_name: entry for entry in op_db if is_chosen(entry)}
 
 
 def left_to_torch(name: str, dtype: torch.dtype) -> str | None:
-    """Why no sample of that dtype makes a program of its forward, or None where one has to."""
+    """Why the forward of every sample of that dtype falls back to torch, or None if at least one must become a
+    program."""
     if dtype not in KINDS:
         return "no dtype of programs"
     if not dtype.is_floating_point and name in LEFT_OF_INTEGERS:
@@ -130,7 +130,7 @@ def left_to_torch(name: str, dtype: torch.dtype) -> str | None:
     return LEFT.get(name)
 
 
-# Which samples.
+# Choice of samples.
 
 
 def tensors_of(sample: SampleInput) -> list[Tensor]:
@@ -139,7 +139,7 @@ def tensors_of(sample: SampleInput) -> list[Tensor]:
 
 
 def features(sample: SampleInput) -> frozenset[str]:
-    """What a sample shows: its tensors' ranks and layouts, whether they broadcast or are empty, its settings."""
+    """A sample's features: ranks and layouts of its tensors, broadcasting, empty tensors, keyword arguments."""
     tensors = tensors_of(sample)
     shapes = {tuple(t.shape) for t in tensors}
     found = {f"rank {t.dim()}" for t in tensors} | {f"keyword {name}" for name in sample.kwargs}
@@ -150,7 +150,7 @@ def features(sample: SampleInput) -> frozenset[str]:
 
 
 def chosen(samples: list[SampleInput], most: int) -> list[SampleInput]:
-    """So many that between them show as much as can be."""
+    """At most ``most`` samples, which together have as many features as possible."""
     result: list[SampleInput] = []
     seen: set[str] = set()
     rest = [(features(sample), k) for k, sample in enumerate(samples)]

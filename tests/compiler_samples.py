@@ -1,4 +1,4 @@
-"""A sample of torch's through the compiler and through eager: values, gradients, and how they compare."""
+"""Runs a torch sample through the compiler and eager and compares values and gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fourfold.compiler.entry import backend
 from fourfold.compiler.record import Captured, Record
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
-# Results compare within torch.testing's own tolerance for their dtype, and wider for two reasons. What a program
-# computes in float32, eager rounds after each operation, so that either may be nearer to the result in a wider dtype.
-# To be near to that or to eager's is enough. The other reason is at `near`.
+# Results are compared with torch.testing's own tolerance for their dtype, which is widened for two reasons. A program
+# computes in float32 where eager rounds after each operation, so that either may be closer to the result in a wider
+# dtype; agreeing with that or with eager is enough. `near` explains the other reason.
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 
 
@@ -49,7 +49,7 @@ class Problem:
         return found
 
     def results(self, function: Callable[..., list[Tensor]], dtype: torch.dtype | None = None) -> list[Tensor | None]:
-        """What it gives, and the gradients of a weighted sum of that."""
+        """The results, and the gradients of a weighted sum of them."""
         leaves = self.leaves(dtype)
         outputs = list(function(*leaves))
         found: list[Tensor | None] = [o.detach() for o in outputs]
@@ -62,19 +62,20 @@ class Problem:
         return found
 
     def expected(self) -> list[Tensor | None] | None:
-        """Eager's, or None where torch refuses: entries list dtypes that not all kernels of a gradient have."""
+        """Eager's results, or None if torch raises: entries list dtypes that not all of a gradient's kernels
+        support."""
         try:
             return self.results(self.call)
         except (NotImplementedError, RuntimeError):
             return None
 
     def compiled(self) -> tuple[Callable[..., list[Tensor]], Captured]:
-        """As the backend compiles it when Dynamo gives it to it."""
+        """Compiled by the backend, called as Dynamo calls it."""
         record = Record()
         return backend(module_of(self.call, len(self.tensors)), self.leaves(), record=record), record.captured[0]
 
     def traced(self) -> Callable[..., list[Tensor]]:
-        """As AOTAutograd runs it by torch's own operators."""
+        """Run by AOTAutograd with torch's own operators."""
         from torch._dynamo.backends.debugging import aot_eager
 
         return aot_eager(module_of(self.call, len(self.tensors)), self.leaves())
@@ -90,7 +91,8 @@ def module_of(call: Callable[..., list[Tensor]], count: int) -> torch.fx.GraphMo
 def expect_as_eager(
     problem: Problem, function: Callable[..., list[Tensor]], expected: list[Tensor | None], worse: float = 1
 ) -> None:
-    """Values, dtypes, shapes, strides and the signs of zeros. worse: so many times the tolerance; if many, any sign."""
+    """Compares values, dtypes, shapes, strides and the signs of zeros. worse: a factor on the tolerance; above 1, zeros
+    may have any sign."""
     actual = problem.results(function)
     assert len(actual) == len(expected)
     wider: list[Tensor | None] | None = None
@@ -100,7 +102,8 @@ def expect_as_eager(
         if e is None or e.layout != torch.strided:
             continue
         assert (a.dtype, a.shape) == (e.dtype, e.shape)
-        # Of no elements they mean nothing; and AOTAutograd may give others than eager, whichever backend it has.
+        # Strides of tensors without elements are meaningless; and AOTAutograd's may differ from eager's with any
+        # backend.
         if e.numel() and a.stride() != e.stride():
             traced = traced or problem.results(problem.traced())
             assert a.stride() == traced[k].stride(), f"{a.stride()} instead of {e.stride()}"
@@ -112,14 +115,14 @@ def expect_as_eager(
 
 
 def other_zeros(actual: Tensor, expected: Tensor) -> Tensor:
-    """Zeros with another sign. What is too small for its dtype has the sign of what it was."""
+    """Zeros with another sign. A value that underflows keeps its sign."""
     zeros = (actual == 0) & (expected == 0)
     return zeros & (torch.signbit(actual) != torch.signbit(expected)) if expected.is_floating_point() else zeros & False
 
 
 def near(actual: Tensor, expected: Tensor, worse: float) -> Tensor:
-    """Of low precision what is summed up was rounded before, in eager as in a program: a small sum of large terms is no
-    nearer than a rounding of the largest."""
+    """In low precision the summands were rounded before the sum, in eager and in a program: a small sum of large terms
+    is only as accurate as a rounding of the largest."""
     if not expected.is_floating_point() and not expected.is_complex():
         return actual == expected
     rtol, atol = torch.testing._comparison.default_tolerances(expected)

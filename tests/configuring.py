@@ -10,7 +10,7 @@ from pathlib import Path
 
 from machine import ROOT, missing, tool
 
-# What the environment may have chosen already.
+# Variables of the environment that may influence the build.
 CHOICES = (
     "CUDACXX",
     "CUDAHOSTCXX",
@@ -24,10 +24,10 @@ SOURCES = ("CMakeLists.txt", "pyproject.toml", "cmake", "cpp", "cuda", "hip", "m
 
 
 def configuring(folder):
-    """Runs CMake's configure step, which compiles nothing of fourfold; returns its exit code and what it said.
+    """Runs CMake's configure step, which compiles nothing of fourfold; returns its exit code and its output.
 
-    What it said comes on one line: CMake breaks its messages wherever they reach the margin. Without CUDA unless a test
-    asks for it, which saves seconds.
+    The output is joined into one line, because CMake breaks its messages at the margin. CUDA is off unless a test
+    enables it, which saves seconds.
     """
     if importlib.util.find_spec("pybind11") is None:
         missing("this test needs pybind11: pip install -r requirements-build.txt")

@@ -18,8 +18,8 @@ if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
     simulated_programs.serve(library, os.environ.get("FOURFOLD_RECORDED_PROGRAMS"))
 
 
-# What takes tens of seconds, the longest first; of what compiles for others too, one. The last six only where nothing
-# is compiled yet.
+# Tests that take tens of seconds, the longest first; of tests that share a compilation, one. The last six only if
+# nothing is compiled yet.
 LONG = (
     "test_modules_print_themselves",
     "test_the_road_in_python",
@@ -42,7 +42,7 @@ def place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The long tests come first, in each worker's share as `--dist worksteal` deals it out: a worker that begins one at
+    """Puts the long tests first in the share that `--dist worksteal` deals to each worker: a worker that starts one at
     the end keeps the others waiting."""
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     first = sorted((item for item in items if place(item) < len(LONG)), key=place)
@@ -59,7 +59,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _fixed_state():
-    """Each test starts from the same seed and leaves no default changed, so that their order is free."""
+    """Each test starts from the same seed and changes no default, so that tests can run in any order."""
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     yield
@@ -70,8 +70,8 @@ def _fixed_state():
 
 @pytest.fixture(autouse=True)
 def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiled functions run by the interpreter, unless a test asks for loop nests, which take long to compile. Of the
-    programs that a test makes, a sample gives the same bits by both."""
+    """The interpreter runs compiled functions, unless a test is about loop nests, which take long to compile. For a
+    sample of each test's programs, interpreter and loop nests must give the same bits."""
     from fourfold.compiler.nest import service
 
     if service.obstacle() or "nest" in request.node.path.name or "FOURFOLD_SIMULATED_PROGRAMS" in os.environ:
@@ -86,15 +86,15 @@ def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of all workers of this run."""
+    """A folder that all workers of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if hasattr(request.config, "workerinput") else base
 
 
 @pytest.fixture
 def process_group(tmp_path: Path) -> Iterator[None]:
-    """torch.distributed's group of this process alone. It ends after what a test made of it: a last reference to it
-    would wait, with the GIL, for a thread of it that wants the GIL."""
+    """torch.distributed's process group of this process alone. The test's objects are collected before it is destroyed:
+    the last reference to a group would wait, holding the GIL, for one of its threads, which needs the GIL."""
     store = f"file://{tmp_path / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     yield
@@ -104,9 +104,9 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """The test may count what its own calls leave to the garbage collector. What earlier tests left is collected until
-    nothing is left, because it holds more by references that the collector doesn't see; and the thread that compiles
-    their nests, which makes cycles of its own, waits."""
+    """For tests that count what their own calls leave to the garbage collector. Collects what earlier tests left until
+    nothing is left, because that holds more objects by references that the collector doesn't see. The thread that
+    compiles their nests, which creates cycles of its own, waits."""
     from fourfold.compiler.nest import service
 
     with service.service.busy:
@@ -117,13 +117,13 @@ def collected() -> Iterator[None]:
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails within torch.compile's backend is an error."""
+    """Failures in torch.compile's backend are errors."""
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
 
 
 @pytest.fixture
 def in_programs() -> Iterator[None]:
-    """Each operator that programs have is part of one, whether or not torch's kernel is faster alone."""
+    """Every operator that programs support joins one, even if torch's kernel is faster alone."""
     from in_programs import everything_in_programs
 
     with everything_in_programs():
@@ -132,7 +132,8 @@ def in_programs() -> Iterator[None]:
 
 @pytest.fixture(params=["fourfold", "torch"])
 def whose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who runs a compiled function's forward and backward: our node of autograd, or AOTAutograd's wrappers."""
+    """Which runtime runs a compiled function's forward and backward: fourfold's autograd node, or AOTAutograd's
+    wrappers."""
     from fourfold import _native
     from fourfold.compiler import runtime
 

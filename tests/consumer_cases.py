@@ -1,4 +1,5 @@
-"""The modules of fourfold/nn.h, as tests/consumer/layers.h makes and calls them, and what Python's give."""
+"""Cases for the modules of fourfold/nn.h, as tests/consumer/layers.h makes and calls them, with the results of Python's
+modules."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def arguments(case: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def results(case: dict[str, Any], module: nn.Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What Python gives, under the C++ program's names."""
+    """Python's results, under the C++ program's names."""
     state = (given["h_0"], given["c_0"]) if "h_0" in given else None
     if "GRU" in case["kind"] and state:
         state = state[0]

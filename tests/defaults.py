@@ -1,4 +1,4 @@
-"""What a program may have set before it calls an operator: an axis of the case table."""
+"""Defaults that a program may set before it calls an operator: an axis of the case table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextlib.contextmanager
 def _default_device() -> Iterator[None]:
-    torch.set_default_device("meta")  # what is made there by mistake meets the CPU's tensors, and has no values
+    torch.set_default_device("meta")  # a tensor created there by mistake has no values
     try:
         yield
     finally:

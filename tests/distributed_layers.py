@@ -1,5 +1,5 @@
 """Layers trained by two processes: ``python distributed_layers.py FOLDER fork``. FOLDER/WAY.pt holds the parameters
-that each way leaves."""
+after training with each way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
-import torch._dynamo  # takes seconds, before the fork once for both
+import torch._dynamo  # takes seconds; imported once for both, before the fork
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,7 +21,7 @@ from machine import LOOPBACK
 
 
 class Model(nn.Module):
-    """Every layer, and functions between them."""
+    """Every layer, with functions between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def train(model: nn.Module, x: Tensor, reset: Tensor, y: Tensor) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(3):
         optimizer.zero_grad()
-        (model(x, reset) - y).square().mean().backward()  # mse_loss: docs/distributed.md
+        (model(x, reset) - y).square().mean().backward()  # instead of mse_loss: docs/distributed.md
         optimizer.step()
 
 
@@ -101,7 +101,8 @@ def worker(rank: int, folder: str) -> None:
         values = {key: whole(value) for key, value in way(rank).state_dict().items()}
         if rank == 0:
             torch.save(values, Path(folder, f"{name}.pt"))
-    # First: the models' last reference to the group would wait, with the GIL, for a thread of it that wants the GIL.
+    # Before the group is destroyed: the models' last reference to it would wait, holding the GIL, for one of its
+    # threads, which needs the GIL.
     gc.collect()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Steps that fourfold.explain is asked about, and what it says of a scan over one."""
+"""Steps for fourfold.explain, and its report on a scan over a step."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Loads and runs files of models that were changed at random: whatever the bytes, a Python exception is all that comes.
+"""Loads and runs randomly changed model files: whatever the bytes, the only failure is a Python exception.
 
     python tests/fuzz_models.py FOLDER SECONDS SEED
 
-FOLDER has NAME.ff and NAME.pt, a list of calls as scripts/freeze_models.py writes it; the file that is being loaded is
-FOLDER/current.ff, which is left there by a crash. The same seed gives the same files."""
+FOLDER has NAME.ff and NAME.pt, a list of calls as scripts/freeze_models.py writes it. The file that is being loaded is
+FOLDER/current.ff, which remains after a crash. The same seed gives the same files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import fourfold
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 64, 127, 255, 256, 65536, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, -(2**63))
 WORDS = ("", "x", "float32", "int64", "bool", "inf", "nan", "cpu", "cuda", "aten::mm", "aten::add.Tensor", "add", "s0")
-LARGEST = 1 << 26  # elements of a result that is compared: none larger is expected of these models
+LARGEST = 1 << 26  # elements of a result that is compared; these models have no larger ones
 
 
 def parts_of(data: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
@@ -72,7 +73,7 @@ def changed_bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def changed_text(text: str, draw: random.Random) -> str:
-    """Of a program: words are removed, doubled, exchanged, and numbers replaced."""
+    """Changes a program's text: removes, duplicates or swaps words, or replaces numbers."""
     lines = [line.split(" ") for line in text.split("\n")]
     for _ in range(draw.choice((1, 1, 2, 4))):
         line = draw.choice(lines)
@@ -121,7 +122,7 @@ def changed_json(data: bytes, draw: random.Random) -> bytes:
 
 
 def run(path: Path, calls: list[Any]) -> str:
-    """How far it came."""
+    """Returns how far it got."""
     try:
         model = fourfold.load(path)
     except ValueError as error:
@@ -137,14 +138,14 @@ def run(path: Path, calls: list[Any]) -> str:
         else:
             for leaf in torch.utils._pytree.tree_leaves(found):
                 if isinstance(leaf, Tensor) and 0 < leaf.numel() < LARGEST:
-                    leaf.double().sum().item()  # reads it
+                    leaf.double().sum().item()  # reads every element
     return said
 
 
 def str_of(model: fourfold.Model) -> None:
     try:
         str(model)
-    except Exception:  # what the text needs and C++ doesn't read may be missing
+    except Exception:  # keys that the text refers to and C++ doesn't read may be missing
         return
 
 
@@ -165,9 +166,9 @@ def main() -> None:
         try:
             changed = change(data, draw)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, UnicodeEncodeError):
-            changed = data  # the change before has left no graph to change
+            changed = data  # after the previous change there is no graph left to change
         current = folder / "current.ff"
-        current.unlink(missing_ok=True)  # what is loaded stays mapped
+        current.unlink(missing_ok=True)  # a loaded file stays mapped
         current.write_bytes(changed)
         said = run(current, calls)
         counts[said] = counts.get(said, 0) + 1

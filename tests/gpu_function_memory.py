@@ -1,5 +1,5 @@
-"""Kernels that load and store each kind of element, exchange values between lanes and use shared memory, for CUDA
-and for Metal."""
+"""Kernels that load and store each kind of element, exchange values between lanes and use shared memory, for CUDA and
+for Metal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from gpu_functions import DTYPES, THREADS, TYPES
 
-# What memory holds, and the type of its values.
+# The dtype in memory, and the type of its values.
 KINDS = {
     "boolean": "bool",
     "int8": "int32",
@@ -26,7 +26,8 @@ KINDS = {
     "float64": "float64",
 }
 LANES = (1, 2, 4, 8, 16)
-# at: an element of those that follow one another; x and out: bytes; S: the address space; K: kind; V: its value's.
+# at: index of the first of n consecutive elements; x and out: byte pointers; S: address space; K: kind; V: type of its
+# values.
 CASES = {
     "narrow": "store((S K*)out + at, load<n>((S const V*)x + at));",
     "widen": "store((S V*)out + at, load<n>((S const K*)x + at));",
@@ -109,7 +110,7 @@ def random_bits(dtype: numpy.dtype, count: int) -> numpy.ndarray:
 
 
 def stored(kind: str) -> numpy.ndarray:
-    """Elements as memory holds them: each pattern of 8 or 16 bits."""
+    """Elements as memory holds them: all patterns of 8 or 16 bits, random ones of wider kinds."""
     if kind in ("boolean", "int8", "uint8"):
         return numpy.resize(numpy.arange(256, dtype=numpy.uint8), 4096)
     if kind == "int16" or is_half(kind):
@@ -118,7 +119,7 @@ def stored(kind: str) -> numpy.ndarray:
 
 
 def values_of(kind: str, elements: numpy.ndarray) -> numpy.ndarray:
-    """By torch."""
+    """The elements' values, by torch."""
     if kind == "boolean":
         return elements != 0
     tensor = torch.from_numpy(elements).view(dtype_of(kind))
@@ -126,12 +127,13 @@ def values_of(kind: str, elements: numpy.ndarray) -> numpy.ndarray:
 
 
 def values_for(kind: str) -> numpy.ndarray:
-    """Values to store. For the halves: theirs, those in the middle of two, the float32s beside these, and others."""
+    """Values to store. For 16-bit floats: all their own values, the midpoints of neighbours, the float32 numbers next
+    to these, and random ones."""
     if kind == "boolean":
         return random_bits(numpy.dtype("uint8"), 4096) > 127
     if not is_half(kind):
         return random_bits(DTYPES[KINDS[kind]], 4096)
-    with numpy.errstate(invalid="ignore"):  # NaNs that signal
+    with numpy.errstate(invalid="ignore"):  # signalling NaNs
         own = values_of(kind, stored(kind)).astype(numpy.float64)
     finite = numpy.unique(own[numpy.isfinite(own)])
     middle = ((finite[1:] + finite[:-1]) / 2).astype(numpy.float32)
@@ -142,7 +144,7 @@ def values_for(kind: str) -> numpy.ndarray:
 
 
 def elements_of(kind: str, values: numpy.ndarray) -> numpy.ndarray:
-    """What memory is to hold of values, by torch."""
+    """The elements that memory should hold for these values, by torch."""
     if kind == "boolean":
         return values.astype(numpy.uint8)
     tensor = torch.from_numpy(values).to(dtype_of(kind))
@@ -153,7 +155,7 @@ Run = Callable[[int, numpy.ndarray, numpy.ndarray, int, int, int], None]  # whic
 
 
 def check_memory(kind: str, lanes: int, run: Run, subnormal_is_zero: bool = False) -> None:
-    """Loads and stores of a kind by a memory_kernel."""
+    """Tests the loads and stores of a kind with a memory_kernel."""
     elements, values = stored(kind), values_for(kind)
     want, narrow = values_of(kind, elements), elements_of(kind, values)
     size = len(elements)
@@ -171,7 +173,8 @@ def check_memory(kind: str, lanes: int, run: Run, subnormal_is_zero: bool = Fals
     for name in ("valid", "widen_numbers"):
         readable = before_a_wall(elements[:limit])
         assert_same(name, given(name, readable, want, limit=limit), zeros)
-    # Element k of each n is read at k strides; three apart, from every third element on, they overlap.
+    # Element k of a vector of n is read at k strides; vectors begin at every third element, so with stride 3 they
+    # overlap.
     each = numpy.arange(1024)
     source = each // lanes * lanes * 3 + each % lanes * 3
     for name in ("strided", "strided64"):
@@ -188,7 +191,7 @@ def check_memory(kind: str, lanes: int, run: Run, subnormal_is_zero: bool = Fals
 
 
 def before_a_wall(array: numpy.ndarray) -> numpy.ndarray:
-    """A copy behind whose last element no memory can be read."""
+    """A copy that ends at an unreadable page."""
     page = mmap.PAGESIZE
     size = -(-array.nbytes // page) * page
     memory = mmap.mmap(-1, size + page)
@@ -201,7 +204,7 @@ def before_a_wall(array: numpy.ndarray) -> numpy.ndarray:
 
 
 def check_group(kind: str, run: Run) -> None:
-    """Lanes' exchanges and shared memory, by a group_kernel."""
+    """Tests exchanges between lanes and shared memory with a group_kernel."""
     elements = stored(kind)[: 4 * THREADS]
     if kind == "boolean":
         elements = (elements * 7 % 5 > 2).astype(numpy.uint8)
@@ -237,7 +240,7 @@ def number_of(kind: str, run: Run) -> numpy.ndarray:
 
 
 def assert_same(what: str, got: numpy.ndarray, want: numpy.ndarray, subnormal_is_zero: bool = False) -> None:
-    """NaN is NaN, with whatever bits."""
+    """All NaNs are equal, whatever their bits."""
     right = got == want
     if got.dtype.kind == "f":
         right |= numpy.isnan(got) & numpy.isnan(want)

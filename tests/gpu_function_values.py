@@ -1,4 +1,5 @@
-"""What each operation of printed kernels is to give: operands of all kinds, and the results by the definition."""
+"""Expected results of each operation of generated kernels: operands of all kinds, and their results by the
+definition."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ import torch
 from gpu_functions import DTYPES, Case
 from programs import BINARY, UNARY, values
 
-# In units in the last place of float32; the operations that are not here are exact. C's functions, which the simulators
-# call, are right to one; GPUs' own have bounds of 1 to 4 that nothing here can see.
+# Bounds in units in the last place of float32; all other operations are exact. C's functions, which the simulators
+# call, are accurate to one unit; GPUs' functions have bounds of 1 to 4, which these tests can't check.
 ULPS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "pow", "atan2"), 2),
     **dict.fromkeys(("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf"), 3),
-    "rsqrt": 2,  # of a root that was rounded
+    "rsqrt": 2,  # of a rounded root
     "erfc": 3.6,
 }
 FLOATS = (
@@ -55,7 +56,7 @@ def specials(type: str) -> numpy.ndarray:
 
 
 def operands(case: Case, count: int = 2048) -> list[numpy.ndarray]:
-    """Each pair of special values, and random ones; a multiple of 64 in number."""
+    """All pairs of special values, then random ones; their number is a multiple of 64."""
     found = specials(case.operands[-1])
     pairs = numpy.array(list(itertools.product(found, found)), found.dtype)[:, : 2 if len(case.operands) > 1 else 1]
     size = len(pairs) + count + -(len(pairs) + count) % 64
@@ -67,7 +68,7 @@ def operands(case: Case, count: int = 2048) -> list[numpy.ndarray]:
             array[: len(pairs)] = pairs[:, min(k, 1) % pairs.shape[1]]
         arrays.append(array)
     if case.operation.startswith("to_") and case.operands[0] in LEAST and "int" in case.operation:
-        arrays[0] = numpy.nan_to_num(arrays[0].clip(-1e9, 1e9))  # of what no integer stands for C++ says nothing
+        arrays[0] = numpy.nan_to_num(arrays[0].clip(-1e9, 1e9))  # others are undefined in C++
     return arrays
 
 
@@ -94,7 +95,7 @@ def wrapped(x: int, bits: int) -> int:
 
 
 def expected(case: Case, arrays: list[numpy.ndarray], lanes: int) -> numpy.ndarray:
-    """By the definition, or by torch on the CPU: in float64 for a float32 that is rounded by more than a unit."""
+    """By the definition, or by torch on the CPU; float32 operations with a bound of more than a unit in float64."""
     name, to = case.operation, DTYPES[case.result]
     if name in OF_INTEGERS:
         bits = 8 * arrays[0].itemsize
@@ -115,14 +116,14 @@ def expected(case: Case, arrays: list[numpy.ndarray], lanes: int) -> numpy.ndarr
     if name in ULPS and case.result == "float32":
         tensors = [tensor.double() for tensor in tensors]
     result = function(*tensors).numpy()
-    if name == "sigmoid":  # 1 / (1 + exp(-x)), as torch's own
+    if name == "sigmoid":  # 1 / (1 + exp(-x)), as in torch
         with numpy.errstate(over="ignore"):
             result[numpy.exp(-arrays[0]) == numpy.inf] = 0
     return result
 
 
 def folded(name: str, rows: numpy.ndarray) -> numpy.ndarray:
-    """By halves."""
+    """Reduces each row pairwise by halves."""
     functions = {"sum": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}
     function = functions.get(name, torch.logical_and if name == "all" else torch.logical_or)
     part = torch.from_numpy(rows)
@@ -133,7 +134,7 @@ def folded(name: str, rows: numpy.ndarray) -> numpy.ndarray:
 
 
 def check(case: Case, lanes: int, run: Run, is_flushing: bool = False) -> None:
-    """is_flushing: operands and results that are subnormal may be zero."""
+    """is_flushing: subnormal operands and results may be zero."""
     arrays = operands(case)
     if is_flushing:
         arrays = [flushed(array) for array in arrays]
@@ -150,20 +151,20 @@ def check(case: Case, lanes: int, run: Run, is_flushing: bool = False) -> None:
 
 
 def flushed(array: numpy.ndarray) -> numpy.ndarray:
-    """With zeros for subnormal numbers."""
+    """With subnormal numbers replaced by zeros."""
     if array.dtype.name not in LEAST:
         return array
     return numpy.where(numpy.abs(array) < LEAST[array.dtype.name], numpy.copysign(array.dtype.type(0), array), array)
 
 
 def faults(case: Case, got: numpy.ndarray, want: numpy.ndarray, least: float = 0.0) -> numpy.ndarray:
-    """Where a result is wrong. What is less than `least` in magnitude may be zero."""
+    """Positions of wrong results. Values smaller than `least` in magnitude may be zero."""
     if case.result not in LEAST:
         return numpy.nonzero(got != want)[0]
     with numpy.errstate(over="ignore"):
         rounded = want.astype(got.dtype)
     unit = numpy.spacing(numpy.abs(rounded).clip(LEAST[case.result], numpy.finfo(got.dtype).max / 1.5))
-    # In float64 torch's vectors and C's functions are two opinions.
+    # In float64 torch's vectorised functions and C's functions may differ.
     units = ULPS.get(case.operation, 0) * (1 if case.result == "float32" else 4)
     bound = units * unit.astype(numpy.float64)
     with numpy.errstate(invalid="ignore", over="ignore"):
@@ -176,5 +177,5 @@ def faults(case: Case, got: numpy.ndarray, want: numpy.ndarray, least: float = 0
     return numpy.nonzero(~right)[0]
 
 
-# Which zero a lesser or greater of two zeros is nobody says.
+# The sign of the minimum or maximum of two zeros is unspecified.
 UNSIGNED_ZEROS = ("minimum", "maximum", "amin", "amax")

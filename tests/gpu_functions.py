@@ -1,5 +1,5 @@
-"""Kernels that call each function of printed kernels (cuda/nest.cuh, metal/nest.h), and what compiles and runs them
-in the simulators, on NumPy arrays."""
+"""Kernels that call each function of generated kernels (cuda/nest.cuh, metal/nest.h), compiled and run in the
+simulators on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ OPERATORS = {
     "==": "eq",
     "!=": "ne",
 }
-THREADS = 64  # of a block
+THREADS = 64  # per block
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on operands of these types, and how a kernel writes it: {0} is the first operand."""
+    """An operation, the types of its operands, and its code in a kernel: {0} is the first operand."""
 
     operation: str
     operands: tuple[str, ...]
@@ -64,7 +64,7 @@ class Case:
 
 
 def cases(types: Sequence[str] = tuple(TYPES)) -> list[Case]:
-    """Every operation of programs, of every type that it takes, and the operators for Vecs."""
+    """Every operation of programs, with every type that it supports, and the operators of Vecs."""
     found = []
     for name, count, rule, _ in _C.operations():
         for type in OF_RULE.get(rule, tuple(TYPES)):
@@ -82,7 +82,7 @@ def cases(types: Sequence[str] = tuple(TYPES)) -> list[Case]:
     ]
     found += [Case(c.operation, c.operands, c.result, "-{0}") for c in tuple(found) if c.operation == "neg"]
     found += [Case(c.operation, c.operands, c.result, "~{0}") for c in tuple(found) if c.operation == "bitwise_not"]
-    # A number beside Vecs, which is {1}'s first lane.
+    # A scalar beside Vecs: {1}'s first lane.
     beside = {"sub": ("{0} - {1}[0]", "{0}[0] - {1}"), "maximum": ("maximum({0}, {1}[0])",)}
     beside |= {"eq": ("{0} == {1}[0]",), "where": ("where({0}[0], {1}, {2})", "where({0}, {1}[0], {2})")}
     plain = [case for case in found if case.operation in beside and "(" in case.code]
@@ -91,17 +91,18 @@ def cases(types: Sequence[str] = tuple(TYPES)) -> list[Case]:
 
 
 def in_kernel(case: Case, lanes: int) -> bool:
-    """Whether numbers have it too: C++'s own operators on numbers, and folds, are none of these functions."""
+    """Whether the case exists for scalars too: C++'s own operators on numbers, and folds, are not among these
+    functions."""
     return lanes > 0 or not (case.folds or case.code[0] in "-~{" or "[0]" in case.code)
 
 
 def of_type(types: Sequence[str], type: str, lanes: int) -> list[Case]:
-    """The cases of one kernel: by their last operand's type."""
+    """The cases of one kernel, selected by their last operand's type."""
     return [case for case in cases(types) if case.operands[-1] == type and in_kernel(case, lanes)]
 
 
 def body(chosen: Sequence[Case], lanes: int, space: str = "") -> str:
-    """The choice of the case by the number ``which``: of numbers for no lanes, or of Vecs."""
+    """Selects the case by the number ``which``; the operands are scalars for 0 lanes, else Vecs."""
     loaded = f"load<{lanes}>" if lanes else "load"
     lines = []
     for number, case in enumerate(chosen):
@@ -184,7 +185,7 @@ def simulated(kernels: str, warp: int = 32, sanitizer: Sequence[str] = ()) -> ct
 
 
 def launcher(library: ctypes.CDLL, name: str, lanes: int, shared: int = 0) -> Callable[..., None]:
-    """Runs a kernel of simulated() on so many elements, with these arguments."""
+    """Returns a function that runs a kernel of simulated() on a number of elements."""
     run = getattr(library, f"run_{name}")
 
     def launch(count: int, *arguments: object) -> None:
@@ -198,7 +199,7 @@ def launcher(library: ctypes.CDLL, name: str, lanes: int, shared: int = 0) -> Ca
 
 @cache
 def metal_simulator() -> ctypes.CDLL:
-    """The simulator's Metal without its framework: gpusim_metal_run (simulators/metal/run_kernel.cpp)."""
+    """The simulator's Metal without the framework's classes: gpusim_metal_run (simulators/metal/run_kernel.cpp)."""
     metal = SIMULATORS / "metal"
 
     def compile(folder: Path, library: Path) -> None:
@@ -218,7 +219,7 @@ def metal_simulator() -> ctypes.CDLL:
 
 
 def run_metal(kernels: str, arguments: Sequence[object], threads: int, shared: int = 0) -> None:
-    """Runs the kernel that the source instantiates: arrays are buffers, numbers are constants of 32 bits."""
+    """Runs the kernel that the source instantiates: arrays are buffers, numbers are 32-bit constants."""
     held = [a if isinstance(a, numpy.ndarray) else numpy.array(a, numpy.int32) for a in arguments]
     pointers = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
     sizes = (ctypes.c_size_t * len(held))(*(array.nbytes for array in held))
@@ -233,7 +234,7 @@ def run_metal(kernels: str, arguments: Sequence[object], threads: int, shared: i
 
 
 def compile_for_amd(source: str, architecture: str, folder: Path, compiler: str) -> str:
-    """AMD's assembly of a source, by the Clang that compiles the kernels of this repository."""
+    """Compiles a source to AMD's assembly with the Clang that compiles this repository's kernels."""
     libraries = "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode"
     file = folder / f"{architecture}.hip"
     file.write_text(source)

@@ -17,7 +17,7 @@ from fourfold.compiler.fused import Fused, fused_nodes
 
 
 def traced(function: Callable, *arguments: Tensor, dynamic: bool = False) -> GraphModule:
-    """As AOTAutograd gives graphs to the passes."""
+    """Traced in the form in which AOTAutograd passes graphs to the passes."""
     module = make_fx(function, tracing_mode="symbolic" if dynamic else "fake")(*arguments)
     output = module.graph.output_node()
     if not isinstance(output.args[0], (tuple, list)):
@@ -26,7 +26,7 @@ def traced(function: Callable, *arguments: Tensor, dynamic: bool = False) -> Gra
 
 
 def operators(module: GraphModule) -> list[str]:
-    """The names of what runs, in order; of a fused group its operators'."""
+    """The names of the operators in order; for a fused group the names of its operators."""
     return [name(node.target) for node in module.graph.nodes if node.op == "call_function"]
 
 
@@ -49,7 +49,7 @@ def program_of(fused: Fused) -> Callable[..., object]:
 
 
 def assert_alike(module: GraphModule, function: Callable, *arguments: Tensor) -> None:
-    """Whether the graph still computes the function: its fused groups by their programs, and by their operators."""
+    """The graph must still compute the function, with fused groups run as programs and as operators."""
     expected = function(*arguments)
     expected = expected if isinstance(expected, tuple) else (expected,)
     for call_of, is_strict in ((program_of, "1"), (lambda fused: fails, "0")):

@@ -1,4 +1,4 @@
-"""What a compiled kernel moves, beside what its nest says."""
+"""Compares the memory accesses of a compiled kernel with those of its nest."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fourfold.compiler.nest.plan import SIZES
 ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
 TRIGONOMETRIC = ("sin", "cos", "tan")
 LOADS = "LDG accesses"
-WIDEST = 16  # bytes of an access
-WIDEST_OF_LONG = 8  # numbers of 8 bytes: NVRTC 13.0 loads two of them one by one for Blackwell, 12.8 and 13.5 together
+WIDEST = 16  # bytes per access
+WIDEST_OF_LONG = 8  # for 8-byte numbers: NVRTC 13.0 loads two of them separately on Blackwell, 12.8 and 13.5 together
 BYTES = {None: 4, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
 def of_nest(kernel: Kernel) -> Counter[str]:
-    """What the statements of a kernel load from tensors and store there, each counted once: bytes, by instruction, and
-    accesses."""
+    """Bytes and accesses of a kernel's statements that load from and store to tensors, by instruction; each statement
+    counts once."""
     found: Counter[str] = Counter()
     shared: set[str] = set()
 
@@ -50,7 +50,7 @@ def of_nest(kernel: Kernel) -> Counter[str]:
 
 
 def of_code(disassembly: str) -> dict[str, Counter[str]]:
-    """The same of each kernel's instructions."""
+    """The same for each kernel's instructions."""
     found: dict[str, Counter[str]] = {}
     for part in disassembly.split("Function : ")[1:]:
         name, _, lines = part.partition("\n")
@@ -71,13 +71,14 @@ def has(body: list[Statement], operations: tuple[str, ...]) -> bool:
 
 
 def is_serial(layout: GridLayout) -> bool:
-    """Whether a thread's loop does all of the work, which compilers write twice: for its first pass, and the others."""
+    """Whether a loop in each thread does all the work; compilers duplicate its body for the first iteration and the
+    others."""
     return layout.steps is not None or layout.split == "rows" and layout.group == 1
 
 
 def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:
-    """What is wrong with the compiled kernels of a grid; empty where nothing is. NVIDIA's sin, cos and tan reduce large
-    arguments in local memory, by a table that they load: of kernels with these nothing is said."""
+    """What is wrong with the compiled kernels of a grid; empty if nothing. Kernels with sin, cos or tan are not
+    checked: NVIDIA's implementation reduces large arguments in local memory, with a table that it loads."""
     if any(has(kernel.body, TRIGONOMETRIC) for kernel in grid.kernels):
         return ""
     local = compiled_code.in_local_memory(file, cuobjdump)
@@ -89,7 +90,7 @@ def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:
     for kernel in grid.kernels:
         expected, own = of_nest(kernel), moved[f"fourfold_{kernel.name}"]
         most = 2 if is_serial(layout) else 1
-        # A compiler may find out that two loads are one, or that of wide numbers only the low halves are read.
+        # A compiler may merge two loads, or load only the low halves of wide numbers.
         is_narrower = own["LDG"] < expected["LDG"]
         too_many = [what for what in own if own[what] > most * expected[what] and not (is_narrower and what == LOADS)]
         if own["STG"] < expected["STG"] or too_many:

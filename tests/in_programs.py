@@ -1,4 +1,4 @@
-"""Tests of what programs compute: there each operator is one, whether or not torch's kernel is faster alone."""
+"""For tests of what programs compute: each operator becomes a program, even if torch's kernel is faster alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest import mock
 
 from fourfold.compiler import alone
 
-# The package has the pass itself under this name.
+# The package exports the pass function under this name.
 decompose = importlib.import_module("fourfold.compiler.passes.decompose")
 
 

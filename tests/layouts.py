@@ -1,4 +1,4 @@
-"""How the case table's tensors may lie in memory: a layout makes a twin of a tensor, with the same values elsewhere."""
+"""Memory layouts for the case table's tensors: each makes a copy of a tensor with the same values in another layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def strided(value: Any) -> Any:
 
 
 def shifted(value: Any, by: int = 1) -> Any:
-    """The same tensor, contiguous, `by` elements behind an address that vectors could be loaded from."""
+    """The same tensor, contiguous, `by` elements after an aligned address."""
     if isinstance(value, list):
         return [shifted(element, by) for element in value]
     if not isinstance(value, Tensor):
@@ -33,8 +33,8 @@ def shifted(value: Any, by: int = 1) -> Any:
 
 
 def shifted_one_by_one(args: tuple) -> Iterator[tuple]:
-    """The arguments with one tensor after another at such an address, and the others where they were: a kernel that
-    looks at one address and loads from another is not saved by the first."""
+    """The arguments with a single tensor misaligned, each in turn: finds kernels that check one address and load from
+    another."""
     for place, value in enumerate(args):
         if isinstance(value, list):
             choices = [(k, e) for k, e in enumerate(value) if isinstance(e, Tensor)]
@@ -48,14 +48,14 @@ def shifted_one_by_one(args: tuple) -> Iterator[tuple]:
 
 
 def far_apart(value: Tensor) -> Tensor:
-    """The same tensor with more than 2^32 elements between its rows, which nobody touches and so take no memory."""
+    """The same tensor with more than 2^32 elements between its rows; these are never touched, so they use no memory."""
     row = value[0].numel()
     stride = 2**32 + row
     room = value.new_empty((len(value) - 1) * stride + row)
     return room.as_strided(value.shape, (stride, *value[0].contiguous().stride())).copy_(value)
 
 
-# Small, and on a GPU of the kinds of kernel that load vectors.
+# Small cases that together use all GPU kernels with vector loads.
 SHIFTED_NAMES = ("vector", "vectors", "short", "bias-row", "tutorial", "relu")
 
 
@@ -65,8 +65,8 @@ LAYOUTS = {"contiguous": lambda value: value, "strided": strided, "shifted": shi
 def laid_out(
     pairs: list[tuple[Case, torch.dtype]], layouts: Iterable[str] = LAYOUTS
 ) -> list[tuple[Case, torch.dtype, str, str]]:
-    """Each case and dtype in each layout on each device, but for what can't fail alone: on a CPU the operators that are
-    not elementwise look at where tensors lie before they look at dtypes, of which a dtype's size alone goes into it."""
+    """Each case and dtype in each layout on each device, except combinations that can't fail alone: on a CPU, operators
+    that are not elementwise handle layouts before dtypes, and only the dtype's size matters there."""
     return [
         (case, dtype, layout, device)
         for device in devices()
@@ -77,5 +77,5 @@ def laid_out(
     ]
 
 
-ELEMENTWISE = ("softshrink", "axpby")  # whose kernels, one for each dtype, take strides
+ELEMENTWISE = ("softshrink", "axpby")  # their kernels, one per dtype, support strides
 TWO_SIZES = (torch.float32, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What the tests of the build and of the library ask of the machine and of the installation."""
+"""What the tests need to know about the machine and the installation."""
 
 import importlib.util
 import os
@@ -12,19 +12,19 @@ import pytest
 import fourfold
 
 ROOT = Path(__file__).parent.parent
-# An editable install keeps the compiled files apart from the Python ones.
+# An editable install keeps the compiled files apart from the Python files.
 INSTALLED = Path(fourfold._C.__file__).parent
 LIBFOURFOLD = INSTALLED / "libfourfold.so"
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # to torch.distributed's processes, whatever the host's name is
-# What macOS does not bear after it has loaded torch.
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # for torch.distributed, whatever the host's name
+# macOS doesn't support fork after it has loaded torch.
 FORK = "spawn" if sys.platform == "darwin" else "fork"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF files")
 
 
 def devices() -> list[str]:
-    """Where operators run: on the CPU, and on a GPU that this build has kernels for. FOURFOLD_REQUIRE=cuda, or mps,
-    makes a missing one a failure, for the machine that is there to test it."""
+    """Devices that run operators: the CPU, and a GPU for which this build has kernels. FOURFOLD_REQUIRE=cuda or mps
+    makes a missing GPU an error, for the machine that tests it."""
     backends = fourfold.backends()
     of_device = {"cuda": ("cuda", "hip"), "mps": ("metal",)}
     found = ["cpu"] + [d for d, names in of_device.items() if any(backends[name]["usable"] for name in names)]
@@ -36,7 +36,7 @@ def devices() -> list[str]:
 
 
 def tool(name: str, package: str) -> str:
-    """The program's path. Where it is missing, a laptop skips the test and CI fails it."""
+    """The program's path. If it is missing, the test is skipped, or fails in CI."""
     beside_python = Path(sys.executable).parent
     found = shutil.which(name, path=os.pathsep.join([str(beside_python), os.environ["PATH"]]))
     if found is None:
@@ -45,18 +45,18 @@ def tool(name: str, package: str) -> str:
 
 
 def needs(package: str) -> None:
-    """A package of the extra ``demo``."""
+    """Skips the test if a package of the extra ``demo`` is missing; in CI the test fails."""
     if importlib.util.find_spec(package) is None:
         missing(f"this test needs {package}: pip install 'fourfold[demo]'")
 
 
 def missing(sentence: str) -> None:
-    in_ci = os.environ.get("CI") == "true" and sys.platform == "linux"  # whose packages .ci/run installs
+    in_ci = os.environ.get("CI") == "true" and sys.platform == "linux"  # .ci/run installs its packages
     (pytest.fail if in_ci else pytest.skip)(sentence)
 
 
 def output_of(*command: object, **keywords: object) -> str:
-    """What the command prints; a failing one fails the test with what it said."""
+    """The command's output; if it fails, the test fails with the output."""
     done = subprocess.run(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords
     )

@@ -1,4 +1,4 @@
-"""Programs by the interpreter and by their loop nests, bit for bit."""
+"""Compares programs run by the interpreter and by their loop nests, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fourfold.compiler.nest import reading, service
 from program_cases import assert_same_bits
 from programs import HEAD
 
-# Where there are none a laptop skips the test and CI fails it.
+# Without loop nests the test is skipped, or fails in CI.
 needs_nests = pytest.mark.skipif(
     bool(service.obstacle()) and os.environ.get("CI") != "true", reason=f"no loop nests here: {service.obstacle()}"
 )
 GENERATORS = ("interpreter", pytest.param("llvm", marks=needs_nests))
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
-INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
+INTERPRETER, LLVM = 0, 2  # in options.GENERATORS
 SPECIAL = (0.0, -0.0, 1, -1, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-45, 3e38, -3e38, 88, -104, 0.5, 1e-20, 7)
 
 
-# Rows of few columns, of every layout.
+# Rows with few columns, in every layout.
 SHORT = (
     f"{HEAD}axes a=x.0 b=x.1 | c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
     "z: float32 = input bfloat16 [b c]\nr: float32 = input float32 [a b 1]\nt: float64 = input float64 [c b]\n"
@@ -41,7 +41,7 @@ SHORT = (
     "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
 )
 
-# Rows that lie side by side: several stages, values that are kept for the row, all kinds of reductions and of levels.
+# Rows side by side in memory: several stages, values kept for the row, all kinds of reductions and levels.
 OF_CHANNELS = (
     f"{HEAD}axes n=x.0 r=x.2 | c=x.1\nx: float32 = input float32 [n c r]\ny: float32 = input bfloat16 [n c r]\n"
     "w: float32 = input float32 [c 1]\nb: float32 = input float16 [n 1 r]\nk: float32 = number\n"
@@ -53,12 +53,12 @@ OF_CHANNELS = (
     "output e float32 [n c r]\n"
 )
 
-# The package has the pass itself under this name.
+# The package exports the pass function under this name.
 lower = importlib.import_module("fourfold.compiler.passes.lower")
 
 
 class SampledPrograms:
-    """Takes a sample of the programs that compiled functions get."""
+    """Collects a sample of the programs of compiled functions."""
 
     ONE_OF = 16
 
@@ -90,7 +90,7 @@ class SampledPrograms:
 
 
 def expect_the_interpreters_bits(text: str, inputs: Sequence[object], compiles: bool = True) -> None:
-    """compiles: whether there has to be a nest."""
+    """compiles: whether a nest must exist."""
     before = service.service.compiled
     got = Program(text, "nest", service.number("llvm"))(*inputs)
     layouts = [layout for of, layout in service.service.refusals if of == text]
@@ -100,7 +100,7 @@ def expect_the_interpreters_bits(text: str, inputs: Sequence[object], compiles: 
 
 
 def inputs_of(text: str, size: int = 5, special: bool = False) -> list[object]:
-    """Random inputs of a program; axes without a number have this size."""
+    """Random inputs for a program; axes without a size get this one."""
     program = reading.read(text)
     sizes = [int(axis.size) if axis.size.isdigit() else size for axis in program.axes]
     inputs: list[object] = []

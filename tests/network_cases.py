@@ -1,4 +1,4 @@
-"""Networks of dense layers for the case table: functions from a draw of tensors to an operator's arguments."""
+"""Networks of dense layers for the case table: functions that draw an operator's arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mlp(*leading: int, sizes: tuple[int, int, int], bias: int = 2) -> Make:
 def _mlp_layers(
     *leading: int, sizes: list[int], activation: str = "relu", bias: Callable[[int], bool] = lambda layer: True
 ) -> Make:
-    """`bias`: which layers have one. The arguments with their lists laid out flat."""
+    """`bias`: which layers have one. Returns the arguments with the lists flattened."""
 
     def make(draw: Any) -> tuple:
         layers = list(enumerate(zip(sizes, sizes[1:], strict=False)))
@@ -38,13 +38,13 @@ def _mlp_layers(
 
 
 def mlp_layers_cases() -> list[tuple[str, Make, bool]]:
-    """Name, arguments, and whether it takes every road."""
+    """Name, arguments, and whether it also runs the slow tests."""
 
     def case(name: str, *leading: int, every_road: bool = False, **options: Any) -> tuple[str, Make, bool]:
         return name, _mlp_layers(*leading, **options), every_road
 
     each = [case(f"{f}", 9, sizes=[6, 21, 18, 5], activation=f) for f in ("relu", "tanh", "gelu", "silu")]
-    # Layers of more weights than the CPU fuses, before, between and after small ones.
+    # Layers with more weights than the CPU fuses, before, between and after small ones.
     mixed = [
         case(f"mixed-{f}", 6, sizes=[270, 250, 1, 250, 270, 9], activation=f) for f in ("relu", "tanh", "gelu", "silu")
     ]

@@ -1,4 +1,4 @@
-"""What takes long to make is made once for all workers that run the tests: the first makes it, and the others wait."""
+"""Slow fixtures shared by all workers: the first worker makes the result, and the others wait for it."""
 
 from __future__ import annotations
 

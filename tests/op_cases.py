@@ -1,7 +1,7 @@
-"""The one table of cases: what every operator is called with, by every test and on every backend.
+"""The table of cases that every test calls the operators with, on every backend.
 
-A case makes an operator's positional arguments for a dtype. Values are drawn for a given seed, so a case is the same
-each time; its strided twin has the same values in memory that is not contiguous.
+A case makes an operator's positional arguments for a dtype. Values are drawn from a fixed seed, so a case is always the
+same; its strided twin has the same values in memory that is not contiguous.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ from network_cases import mlp, mlp_layers_cases
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-# float32 differs from the float64 reference by the order of its sums and some units in the last place of exp. The CPU
-# computes a low precision in float32 and rounds the result once: half a unit in its last place, doubled for the saved
-# c'.
+# float32 differs from the float64 reference by the order of sums and some units in the last place of exp. The CPU
+# computes low precision in float32 and rounds the result once: half a unit in the last place, doubled for the saved c'.
 TOLERANCE = {
     torch.float64: {"rtol": 1e-11, "atol": 1e-12},
     torch.float32: {"rtol": 2e-5, "atol": 2e-6},
     torch.bfloat16: {"rtol": 2**-7, "atol": 2**-8},
     torch.float16: {"rtol": 2**-10, "atol": 2**-11},
 }
-# Gradients sum over batch and time, and in low precision what they are made from was rounded too.
+# Gradients are sums over batch and time, and in low precision their summands were rounded too.
 GRADIENT_TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-10},
     torch.float32: {"rtol": 1e-4, "atol": 1e-4},
     torch.bfloat16: {"rtol": 2**-5, "atol": 2**-4},
     torch.float16: {"rtol": 2**-7, "atol": 2**-7},
 }
-# A GPU's products take their factors in the tensors' own 16 bits, as do a CPU's in a sequence of bfloat16, so that what
-# goes from one part of an operator to the next, such as h from step to step, is rounded on the way: units of the
-# largest value, for a sum has large terms.
+# On a GPU, and in a bfloat16 sequence on a CPU, the factors of products are rounded to 16 bits, so that values passed
+# between the parts of an operator, such as h from step to step, are rounded on the way. Relative to the largest value,
+# because a sum has large terms.
 ROUNDING_ON_THE_WAY = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
-SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # the CPU's tensors are given to a GPU's kernels
+SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # simulated GPU kernels run on CPU tensors
 SIMULATED_METAL = Path(os.environ.get("FOURFOLD_SIMULATED", "")).parent.name.startswith("metal")
 
 
 def tolerance(
     wanted: Tensor, dtype: torch.dtype, device: str = "cpu", gradient: bool = False, sequence: bool = False
 ) -> dict[str, float]:
-    """How far a result in `dtype` may be from what is wanted; `sequence`: of a recurrent layer."""
+    """The tolerance of a result in `dtype`; `sequence`: whether it is a recurrent layer's."""
     allowed = (GRADIENT_TOLERANCE if gradient else TOLERANCE)[dtype]
     if gradient and dtype == torch.float32 and device != "cpu":
-        # A GPU's sums run in another order at each size, torch's own too: what is lost of large terms is left of a
-        # small sum of them.
+        # A GPU's sums run in a different order at each size, torch's too: the rounding error of large terms remains in
+        # a small sum.
         return {"rtol": allowed["rtol"], "atol": allowed["atol"] * largest(wanted)}
     exact_on_cpu = dtype == torch.float16 or not sequence
     if dtype not in ROUNDING_ON_THE_WAY or (device == "cpu" and not SIMULATED and exact_on_cpu):
@@ -64,7 +63,7 @@ def tolerance(
 
 
 def largest(wanted: Tensor) -> float:
-    """The largest of its finite values, or 1 where all are smaller."""
+    """The largest finite magnitude, but at least 1."""
     finite = wanted[wanted.isfinite()].abs()
     return max(1.0, finite.max().item() if finite.numel() else 0.0)
 
@@ -85,11 +84,11 @@ class Draw:
         return drawn.to(self.dtype).to(self.device)  # in this order: Apple's GPUs have no float64
 
     def mask(self, *shape: int) -> Tensor:
-        """True in about a quarter of all places."""
+        """True for about a quarter of the elements."""
         return (torch.rand(shape, generator=self.generator) < 0.25).to(self.device)
 
     def special(self) -> Tensor:
-        """What arithmetic has of corners: signed zeros, infinities, NaN, the smallest and the largest numbers."""
+        """Special values: signed zeros, infinities, NaN, the smallest and the largest numbers."""
         if not self.dtype.is_floating_point:
             return self(10)
         info = torch.finfo(self.dtype)
@@ -102,8 +101,8 @@ class Draw:
 class Case:
     """One call. ``function`` and ``reference`` take the same arguments.
 
-    gradient: whether it has one. every_road: whether the roads that cost seconds each take it too, such as gradcheck,
-    functorch's transforms and compilation; at least one case of an operator does.
+    gradient: whether it has one. every_road: whether it also runs the tests that take seconds each, such as gradcheck,
+    functorch's transforms and compilation; every operator has at least one such case.
     """
 
     op: str
@@ -123,11 +122,11 @@ class Case:
 
     @property
     def reference(self) -> Callable[..., Any]:
-        # That of a simple elementwise operator may stand beside its declaration.
+        # The definition of a simple elementwise operator may be in its declaration.
         return self.of_flat(getattr(reference, self.op, None) or declared[self.op].definition)
 
     def of_flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that takes lists as one of their elements, which is how a case has them."""
+        """Wraps a function with list arguments so that it takes flat arguments, as cases have them."""
         return (lambda *args: function(*self.nested(args))) if self.has_lists else function
 
     @property
@@ -135,18 +134,18 @@ class Case:
         return bool(declared[self.op].schema.lists)
 
     def nested(self, args: tuple) -> tuple:
-        """mlp_layers' arguments: x, the weights, the biases, the activation."""
+        """Unflattens mlp_layers' arguments: x, the weights, the biases, the activation."""
         count = (len(args) - 2) // 2
         return args[0], list(args[1 : 1 + count]), list(args[1 + count : -1]), args[-1]
 
     def by_schema(self, args: tuple) -> tuple:
-        """The function's arguments as the operator takes them, whose schema has more among them."""
+        """The function's arguments in the order of the operator's schema, which has additional arguments."""
         if self.has_lists:
             return self.nested(args)
         return tuple(default if k is None else args[k] for k, default in self.placed(len(args)))
 
     def placed(self, count: int) -> list[tuple[int | None, Any]]:
-        """For each argument of the operator, which of the function's `count` it is, or its default."""
+        """For each argument of the operator: its position among the function's `count` arguments, or its default."""
         parameters = list(inspect.signature(self.function).parameters)
         schema = [argument.name for argument in getattr(torch.ops.fourfold, self.op).default._schema.arguments]
         if count > len(parameters) or parameters[:count] == schema[:count]:
@@ -216,7 +215,7 @@ def _torch_layer(
     sizes: list[int] | None = None,
     reset: bool = False,
 ) -> Callable[[Draw], tuple]:
-    """lstm or gru; with `sizes`, packed. `bias`: which there are, both, ih, hh or none."""
+    """lstm or gru; packed if `sizes` is given. `bias`: which biases exist: both, ih, hh or none."""
 
     def make(draw: Draw) -> tuple:
         rows, scale = GATES[op] * hidden_size, max(hidden_size, 1) ** -0.5
@@ -258,14 +257,14 @@ def _torch_cases(op: str) -> list[Case]:
         case("bias-hh", 4, 2, 3, 8, bias="hh"),
         case("zero-time", 0, 3, 4, 5),
         case("zero-batch", 4, 0, 3, 5),
-        case("no-features", 4, 3, 0, 5),  # without elements, some tensors have no address
+        case("no-features", 4, 3, 0, 5),  # some tensors without elements have no address
         case("no-units", 4, 3, 2, 0),
         case("packed", 6, 5, 4, 17, sizes=lengths, every_road=True),
         case("packed-reverse", 6, 5, 4, 17, sizes=lengths, reverse=True),
         case("reset", 7, 4, 3, 18, reset=True, every_road=True),
         case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True),
         case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
-        # So few rows that the CPU reads the weights in place, backwards too.
+        # So few rows that the CPU reads the weights unpacked, in the backward too.
         case("few-reset", 3, 2, 3, 18, reset=True),
         case("few-reverse", 3, 2, 3, 18, reverse=True),
         case("few-packed-reset", 3, 3, 5, 18, sizes=[3, 2, 1], reset=True, reverse=True),
@@ -275,7 +274,7 @@ def _torch_cases(op: str) -> list[Case]:
         case("row-tiles-reset", 4, 37, 5, 40, reset=True),
         case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
         case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
-        case("chunks", 24, 13, 3, 200),  # of steps that a CPU takes at once
+        case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
     ]
 
 
@@ -299,7 +298,7 @@ CASES = [
     Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
     Case("axpby", "large", lambda d: (d(300, 257), d(300, 257), -1.0, 0.5)),
-    # More than is laid side by side at a time: rows that are all the same one, short rows and long ones.
+    # Larger than the blocks in which operands are expanded: rows that are all the same, short rows and long ones.
     Case("axpby", "broadcast-row", lambda d: (d(40, 257), d(257))),
     Case("axpby", "broadcast-short-rows", lambda d: (d(500, 3), d(500, 1), 2, 1), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-column", lambda d: (d(40, 257), d(40, 1))),
@@ -310,7 +309,8 @@ CASES = [
     Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
     Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_road=True),
     Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
-    # On a CPU: rows left over from a vector of rows; a last vector that overlaps the one before; work for threads.
+    # On a CPU: a remainder of rows smaller than a vector; a last vector that overlaps its predecessor; work for several
+    # threads.
     Case("lltm_cell", "left-over", _lltm_cell(18, 5, 15)),
     Case("lltm_cell", "overlap", _lltm_cell(41, 3, 33)),
     Case("lltm_cell", "wide", _lltm_cell(49, 33, 200)),
@@ -332,7 +332,7 @@ CASES = [
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
-    # On a GPU: several tiles of rows, parts of the depth that several warps hold, and not every row in every step.
+    # On a GPU: several row tiles, a depth split between several warps, and steps without all rows.
     Case("lltm", "row-tiles", _lltm(3, 37, 5, 40)),
     Case("lltm", "deep", _lltm(3, 2, 5, 136)),
     Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
@@ -345,7 +345,7 @@ CASES = [
     Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
     Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
     Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
-    Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU takes at once
+    Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),
     *_torch_cases("gru"),
     Case("mlp", "tutorial", mlp(32, sizes=(5, 15, 1))),
@@ -353,7 +353,7 @@ CASES = [
     Case("mlp", "no-bias", mlp(9, sizes=(64, 40, 10), bias=0)),
     Case("mlp", "two-vectors", mlp(5, sizes=(20, 30, 18))),
     Case("mlp", "vendor", mlp(6, sizes=(270, 250, 20))),
-    Case("mlp", "widest", mlp(20, sizes=(128, 128, 128))),  # of those that a GPU fuses
+    Case("mlp", "widest", mlp(20, sizes=(128, 128, 128))),  # the widest that a GPU fuses
     Case("mlp", "vendor-no-bias", mlp(6, sizes=(270, 250, 20), bias=0)),
     Case("mlp", "long-batch", mlp(3000, sizes=(20, 40, 4))),
     Case("mlp", "many-rows", mlp(2**14, sizes=(5, 7, 3))),
@@ -366,14 +366,14 @@ CASES = [
 ]
 
 
-# One hidden size for each length of the persistent kernels' loops over the depth, whatever the type.
+# A hidden size for each length of the persistent kernels' loops over the depth, for any type.
 WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 136, 264, 520, 776)] + [
     Case(op, f"hidden-{size}", _torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 264, 520)
 ]
 
 
 def has_dtype(dtype: torch.dtype, device: str = "cpu") -> bool:
-    """Whether the device's kernels compute in it: Apple's GPUs have no float64."""
+    """Whether the device's kernels support it: Apple's GPUs have no float64."""
     return dtype != torch.float64 or not (device == "mps" or SIMULATED_METAL)
 
 
@@ -392,7 +392,7 @@ def case_id(value: Any) -> str:
 
 
 def wider(value: Any) -> Any:
-    """A tensor on the CPU, in float64 where it is floating point, for the reference."""
+    """The tensor for the reference: on the CPU, in float64 if it is floating point."""
     if not isinstance(value, Tensor):
         return value
     return value.cpu().double() if value.is_floating_point() else value.cpu()

@@ -1,4 +1,4 @@
-"""What a call runs, as torch's profiler tells it."""
+"""The operators that a call runs, from torch's profiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.profiler import profile
 
 
 def events(call: Callable, *arguments: Tensor, memory: bool = False) -> list[str]:
-    """torch's operators that a call runs the second time; with `memory` also how often memory is allocated."""
+    """torch's operators in the second run of a call; with `memory` also the number of memory allocations."""
     call(*arguments)
     with profile(profile_memory=memory) as profiled:
         call(*arguments)

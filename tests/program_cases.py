@@ -1,4 +1,4 @@
-"""Programs that between them use all that can be written of one, and inputs for them."""
+"""Programs that together use every feature of the language, and inputs for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_all_operations(dtype: torch.dtype) -> str:
 
 
 def operands_of(dtype: torch.dtype) -> Draw:
-    """Of integers, the third is small and never zero: what is divided by, and by how much is shifted."""
+    """The third operand of integers is small and never zero: a divisor or a shift."""
 
     def draw(size: int) -> tuple[Tensor, ...]:
         x, y = values(dtype, size, 1) if size else torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype)
@@ -63,7 +63,7 @@ def of_all_conversions() -> str:
 
 
 def draw_all_kinds(size: int) -> tuple[Tensor, ...]:
-    """What no number of the other dtype stands for is the machine's business."""
+    """Values that every integer dtype can represent: other conversions depend on the processor."""
 
     def one(k: int, dtype: torch.dtype) -> Tensor:
         x = values(dtype, max(size, 20), k)[:size]
@@ -73,7 +73,7 @@ def draw_all_kinds(size: int) -> tuple[Tensor, ...]:
 
 
 def of_all_reductions(dtype: torch.dtype) -> str:
-    """Of what is read, of what is computed, of a row's value and of a number."""
+    """Reductions of an input, of a computed value, of a row's value and of a constant."""
     kind = kind_of(dtype)
     lines = [f"{HEAD}axes a=x.0 | b=x.1", f"x: {kind} = input {kind} [a b]", f"w: {kind} = input {kind} [a 1]"]
     lines += [f"n: {kind} = constant {'true' if dtype == torch.bool else '1.5' if dtype in FLOATING else '3'}"]
@@ -101,7 +101,7 @@ SINE_AND_COSINE = (
     f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ns: float32 = sin x\nc: float32 = cos x\n"
     "s2: float32 = mul s s\nc2: float32 = mul c c\ny: float32 = add s2 c2\noutput y float32 [a]\n"
 )
-# Three stages, with what two of them share, and outputs of each.
+# Three stages, two of which share values, with outputs of each.
 NORM = (
     f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input bfloat16 [a b]\nw: float64 = input float64 [b]\n"
     "n: float32 = columns\nt: float32 = sum x\nm: float32 = div t n\nd: float32 = sub x m\ne: float32 = exp d\n"
@@ -117,7 +117,7 @@ APART = (
     "u: float32 = add s lf\nm: boolean = input boolean [b]\ny: float32 = where m u r\n"
     "output y float32 [a b]\noutput r float32 [b a]\noutput q float16 [a b] order [1 0]\noutput k float32 [a b]\n"
 )
-# Sums over the rows, of values of every kind and stage, and one tensor of several values.
+# Sums over the rows of values of every kind and stage, and an output that joins several values.
 COLUMN_SUMS = (
     f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input bfloat16 [b]\n"
     "c: float32 = input float32 [a 1]\nk: float32 = constant 0.5\ns: float32 = sum x\nd: float32 = sub x s\n"
@@ -159,7 +159,7 @@ def programs() -> Iterator[tuple[str, str, Draw]]:
 
 
 def assert_same_bits(got: object, expected: object) -> None:
-    """But for those of NaN, whose sign is the machine's."""
+    """Equal bits, except for NaN, whose sign depends on the processor."""
     got, expected = (given if isinstance(given, tuple) else (given,) for given in (got, expected))
     assert len(got) == len(expected)
     for k, (mine, theirs) in enumerate(zip(got, expected, strict=True)):

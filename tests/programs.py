@@ -1,4 +1,4 @@
-"""Programs as the tests write them, and what each operation is in torch."""
+"""Programs for the tests, and each operation's equivalent in torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = (*EVERY, torch.uint8, torch.int8, torch.int16, torch.float16, torch.bflo
 
 
 def by_numpy(function) -> object:
-    """Of what torch's vectors round otherwise, or find no number for where there is one: C's own."""
+    """C's functions, where torch's vectorised ones round differently or return NaN for a number."""
 
     def reference(*operands: torch.Tensor) -> torch.Tensor:
         with numpy.errstate(all="ignore"):
@@ -28,7 +28,7 @@ def by_numpy(function) -> object:
     return reference
 
 
-# The same as the program's operation, and the dtypes that it takes.
+# The equivalent of the program's operation, and the dtypes that it supports.
 UNARY = {
     **{name: (getattr(torch, name), NUMBERS) for name in ("neg", "abs", "sign")},
     **{
@@ -85,14 +85,14 @@ def kind_of(dtype: torch.dtype) -> str:
 
 
 def type_of(dtype: torch.dtype) -> str:
-    """What memory of this dtype is computed in."""
+    """The type in which values of this dtype are computed."""
     if dtype in (torch.uint8, torch.int8, torch.int16):
         return "int32"
     return "float32" if dtype in (torch.float16, torch.bfloat16) else kind_of(dtype)
 
 
 def elementwise(operation: str, dtype: torch.dtype, operands: int, result: torch.dtype) -> str:
-    """A program of one operation on tensors of one dimension."""
+    """A program with one operation on one-dimensional tensors."""
     names = "xyz"[:operands]
     inputs = "".join(f"{name}: {type_of(dtype)} = input {kind_of(dtype)} [a]\n" for name in names)
     made = f"r: {type_of(result)} = {operation} {' '.join(names)}\n"
@@ -118,7 +118,7 @@ SPECIAL = (
 
 
 def values(dtype: torch.dtype, count: int, seed: int = 0) -> torch.Tensor:
-    """Numbers of all magnitudes, and the special ones; of integers all bits."""
+    """Numbers of all magnitudes and special values; for integers, random bits."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randint(2, (count,), generator=generator).bool()

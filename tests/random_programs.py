@@ -1,4 +1,4 @@
-"""Random programs, and tensors for them that lie in memory in any way: broadcast, transposed, sliced, shifted."""
+"""Random programs, with tensors in various memory layouts: broadcast, transposed, sliced, misaligned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORED = {
     "int64": ("int64",),
     "boolean": ("boolean",),
 }
-# By type: operations whose results stay finite, and of which no rounding of an operand makes another branch.
+# By type: operations whose results stay finite and that have no branch that a rounding of an operand could change.
 UNARY = {
     "float32": ("neg", "abs", "tanh", "sigmoid", "sin", "erf"),
     "float64": ("neg", "abs", "tanh", "cos"),
@@ -74,7 +74,7 @@ class Generator:
         if rng.random() < 0.2:
             self.sizes[-1] = rng.randint(1, most)
         self.outer = rng.randint(0, count - 1) if rng.random() < 0.7 else None
-        # Of all tensors the first axis, which numbers the rows, is the innermost in memory.
+        # The first axis, which numbers the rows, is innermost in the memory of all tensors.
         self.is_reversed = count > 1 and rng.random() < 0.15
         if self.is_reversed:
             self.outer, self.sizes = 1, [max(self.sizes[0], 17), *self.sizes[1:]]
@@ -117,7 +117,7 @@ class Generator:
         return None
 
     def lying_anyhow(self, value: Tensor) -> Tensor:
-        """The same values in other memory."""
+        """The same values in another memory layout."""
         if self.is_reversed:
             back = list(reversed(range(value.dim())))
             return value.permute(back).contiguous().permute(back)
@@ -129,7 +129,7 @@ class Generator:
             rng.shuffle(order)
             back = [order.index(d) for d in range(value.dim())]
             return value.permute(order).contiguous().permute(back)
-        if choice < 0.8:  # behind an address that vectors can't be loaded from
+        if choice < 0.8:  # misaligned for vector loads
             by = rng.randint(1, 3)
             return value.new_empty(value.numel() + by)[by:].view(value.shape).copy_(value)
         if choice < 0.9:  # rows with gaps

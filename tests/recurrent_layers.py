@@ -1,4 +1,4 @@
-"""Small recurrent layers for the tests of the compiler, and what Dynamo captures of them."""
+"""Small recurrent layers for the tests of the compiler, and the graphs that Dynamo captures of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from compiled import draw
 
 KINDS = (nn.LSTM, nn.GRU)
-# Products that torch's and fourfold's kernels add up in another order, through some steps and their backward.
+# torch's and fourfold's kernels add up products in a different order, over several steps and their backward.
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +29,7 @@ def state_of(layer: nn.RNNBase, batch: int, dtype: torch.dtype = torch.float32) 
 
 
 def captured(function: Callable[..., object], *given: object, **settings: object) -> GraphModule:
-    """The graph as Dynamo gives it to a backend, whatever that makes of recurrent layers."""
+    """The graph that Dynamo passes to a backend, before any handling of recurrent layers."""
     graphs: list[GraphModule] = []
 
     def keep(graph: GraphModule, inputs: object) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""What the tests of refusals share."""
+"""Shared by the tests of rejected input."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
     python tests/run_random_programs.py LIBRARY FIRST LAST [--record FILE] [--broken NAME] [--wide] [--bits FILE]
 
 LIBRARY is that of tests/simulated.py or tests/simulated_metal.py; FIRST and LAST are seeds. --record appends a line of
-JSON for each kernel that is compiled: program, layout. --broken writes kernels with a fault. --wide has indices of 64
-bits where 32 are enough. --bits writes a digest of all results."""
+JSON for each compiled kernel: program, layout. --broken generates kernels with an error. --wide uses 64-bit indices
+where 32 bits are enough. --bits writes a digest of all results.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from fourfold.compiler.nest import service
 from fourfold.compiler.nest.grid import builder, columns, layout, rows
 from random_programs import Generator
 
-# Of the largest value: sums in another order.
+# Relative to the largest value: sums run in another order.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-NO_FLOAT64 = ("float32", "float32", "int32", "int64", "boolean")  # what Apple's GPUs have
+NO_FLOAT64 = ("float32", "float32", "int32", "int64", "boolean")  # the types of Apple's GPUs
 
-# Faults in what is written: each has to be seen.
+# Errors in the generated code: the tests must find each of them.
 BROKEN: dict[str, Callable[[], object]] = {
     "barrier": lambda: mock.patch.object(builder.GridBuilder, "barrier", lambda self: None),
     "mask": lambda: mock.patch.object(builder.GridBuilder, "masked", lambda self, op, vector, valid: vector),
@@ -39,12 +40,12 @@ BROKEN: dict[str, Callable[[], object]] = {
 
 
 def row_without_end(self: rows.Rows, first: object) -> tuple[object, None]:
-    """As if there were a row for each thread."""
+    """Omits the check that the thread has a row."""
     return self.writer.index("+", first, self.own, "row"), None
 
 
 def partial_of_first(self: object, slot: object, number: int, chunk: object, column: object) -> object:
-    """As if all chunks had one place."""
+    """Puts the partial results of all chunks into one slot."""
     return rows.partial_of(self, slot, number, builder.Constant(0, "index"), column)
 
 
@@ -68,7 +69,7 @@ def is_near(mine: Tensor, theirs: Tensor) -> bool:
 
 
 def on_device(given: object) -> object:
-    """In the memory that tensors have since the library was loaded, lying as before."""
+    """A copy with the same layout, in memory allocated by the library."""
     if not isinstance(given, Tensor):
         return given
     memory = torch.empty(0, dtype=torch.uint8).set_(given.untyped_storage()).clone().untyped_storage()

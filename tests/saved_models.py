@@ -1,4 +1,4 @@
-"""Models that are saved and loaded in tests: together they have every kind of step that a file can hold."""
+"""Models that tests save and load: together they have every kind of step that a file can contain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Counter(nn.Module):
-    """Buffers and an argument that are changed in place, one by a program; shared and transposed parameters."""
+    """Buffers and an argument that are updated in place, one by a program; shared and transposed parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Stream(nn.Module):
 
 
 class Cache(nn.Module):
-    """A cache that grows: concatenations, of which programs write parts, and lists of tensors."""
+    """A growing cache: concatenations, parts of which are written by programs, and lists of tensors."""
 
     def forward(self, input: Tensor, cache: Tensor) -> tuple[Tensor, list[Tensor]]:
         cache = torch.cat([cache, input.sin()], 1)
@@ -89,7 +89,8 @@ class Cache(nn.Module):
 
 @dataclass
 class Case:
-    """inputs: a function of a size, for positional arguments and by name. sizes: the exported one first."""
+    """inputs: a function that returns the positional and keyword arguments for a size. sizes: the exported one
+    first."""
 
     model: Callable[[], nn.Module]
     inputs: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -149,7 +150,7 @@ def graph(path: Path) -> dict[str, Any]:
 
 
 def rewritten(path: Path, to: Path, change: Any) -> Path:
-    """A copy whose header is changed: change(header, graph)."""
+    """A copy with a changed header: change(header, graph)."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     own = json.loads(data[8 : 8 + length])

@@ -1,4 +1,4 @@
-"""Steps, and a Python loop over them to compare fourfold.scan with."""
+"""Steps for fourfold.scan, and a Python loop over them as reference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def outcome(scan: Callable[..., Any], step: Step, init: Any, xs: Any, parameters: list[Tensor], **settings: Any) -> Any:
-    """Results and gradients of all floating-point tensors."""
+    """Results, and gradients of all floating-point tensors."""
 
     def fresh(leaf: Tensor) -> Tensor:
         return leaf.detach().clone().requires_grad_(leaf.is_floating_point())

@@ -1,5 +1,5 @@
-"""Two processes that run the case table on DTensors: ``python sharded.py FOLDER fork``. Each case has to give what it
-gives of whole tensors; FOLDER/found.json says what was wrong."""
+"""Two processes that run the case table on DTensors: ``python sharded.py FOLDER fork``. Each case must give the results
+of unsharded tensors; FOLDER/found.json lists the errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # takes seconds, before the fork once for both
+import torch._dynamo  # takes seconds; imported once for both, before the fork
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -25,21 +25,21 @@ from machine import LOOPBACK
 from op_cases import CASES, GRADIENT_TOLERANCE, TOLERANCE, Case, differentiable, flatten
 
 DTYPES = {"axpby": (torch.float64, torch.bfloat16, torch.int64, torch.bool)}
-# Where a sequence's and a cell's tensors have their batch.
+# The batch dimension of the tensors of sequences and cells.
 BATCH = {"input": 1, "reset": 1, "h_0": 0, "c_0": 0, "x": 0, "h": 0, "c": 0}
 ELEMENTWISE = ("softshrink", "axpby")
-Placements = list[Placement | None]  # of each argument, None for what is no tensor
+Placements = list[Placement | None]  # of each argument; None for an argument that is not a tensor
 
 
 def names_of(case: Case, args: tuple) -> list[str]:
-    """Of the function's arguments; a network's are x and its parameters."""
+    """Names of the function's arguments; a network has x and its parameters."""
     if case.has_lists:
         return ["x", *["parameter"] * (len(args) - 2), "activation"]
     return list(inspect.signature(case.function).parameters)[: len(args)]
 
 
 def ways(case: Case, args: tuple) -> Iterator[tuple[str, Placements, Placement]]:
-    """Placements of the arguments, and what they give the first result."""
+    """Placements of the arguments, and the resulting placement of the first result."""
     names, whole = names_of(case, args), [Replicate() if isinstance(a, Tensor) else None for a in args]
     yield "replicated", whole, Replicate()
     if case.op in ELEMENTWISE:
@@ -71,7 +71,7 @@ def elementwise_ways(args: tuple, whole: Placements) -> Iterator[tuple[str, Plac
             yield f"dimension {dim} of the first alone", [parts[0], *whole[1:]], Shard(dim)
             crossed = [parts[0], next(Shard(k) for k in range(args[1].dim()) if k != dim or args[1].dim() == 1)]
             yield f"dimension {dim} of the first, another", [*crossed, *whole[2:]], Shard(dim)
-    if tensors[0].dtype == torch.float64:  # in which the parts add up to the whole
+    if tensors[0].dtype == torch.float64:  # exact enough for partial sums to add up to the whole
         sums = [Partial() if w is not None else None for w in whole]
         linear = len(tensors) == 2
         yield "sums", sums, Partial() if linear else Replicate()
@@ -82,21 +82,21 @@ def elementwise_ways(args: tuple, whole: Placements) -> Iterator[tuple[str, Plac
 def distributed(value: Any, placement: Placement | None, mesh: Any) -> Any:
     if placement is None:
         return value
-    if placement.is_partial():  # the parts are unequal, and add up to the value
+    if placement.is_partial():  # unequal parts that add up to the value
         part = value * (0.25 if dist.get_rank() == 0 else 0.75)
         return DTensor.from_local(part, mesh, [placement])
     return distribute_tensor(value, mesh, [placement])
 
 
 def run(case: Case, dtype: torch.dtype, mesh: Any) -> dict[str, str]:
-    """What is wrong in each way, "" for nothing."""
+    """The error of each way, "" if there is none."""
     found = {}
     args = case.arguments(dtype)
     for way, placements, result in ways(case, args):
         try:
             compare(case, args, placements, result, mesh, dtype)
             found[way] = ""
-        except Exception as error:  # of which the test tells
+        except Exception as error:  # reported by the test
             found[way] = f"{type(error).__name__}: {error}"
     return found
 
@@ -108,7 +108,7 @@ def compare(case: Case, args: tuple, placements: Placements, result: Placement, 
     parts = [distributed(a, p, mesh) for a, p in zip(args, placements, strict=True)]
     own = [p.detach().requires_grad_() if isinstance(p, DTensor) and p.is_floating_point() else p for p in parts]
     own = own if trains else parts
-    with torch.no_grad():  # which keeps nothing, from the same arguments
+    with torch.no_grad():  # saves nothing for a backward; same arguments
         unkept = flatten(case.function(*own))
     got = flatten(case.function(*own))
     assert got[0].placements == (result,), f"expected the result in {result}, but got {got[0].placements}"
@@ -160,7 +160,7 @@ def worker(rank: int, folder: str) -> None:
 
 
 def two_dimensions() -> dict[str, str]:
-    """On a mesh of two dimensions, one of which is split by something else than the other."""
+    """On a (2, 1) mesh: its first dimension shards the input's rows, its second the columns."""
     import fourfold
 
     mesh = init_device_mesh("cpu", (2, 1))

@@ -1,8 +1,8 @@
-"""Builds the GPU kernels for the simulator in tests/simulators/, and lets fourfold's operators run on them.
+"""Builds the GPU kernels for the simulator in tests/simulators/, and runs fourfold's operators on them.
 
-    python tests/simulated.py [--warp 64] [--sanitizer checked|thread]      builds, and prints where the library is
+    python tests/simulated.py [--warp 64] [--sanitizer checked|thread]      builds the library and prints its path
 
-With FOURFOLD_SIMULATED set to such a library, conftest.py puts its kernels under the operators' CPU key, so that the
+With FOURFOLD_SIMULATED set to such a library, conftest.py registers its kernels for the operators' CPU key, so that the
 same tests and the same case table run on them.
 """
 
@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 SIMULATORS = ROOT / "tests" / "simulators"
 BUILD = ROOT / "build" / "simulated"
 DEVICE_CALLS = ("copy_", "get_device_index", "empty_strided", "create_tensor_from_blob")
-# What has AddressSanitizer call a function before each access, which the simulator then has itself (gpusim/checks.cpp).
+# Makes AddressSanitizer call a function before each access; the simulator defines these functions (gpusim/checks.cpp).
 CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
 CHECKED = ["-DGPUSIM_CHECKED=1", "-fsanitize=kernel-address,undefined", "-fno-sanitize-recover=all"]
 CHECKED += [word for setting in CALLS for word in ("--param", setting)]
 SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
 LENDERS = ("gpusim_lend_to_host", "gpusim_metal_lend")
-# Whose calls from the library's own code go to library/torch_gpu.cpp first.
+# library/torch_gpu.cpp intercepts the library's calls of these functions.
 WRAPPED = ("torch_call_dispatcher", *(f"aoti_torch_{name}" for name in DEVICE_CALLS))
 
 
 def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> Path:
-    """The library of the hipified kernels for a device of that warp; built once for given sources."""
+    """The library of the hipified kernels for that warp size; built once for given sources."""
     import torch
 
     folders = [ROOT / name for name in ("cuda", "cpp", "hip", "cmake")]
@@ -56,8 +56,9 @@ def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> P
 def built(
     name: str, product: str, compile: Callable[[Path, Path], None], sources: Iterable[Path], *settings: object
 ) -> Path:
-    """What compile(folder, product) makes: once for given sources and settings, whoever asks."""
-    # What is compiled, and no bytecode beside it.
+    """The product that compile(folder, product) makes; built once for given sources and settings, also across
+    processes."""
+    # All source files, without bytecode.
     files = sorted(p for source in sources for p in source.rglob("*") if p.is_file() and p.suffix != ".pyc")
     digest = hashlib.sha256(repr(settings).encode())
     for path in files:
@@ -65,7 +66,7 @@ def built(
     folder = BUILD / f"{name}-{digest.hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two may ask for it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may build it at the same time
         if not (folder / product).exists():
             compile(folder, folder / product)
     return folder / product
@@ -89,13 +90,13 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     ]
     inputs = sorted(translated.glob("*.hip")) + sorted((ROOT / "cpp" / "ops").glob("*.cpp"))
     inputs += [SIMULATORS / "library" / "torch_gpu.cpp", SIMULATORS / "library" / "programs.cpp"]
-    # First when linked, so that of what both sorts of files have in them the one that is not checked remains. Under
-    # ThreadSanitizer a launch runs at once, and torch's own memory does.
+    # Linked first, so that of functions in both checked and unchecked files the unchecked version remains. Under
+    # ThreadSanitizer launches are not deferred and torch's own memory is used.
     memory = [] if sanitizer == "thread" else [SIMULATORS / "library" / "device_memory.cpp"]
     checks = [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
     unchecked = [*checks, *memory, SIMULATORS / "modules" / "services.cpp"]
 
-    # What modules are loaded with calls the same checks. ThreadSanitizer has to see all of the simulator, or nothing.
+    # Loaded modules call the same checks. ThreadSanitizer must instrument all of the simulator, or nothing.
     own = [f"-DGPUSIM_CHECKED={len(checks)}", '-DGPUSIM_HOOK_VISIBILITY="default"']
     own += SANITIZERS["thread"] if sanitizer == "thread" else []
 
@@ -116,15 +117,15 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
 
 
 def libfourfold() -> list[object]:
-    """What links the library that the package has loaded."""
+    """Linker arguments for the library that the package has loaded."""
     from fourfold import _C
 
     return ["-L", Path(_C.__file__).parent, "-lfourfold"]
 
 
 def translate(folder: Path) -> None:
-    """cuda/ as HIP, and for each elementwise operator a source of its own, as CMake has. AMD's compiler knows CUDA's
-    declaration of dynamic shared memory; the simulator takes HIP's older macro."""
+    """Translates cuda/ to HIP, with a source for each elementwise operator, as CMake does. AMD's compiler accepts
+    CUDA's declaration of dynamic shared memory; the simulator needs HIP's older macro."""
     run(sys.executable, ROOT / "hip" / "hipify.py", ROOT / "cuda", folder)
     shared = (folder / "elementwise.hip").rename(folder / "elementwise.cuh")
     elementwise_sources(folder, shared, ".hip")
@@ -135,7 +136,7 @@ def translate(folder: Path) -> None:
 
 
 def elementwise_sources(folder: Path, shared: Path, suffix: str) -> dict[str, Path]:
-    """`shared` for each elementwise operator, as a file of its own, as CMake has it (cmake/operators.cmake)."""
+    """Writes a source for each elementwise operator that includes `shared`, as CMake does (cmake/operators.cmake)."""
     listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
     files = {}
     for operator in listed[1].split():
@@ -154,10 +155,10 @@ def run(*command: object) -> None:
 
 
 def serve(library: str) -> None:
-    """From here on a call of fourfold's operators with the CPU's tensors runs the library's kernels."""
+    """From here on, calls of fourfold's operators on CPU tensors run the library's kernels."""
     import torch
 
-    importlib.import_module("fourfold")  # whose operators are there first
+    importlib.import_module("fourfold")  # registers its operators first
     torch.ops.load_library(library)
     global _overrides
     _overrides = torch.library.Library("fourfold", "IMPL")
@@ -173,16 +174,16 @@ def serve(library: str) -> None:
 
 
 def finished(kernel: Any, simulator: ctypes.CDLL) -> Callable[..., Any]:
-    """The operator, and the wait for what it has launched: its caller has the tensors in hand, as the CPU's."""
+    """Wraps the operator so that it waits for its launches: the caller treats the results as CPU tensors."""
     import torch
 
     names = [argument.name for argument in kernel._schema.arguments]
     place = names.index("batch_sizes") if "batch_sizes" in names else len(names)
 
-    # What torch keeps on the CPU, where host code may read it.
+    # batch_sizes stays on the CPU, as in torch; host code may read it.
     lenders = [getattr(simulator, name) for name in LENDERS if hasattr(simulator, name)]
 
-    @torch.compiler.disable  # Dynamo would look into it, as into any function in Python, and break its graph there
+    @torch.compiler.disable  # otherwise Dynamo would trace it, as any Python function, and break its graph there
     def call(*args: Any, **keywords: Any) -> Any:
         if len(args) > place and args[place] is not None and lenders:
             sizes = args[place].contiguous()

@@ -1,9 +1,9 @@
-"""Builds the Metal backend for the simulator in tests/simulators/: its hosts, compiled for this system against a Metal
-framework that checks what they encode and runs it, and its kernels, which that framework compiles when asked for them.
+"""Builds the Metal backend for the simulator in tests/simulators/. Its host code is compiled for Linux against a Metal
+framework that validates and runs what it encodes; that framework compiles the kernels on request.
 
-    python tests/simulated_metal.py [--sanitizer checked|thread]      builds, and prints where the library is
+    python tests/simulated_metal.py [--sanitizer checked|thread]      builds the library and prints its path
 
-FOURFOLD_SIMULATED is set to it as to any simulated library.
+Set FOURFOLD_SIMULATED to it as to any simulated library.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from simulated import ROOT, SANITIZERS, SIMULATORS, built, elementwise_sources, 
 
 METAL = ROOT / "metal"
 FRAMEWORK = SIMULATORS / "metal"
-# GCC's runtime of Objective-C, whose headers and library Debian has by compiler.
+# GCC's Objective-C runtime; Debian installs its headers and library per compiler version.
 OBJC = next(iter(sorted(Path("/usr/lib/gcc/x86_64-linux-gnu").glob("*/include/objc"))), Path("objc")).parent
 WRAPPED = (
     *("torch_get_mutable_data_ptr", "torch_get_const_data_ptr", "torch_call_dispatcher"),
     *("aoti_torch_create_tensor_from_blob", "aoti_torch_copy_", "aoti_torch_empty_strided"),
 )
-# The .metal files, and the name that a host knows each by.
+# The .metal files, and the name of each in the host code.
 SHADERS = {"recurrent": "recurrent_shaders", "mlp": "mlp_shaders", "mlp_layers": "mlp_layers_shaders"}
 
 
@@ -70,7 +70,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
     registration = ["-DTORCH_TARGET_VERSION=0x020a000000000000", "-DFOURFOLD_SIMULATION"]
     registration += ["-include", SIMULATORS / "library" / "registration.h"]
     checked = f"-DGPUSIM_CHECKED={int(sanitizer == 'checked')}"
-    # The simulator's own part sees to what kernels do, and is not looked at itself.
+    # The simulator itself performs the checks and is not checked.
     simulator = [checked, '-DGPUSIM_HOOK_VISIBILITY="default"']
     simulator += [f'-DGPUSIM_METAL_COMPILER="{sys.executable} {FRAMEWORK / "compiler.py"}"']
     simulator += [f'-DGPUSIM_METAL_FLAGS="{" ".join(SANITIZERS[sanitizer])}"']

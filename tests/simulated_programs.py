@@ -1,7 +1,7 @@
-"""Has fourfold's programs run as a GPU's kernels in the simulator, with the tensors of the CPU.
+"""Runs fourfold's compiled programs as GPU kernels in the simulator, with CPU tensors.
 
-What NVRTC or hipRTC does on a machine with a GPU, g++ does here: it compiles the same text, printed by the same
-printer, into a library whose kernels the simulator runs."""
+g++ replaces NVRTC and hipRTC: it compiles the same generated text into a library whose kernels the simulator runs.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from simulated import BUILD, SANITIZERS, SIMULATORS
 
 MODULES = SIMULATORS / "modules"
 KERNEL = re.compile(r"__global__ void __launch_bounds__\(\d+\) (\w+)\(Arguments arguments\)")
-# As on a GPU: no fused multiply-add unless the source asks for one, and integers wrap around.
+# As on a GPU: no fused multiply-add unless the source has one, and integers wrap around.
 FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-shared", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
 
 
 def serve(library: str, record: str | None = None) -> None:
-    """From here on compiled functions run their programs on the library's device. record: a file to which each
-    program and layout that is compiled is appended, as a line of JSON."""
-    torch.ops.load_library(library)  # whose operators nobody calls by this
+    """From here on, compiled functions run their programs on the library's device. record: a file to which each
+    compiled program and layout is appended, as a line of JSON."""
+    torch.ops.load_library(library)  # its operators are not called in this way
     simulator = ctypes.CDLL(library)
     sanitizer = Path(library).parent.name.split("-")[1]
 
@@ -39,7 +39,7 @@ def serve(library: str, record: str | None = None) -> None:
 
     programs.LANGUAGES["hip"] = programs.Language("cuda", compile, lambda: None)
     programs.INTERPRETED.clear()
-    if hasattr(simulator, "gpusim_metal_lend"):  # Apple's GPUs, whose kernels the library has compiled
+    if hasattr(simulator, "gpusim_metal_lend"):  # Apple's GPUs; the library itself compiles their kernels
         programs.WITHOUT_FLOAT64.add("cpu")
     if record is not None:
         note_programs(record)
@@ -90,7 +90,7 @@ def compiled(source: str, simulator: Path, sanitizer: str) -> bytes:
 
 
 def entry(kernel: str) -> str:
-    """What the simulator calls a kernel by."""
+    """The function through which the simulator calls a kernel."""
     exported = 'extern "C" __attribute__((visibility("default")))'
     return f"""
 {exported} void {kernel}_call(const void* argument) {{

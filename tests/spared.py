@@ -1,4 +1,5 @@
-"""What torch does at each compilation and seed that no test looks at, and that takes a third of many tests' time."""
+"""Turns off work of torch at each compilation and seed that no test needs and that takes a third of many tests'
+time."""
 
 from __future__ import annotations
 
@@ -9,22 +10,22 @@ import torch
 
 
 def spare_torch_its_diagnostics() -> None:
-    # torch.compile writes each of its graphs as JSON once this logger has a handler, and pytest gives one to every
-    # logger that does not propagate.
+    # torch.compile writes each graph as JSON if this logger has a handler, and pytest adds one to every logger that
+    # does not propagate.
     logging.getLogger("torch.__trace").propagate = True
     if not torch.cuda.is_available():
-        # Without devices to seed, torch keeps the stack of each call that seeds them.
+        # Without devices to seed, torch saves the stack of each call that seeds them.
         torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda seed: None
 
 
 def spare_dynamo_its_clock() -> None:
-    """It empties the CPU's caches at each compilation, to see how long the guards take."""
+    """Dynamo flushes the CPU's caches at each compilation, to measure how long the guards take."""
     from torch._dynamo import guards
 
     guards.profile_guard_manager = lambda *_: 0.0
 
 
 def spare_the_collector() -> None:
-    """What is imported is not looked through at each collection of garbage."""
+    """Excludes everything imported so far from garbage collections."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Every formula with torch's own function for it, and calls of both at the numbers where ranges end."""
+"""Every formula with torch's equivalent, and calls of both with values at the ends of ranges."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch.nn import functional
 import fourfold
 from fourfold import reference
 
-# Values are rounded once, gradients are made of rounded ones: relative, for the largest are beyond any absolute bound.
-# bfloat16 keeps n of a GRU with 8 bits, and then 1 - n² has fewer.
+# Values are rounded once, and gradients are computed from rounded values. Relative, because the largest exceed any
+# absolute bound. bfloat16 keeps n of a GRU with 8 bits, and then 1 - n² has fewer.
 RELATIVE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2**-3, torch.float16: 2**-7}
-# Where terms near 1 cancel, such as 1 - σ.
+# For cancelling terms near 1, such as 1 - σ.
 ABSOLUTE = {torch.float64: 1e-14, torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-8}
 
 
 def special(dtype: torch.dtype) -> Tensor:
-    """Signed zeros, numbers below the normal ones, where exp leaves a type's range, the largest, infinities and NaN."""
+    """Signed zeros, subnormal numbers, where exp overflows or underflows, the largest number, infinities and NaN."""
     info = torch.finfo(dtype)
     values = [0.0, info.tiny / 4, info.tiny, 1e-3, 0.5, 1, 20, 87.3, 88, 88.7, 89, 104, 708, 709.7, 710, 746, 1e4, 1e38]
     positive = torch.tensor([*values, info.max, float("inf")], dtype=torch.float64)
@@ -31,8 +31,8 @@ def special(dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Formula:
-    """``function`` is fourfold's and ``own`` torch's, of the same tensors. ``calls`` gives for a row of values the
-    arguments of each call, those with a gradient first; their rows do not depend on each other."""
+    """``function`` is fourfold's and ``own`` torch's, with the same arguments. ``calls`` gives the arguments of each
+    call for a row of values, those that require a gradient first; their rows are independent."""
 
     op: str
     name: str
@@ -62,12 +62,13 @@ def _activation(name: str, own: Callable[[Tensor], Tensor]) -> Formula:
 
 
 def _first(values: Tensor) -> Tensor:
-    """Rows of two, of which the second is zero: pairs of bfloat16 are multiplied together."""
+    """Rows of two elements, the second zero, because bfloat16 is multiplied in pairs."""
     return torch.stack([values, torch.zeros_like(values)], dim=1)
 
 
 def _cells(gates: int, states: int) -> Callable[[Tensor], Iterator[tuple]]:
-    """Calls of a cell of two units, whose gates get x and h with either sign; every pair of x, h and c among them."""
+    """Calls of a cell with two units, whose gates get x and h with either sign; they include every pair of x, h and
+    c."""
 
     def calls(values: Tensor) -> Iterator[tuple]:
         one, other = (_first(v) for v in (values.repeat_interleave(len(values)), values.repeat(len(values))))
@@ -89,7 +90,7 @@ def _lltm(function: Callable[..., tuple]) -> Callable[..., tuple]:
 
 
 def _one_step(op: str) -> Callable[..., tuple]:
-    """A cell of a sequence's operator."""
+    """A sequence's operator as a cell."""
 
     def step(x: Tensor, *rest: Tensor) -> tuple:
         return function(x.unsqueeze(0), *rest)[1]

@@ -1,4 +1,4 @@
-"""Many gradients at once: torch's two vmaps, over the operators' backwards."""
+"""Batched gradients: torch's two vmaps over the operators' backwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._vmap_internals import _vmap as older_vmap  # behind is_grads_batched and functional.jacobian's vectorize
+from torch._vmap_internals import _vmap as older_vmap  # used by is_grads_batched and by functional.jacobian's vectorize
 
 from fourfold.operators._operator import declared
 from op_cases import Case, case_id, differentiable, flatten
@@ -22,8 +22,8 @@ def of_road(case: Case, road: str) -> Any:
 
 
 def few_sums(function: Any, args: tuple) -> tuple[Any, tuple]:
-    """The function's outputs, which may have hundreds of elements, as three sums with different factors; and its
-    tensors, of which alone it is a function then."""
+    """The function's outputs, which may have hundreds of elements, reduced to three sums with different factors, as a
+    function of its tensors only; and these tensors."""
     places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
 
     of_tensors = of_places(function, args, places)
@@ -62,7 +62,7 @@ def test_jacobian(case: Case, way: str, road: str) -> None:
     args = case.arguments(torch.float64)
     wanted_of, tensors = few_sums(case.reference, args)
     function, _ = few_sums(of_road(case, road), args)
-    if way in ("jacfwd", "forward-mode"):  # whose calls are as many as a tensor's elements: a column of each
+    if way in ("jacfwd", "forward-mode"):  # these make a call per element: of one column of each
         points = [t[..., :1].clone() for t in tensors]
         function, wanted_of = (of_columns(f, tensors) for f in (function, wanted_of))
         tensors = tuple(points)
@@ -83,7 +83,7 @@ def test_gradcheck_of_batched_gradients(case: Case) -> None:
         return tuple(flatten(case.function(*leaves)))
 
     assert torch.autograd.gradcheck(outputs, args, check_batched_grad=True, fast_mode=True)
-    if case.has_lists:  # which torch's older vmap leaves to us
+    if case.has_lists:  # fourfold supports it, torch's older vmap doesn't
         assert torch.autograd.gradgradcheck(outputs, args, check_batched_grad=True, fast_mode=True)
 
 
@@ -108,7 +108,7 @@ def test_vmap_of_the_backward_operator(case: Case, vmap: Any) -> None:
 
 
 def of_places(function: Any, args: tuple, places: list[int]) -> Any:
-    """The function's outputs, as one of the arguments in these places alone."""
+    """The function's outputs, as a function of the arguments in these places only."""
 
     def of(*given: Any) -> tuple[Tensor, ...]:
         full = list(args)

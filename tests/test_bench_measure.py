@@ -1,5 +1,5 @@
-"""How rows are timed: on every machine with GPU clocks and graphs that are made up, and on a machine with a GPU the
-commands themselves."""
+"""Timing of rows: on every machine with simulated GPU clocks and graphs, and on a machine with a GPU the commands
+themselves."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
 
 @pytest.fixture
 def task():
-    """An LLTM cell with two rows, which need no compiler."""
+    """An LLTM cell with two rows that need no compiler."""
     problem = recurrent.one_cell(CELL_SIZES)
     return dataclasses.replace(problem, rows=[row for row in problem.rows if row.name in (PLAIN, OURS)])
 
@@ -41,7 +41,7 @@ def test_statistics_of_samples():
     figures = measure.summarise([5.0, 1.0, 2.0, 4.0, 3.0])
     assert figures == measure.Statistics(3.0, 1.0, 2.0, 4.0, 5) and figures.spread == 2.0
     assert measure.summarise([7.0]) == measure.Statistics(7.0, 7.0, 7.0, 7.0, 1)
-    assert measure.paired_ratios([6.0, 8.0, 9.0], [3.0, 16.0]) == [2.0, 0.5]  # a slow row is in the first rounds only
+    assert measure.paired_ratios([6.0, 8.0, 9.0], [3.0, 16.0]) == [2.0, 0.5]  # a slow row runs in the first rounds only
 
 
 def test_contenders_run_in_turns_and_the_first_changes(monkeypatch):
@@ -85,12 +85,12 @@ def test_one_rows_trouble_leaves_the_others_their_figures(task, capsys, monkeypa
     assert rows[2].reason == "failed: OutOfMemoryError: CUDA out of memory" and not rows[2].wrong
     failing = dataclasses.replace(task, rows=[Contender(OURS, fails)])
     monkeypatch.setattr(recurrent, "one_cell", lambda sizes, device: failing)
-    assert main(["cell", "--quick", "--repeats", "1"]) == 1  # ours failing is a result
+    assert main(["cell", "--quick", "--repeats", "1"]) == 1  # a failure of fourfold's row is reported
     assert "fourfold was not measured: failed: OutOfMemoryError" in capsys.readouterr().out
 
 
 def test_what_is_checked_is_computed_where_float64_is(task):
-    """Of tensors that are said to be Apple's: to the CPU first, then to float64."""
+    """Tensors on a simulated Apple GPU are moved to the CPU before they are converted to float64."""
     moves = []
 
     class Tensor(torch.Tensor):
@@ -113,7 +113,7 @@ def test_what_is_checked_is_computed_where_float64_is(task):
 
 
 class FakeClock:
-    """A GPU's clock whose time passes by one second a mark, and which writes down what it was asked."""
+    """A GPU's clock that advances by one second per mark and records the calls."""
 
     graphs = True
 
@@ -136,7 +136,7 @@ class FakeClock:
 
 
 class FakeGraph:
-    """Replays by calling again and writing where the captured call wrote; one that missed it all writes nothing."""
+    """Replays by calling again and writing to the captured results; one that missed the call writes nothing."""
 
     def __init__(self, call, results, missed=False):
         self.call, self.results, self.missed, self.replays = call, results, missed, 0
@@ -150,7 +150,7 @@ class FakeGraph:
 
 @pytest.fixture
 def capture(monkeypatch, request):
-    """Captures make graphs that are made up; gives those that were made."""
+    """Replaces captures by fake graphs; returns the graphs that were made."""
     made = []
 
     def capture(call):
@@ -192,7 +192,7 @@ def test_the_gpus_clock_flushes_and_waits_outside_its_events(monkeypatch):
             done.append("record")
 
         def elapsed_time(self, end):
-            assert done[-1] == "synchronize"  # an event that hasn't happened yet has no time
+            assert done[-1] == "synchronize"  # a pending event has no time
             return float(end.at - self.at)
 
     monkeypatch.setattr(fourfold, "Event", Event)
@@ -200,7 +200,7 @@ def test_the_gpus_clock_flushes_and_waits_outside_its_events(monkeypatch):
     monkeypatch.setattr(measure, "scratch", lambda device: torch.ones(8))
     clock = Clock("cuda")
     assert clock.graphs and not Clock("mps").graphs and not Clock().graphs
-    for made in (["made"], []):  # events are made once
+    for made in (["made"], []):  # events are created once
         assert seconds_per_call(clock, lambda: done.append("call"), 2) == pytest.approx(1e-3 / 2)
         assert done == ["synchronize", *made, "record", "call", "call", *made, "record", "synchronize"]
         assert not clock.scratch.any()
@@ -311,7 +311,7 @@ def test_what_nvidia_smi_says_is_read(tmp_path, monkeypatch):
     assert found["driver"] == "580.1" and found["clock_sm"] == "1980 MHz" and found["temperature"] == "31"
     asked = (tmp_path / "nvidia-smi.asked").read_text()
     assert "--id=GPU-12" in asked and "--query-gpu=" in asked
-    assert len(asked.split()) == 3  # nothing that would change a setting
+    assert len(asked.split()) == 3  # it changes no setting
     monkeypatch.setattr(environment, "uuid", lambda device: "GPU-12")
     clocks = {"clock_sm": "1980 MHz", "clock_memory": "3201 MHz", "temperature": "31"}
     assert environment.clocks(torch.device("cuda")) == clocks and environment.clocks(torch.device("cpu")) is None

@@ -1,4 +1,4 @@
-"""The suites that start processes or compile: first calls, models' training, compile times, a disturbed machine."""
+"""The suites that start processes or compile: first calls, training of models, compile times, a busy machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Recurrent PPO as the benchmark trains it: what workers collect, what is learnt of it, and its table."""
+"""The benchmark's recurrent PPO: what workers collect, what is learnt from it, and its table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_workers_collect_what_one_process_collects(fused: bool, tmp_path: Path) 
     own.parameters.copy_(torch.nn.utils.parameters_to_vector(policy.parameters()).detach())
     collectors = [Collector(own, policy_of(SMALL, fused), SMALL, part_of(SMALL, k, 2), k) for k in range(2)]
     with training(tmp_path, SMALL, fused, 2) as trained:
-        for _ in range(2):  # the second with the state and the parameters that the first left
+        for _ in range(2):  # the second starts with the state and the parameters that the first left
             trained.collect()
             for collector in collectors:
                 collector.collect()
@@ -65,7 +65,7 @@ def test_workers_collect_what_one_process_collects(fused: bool, tmp_path: Path) 
 
 
 def test_a_replay_gives_what_collecting_gave(tmp_path: Path) -> None:
-    """The values and probabilities of whole segments are those of single steps; the loss is then that of ratio 1."""
+    """Whole segments have the values and probabilities of single steps; the loss is then that of ratio 1."""
     for fused in (False, True):
         with training(tmp_path, SMALL, fused, 0) as trained:
             trained.collect()
@@ -93,7 +93,7 @@ def test_advantages_end_with_an_episode(tmp_path: Path) -> None:
 
 
 def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly all last actions name the cue, of which chance names half."""
+    """Nearly all last actions repeat the cue; by chance half of them would."""
     monkeypatch.setattr(recurrent_ppo, "SHORTEST", 2)
     monkeypatch.setattr(recurrent_ppo, "LONGEST", 4)
     with training(tmp_path, Sizes(environments=16, steps=64, hidden_size=32, epochs=6), True, 0) as trained:

@@ -1,4 +1,4 @@
-"""What the suites compare: that every row computes what it says, and that a row that does not is noticed."""
+"""The rows of the suites: every row computes its problem, and wrong rows are detected."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ SIZES = {"batch_size": 3, "input_size": 4, "hidden_size": 16, "time": 12}
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
 MLP_SIZES = {"batch_size": 8, "input_size": 3, "hidden_size": 6, "output_size": 2}
 SKIP = {"aten", "inductor"}
-# torch's nn.LSTM is oneDNN's, which has none in bfloat16 for CPUs without AVX-512: the row says so.
+# torch's nn.LSTM in bfloat16 is oneDNN's, which needs AVX-512; otherwise the row reports this.
 WITHOUT_BFLOAT16 = "failed: RuntimeError: could not create a primitive descriptor for the LSTM"
 
 
@@ -34,7 +34,7 @@ def prepare(problem, contender, skip=()):
 
 
 def check(problem):
-    """Every row is right, or was left out; gives the names of those that were checked."""
+    """Every row is correct or left out; returns the names of those that were checked."""
     checked = []
     for contender in problem.rows:
         row, candidate = prepare(problem, contender, SKIP)
@@ -54,7 +54,7 @@ def test_precisions_set_tf32_and_put_it_back():
     for precision in PRECISIONS.values():
         with precision.allowed():
             assert matmul.allow_tf32 == cudnn.allow_tf32 == (precision.name == "tf32")
-            assert (matmul.fp32_precision == "tf32") == (precision.name == "tf32")  # what the operators look at
+            assert (matmul.fp32_precision == "tf32") == (precision.name == "tf32")  # the operators read this
     assert (matmul.allow_tf32, cudnn.allow_tf32) == before
 
 
@@ -85,7 +85,7 @@ def test_autocast_is_entered_by_each_call():
 def test_every_row_of_packed_sequences_rollouts_and_steps_is_right(kind):
     rival = f"nn.{kind}"
     packed = recurrent.packed(kind, {**SIZES, "batch_size": 12})
-    assert packed.batch_sizes.tolist() == list(range(12, 0, -1))  # half the longest in the mean
+    assert packed.batch_sizes.tolist() == list(range(12, 0, -1))  # the mean length is half the longest
     assert packed.inputs[0].shape == (78, 4) and check(packed) == [PLAIN, rival, OURS]
     for time in (1, 3):
         names = check(recurrent.few_steps(kind, {**SIZES, "time": time}))
@@ -94,7 +94,7 @@ def test_every_row_of_packed_sequences_rollouts_and_steps_is_right(kind):
     assert 0 < rollout.reset.sum() < rollout.reset.numel()
     assert check(rollout) == [f"{rival} called step by step", OURS]
     forgetful = Contender(OURS, lambda problem: layers.ours(dataclasses.replace(problem, reset=None)))
-    assert prepare(rollout, forgetful)[0].wrong  # without restarts it is another result
+    assert prepare(rollout, forgetful)[0].wrong  # restarts change the result
 
 
 def test_a_frozen_row_is_frozen_with_the_problems_weights():
@@ -116,7 +116,7 @@ def test_every_row_of_a_perceptron_is_right(activation):
 
 def test_what_is_kept_for_the_backward_is_counted_once():
     problem = mlp.problem(MLP_SIZES)
-    assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer keeps too
+    assert bytes_kept(problem, mlp.sequential(problem)) == 8 * 6 * 4  # relu's result, which the last layer saves too
     row, _ = prepare(problem, Contender("x", mlp.sequential))
     assert row.kept == 192
 
@@ -265,7 +265,7 @@ def test_what_the_functions_are():
 
 @pytest.mark.skipif(not allocation.can_be_kept(), reason="glibc's malloc is what is set")
 def test_kept_memory_is_handed_out_again():
-    """In a process of its own: what others have freed malloc may hand out without a fault."""
+    """In a process of its own: malloc may reuse memory that others have freed, without a page fault."""
     code = """
 import resource, torch
 from benchmarks import allocation

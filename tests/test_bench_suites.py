@@ -20,7 +20,7 @@ from machine import ROOT, needs
 
 ATEN = "C++ composition of ATen calls"
 NAMES = [suite.name for suite in SUITES]
-ROWED = ("recurrent", "mlp", "elementwise", "pointwise")  # the modules whose suites yield problems
+ROWED = ("recurrent", "mlp", "elementwise", "pointwise")  # modules with suites that yield problems
 STATE = {"built": False, "usable": False, "reason": "not built: switched off"}
 USABLE = {**STATE, "usable": True}
 
@@ -100,7 +100,7 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(monkeypatch, 
 
 
 def gpu(monkeypatch, name, **states):
-    """A machine on which torch sees two such GPUs, and none without a name."""
+    """Simulates a machine on which torch sees two such GPUs, or none without a name."""
     present = torch.device(name) if name else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: present)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
@@ -151,7 +151,7 @@ def test_a_request_takes_what_its_device_has(monkeypatch):
 
 
 def test_every_target_belongs_to_a_problem_or_a_report(monkeypatch):
-    """What no problem names as its work, or whose rows none has, would never be judged."""
+    """A target whose work no problem names, or whose rows no problem has, would never be evaluated."""
     monkeypatch.setattr(elementwise, "ELEMENTS", {"cpu": (10, 10**6)})
     monkeypatch.setattr(pointwise, "ELEMENTS", (10**3, 10**5))
     monkeypatch.setattr(pointwise.allocation, "can_be_kept", lambda: False)

@@ -1,4 +1,4 @@
-"""What becomes of samples: tables with their targets, the JSON file, README's tables and the plots."""
+"""The output of measurements: tables with targets, the JSON file, README's tables and the plots."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def test_targets_come_of_rows_at_their_number_of_threads(monkeypatch):
         Target("work", NO_GRAD, 2.0, "nn.LSTM", 1),
         Target("work", BOTH, 4.0, "nn.LSTM"),
         Target("work", BOTH, 1.0, "absent"),
-        Target("work", FORWARD, 1.0, "nn.LSTM"),  # a phase that is not measured
+        Target("work", FORWARD, 1.0, "nn.LSTM"),  # not measured in this phase
         Target("steps", NO_GRAD, 2.4, at_most=True, unit=" µs/step"),
     )
     one = judged(monkeypatch, found, [row("nn.LSTM", 90), row(OURS, 30)])
@@ -120,7 +120,7 @@ def test_json_is_a_row_a_line_and_no_longer_than_a_measurement_is_exact():
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    """docs/benchmarks, of another source tree."""
+    """docs/benchmarks of a fake source tree."""
     monkeypatch.setattr(readme_tables, "ROOT", tmp_path)
     folder = tmp_path / "docs" / "benchmarks"
     folder.mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_recorded_recurrences_stay_readable(file):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmarks").glob("*.json")), ids=lambda file: file.name)
 def test_recorded_runs_stay_readable(file):
-    """Also those with rows that are no longer measured."""
+    """Including those with rows that are no longer measured."""
     contents = readme_tables.read(file)
     assert f"of {len(contents['targets'])} targets reached" in readme_tables.target_table(contents)
     contents["results"] = [result for result in contents["results"] if "rows" in result]
@@ -209,7 +209,7 @@ def test_recorded_runs_stay_readable(file):
 
 
 def result_of(kind, size, threads=1, precision="float32", ours=10.0, title="x"):
-    """A table as it stands in JSON, in which fourfold's row takes so long and torch's 20."""
+    """A table in the JSON format, with a time of ``ours`` for fourfold's row and 20 for torch's."""
     phases = {
         name: {p: {"median": s, "lower_quartile": s, "upper_quartile": s} for p in (NO_GRAD, BOTH)}
         for name, s in ((plots.RIVALS[kind], 20.0), (OURS, ours))

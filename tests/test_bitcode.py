@@ -1,4 +1,4 @@
-"""The elementary functions as compiled programs get them, inlined from bitcode or called: the interpreter's bits."""
+"""The elementary functions in compiled programs, inlined from bitcode or called, give the interpreter's bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from machine import INSTALLED, missing
 from special_values import special
 
 LEVEL = fourfold.cpu_capability()
-LANES = {"default": 4, "avx2": 8}.get(LEVEL, 16)  # of float32; the plain level has vectors on Arm alone
+LANES = {"default": 4, "avx2": 8}.get(LEVEL, 16)  # of float32; the default level has vectors only on Arm
 ADDRESSES = fourfold._C.vector_functions()
 OPERANDS = {
     name: operands for name, operands, *_ in fourfold._C.operations() if f"fourfold_{name}_float32" in ADDRESSES
@@ -91,7 +91,7 @@ done:
 
 
 def compiled(name: str, type: str, **calls: str) -> dict[str, Any]:
-    """A loop for each call, a format of {vector}, that a function is inlined into. Their owner keeps them alive."""
+    """A loop for each call, a format with {vector}, into which a function is inlined. Their owner keeps them alive."""
     lanes, scalar = (LANES, "float") if type == "float32" else (LANES // 2, "double")
     vector = f"<{lanes} x {scalar}>"
     operands = OPERANDS[name.split("_", 1)[1].rsplit("_", 1)[0]]
@@ -116,7 +116,7 @@ def compiled(name: str, type: str, **calls: str) -> dict[str, Any]:
 
 
 def values(dtype: torch.dtype, operands: int) -> list[Tensor]:
-    """Special ones, in all pairs; all bit patterns alike; and those that people have."""
+    """All pairs of special values, random bit patterns, and ordinary numbers."""
     made = torch.Generator().manual_seed(0)
     ends = special(dtype)
     each = [ends.repeat_interleave(len(ends)), ends.repeat(len(ends))] if operands == 2 else [ends]
@@ -173,7 +173,7 @@ def test_a_function_gives_the_interpreters_bits(operation, type):
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("which", ["first", "second"])
 def test_a_constant_operand_changes_no_bits(which, type):
-    """LLVM knows powers of 2 and 10, and squares and roots, and rounds some of them otherwise."""
+    """LLVM folds powers of 2 and 10, squares and roots, and rounds some of them differently."""
     name = f"fourfold_pow_{type}"
     scalar = {"float32": "float", "float64": "double"}[type]
     x, _ = values(TYPES[type], 2)
@@ -204,12 +204,12 @@ def test_an_archive_is_installed_for_each_level_and_llvmlite_reads_it(level):
     for name, code in found.items():
         module = parsed(code)
         defined = [function for function in module.functions if not function.is_declaration]
-        # What several functions have in common is merged when they are linked.
+        # Code that several functions share is merged when they are linked.
         assert {f.name for f in defined if f.linkage == llvm().Linkage.external} == {name}
         assert all(v.linkage.name in SHARED for v in (*defined, *module.global_variables) if v.name != name), name
         called = {function.name for function in module.functions if function.is_declaration}
         assert {function for function in called if not function.startswith("llvm.")} <= LIBM_NAMES
-        # Not those of C's functions: LLVM would compute some in its own way.
+        # Not as intrinsics for C's functions: LLVM would compute some of them differently.
         assert not {f.split(".")[1] for f in called if f.startswith("llvm.")} & LIBM_NAMES
         text = str(module)
         assert not any(word in text for word in ("target-cpu", "target-features", "personality", "uwtable", "!dbg"))

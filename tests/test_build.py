@@ -1,4 +1,4 @@
-"""Configuring the build: the table that it ends in, and a sentence for each thing that can be missing."""
+"""Configuring the build: the summary table, and an error for each thing that can be missing."""
 
 import os
 import platform
@@ -127,7 +127,7 @@ def test_a_sanitizer_watches_kernels_and_links_its_runtime(configure, tmp_path, 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has levels")
 def test_levels_can_be_those_of_this_machine(configure):
-    """The best that runs here, whatever a variable asks of a run."""
+    """The highest level of this machine, even if a variable selects another one for runs."""
     best = output_of(sys.executable, "-c", "import fourfold; print(fourfold.cpu_capability())", env=NO_LEVEL_ASKED)
     levels = ["default", "avx2", "avx512", "avx512_bf16", "amx"]
     here = " ".join(levels[: levels.index(best.strip()) + 1])
@@ -191,7 +191,7 @@ def test_a_missing_compiler_is_named(configure):
 
 
 def test_a_compiler_that_was_installed_since_is_found(configure):
-    """In the same build directory, whose cache says that there is none."""
+    """In the same build directory, whose cache has no compiler."""
     code, said = configure(CXX="/nonexistent/c++")
     assert code == 1 and "needs a C++20 compiler and found none" in said
     code, said = configure()
@@ -200,7 +200,7 @@ def test_a_compiler_that_was_installed_since_is_found(configure):
 
 @linux_only
 def test_msvc_is_refused(configure, tmp_path):
-    """Here GCC says the words by which CMake knows MSVC."""
+    """GCC, with the macros by which CMake identifies MSVC."""
     cl = script(
         tmp_path / "cl",
         f'exec {tool("g++", "g++")} -U__GNUC__ -U__GNUG__ -D_MSC_VER=1944 -D_MSC_FULL_VER=194435207 "$@"',
@@ -215,7 +215,7 @@ def test_msvc_is_refused(configure, tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="-m32 is x86's")
 def test_32_bits_are_refused(configure):
-    """-nostdlib: no library of 32 bits need be installed."""
+    """-nostdlib: no 32-bit libraries have to be installed."""
     code, said = configure(CXX=tool("g++", "g++"), CXXFLAGS="-m32", LDFLAGS="-m32 -nostdlib")
     assert code == 1
     assert "fourfold needs a 64-bit system, as torch does, but " in said
@@ -232,7 +232,7 @@ def test_two_processors_in_one_library_are_refused(configure):
 
 
 def test_an_old_python_is_named(configure, tmp_path):
-    """This Python, which says that it is 3.9."""
+    """This Python, which claims to be 3.9."""
     old = "import sys; sys.version_info = (3, 9, 18, 'final', 0); exec(sys.argv.pop(1))"
     python = script(tmp_path / "python3.9", f'shift; code=$1; shift\nexec {sys.executable} -c "{old}" "$code" "$@"')
     code, said = configure(python=python)
@@ -260,12 +260,12 @@ CPU_FILES = {name: f"cpp/{name}" for name in ("ops/softshrink.cpp", "cpu/mlp.cpp
     [
         ("-DFOURFOLD_CUDA=ON", CPU_FILES | {"mlp.cu": "cuda/mlp.cu"}),
         ("-DFOURFOLD_HIP=ON", {"cuda/mlp.cu, which hip/ translates": "cuda/mlp.cu"}),
-        # Which the sources of elementwise operators are made from, before any other is looked for.
+        # The sources of elementwise operators are generated from it, before any other file is looked for.
         ("-DFOURFOLD_CUDA=OFF", {"cpp/formulas/softshrink.h, the formula of softshrink": "cpp/formulas/softshrink.h"}),
     ],
 )
 def test_an_operator_without_its_files_is_named(configure, tmp_path, option, files):
-    """One configure, which names each that it misses."""
+    """One configure step names each missing file."""
     options = [option]
     if option == "-DFOURFOLD_CUDA=ON":
         options += [f"-DCUDAToolkit_ROOT={toolkit_root()}", "-DCMAKE_CUDA_ARCHITECTURES=90"]
@@ -281,7 +281,7 @@ def test_an_operator_without_its_files_is_named(configure, tmp_path, option, fil
 
 
 def test_the_torch_follows_the_python(configure, tmp_path):
-    """A build directory that is used again with another Python is not left with the first one's torch."""
+    """A build directory that is reused with another Python doesn't keep the first one's torch."""
     assert configure()[0] == 0
     cache = (tmp_path / "build" / "CMakeCache.txt").read_text()
     assert str(Path(torch.__file__).parent / "share" / "cmake" / "Torch") not in cache

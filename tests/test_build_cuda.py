@@ -17,7 +17,7 @@ def configure(tmp_path):
 
 @pytest.fixture
 def nvcc(tmp_path):
-    """Makes an nvcc that says it is of some version; it compiles nothing, and fails unless it is to say that it did."""
+    """Makes an nvcc that reports a version. It compiles nothing and fails, unless ``works`` is set."""
 
     def make(version, works=False):
         script = tmp_path / "toolkit" / "bin" / "nvcc"
@@ -39,7 +39,7 @@ esac
 
 
 def runtime(nvcc):
-    """The library that is looked for in its toolkit."""
+    """The library that the build looks for in its toolkit."""
     library = nvcc.parent.parent / "lib64" / "libcudart_static.a"
     library.parent.mkdir()
     library.touch()
@@ -65,7 +65,7 @@ def test_a_toolkit_that_does_not_go_with_the_compiler_is_left_out(configure, nvc
 
 @pytest.fixture
 def driver(tmp_path):
-    """Makes an NVIDIA driver library that answers for some compute capabilities, or fails with an error; returns the
+    """Makes an NVIDIA driver library that reports these compute capabilities, or fails with an error; returns the
     environment in which it is found before a real one."""
 
     def make(*gpus, error=0):
@@ -90,7 +90,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {{
     return make
 
 
-NO_DEVICE = 100  # what cuInit returns then
+NO_DEVICE = 100  # cuInit's error code
 
 
 @linux_only
@@ -167,7 +167,7 @@ def toolkit():
 
 @linux_only
 def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver, tmp_path):
-    """They are compiled for the usual ones. The nvcc on PATH is a wrapper, around which CMake would look for the
+    """They are compiled for the usual GPUs. The nvcc on PATH is a wrapper, beside which CMake would look for the
     toolkit."""
     wrapper = tmp_path / "bin" / "nvcc"
     wrapper.parent.mkdir()
@@ -185,7 +185,7 @@ def test_kernels_that_are_required_need_no_gpu(configure, toolkit, driver, tmp_p
 
 @pytest.fixture
 def architectures(nvcc, tmp_path):
-    """What CMake is told to compile for, and what the summary shows, where so much was asked for."""
+    """The architectures that CMake gets, and those in the summary, for a requested list."""
     script = tmp_path / "asked.cmake"
     compiler = nvcc("13.0")
 
@@ -242,14 +242,14 @@ def test_cmakes_own_list_of_architectures_comes_first(architectures):
 
 
 def test_the_usual_architectures_end_in_ptx(architectures):
-    """Whatever GPU is there: this is what wheels ask for. A GPU between two of them, such as one of compute capability
-    11.0, runs the PTX of the last one below it."""
+    """Whatever GPU is installed: wheels use this list. A GPU between two of them, such as one of compute capability
+    11.0, runs the PTX of the next lower one."""
     told = "75-real;80-real;86-real;90;100-real;120 shown as 7.5,8.0,8.6,9.0+PTX,10.0,12.0+PTX"
     assert architectures("Common", gpus="9.0") == (0, f"-- {told}")
 
 
 def test_a_cmake_that_does_not_know_the_language_leaves_cuda_out(configure, tmp_path):
-    """What the kernels are written in; CMake's number is the one it is asked for by, so a project can say another."""
+    """The kernels need nvcc's C++20. A project can set CMAKE_VERSION, which is what CMake is checked by."""
     source = copy_of_the_sources(tmp_path / "source")
     top = source / "CMakeLists.txt"
     top.write_text(top.read_text().replace("include(compiler)", "set(CMAKE_VERSION 3.25.1)\ninclude(compiler)"))

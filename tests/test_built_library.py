@@ -1,4 +1,4 @@
-"""A build of the Python modules with a libfourfold that was built before: what it compiles, which it refuses."""
+"""A build of the Python modules with an existing libfourfold: what it compiles, and which libraries it rejects."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from machine import LIBFOURFOLD, ROOT, linux_only, output_of, tool
 
 pytestmark = linux_only
 
-# Of the library that stands in: it has the CPU's kernels alone.
+# Options of the stand-in library: it has only the CPU's kernels.
 LIBRARY = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_BITCODE=OFF")
 MODULES = ("-DFOURFOLD_BITCODE=AUTO", "-DFOURFOLD_TORCH_HEADERS=OFF")
 
@@ -23,7 +23,7 @@ def ninja(folder, *words):
 
 
 class Built:
-    """A library of a copy of the sources: its facts as a build installs them, and this installation's file."""
+    """A library from a copy of the sources: its build facts as a build installs them, and this installation's file."""
 
     def __init__(self, folder):
         self.source, self.build, self.prefix = folder / "source", folder / "library", folder / "prefix"
@@ -72,7 +72,7 @@ def refusal(configure, prefix, *options):
 
 
 def test_only_the_modules_are_compiled(configure, built, tmp_path):
-    """Ninja lists all that it runs."""
+    """Ninja lists all commands that it would run."""
     code, said = configure()
     assert code == 0, said
     assert f"library that in {built.prefix}, built with " in said
@@ -88,7 +88,7 @@ def test_only_the_modules_are_compiled(configure, built, tmp_path):
 def test_the_package_has_the_library_that_was_built(configure, built, tmp_path):
     assert configure()[0] == 0
     install = (tool("cmake", "cmake"), "--install", tmp_path / "modules", "--component", "python", "--prefix")
-    # Of the modules themselves, which are not built here, CMake says that they are missing: after the library.
+    # CMake reports the modules, which are not built here, as missing, after it has installed the library.
     rules = (tmp_path / "modules" / "cmake_install.cmake").read_text()
     assert f'FILES "{built.prefix}/lib' in rules
     done = subprocess.run([*map(str, install), str(tmp_path / "package")], capture_output=True, text=True)
@@ -96,7 +96,7 @@ def test_the_package_has_the_library_that_was_built(configure, built, tmp_path):
 
 
 def test_a_library_of_other_sources_is_refused(tmp_path):
-    """Both digests are named. What only the modules are compiled from does not count."""
+    """The error has both digests. Files that only the modules are compiled from don't count."""
     built = Built(tmp_path)
     source = built.source
 
@@ -115,7 +115,7 @@ def test_a_library_of_other_sources_is_refused(tmp_path):
     found = re.fullmatch(rf"which was built from other sources than {source}: their digests are (\w+) and (\w+)\.", why)
     assert found is not None, why
     assert found[1] == digest != found[2] and re.fullmatch("[0-9a-f]{64}", found[2])
-    # Built again, without being configured again, it is of these sources.
+    # Rebuilt, without being configured again, it matches these sources.
     built.install()
     assert configure()[0] == 0
 
@@ -163,7 +163,7 @@ def test_a_folder_without_a_library_is_refused(configure, built):
 
 
 def test_the_library_is_configured_as_pip_would(monkeypatch, tmp_path):
-    """With the same names, variables and defaults, and as one that is for no Python."""
+    """With the same names, variables and defaults, and without Python."""
     asked = []
     monkeypatch.setattr(build_library.subprocess, "run", lambda words, check: asked.append(words))
     for name in ("HIP", "METAL", "CPU_LEVELS", "BITCODE", "SANITIZE"):

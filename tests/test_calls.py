@@ -1,4 +1,5 @@
-"""A call of a function is the operator's to whoever looks on, whichever road it takes; and the two roads are alike."""
+"""A call of a function is the operator's call to profilers, tracers and modes, on both paths, C++ and Python; and both
+paths give the same results."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ROADS = pytest.mark.parametrize("road", ["call", "call_by_python"])
 
 
 def on(case: Case, road: str) -> Any:
-    """The operator's road, as a function of the case's arguments."""
+    """The operator's path, as a function of the case's arguments."""
     operator = declared[case.op]
     return lambda *args: getattr(operator, road)(*case.by_schema(args))
 
@@ -37,7 +38,7 @@ def names_of(events: Any) -> list[str]:
 
 
 def test_this_torch_has_its_own_gradients() -> None:
-    """A build has those of the torch that it was built with; FOURFOLD_GRADIENTS leaves them unused."""
+    """A build has gradients for the torch that it was built with, unless FOURFOLD_GRADIENTS disables them."""
     built = fourfold._C.build_info()["torch_version"]
     if torch.__version__.split(".")[:2] == built.split(".")[:2] and not os.environ.get("FOURFOLD_GRADIENTS"):
         assert _native.road == f"C++, compiled for torch {'.'.join(built.split('.')[:2])}"
@@ -52,7 +53,7 @@ def test_the_profiler_names_each_operator_once(case: Case, road: str) -> None:
     function = on(case, road)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         outputs = flatten(function(*args))
-    # Python's kernel at the Autograd key calls the operator once more, below it.
+    # Python's kernel for the Autograd key calls the operator once more, below it.
     times = 1 if _native.module is not None else 2
     assert names_of(profiled.events()) == [f"fourfold::{case.op}"] * times
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
@@ -156,7 +157,7 @@ def test_subclasses_are_asked(case: Case, road: str) -> None:
 @EACH
 @ROADS
 def test_functorch_transforms_the_call(case: Case, road: str) -> None:
-    """Seen through grad's wrapper no tensor requires a gradient, and seen through vmap's each is one element."""
+    """Under grad's wrapper no tensor requires a gradient, and under vmap's each has one example's shape."""
     args, function = case.arguments(torch.float64), on(case, road)
 
     def loss(x: Tensor) -> Tensor:
@@ -169,7 +170,7 @@ def test_functorch_transforms_the_call(case: Case, road: str) -> None:
     stacked = torch.stack([args[0], 2 * args[0]]).requires_grad_()
     mapped, alone = torch.vmap(loss)(stacked), torch.stack([loss(x) for x in stacked])
     expect_same([mapped], [alone])
-    # A mapped tensor does not say that it requires a gradient, and its call has to keep what the backward reads.
+    # A mapped tensor doesn't report that it requires a gradient, but its call has to save what the backward reads.
     expect_same(list(torch.autograd.grad(mapped.sum(), stacked)), list(torch.autograd.grad(alone.sum(), stacked)))
 
 
@@ -208,7 +209,7 @@ def test_both_roads_refuse_alike(case: Case) -> None:
             try:
                 case.by_schema(given)
             except (TypeError, ValueError):
-                continue  # where the table itself has to take a list apart
+                continue  # where the table itself has to unflatten a list
             try:
                 on(case, "call_by_python")(*given)
             except (TypeError, ValueError, RuntimeError) as expected:
@@ -232,10 +233,10 @@ def tensors_alive() -> int:
 
 @EACH
 def test_a_graph_keeps_nothing_alive(case: Case) -> None:
-    """A call and its backward leave no cycle, and a graph that nobody holds frees what it kept."""
+    """A call and its backward leave no reference cycle, and a graph without references frees what it saved."""
     gc.collect()
     gc.disable()
-    gc.freeze()  # so that what is there already is not counted, object by object
+    gc.freeze()  # excludes existing objects from the count
     try:
         for _ in range(2):
             args, leaves = differentiable(case.arguments(torch.float32))
@@ -279,8 +280,8 @@ def test_changing_what_a_backward_reads_is_refused() -> None:
         y.sum().backward()
 
 
-# What the other road runs: every case of the table, and every road to a gradient, of its two names the function's alone
-# where derivatives are taken numerically.
+# Tests for the other path: every case of the table, and every way to compute a gradient. Where derivatives are computed
+# numerically, only through the function, not through the operator.
 OTHER_ROAD = {
     "test_calls.py": "chosen_road",
     "test_gradients.py": "not autograd and not any_layout and not shifted and not every_element and not captured "
@@ -294,7 +295,7 @@ OTHER_ROAD = {
 
 @pytest.mark.skipif(_native.module is None, reason="this is the other road")
 def test_the_road_in_python() -> None:
-    """For a torch that no gradients are compiled for, Python reads the same rule. In one process, which takes longer to
+    """Without gradients compiled for this torch, Python implements the same rule. In one process, which takes longer to
     start than most of these tests."""
     chosen = " or ".join(f"({file} and ({tests}))" for file, tests in OTHER_ROAD.items())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *OTHER_ROAD]

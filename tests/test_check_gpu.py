@@ -1,4 +1,4 @@
-"""scripts/check_gpu.py without a GPU: how it runs its steps, what it makes of their output, how it ends."""
+"""scripts/check_gpu.py without a GPU: how it runs its steps, interprets their output, and ends."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ RESULTS = """\
 
 @pytest.fixture
 def context(tmp_path, monkeypatch):
-    """A context whose files are all in tmp_path, and a machine that has its GPU."""
+    """A context with all files in tmp_path, on a machine with its GPU."""
     monkeypatch.setattr(check_gpu, "BUILD", tmp_path / "build")
     monkeypatch.setattr(check_gpu, "MEASURED", tmp_path / "measured")
     monkeypatch.setattr(check_gpu, "find_device", lambda where: MAC if where == "mps" else DEVICE)
@@ -48,7 +48,7 @@ def context(tmp_path, monkeypatch):
 
 
 def answers(monkeypatch, *answered):
-    """Commands that give these answers, (code, lines) each, and the list of what was asked."""
+    """Replaces commands by these outcomes, (code, lines) each; returns the list of commands."""
     asked, answered = [], list(answered)
 
     def run(self, *command, limit=None, **variables):
@@ -101,7 +101,7 @@ def test_a_command_is_stopped_with_its_children_when_time_is_up(context):
     assert done.code is None and done.seconds < 30
     assert stopped(done).endswith("at the end of its time")
     pid = int(done.lines[0])
-    for _ in range(100):  # until init has taken it over and buried it
+    for _ in range(100):  # until init has reaped it
         if not is_running(pid):
             break
         time.sleep(0.05)
@@ -110,7 +110,7 @@ def test_a_command_is_stopped_with_its_children_when_time_is_up(context):
 
 
 def is_running(pid):
-    """A process that has ended may still be listed, as a zombie, until its parent asks how."""
+    """A process that has ended is still listed, as a zombie, until its parent waits for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -180,7 +180,7 @@ def test_devices_are_found_by_what_torch_and_the_system_say(monkeypatch):
 
 
 def test_operators_are_counted_by_their_tests_on_a_device(tmp_path):
-    (tmp_path / "results.jsonl").write_text(RESULTS)  # its last line was cut short: that test was not over
+    (tmp_path / "results.jsonl").write_text(RESULTS)  # its truncated last line belongs to a test that had not finished
     named = ["axpby", "softshrink", "lltm_cell", "lltm", "mlp"]
     passed, failed = gpu_proof.count([tmp_path / "results.jsonl"], named, "cuda")
     assert passed == {"lltm_cell": 1, "softshrink": 1, "lltm": 1}
@@ -193,7 +193,7 @@ def test_operators_are_counted_by_their_tests_on_a_device(tmp_path):
 
 
 def pytests(monkeypatch, ends):
-    """Runs of pytest that write results and end with these codes, in turn; the list of what was asked."""
+    """Replaces runs of pytest, which write results and end with these codes, in turn; returns the list of commands."""
     asked, ends = [], list(ends)
 
     def run(self, *command, limit=None, **variables):
@@ -224,12 +224,12 @@ def test_each_file_of_tests_has_its_process_and_its_results(context, monkeypatch
     proof = json.loads((tmp_path / "measured" / PROOF).read_text())
     assert proof == json.loads((tmp_path / PROOF).read_text())
     assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
-    assert proof["every_test_passed"] is False  # those of the CPU have not run
+    assert proof["every_test_passed"] is False  # the CPU's tests have not run
     assert (tmp_path / "values.jsonl").exists()
 
 
 def test_an_error_or_a_limit_costs_one_file(context, monkeypatch):
-    """The first file's process is stopped in its middle and the last breaks off before it has a result."""
+    """The first file's process is stopped halfway, and the last one aborts before it has a result."""
     pytests(monkeypatch, [(None, RESULTS), (0, ""), (134, None), (0, "")])
     outcomes = list(check_gpu.tests(context))
     assert [o.state for o in outcomes] == [FAILED, PASSED, FAILED, PASSED]
@@ -269,7 +269,7 @@ def test_tests_of_no_operator_prove_nothing(context, monkeypatch):
 
 
 def test_outcomes_are_written_as_they_come(context, tmp_path):
-    """A process that ends in the middle of a test leaves those before it."""
+    """A process that ends during a test keeps the earlier outcomes."""
     test = tmp_path / "test_three.py"
     test.write_text(
         "import os\nimport pytest\n\ndef test_one(): pass\n\ndef test_two(): assert False\n\n"
@@ -285,7 +285,7 @@ def test_outcomes_are_written_as_they_come(context, tmp_path):
 
 
 def test_a_gpus_gradients_are_held_to_the_largest_of_them():
-    """In float32, where plain torch's own sums are as far from float64."""
+    """In float32, where plain torch's own sums have as large errors relative to float64."""
     wanted = torch.tensor([1e-3, -500.0, float("inf")])
     assert tolerance(wanted, torch.float32, "cuda", gradient=True)["atol"] == pytest.approx(0.05)
     assert tolerance(wanted, torch.float32, "cuda")["atol"] == tolerance(wanted, torch.float32)["atol"]

@@ -1,4 +1,4 @@
-"""The command line: info and bench, at sizes that take seconds, and what it refuses."""
+"""The command line: info and bench, at sizes that take seconds, and its errors."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def test_version(capsys):
 
 
 def test_the_cmake_package_is_found_without_torch(tmp_path, capsys):
-    """A configure asks for it; on a build machine a CUDA build of torch may not even load."""
+    """CMake's configure step needs it; on a build machine a CUDA build of torch may not even load."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = (sys.executable, "-m", "fourfold", "--cmake-dir")

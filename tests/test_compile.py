@@ -17,19 +17,19 @@ from op_cases import CASES, Case, case_id, differentiable, flatten
 from test_gradients import FEW, FEWEST, backward_arguments, expect_same, gradients, raw, weights_for
 from test_schemas import registered
 
-# The sequences' fake kernels and rules are one: all that may come with a sequence is looked at on the LLTM.
+# The sequences share their fake kernels and rules: everything that a sequence may have is tested on the LLTM.
 OPCHECK = [c for c in CASES if c.every_road and c.op not in ("lstm", "gru")]
 OPCHECK += [c for c in CASES if c.id in ("axpby-fractions", "lstm-packed", "gru-reset")]
 
 
 def checked() -> list[tuple[str, Case]]:
-    """Each operator that the library registers, with the cases of the operator that it belongs to."""
+    """Each operator that the library registers, with the cases of the public operator that it belongs to."""
     owners = {name: name.removesuffix("_backward").removesuffix("_prepack") for name in registered()}
     return [(name, case) for name, owner in owners.items() for case in OPCHECK if case.op == owner]
 
 
 def arguments_of(name: str, case: Case, args: tuple) -> tuple:
-    """What the operator of that name is given in a case whose function is given these."""
+    """The arguments of the operator of that name, for a case whose function has these."""
     if name == case.op:
         return case.by_schema(args)
     if name.endswith("_backward"):
@@ -49,7 +49,7 @@ def test_every_registered_operator_is_checked() -> None:
     assert {name for name, _ in checked()} == set(registered())
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # opcheck's own, from torch 2.15 on
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from opcheck, since torch 2.15
 @pytest.mark.parametrize(("name", "case"), checked(), ids=case_id)
 def test_opcheck(name: str, case: Case) -> None:
     """Schema, registration of gradients, fake kernels with symbolic shapes, and ahead-of-time tracing."""
@@ -72,7 +72,7 @@ def test_compiled_without_a_graph_break(case: Case, road: str) -> None:
 
 
 def test_inductor() -> None:
-    """One program of all operators through Inductor, forward and backward."""
+    """A program with all operators through Inductor, forward and backward."""
 
     def program(x: Tensor, h: Tensor, c: Tensor, weights: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
         h, c = fourfold.lltm_cell(x, h, c, weights)
@@ -137,7 +137,7 @@ def parameter_gradients(model: nn.Module, x: Tensor, parameters: dict[str, Tenso
 
 @pytest.mark.parametrize("grad_mode", [True, False])
 def test_exported_then_trained(grad_mode: bool) -> None:
-    """Export keeps only the operators; trained afterwards, their gradients are those of the module itself."""
+    """Export keeps only the operators; when the program is trained, their gradients are those of the module."""
     model, x = Model().double(), torch.randn(4, 3, 6, dtype=torch.float64)
     with torch.set_grad_enabled(grad_mode):
         dims = {0: torch.export.Dim("time", min=2), 1: torch.export.Dim("batch", min=2)}
@@ -165,7 +165,7 @@ def test_saved_program_loads(tmp_path: Any) -> None:
 
 
 def packaged(shared: Path) -> tuple[Path, Model, Tensor]:
-    """The model as AOTInductor compiles it, once for all tests, which takes a quarter of a minute; and its input."""
+    """The model compiled by AOTInductor, once for all tests, which takes fifteen seconds; and its input."""
     torch.manual_seed(0)
     model, x = Model().eval(), torch.randn(4, 3, 6)
 
@@ -177,7 +177,7 @@ def packaged(shared: Path) -> tuple[Path, Model, Tensor]:
     return made_once(shared / "aotinductor", package) / "model.pt2", model, x
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own packaging uses what torch deprecates
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's packaging uses functions that torch deprecates
 def test_aot_inductor(shared: Path) -> None:
     package, model, x = packaged(shared)
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_aot_inductor(shared: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].casts], ids=case_id)
 def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
-    """Products run in the low precision and give it back; gradients have their parameters' dtype."""
+    """Products run and return in low precision; gradients have their parameters' dtype."""
     args = case.arguments(torch.float32)
     function = case.function if road == "function" else raw(case)
 
@@ -206,7 +206,7 @@ def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
 
 @pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].casts], ids=case_id)
 def test_backward_inside_autocast(case: Case) -> None:
-    """An inner product of float32 would come back as bfloat16, and be read as float32."""
+    """Autocast would return an inner float32 product as bfloat16, which would be read as float32."""
     args, leaves = differentiable(case.arguments(torch.float32))
     expected = gradients(case.function, args)
     with torch.autocast("cpu", torch.bfloat16):
@@ -246,7 +246,7 @@ def test_axpby_promotes_in_a_captured_graph(dtypes: tuple) -> None:
 
 
 def test_traced_module_trains() -> None:
-    """symbolic_trace sees no tensor that requires a gradient while it traces."""
+    """During symbolic_trace no tensor requires a gradient."""
     module, x = fourfold.nn.MLP(3, 4, 2), torch.randn(5, 3)
     traced = torch.fx.symbolic_trace(module)
     traced(x).sum().backward()

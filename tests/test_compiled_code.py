@@ -1,4 +1,4 @@
-"""The gate over the GPU's compiled code: it has to see a kernel that uses local memory, and to let others pass."""
+"""The check of compiled GPU code: it must find kernels that use local memory, and accept others."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
 
 
 def test_each_architecture_is_looked_at():
-    """A fault in the second image of a file is not taken for one of the first, nor lost."""
+    """An error in the second image of a file is neither attributed to the first, nor lost."""
     sass = "arch = sm_75\n\tFunction : _Zk\n LDG R0, [R2] ;\n"
     sass += "arch = sm_90\n\tFunction : _Zk\n STL [R1], R0 ;\n LDL R2, [R1] ;"
     assert list(compiled_code.local_instructions(sass)) == [(("_Zk", "sm_75"), 0), (("_Zk", "sm_90"), 2)]

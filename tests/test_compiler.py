@@ -1,4 +1,4 @@
-"""torch.compile(backend="fourfold") as its users meet it, against eager: what functions give."""
+"""torch.compile(backend="fourfold") from the user's side: results against eager."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from machine import FORK
 pytestmark = [
     pytest.mark.usefixtures("strict"),
     pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
-    # torch's own, where it captures what follows a graph break.
+    # torch warns when it captures what follows a graph break.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 
 
-# What both run is the same graph: torch's runtime is there for a sample of the cases.
+# Both runtimes run the same graph, so torch's runs only a sample of the cases.
 RUNS = [*((case, "fourfold") for case in CASES), *((case, "torch") for case in CASES[::3])]
 
 
@@ -46,7 +46,7 @@ def test_for_any_sizes(case: Case) -> None:
 
 
 def parts_without_elements() -> list[Callable]:
-    """As the cache of a language model before its first token."""
+    """As in a language model's cache before its first token."""
     none = torch.tensor([])
     return [
         lambda x: torch.cat([none, (x * 2).sin()], -2).exp(),
@@ -126,7 +126,7 @@ def test_what_is_compared_in_low_precision_is_rounded(function: Callable, dtype:
     ],
 )
 def test_torchs_operators_run_without_python(function: Callable, arguments: tuple) -> None:
-    """Products, slices, what gives several results or a list, indices in a list, numbers, and what is left out."""
+    """Products, slices, operators with several results or a list, lists of indices, numbers, and omitted arguments."""
     record = Record()
     call = compiled(function, record)
     assert_same(results_of(call, arguments), results_of(function, arguments), rtol=1e-5, atol=1e-6)
@@ -160,7 +160,7 @@ def test_graphs_that_torch_sees_to_run_without_python_too(function: Callable, ar
 
 
 def test_dropout_ends_in_the_program_around_it() -> None:
-    """torch draws what is kept, and no more than for eager code."""
+    """torch draws the mask, and no more random numbers than in eager code."""
     for p in (0.0, 0.3, 1.0):
         record = Record()
         x, y = draw(40, 6, gradient=False), draw(40, 6, gradient=False)
@@ -216,7 +216,7 @@ def test_an_integer_beyond_64_bits() -> None:
 
 
 def test_what_an_operator_refuses_is_its_own_error() -> None:
-    """As Python's call of it says."""
+    """With the message of the call from Python."""
     call = compiled(lambda x, i: x.sin()[i] * 2)
     x = torch.randn(5)
     torch.testing.assert_close(call(x, torch.tensor([1, 4])), x.sin()[[1, 4]] * 2)
@@ -225,7 +225,7 @@ def test_what_an_operator_refuses_is_its_own_error() -> None:
 
 
 def test_a_cross_entropy_writes_no_probabilities() -> None:
-    """Neither for its value nor for the backward to read; targets that there are not are torch's own error."""
+    """Neither for its value nor for the backward; targets out of range raise torch's own error."""
     record = Record()
     call = compiled(F.cross_entropy, record)
     x, target = torch.randn(50, 7, requires_grad=True), torch.arange(50) % 7

@@ -1,4 +1,4 @@
-"""Random expressions of what programs are made of, through the backend against eager."""
+"""Random expressions of supported operators, through the backend against eager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rotated(x: Tensor) -> Tensor:
     return torch.cat([b * 3, a], -1)
 
 
-# Of any number; what is defined, and not too steep, everywhere.
+# Functions that are defined, and not too steep, for all numbers.
 UNARY = {
     "sin": torch.sin,
     "tanh": torch.tanh,
@@ -61,7 +61,7 @@ BINARY = {
 
 @st.composite
 def expressions(draw: st.DrawFn) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], list[tuple]]:
-    """Tensors to begin with, and steps: each an operation on values that are there by then."""
+    """Inputs, and steps: each an operation on earlier values."""
     inputs = draw(st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(DTYPES)), min_size=1, max_size=3))
     steps: list[tuple] = []
     for k in range(draw(st.integers(1, 10))):
@@ -78,7 +78,7 @@ def broadcast(a: Tensor, b: Tensor) -> bool:
 
 
 def evaluate(steps: list[tuple], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """All values that nothing else is made of, with the last."""
+    """All values that no other one uses, and the last."""
     values = list(inputs)
     used = set()
     for name, *places in steps:
@@ -102,7 +102,7 @@ def tensor(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def agree(mine: Tensor, theirs: Tensor) -> None:
-    """Within what the rounding of float32 comes to, through which values of float64 may have gone."""
+    """Within the rounding error of float32, in which values of float64 may be computed from."""
     assert mine.dtype == theirs.dtype and mine.shape == theirs.shape and mine.stride() == theirs.stride()
     if not theirs.dtype.is_floating_point:
         assert torch.equal(mine, theirs)

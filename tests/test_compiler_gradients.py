@@ -1,4 +1,4 @@
-"""torch.compile(backend="fourfold"): gradients on every road to them, against eager."""
+"""torch.compile(backend="fourfold"): gradients in every way to compute them, against eager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fourfold.compiler.compilation import Compilation
 pytestmark = [
     pytest.mark.usefixtures("strict"),
     pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
-    # torch's own, where it captures what follows a graph break.
+    # torch warns when it captures what follows a graph break.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 
@@ -75,7 +75,7 @@ def test_an_expanded_gradient_and_one_that_is_transposed(whose: str) -> None:
 
 
 def test_nothing_is_kept_past_its_use(whose: str) -> None:
-    """A result that the backward needs is not kept by a circle through its own node."""
+    """A saved result is not kept alive by a reference cycle through its own node."""
     x = draw(1000)
     call = compiled(torch.exp)
     call(x)
@@ -131,7 +131,7 @@ def test_compiled_autograd_by_this_backend(dynamic: bool, has_run: bool) -> None
 
 
 def test_a_backward_within_a_compiled_function(whose: str) -> None:
-    """Without a warning of Dynamo's, which would trace the compiler."""
+    """Without a warning from Dynamo, which would otherwise trace the compiler."""
     linear = nn.Linear(5, 3)
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -184,7 +184,7 @@ def neuron(steps: Iterable[torch.Tensor]) -> torch.Tensor:
     return torch.stack(spikes)
 
 
-# How a loop reads its steps from a tensor of shape (12, batch, 5).
+# Ways in which a loop reads its steps from a tensor of shape (12, batch, 5).
 STEPS: dict[str, Callable[[torch.Tensor], Iterable[torch.Tensor]]] = {
     "x[t]": lambda x: (x[t] for t in range(x.shape[0])),
     "x[t] of some": lambda x: (x[t] for t in range(10)),
@@ -212,7 +212,7 @@ OF_ANY_SIZE = ("x[t] of some", "x[-t]", "x[:, t]", "x[1:, t]", "windows")
 
 @pytest.mark.parametrize(("name", "dynamic"), [*((n, False) for n in STEPS), *((n, True) for n in OF_ANY_SIZE)])
 def test_a_loop_over_steps(name: str, dynamic: bool) -> None:
-    """Of two inputs, which Dynamo unrolls."""
+    """Over two inputs; Dynamo unrolls it."""
 
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return neuron(a * b for a, b in zip(STEPS[name](x), STEPS[name](y), strict=True))
@@ -311,7 +311,7 @@ def test_a_program_given_a_batch_of_gradients_is_done_by_torch() -> None:
 
 @pytest.mark.parametrize("function", [lambda x: x.sin() * 2, lambda x: F.dropout(x.sin(), 0.0) + torch.rand(3) * 0])
 def test_tangents(function: Callable) -> None:
-    """Without gradients torch's operators carry them; with, they are refused."""
+    """Without gradients torch's operators propagate them; with gradients they are rejected."""
     with forward_ad.dual_level():
         x = forward_ad.make_dual(draw(3, gradient=False), torch.ones(3))
         expected = forward_ad.unpack_dual(function(x)).tangent
@@ -327,7 +327,7 @@ def test_threads_that_meet_at_the_first_backward_compile_it_once(monkeypatch: py
     def counted(self: Compilation, graph: torch.fx.GraphModule, stage: str) -> object:
         stages.append(stage)
         if stage == "backward":
-            time.sleep(0.2)  # for all to come
+            time.sleep(0.2)  # until all have arrived
         return half(self, graph, stage)
 
     monkeypatch.setattr(Compilation, "half", counted)

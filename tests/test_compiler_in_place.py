@@ -1,4 +1,4 @@
-"""Updates in place: programs write an input's new value into the input."""
+"""In-place updates: programs write an input's new value into the input."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_views_are_written_where_they_are(view: Callable, generator: str) -> Non
 
 
 def test_an_input_that_overlaps_itself_is_copied_into() -> None:
-    """Its rows share elements: torch leaves undefined which value these get, and the generators agree."""
+    """Its rows share elements: torch leaves their value undefined, and both generators give the same."""
     results = []
     for generator in ("interpreter", "llvm"):
         p = draw(40).as_strided((10, 5), (3, 1))
@@ -186,7 +186,7 @@ def test_long_rows_that_threads_share(generator: str) -> None:
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_memory_that_overlaps_only_at_a_later_call(generator: str) -> None:
-    """torch compiles for tensors that don't overlap, and has no guard: the result is as if all were read first."""
+    """torch compiles for tensors that don't overlap, without a guard: the result is as if everything was read first."""
     call = compiled(update, generator)
     call(draw(30, 20), draw(30, 20))
     base = draw(31, 20)

@@ -1,7 +1,8 @@
-"""torch's own operator samples through the backend: forward and backward as eager's, and fused where that is expected.
+"""torch's own operator samples through the backend: forward and backward as in eager, and fused where expected.
 
-Some samples of an entry in a few dtypes; with FOURFOLD_OPERATORS=full in the environment more of them, among these
-torch's reference inputs (large, special, strided), in all dtypes that the entry lists: seven minutes on two cores."""
+By default some samples of each entry in a few dtypes. FOURFOLD_OPERATORS=full runs more of them, including torch's
+reference inputs (large, special, strided), in all dtypes that the entry lists: seven minutes on two cores.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from fourfold.devices.programs import WITHOUT_FLOAT64
 
 pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
-# How many samples of an entry are looked at: in float32, and in each other dtype.
+# Samples per entry: in float32, in each other dtype, and in a full run.
 MOST, FEW, MANY = 2, 1, 6
-FIRST = 20  # of an entry's samples, among which these few are chosen
+FIRST = 20  # of an entry's samples, from which these are chosen
 
 
 def dtypes_of(entry: OpInfo, place: int) -> list[torch.dtype]:
-    """All that it lists, or float32 and one of the others: bfloat16 for every second entry, and for those between
-    another one each time."""
+    """All dtypes of the entry, or float32 and one other: bfloat16 for every second entry, and a different dtype for
+    each of the others."""
     listed = sorted(entry.supported_dtypes("cpu"), key=str)
     if FULL:
         return listed
@@ -45,7 +46,7 @@ def cases() -> list[tuple[str, torch.dtype]]:
 def samples_of(
     entry: OpInfo, dtype: torch.dtype, has_gradient: bool
 ) -> tuple[list[SampleInput], Iterator[SampleInput]]:
-    """Those to look at, and the others."""
+    """The samples to test, and the others."""
     samples = iter(entry.sample_inputs("cpu", dtype, requires_grad=has_gradient))
     if FULL:
         given = [*samples, *reference_inputs(entry, dtype, has_gradient)]
@@ -57,7 +58,7 @@ def samples_of(
 def reference_inputs(entry: OpInfo, dtype: torch.dtype, has_gradient: bool) -> list[SampleInput]:
     try:
         return list(entry.reference_inputs("cpu", dtype, requires_grad=has_gradient))
-    except ValueError:  # of some entries a part is integers, which take no gradient
+    except ValueError:  # some entries have integer tensors, which have no gradient
         return list(entry.reference_inputs("cpu", dtype, requires_grad=False))
 
 

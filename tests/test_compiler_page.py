@@ -1,4 +1,4 @@
-"""docs/compiler.md says what is so."""
+"""Checks statements of docs/compiler.md."""
 
 from __future__ import annotations
 

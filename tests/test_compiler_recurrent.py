@@ -1,4 +1,4 @@
-"""Compiled models that hold nn.LSTM and nn.GRU, against eager."""
+"""Compiled models with nn.LSTM and nn.GRU, against eager."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def packed_of(lengths: tuple[int, ...], enforce_sorted: bool) -> PackedSequence:
 
 
 def flat(layer: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
-    """The layer with its states as arguments and as results of their own."""
+    """The layer with its states as separate arguments and results."""
 
     def call(x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         hx = None if not states else states if layer.mode == "LSTM" else states[0]
@@ -30,7 +30,7 @@ def flat(layer: nn.RNNBase) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def check(layer: nn.RNNBase, *given: Tensor, **tolerance: float) -> None:
-    """One graph whose values and gradients, of parameters too, are eager's; the same again when it is warm."""
+    """One graph whose values and gradients, including the parameters', equal eager's; the same when it is warm."""
     parameters = tuple(layer.parameters())
     function = flat(layer)
     fused = compiled(function, fullgraph=True)
@@ -55,7 +55,7 @@ def check(layer: nn.RNNBase, *given: Tensor, **tolerance: float) -> None:
     ],
 )
 def test_a_layer(kind: type[nn.RNNBase], settings: dict[str, object], given_state: bool) -> None:
-    """Dropout too: it draws what torch's draws in eager mode."""
+    """Dropout included: it draws the same numbers as torch in eager mode."""
     layer = made(kind, **settings)
     shape = (3, 7, 5) if layer.batch_first else (7, 3, 5)
     check(layer, draw(*shape), *(state_of(layer, 3) if given_state else ()))
@@ -64,7 +64,7 @@ def test_a_layer(kind: type[nn.RNNBase], settings: dict[str, object], given_stat
 @each_kind
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtypes(kind: type[nn.RNNBase], dtype: torch.dtype) -> None:
-    """bfloat16: torch rounds the state at every step, fourfold at the end."""
+    """In bfloat16 torch rounds the state at every step, fourfold at the end."""
     layer = made(kind, dtype, num_layers=2)
     tolerance = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-7, "atol": 1e-9}
     check(layer, draw(7, 3, 5, dtype=dtype), *state_of(layer, 3, dtype), **tolerance)
@@ -77,7 +77,7 @@ def test_input_without_batch(kind: type[nn.RNNBase]) -> None:
 
 @each_kind
 def test_evaluation(kind: type[nn.RNNBase]) -> None:
-    """Without dropout, and compiled anew when training begins."""
+    """Without dropout; recompiled when training begins."""
     layer, x = made(kind, num_layers=2, dropout=0.5).eval(), draw(4, 2, 5, gradient=False)
     fused = compiled(layer, fullgraph=True)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_sequences_of_any_length_share_a_graph(kind: type[nn.RNNBase]) -> None:
     layer = made(kind, num_layers=2, bidirectional=True)
     fused = compiled(layer, fullgraph=True)
     fused(draw(6, 2, 5))
-    fused(draw(7, 3, 5))  # from here on both sizes are symbols
+    fused(draw(7, 3, 5))  # from here on both sizes are symbolic
     with torch._dynamo.config.patch(error_on_recompile=True):
         for steps, batch in ((2, 5), (31, 4), (12, 9)):
             x = draw(steps, batch, 5)
@@ -111,7 +111,7 @@ def test_dynamic_from_the_first_call(kind: type[nn.RNNBase]) -> None:
 
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 def test_packed_sequences_in_one_graph(enforce_sorted: bool) -> None:
-    """Of an LSTM whose state is given. nn.LSTM reads batch_sizes where there is none, and nn.GRU always."""
+    """An LSTM with a given state. Without one nn.LSTM reads batch_sizes, and nn.GRU always does."""
     layer = made(nn.LSTM, num_layers=2, bidirectional=True)
     packed = packed_of((4, 3, 1) if enforce_sorted else (1, 4, 3), enforce_sorted)
 
@@ -127,7 +127,7 @@ def test_packed_sequences_in_one_graph(enforce_sorted: bool) -> None:
     assert_same(results_of(compiled(run, fullgraph=True), arguments, parameters), expected, **NEAR)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, at a graph's start
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
 @each_kind
 @pytest.mark.parametrize("given_state", [False, True])
 def test_packed_sequences_where_dynamo_breaks_the_graph(kind: type[nn.RNNBase], given_state: bool) -> None:
@@ -146,7 +146,7 @@ def test_packed_sequences_where_dynamo_breaks_the_graph(kind: type[nn.RNNBase], 
 
 
 def eager_twin(layer: nn.RNNBase) -> nn.RNNBase:
-    """What computes the layer in bfloat16: torch.nn's LSTM asks oneDNN for it, which needs AVX-512."""
+    """A layer that runs in bfloat16: torch.nn's LSTM uses oneDNN, which needs AVX-512."""
     if not isinstance(layer, nn.LSTM) or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return layer
     twin = fourfold.nn.LSTM(layer.input_size, layer.hidden_size, layer.num_layers)
@@ -189,7 +189,7 @@ class Tagger(nn.Module):
 
 @each_kind
 def test_training_a_model(kind: type[nn.RNNBase]) -> None:
-    """Some steps of an optimiser, each of which the next call sees."""
+    """Several optimizer steps, each of which affects the next call."""
     words = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(0))
     losses = {}
     for name in ("eager", "compiled"):
@@ -215,7 +215,7 @@ def test_hooks_of_the_layer_are_called(kind: type[nn.RNNBase]) -> None:
     plain = model(words)
     torch.testing.assert_close(compiled(model, fullgraph=True)(words), plain, **NEAR)
     model.memory._forward_pre_hooks.clear()
-    assert (model(words) - plain).abs().max() > 1e-3  # so the hooks were seen
+    assert (model(words) - plain).abs().max() > 1e-3  # the hooks ran
 
 
 @each_kind
@@ -231,7 +231,7 @@ def test_fourfolds_own_layers(kind: type[nn.RNNBase], optimized: bool) -> None:
 
 @each_kind
 def test_a_frozen_layer_runs_between_graphs(kind: type[nn.RNNBase]) -> None:
-    """Where its packed weights are read, and a change of them is found."""
+    """There its packed weights are used, and a change of them is detected."""
     layer, x = getattr(fourfold.nn, kind.__name__)(5, 8), draw(6, 3, 5, gradient=False)
     with fourfold.frozen(layer), torch.no_grad():
         fused = compiled(lambda x: layer(x.sin())[0].cos())

@@ -1,5 +1,5 @@
-"""Where torch's own decompositions and tracing differ from its kernels, or a program would from both: special values,
-steps of functions in low precision, dtypes of losses, layouts, tensors without elements."""
+"""Cases in which torch's decompositions and tracing differ from its kernels, or a program could differ from both:
+special values, step functions in low precision, dtypes of losses, layouts, tensors without elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fourfold.compiler.record import Record
 pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 LOW = (torch.bfloat16, torch.float16)
 
-# Of what is a little beside them the roundings in bfloat16 are on the other side of a step.
+# For values next to these, roundings to bfloat16 lie on the other side of a step.
 BESIDE = (0.5, -0.5, 1.0, -1.0, 1.5, 2.0, 2.5, -2.5, 3.0, -3.0, 6.0, 7.0, 20.0, 127.0, -129.0, 255.0, 0.0, 1e-3)
 STEPS: dict[str, Callable] = {
     **{name: getattr(torch, name) for name in ("floor", "ceil", "trunc", "round", "frac")},
@@ -53,8 +53,8 @@ STEPS: dict[str, Callable] = {
 def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor(BESIDE, dtype=dtype)
     if name in ("to_int8", "to_uint8", "to_int16"):
-        x = x[:-6].abs()  # others have no place there
-    eps = torch.finfo(dtype).eps  # so that eager, which rounds numbers too, adds and multiplies by the same
+        x = x[:-6].abs()  # the others have none there
+    eps = torch.finfo(dtype).eps  # so that eager, which rounds numbers too, adds and multiplies by the same values
     for change in (lambda x: x * (1 + eps), lambda x: x + (0.5 - eps / 4), lambda x: x):
 
         def function(x: torch.Tensor, change: Callable = change) -> list[torch.Tensor]:
@@ -67,7 +67,7 @@ def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> No
 
 
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0)
-# Of the loop with which torch ends what its vectors begin; of some functions these give something else for NaN.
+# A single element runs torch's scalar loop for remainders; its vector loops treat NaN differently in some functions.
 ACTIVATIONS: dict[str, Callable] = {
     **{
         name: getattr(F, name)
@@ -138,7 +138,7 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.parametrize("is_mask", [False, True])
 @pytest.mark.parametrize("function", [torch.copysign, torch.xlogy, torch.special.xlog1py])
 def test_layouts_where_torch_traces_others(function: Callable, is_mask: bool) -> None:
-    """Each pair of them, with a mask or without."""
+    """All pairs of layouts, half of them with a mask and half without."""
     for x, y in list(itertools.product(LAYOUTS, repeat=2))[is_mask::2]:
         a, b = LAYOUTS[x](), LAYOUTS[y]()
         b = b > 0 if is_mask else b
@@ -163,7 +163,7 @@ def test_dropout_of_no_elements(p: float, dynamic: bool | None, whose: str) -> N
 
 
 def test_a_part_that_broadcasts_by_a_guard() -> None:
-    """Half of three is one, which torch guards on where it broadcasts, while the size keeps its name."""
+    """Half of three is one: torch adds a guard for the broadcast, but keeps the symbolic size."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         half = x.shape[0] // 2
@@ -175,5 +175,5 @@ def test_a_part_that_broadcasts_by_a_guard() -> None:
     for size in (3, 2, 3):
         x, y = (torch.linspace(-1, k, size, requires_grad=True) for k in (1, 2))
         if size == 2:
-            y = y[:1]  # so that it is no broadcast of the part
+            y = y[:1]  # so that it doesn't broadcast the part
         assert_same(results_of(call, (x, y)), results_of(function, (x, y)))

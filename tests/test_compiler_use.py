@@ -28,7 +28,7 @@ from machine import ROOT
 pytestmark = [
     pytest.mark.usefixtures("strict"),
     pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
-    # torch's own, where it captures what follows a graph break.
+    # torch warns when it captures what follows a graph break.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 WITH_OURS = fourfold._native.module is not None
@@ -75,7 +75,7 @@ def test_modes_are_inductors() -> None:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lowering with a fault."""
+    """A lowering with a bug."""
 
     def fault(call: object, x: object) -> None:
         raise KeyError("a fault of ours")
@@ -145,7 +145,7 @@ def test_a_failure_costs_its_own_group_and_is_blamed_alone(
 
 
 def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And explain says so of it alone."""
+    """explain reports only this node."""
     place = Fusion.place
 
     def fault(fusion: Fusion, node: torch.fx.Node, *settings: object) -> bool:
@@ -168,7 +168,7 @@ def test_a_node_that_can_not_be_placed_stays_by_itself(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["decompose", "stack_gradients", "rematerialize"])
 def test_a_failure_before_the_graph_is_cut_in_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is warned of once, and the gradients are those of eager code."""
+    """One warning, and the gradients of eager code."""
 
     def fault(*given: object) -> None:
         raise KeyError("a fault of ours")
@@ -229,7 +229,7 @@ def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monk
 
 @pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
 def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what is drawn nor what is changed in place."""
+    """Neither random draws nor in-place changes happen twice."""
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
@@ -273,7 +273,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 def test_the_name_works_without_importing_fourfold_and_loads_nothing_of_inductor() -> None:
-    """Beyond what aot_eager loads."""
+    """No more than aot_eager loads."""
     code = (
         "import sys, torch\n"
         "assert 'fourfold' in torch._dynamo.list_backends()\n"

@@ -1,4 +1,5 @@
-"""Concatenations of any sizes: what reads them is computed by parts, and programs write parts where they belong."""
+"""Concatenations of any sizes: operators that read them are computed by parts, and programs write parts directly into
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def small_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def token_shift(x: Tensor, y: Tensor) -> Tensor:
-    """As RWKV writes it."""
+    """As in RWKV."""
     before = F.pad(x, (0, 0, 1, -1))
     return x * y + before * (1 - y)
 
@@ -164,7 +165,7 @@ def test_other_layouts() -> None:
 @needs_plans
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_parts_are_written_where_they_belong(generator: str) -> None:
-    """By programs into one new tensor; what no program computes is copied."""
+    """By programs into one new tensor; parts that no program computes are copied."""
     own = x.detach(), y.detach()
     options = {"generator": generator}
     ran = events(compiled(differences, options=options), *own, memory=True)
@@ -180,7 +181,7 @@ def test_results_do_not_share_memory() -> None:
     torch.testing.assert_close(a, differences(x, y).detach())
     torch.testing.assert_close(b, differences(y, x).detach())
     assert a._version == 0
-    a.add_(1).mul_(b)  # a result is like any other tensor
+    a.add_(1).mul_(b)  # a result supports in-place changes
 
 
 def test_what_nobody_reads_is_not_computed() -> None:
@@ -206,7 +207,7 @@ def test_small_ones_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some_function(choose: random.Random) -> Callable[[Tensor, Tensor], Tensor]:
-    """A few elementwise operators, concatenations, slices, pads and rolls, one after the other."""
+    """A sequence of elementwise operators, concatenations, slices, pads and rolls."""
     steps = [choose.choice(("join", "slice", "pad", "roll", "compute", "compute", "swap")) for _ in range(5)]
     numbers = [choose.random() for _ in steps]
     dims = [choose.randrange(2) for _ in steps]
@@ -293,7 +294,7 @@ def test_gradients_share_nothing_with_the_upstream_gradient() -> None:
 
 
 def test_concatenations_that_programs_write_are_not_torchs() -> None:
-    """And of those that they write in part only what is copied is counted."""
+    """Of concatenations that they write only partly, just the copied bytes are counted."""
     x = draw(100, 200, gradient=False)
 
     def outside(function: Callable) -> tuple[dict[str, str], int]:
@@ -308,7 +309,7 @@ def test_concatenations_that_programs_write_are_not_torchs() -> None:
 
 @needs_plans
 def test_a_program_writes_into_tensors_of_any_strides() -> None:
-    """Called without Dynamo's guards: what it has prepared for one layout is not used for another."""
+    """Called without Dynamo's guards: prepared calls for one layout are not used for another."""
     record = Record()
     p, q = torch.ones(12, 20), torch.full((12, 20), 2.0)
     compiled(lambda p, q: p.mul_(q).add_(1), record)(p.clone(), q)
@@ -327,7 +328,7 @@ def backward_of(function: Callable) -> Record:
 
 
 def test_the_backward_computes_concatenations_again() -> None:
-    """Kept are the inputs, and no padded tensor."""
+    """Only the inputs are saved, no padded tensor."""
     forward = backward_of(token_shift).captured[0].forward.compiled
     kept = forward.module.graph.output_node().args[0][1:]
     assert [node.op for node in kept] == ["placeholder"] * 2

@@ -1,4 +1,5 @@
-"""The command line as a process: output in ASCII, closed pipes, full disks, Ctrl-C, requests beyond the machine."""
+"""The command line as a process: output in ASCII, closed pipes, full disks, Ctrl-C, requests that exceed the
+machine."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LONG = "x" * 300
 
 
 def error_of(capsys: pytest.CaptureFixture, *arguments: str) -> str:
-    """What a command that is refused says, in one line and with exit code 2."""
+    """The error of a rejected command: one line, and exit code 2."""
     try:
         code = main(list(arguments))
     except SystemExit as stopped:
@@ -148,7 +149,7 @@ def test_ctrl_c_ends_it_and_what_it_started(command: str, tmp_path: Path) -> Non
         start_new_session=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        # Whoever runs these tests in the background may have them ignore it, and a process inherits that.
+        # A background job may ignore SIGINT, and processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout.readline()
@@ -156,4 +157,4 @@ def test_ctrl_c_ends_it_and_what_it_started(command: str, tmp_path: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert error == f"python -m {command.split()[0]}: interrupted\n"
-    assert process.returncode in (130, -signal.SIGINT)  # the latter if it came while a module was imported
+    assert process.returncode in (130, -signal.SIGINT)  # the latter if it arrived while a module was imported

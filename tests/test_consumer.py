@@ -1,8 +1,8 @@
-"""C++ programs of somebody who has installed fourfold and a libtorch: they link by find_package, and compute and train
+"""C++ programs of users who have installed fourfold and a libtorch: they link with find_package, and compute and train
 as Python does.
 
-Their libtorch is a copy of this Python's in another folder, or the one that FOURFOLD_OTHER_LIBTORCH names, a folder
-with lib/, include/ and share/, of any version from 2.10 on.
+Their libtorch is a copy of this Python's in another folder, or the one in FOURFOLD_OTHER_LIBTORCH, a folder with lib/,
+include/ and share/, of any version from 2.10 on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCES = ROOT / "tests" / "consumer"
 PAGE = ROOT / "docs" / "cpp.md"
 TORCH = Path(torch.__file__).parent
 PROGRAMS = ("links_fourfold", "links_fourfold_first", "links_torch_first")
-# What may name a torch or a fourfold behind the tests' back.
+# Variables that could select another torch or fourfold.
 CHOICES = ("Torch_ROOT", "Torch_DIR", "fourfold_ROOT", "fourfold_DIR", "CMAKE_PREFIX_PATH", "LD_LIBRARY_PATH")
 SURROUNDINGS = {name: value for name, value in os.environ.items() if name not in CHOICES}
 
@@ -52,7 +52,7 @@ def blocks(language: str, page: Path = PAGE) -> list[str]:
 
 @pytest.fixture(scope="session")
 def libtorch(shared: Path) -> Iterator[Path]:
-    """The libraries are copies: of a link, /proc/self/maps shows the place that it leads to."""
+    """The libraries are copies: /proc/self/maps resolves links."""
     if named := os.environ.get("FOURFOLD_OTHER_LIBTORCH"):
         yield Path(named)
         return
@@ -64,7 +64,7 @@ def libtorch(shared: Path) -> Iterator[Path]:
             copy_torch(copy)
     yield copy
     with locked(shared / "libtorch.lock"):
-        me.unlink(missing_ok=True)  # two files have this fixture
+        me.unlink(missing_ok=True)  # two files use this fixture
         if not list(users.iterdir()) and copy.parent.exists():
             shutil.rmtree(copy.parent)  # half a gigabyte
 
@@ -73,7 +73,7 @@ def copy_torch(copy: Path) -> None:
     shutil.copytree(TORCH / "lib", copy / "lib", ignore=shutil.ignore_patterns("libtorch_python*", "*.a"))
     for name in ("include", "share"):
         (copy / name).symlink_to(TORCH / name)
-    for library in TORCH.parent.glob("nvidia*"):  # which a CUDA build looks for beside itself
+    for library in TORCH.parent.glob("nvidia*"):  # a CUDA build looks for them beside itself
         (copy.parent / library.name).symlink_to(library)
 
 
@@ -106,7 +106,7 @@ def torches(said: str) -> list[str]:
 
 
 class Model(nn.Module):
-    """main.cpp has the same."""
+    """The same model as in main.cpp."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def save(value: Any, path: Path) -> Path:
 
 
 def close(mine: Tensor, theirs: Tensor) -> None:
-    """The kernels and their order are the same; another libtorch may multiply and sum the rest in another order."""
+    """The kernels and their order are the same; another libtorch may compute products and sums in another order."""
     torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=1e-6)
 
 
@@ -155,12 +155,12 @@ def test_a_program_trains_to_pythons_losses(build: Path, tmp_path: Path, name: s
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    # Adam divides by the gradients' size: the last place of a small one moves a parameter as far as a large one.
+    # Adam divides by the gradients' size: a rounding of a small one moves a parameter as far as one of a large one.
     torch.testing.assert_close(torch.load(tmp_path / "losses.pt"), torch.stack(losses), rtol=1e-5, atol=1e-6)
     assert losses[-1] < 0.95 * losses[0]
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own packaging uses what torch deprecates
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's packaging uses functions that torch deprecates
 def test_a_program_runs_what_aotinductor_made(shared: Path, build: Path, libtorch: Path, tmp_path: Path) -> None:
     package, model, x = packaged(shared)
     said = run(build / PROGRAMS[0], "package", package, save(x, tmp_path / "x.pt"), tmp_path / "y.pt")
@@ -186,7 +186,7 @@ def test_modules_compute_what_pythons_do(build: Path, tmp_path: Path) -> None:
         written.append({**fields, **given, "state_dict": str(save_state(module, tmp_path / f"state{k}.pt"))})
         wanted.append((case, initial, results(case, module, given)))
     run(build / PROGRAMS[0], "layers", save(written, tmp_path / "cases.pt"), tmp_path / "results.pt")
-    found = torch.load(tmp_path / "results.pt", weights_only=False)  # libtorch marks lists with their types
+    found = torch.load(tmp_path / "results.pt", weights_only=False)  # libtorch stores lists with their types
     for mine, (case, initial, theirs) in zip(found, wanted, strict=True):
         assert set(mine) == {*initial, *theirs}, case
         for name, value in initial.items():
@@ -259,7 +259,7 @@ def test_checkpoints_and_calls_that_do_not_fit_are_refused(build: Path, tmp_path
 
 
 def test_a_backward_without_gradients_is_refused(build: Path) -> None:
-    """Where torch's engine would leave them undefined, with a warning. Calls after enable_gradients() differentiate."""
+    """torch's engine would leave them undefined, with a warning. Calls after enable_gradients() are differentiable."""
     lines = run(build / PROGRAMS[0], "forget").splitlines()[:-1]
     operators = ("softshrink", "axpby", "mlp", "mlp_layers", "lltm_cell", "lltm", "lstm", "gru")
     said = (
@@ -270,7 +270,7 @@ def test_a_backward_without_gradients_is_refused(build: Path) -> None:
 
 
 def test_a_program_outlives_another_copy_of_the_library(build: Path, tmp_path: Path) -> None:
-    """Python's tests have the sentence whole (test_two_copies.py)."""
+    """Python's tests check the whole message (test_two_copies.py)."""
     copy, own = shutil.copy(INSTALLED / "libfourfold.so", tmp_path / "libfourfold.so"), INSTALLED / "libfourfold.so"
     said = sorted(run(build / PROGRAMS[0], "load_copy", copy).splitlines())
     assert said[:2] == ["1.5", "6"]
@@ -302,13 +302,13 @@ def test_what_the_page_shows_runs(build: Path, tmp_path: Path, monkeypatch: pyte
     with torch.no_grad():
         first = model["out"](model["memory"](torch.ones(10, 1, 16))[0]).square().mean()
     losses = [float(word) for word in said[:3]]
-    assert losses[0] == pytest.approx(float(first), rel=1e-4)  # printed with six places
+    assert losses[0] == pytest.approx(float(first), rel=1e-4)  # printed with six digits
     assert losses[0] > losses[1] > losses[2]
     assert said[3:6] == ["1", "0", "1"]
 
 
 def test_the_pages_project_is_configured_by_its_command_and_links(libtorch: Path, tmp_path: Path) -> None:
-    """With a main that compiles at once: that of the page is compiled in the tests' program."""
+    """With a main that compiles quickly: the page's own is compiled in the tests' program."""
     (project,), (command,) = blocks("cmake"), blocks("sh")
     (tmp_path / "CMakeLists.txt").write_text(project)
     (tmp_path / "main.cpp").write_text("int main() {}\n")
@@ -327,7 +327,7 @@ def test_a_library_that_no_symbol_is_taken_from_stays(build: Path, libtorch: Pat
 
 
 def test_torch_may_be_looked_for_first(build: Path, libtorch: Path, tmp_path: Path) -> None:
-    """The same commands come of it, so that nothing is compiled again."""
+    """The commands stay the same, so nothing is recompiled."""
     assert "TORCH_FIRST:BOOL=OFF" in (build / "CMakeCache.txt").read_text()
     cmake("-S", SOURCES, "-B", build, "-DTORCH_FIRST=ON")
     assert "no work to do" in cmake("--build", build)
@@ -335,7 +335,7 @@ def test_torch_may_be_looked_for_first(build: Path, libtorch: Path, tmp_path: Pa
 
 @pytest.fixture
 def configure(tmp_path: Path) -> Any:
-    """Configures the page's project, which looks for fourfold alone."""
+    """Configures the page's project, which looks only for fourfold."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "CMakeLists.txt").write_text(blocks("cmake")[0])
@@ -359,7 +359,7 @@ def test_a_missing_torch_names_what_to_set(configure: Any) -> None:
 
 
 def fake_torch(folder: Path, version: str) -> Path:
-    """What is looked at when a program is configured. Its package fails as a CUDA build's where there is no toolkit."""
+    """The files that configuring a program reads. Its package fails like a CUDA build's without a toolkit."""
     package = folder / "share" / "cmake" / "Torch"
     package.mkdir(parents=True)
     (package / "TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')

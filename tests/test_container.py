@@ -1,5 +1,5 @@
-"""A process as containers start it: a user id without an entry in passwd, a root that is read-only but for a folder for
-temporary files, no HOME, and no compiler."""
+"""A process as in a container: a user id without an entry in passwd, a read-only root except for a folder for temporary
+files, no HOME, and no compiler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from machine import linux_only, missing, output_of, tool
 pytestmark = linux_only
 
 USER = 4242
-# $1: the folder for temporary files, the only one that stays writable. The rest is the command.
+# $1: the folder for temporary files, which stays writable. The rest is the command.
 READ_ONLY = """
 set -e
 mount --make-rprivate /
@@ -63,7 +63,7 @@ print(fourfold.explain(f, x))
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """For temporary files, where another user gets to: pytest's own are closed to others."""
+    """For temporary files, accessible to another user: pytest's own folders are not."""
     made = Path(tempfile.mkdtemp(prefix="fourfold-container-"))
     made.chmod(0o1777)
     yield made
@@ -71,7 +71,7 @@ def folder() -> Iterator[Path]:
 
 
 def in_a_container(folder: Path, *arguments: str) -> str:
-    """What a Python prints there, errors too."""
+    """The output of a Python there, including errors."""
     if os.geteuid() != 0:
         missing("this test needs root, to start a process of another user")
     if any(entry.pw_uid == USER for entry in pwd.getpwall()):

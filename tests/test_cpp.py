@@ -1,4 +1,4 @@
-"""A C++ program without Python: it runs every operator, on this CPU and on emulated older ones."""
+"""A C++ program without Python runs every operator, on this CPU and on emulated older ones."""
 
 import os
 import platform
@@ -46,12 +46,12 @@ def test_operators_run_without_python(run_operators):
 
 
 # core2duo has no SSE4 and no AVX, Haswell has AVX2 and no AVX-512. An instruction that the CPU lacks kills the program,
-# so this finds code that leaked out of its level into what every CPU runs; values are compared in float32 alone, and on
-# this CPU in all types. In C++, because numpy needs a newer CPU.
+# so this finds code of a level that leaked into what every CPU runs. Values are compared only in float32, and on this
+# CPU in all types. In C++, because numpy needs a newer CPU.
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates x86-64 CPUs")
 @pytest.mark.parametrize(("cpu", "level"), [("core2duo", "default"), ("Haswell", "avx2")])
 def test_operators_run_on_an_older_cpu(run_operators, cpu, level):
-    # The CPU decides which kernels run, not a variable that was left set.
+    # The CPU must select the kernels, not a variable.
     unwanted = ("FOURFOLD_CPU_CAPABILITY", "ATEN_CPU_CAPABILITY")
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     said = output_of(tool("qemu-x86_64", "qemu-user"), "-cpu", cpu, run_operators, level, "float32", env=environment)

@@ -1,4 +1,4 @@
-"""Calls read the weights as they are, whoever wrote them."""
+"""Calls read the current weights, however they were changed."""
 
 from __future__ import annotations
 

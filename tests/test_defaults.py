@@ -1,4 +1,4 @@
-"""The default device and the default dtype decide what a user's constructors make, and nothing of what is computed."""
+"""The default device and dtype affect what a user's constructors make, and nothing that fourfold computes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_values(case: Case, dtype: torch.dtype, default: str) -> None:
     wanted = flatten(case.function(*args))
     with DEFAULTS[default]():
         results = flatten(case.function(*args))
-        dtypes = [o.dtype for o in flatten(case.reference(*args))]  # axpby's promotion asks for the default
+        dtypes = [o.dtype for o in flatten(case.reference(*args))]  # axpby's type promotion reads the default
     for result, expected, promoted in zip(results, wanted, dtypes, strict=True):
         assert result.dtype == promoted
         allowed = EXACT if promoted == expected.dtype else tolerance(expected, expected.dtype)
@@ -125,7 +125,7 @@ def test_parameters_are_made_where_torchs_are(default: str) -> None:
 
 
 def test_imported_under_other_defaults() -> None:
-    """What is made once, when the library is imported, is not the user's default either."""
+    """Objects created at import don't use the user's defaults either."""
     program = """
 import torch
 torch.set_default_device("meta")
@@ -158,7 +158,7 @@ CONSTRUCTORS = (
 
 
 def test_each_tensor_that_the_library_makes_names_its_device_and_dtype() -> None:
-    """The command line's programs are their own users, and the reference's modules are made as torch.nn's are."""
+    """The command line's programs set no defaults, and the reference's modules construct tensors as torch.nn's do."""
     for path in sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("operators/*.py")]):
         if path.name == "reference.py":
             continue

@@ -64,7 +64,7 @@ def test_demo_from_end_to_end(capsys, tmp_path):
 
 
 def demo_on_a_terminal(tmp_path):
-    """What the demo writes to standard output, a pipe, and to a terminal as its standard error."""
+    """The demo's standard output, a pipe, and its standard error, a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = (sys.executable, "-m", "fourfold", *TINY_DEMO, "--out", str(tmp_path))
@@ -83,8 +83,8 @@ def test_demo_shows_its_progress_on_a_terminal(tmp_path):
     needs("tqdm")
     said, shown = demo_on_a_terminal(tmp_path)
     assert "step 24 of 24" in said and "steps/s" not in said
-    assert "/72 [" in shown and "steps/s" in shown  # two trainings of 24 steps, and as many turns of the LSTM
-    assert shown.rpartition("\r")[0].endswith(" ")  # nothing of it stays
+    assert "/72 [" in shown and "steps/s" in shown  # two trainings of 24 steps, and as many rounds of the LSTM
+    assert shown.rpartition("\r")[0].endswith(" ")  # the line is cleared
 
 
 def test_demo_shows_no_progress_without_a_terminal(tmp_path):

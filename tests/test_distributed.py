@@ -1,4 +1,4 @@
-"""Training by several processes: the demo under torchrun, layers under DDP, FSDP2 and DTensor, docs/distributed.md."""
+"""Training in several processes: the demo under torchrun, layers under DDP, FSDP2 and DTensor, docs/distributed.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from test_cli import TINY_DEMO
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 SURROUNDINGS = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, "OMP_NUM_THREADS": "1"}
-# As `python -m fourfold`, but says what the demo's trainings lost: FILE, then the command line.
+# `python -m fourfold`, which also writes the losses of the demo's trainings: FILE, then the command line.
 DEMO = """
 import json, sys
 from fourfold.cli import main
@@ -57,10 +57,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
 def test_two_processes_learn_what_one_learns(
     options: tuple[str, ...], by: str, alone: dict[str, list[float]], tmp_path: Path
 ) -> None:
-    losses, said = losses_of_demo(tmp_path / "two", *TORCHRUN, "2", options=options)  # in which none is written twice
+    losses, said = losses_of_demo(tmp_path / "two", *TORCHRUN, "2", options=options)  # processes write no file twice
     assert losses.keys() == alone.keys() and len(alone["fourfold"]) == 24
     for name, curve in losses.items():
-        # The batch's mean is a mean of two means, and each gradient a sum of two: roundings of losses near 4.6.
+        # The batch's mean is a mean of two means, and each gradient a sum of two: rounding errors of losses near 4.6.
         torch.testing.assert_close(torch.tensor(curve), torch.tensor(alone[name]), rtol=0, atol=1e-5)
     assert said.count("step 24 of 24") == said.count("Speed-up") == said.count("Both learn the same") == 1
     assert f"parts   1 of each batch's 2 pieces in each of 2 processes, by {by}" in said
@@ -81,7 +81,7 @@ def test_what_processes_cannot_do_is_one_sentence(processes: str, options: str, 
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=SURROUNDINGS)
     assert done.returncode != 0 and done.stdout == ""
     ours = [line for line in done.stderr.splitlines() if line.startswith("python -m fourfold")]
-    assert ours == [f"python -m fourfold {sentence}"]  # the rest is torchrun's own
+    assert ours == [f"python -m fourfold {sentence}"]  # the rest is torchrun's
     assert "exitcode  : 2 " in done.stderr and not list(tmp_path.iterdir())
 
 
@@ -147,8 +147,8 @@ def test_the_pages_scripts_train_as_one_process_does(name: str, tmp_path: Path) 
 
 
 def said_by_two(script: Path) -> str:
-    """What a script prints. Lightning's and Accelerate's end with models that refer to a process group, where torch may
-    abort with these words after all is done."""
+    """A script's output. Lightning's and Accelerate's scripts end with models that refer to a process group; torch may
+    then abort with this message after all work is done."""
     for _ in range(5):
         command = [*TORCHRUN, "2", script]
         done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, env=SURROUNDINGS)
@@ -162,7 +162,7 @@ def loss_of_one_process() -> float:
     namespace: dict = {}
     with torch.random.fork_rng():
         exec(compile(SCRIPTS["model.py"], "model.py", "exec"), namespace)
-        # In its own order: the seed, the data, the model.
+        # In the script's order: seed, data, model.
         model = namespace["Model"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(5):

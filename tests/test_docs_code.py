@@ -1,6 +1,6 @@
-"""The code that README, CONTRIBUTING and the pages of docs show. Every Python block runs, from the top of its page to
-the bottom, unless a comment before it says why not: `<!-- not run: reason -->`. Blocks of other languages are checked
-elsewhere, or here where they are commands; a page with a block that nothing checks fails."""
+"""The code in README, CONTRIBUTING and the pages of docs. Every Python block of a page runs, in order, unless a comment
+before it gives a reason: `<!-- not run: reason -->`. Blocks of other languages are checked elsewhere, or here if they
+are commands; a page with an unchecked block fails."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ PAGES = sorted(
     [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if (ROOT / name).exists()]
     + list((ROOT / "docs").rglob("*.md"))
 )
-# Pages whose own tests run every block, and compare what it prints: they fail for a block too many.
+# Pages whose own tests run every block and compare its output: they fail for an additional block.
 RUN_BY = {
     "docs/recurrent.md": "tests/test_recurrent_page.py",
     "docs/scan.md": "tests/test_recurrent_page.py",
     "docs/profiling.md": "tests/test_profiling_page.py",
 }
-# Pages whose own tests run blocks that begin with a file's name, `# train.py`, in processes of their own.
+# Pages whose own tests run blocks that begin with a file name, `# train.py`, in processes of their own.
 SCRIPTS_RUN_BY = {"docs/distributed.md": "tests/test_distributed.py"}
-# Blocks that quote the sources, a part each.
+# Each of these blocks quotes a part of the sources.
 QUOTED = {"CONTRIBUTING.md": ("cpp", "python")}
-# What reads the blocks of other languages; no language is what a program prints, and commands.
+# Tests of the blocks in other languages; blocks without a language are output and commands.
 CHECKED_BY = {
     ("docs/cpp.md", "cpp"): "tests/test_consumer.py",
     ("docs/cpp.md", "cmake"): "tests/test_consumer.py",
     ("docs/cpp.md", "sh"): "tests/test_consumer.py",
     ("docs/files.md", "cpp"): "tests/test_consumer.py",
 }
-# Names that a block takes from its reader, by a text in the block.
+# Names that the reader has to define, by a text in the block.
 GIVEN = {
     "loss(model(x)).backward()": "model, x, loss = torch.nn.Linear(3, 3), torch.randn(2, 3), torch.sum",
 }
-# Calls of the functions that a page only defines.
+# Calls of functions that a page only defines.
 CALLS = {
     "docs/compiler.md": """
 import torch.nn.functional as F
@@ -58,8 +58,8 @@ torch.testing.assert_close(shift(x, y), x * y + torch.cat([torch.zeros(2, 1, 3),
 
 @dataclass(frozen=True)
 class Block:
-    page: str  # from the repository's root
-    line: int  # of its first line of code
+    page: str  # relative to the repository's root
+    line: int  # number of the first line of code
     language: str
     text: str
     reason: str  # why it isn't run
@@ -89,7 +89,7 @@ BLOCKS = [block for file in PAGES for block in blocks_of(file)]
 
 
 def page_source(page: str, blocks: list[Block]) -> str:
-    """A file with the page's code in the page's lines, so that errors name them."""
+    """A file with the page's code on the page's line numbers, so that errors refer to them."""
     lines: list[str] = []
     for block in blocks:
         given = next((code for text, code in GIVEN.items() if text in block.text), "")
@@ -109,7 +109,7 @@ def is_run_here(block: Block) -> bool:
 RUN_HERE = list(dict.fromkeys(block.page for block in BLOCKS if is_run_here(block)))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [block for block in BLOCKS if block.page == page and is_run_here(block)]
@@ -118,7 +118,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
     file = tmp_path / Path(page).with_suffix(".py").name
     file.write_text(page_source(page, blocks), encoding="utf-8")
     known = {"torch": torch} if "import torch" not in file.read_text(encoding="utf-8") else None
-    runpy.run_path(str(file), known, run_name=tmp_path.name)  # its own: Dynamo finds a module's values by its name
+    runpy.run_path(str(file), known, run_name=tmp_path.name)  # unique: Dynamo looks up a module by name
 
 
 def test_pages_that_other_tests_run_are_in_them() -> None:
@@ -138,7 +138,7 @@ def test_what_printed_text_follows_is_what_is_printed(capsys: pytest.CaptureFixt
 
 
 def test_examples_of_docstrings_print_what_they_say() -> None:
-    """Those that the reference shows, of the functions of the package."""
+    """The examples of public functions, which the reference shows."""
     layers = {"memory": torch.nn.LSTM(16, 32), "head": torch.nn.GRU(16, 4096)}
     given = {"torch": torch, "fourfold": fourfold, "model": torch.nn.ModuleDict(layers)}
     shown = [each for each in (getattr(fourfold, name) for name in fourfold.__all__) if ">>>" in (each.__doc__ or "")]
@@ -159,7 +159,7 @@ def test_blocks_that_quote_the_sources_are_in_them() -> None:
 
 
 def squeezed(code: str) -> str:
-    """Without comments of whole lines, and without space."""
+    """Without full-line comments and without white space."""
     return "".join(re.sub(r"^\s*(//|#).*$", "", code, flags=re.MULTILINE).split())
 
 
@@ -170,12 +170,12 @@ def files_of(folder: Path) -> list[Path]:
 def test_every_block_is_checked() -> None:
     unchecked = []
     for block in BLOCKS:
-        is_directive = block.language.startswith("{")  # Sphinx's: tests/test_site.py builds the pages
+        is_directive = block.language.startswith("{")  # a Sphinx directive: tests/test_site.py builds the pages
         is_checked = (
             block.language == "python"
             or block.language in QUOTED.get(block.page, ())
             or (block.page, block.language) in CHECKED_BY
-            or block.language in ("", "text", "sh")  # commands are below
+            or block.language in ("", "text", "sh")  # commands are checked below
         )
         if not (is_directive or is_checked or block.reason):
             unchecked.append(f"{block}: {block.language}")
@@ -189,7 +189,7 @@ def test_every_block_is_checked() -> None:
 
 
 def commands() -> list[tuple[Block, str]]:
-    """Lines of shell, without comments and with lines that go on joined."""
+    """Shell lines without comments, with continuation lines joined."""
     found = []
     for block in BLOCKS:
         if block.language in ("", "sh") and not block.reason:
@@ -215,7 +215,7 @@ def test_our_command_line_takes_the_commands(tmp_path: Path, monkeypatch: pytest
         words[3:] for words in (words_of(line)[1] for _, line in COMMANDS) if words[:3] == ["python", "-m", "fourfold"]
     ]
     for words in ours:
-        build_parser().parse_args(words)  # ends the test for what it doesn't know
+        build_parser().parse_args(words)  # raises for unknown options
     assert len(ours) >= 5
 
 

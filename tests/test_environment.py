@@ -1,4 +1,4 @@
-"""docs/environment.md lists the environment variables that the sources read, all and no others."""
+"""docs/environment.md lists exactly the environment variables that the sources read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from machine import ROOT
 PAGE = ROOT / "docs" / "environment.md"
 FOLDERS = ("python", "cpp", "cuda", "hip", "metal", "cmake", "scripts", "tests", "benchmarks")
 NAME = re.compile(r"FOURFOLD_[A-Z0-9_]*[A-Z0-9]")
-# How a variable is read or set outside Python, by the ends of files' names.
+# How a variable is read or set outside Python, by the ends of file names.
 READ = {
     (".cpp", ".h", ".cu", ".cuh", ".mm", ".metal", ".hip"): (r'(?:get|set)env\("(FOURFOLD_\w+)"',),
     (".cmake", "CMakeLists.txt", ".in"): (r"ENV\{(FOURFOLD_\w+)\}",),
@@ -33,13 +33,13 @@ def sources() -> Iterator[Path]:
 
 
 def defined_by_the_build(texts: dict[Path, str]) -> set[str]:
-    """Macros and CMake's own variables, which Python names too where it drives a compiler."""
+    """Macros and CMake variables, which Python code also names where it runs a compiler."""
     rules = r"#\s*define\s+(FOURFOLD_\w+)", r"-D(FOURFOLD_\w+)", r"\b(?:set|foreach|list)\((?:APPEND )?(FOURFOLD_\w+)"
     return {name for text in texts.values() for rule in rules for name in re.findall(rule, text)}
 
 
 def of_python(text: str) -> set[str]:
-    """The strings that are a name, and keyword arguments, as subprocess environments are written."""
+    """Strings that are a name, and keyword arguments, with which subprocess environments are written."""
     tree = ast.parse(text)
     names = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword) and n.arg}
@@ -47,7 +47,7 @@ def of_python(text: str) -> set[str]:
 
 
 def read(path: Path, text: str) -> set[str]:
-    if path == ROOT / "CMakeLists.txt":  # a project that adds the sources sets these
+    if path == ROOT / "CMakeLists.txt":  # set by projects that add the sources
         return set(re.findall(r"^(?:option|set)\((FOURFOLD_\w+) .*?(?=CACHE|PROJECT_IS_TOP_LEVEL)", text, re.MULTILINE))
     for ends, rules in READ.items():
         if path.name.endswith(ends):

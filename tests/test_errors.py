@@ -1,5 +1,5 @@
-"""Bad input: each is refused in one sentence, with a fitting type, and nothing crashes; the same sentence from the
-function, from the operator itself, and under torch.compile."""
+"""Invalid input is rejected with a one-sentence error of a fitting type, and nothing crashes; function, operator and
+torch.compile give the same message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from test_gradients import backward_arguments
 
 
 def arguments(case: str, **changes: Any) -> tuple:
-    """A good call's arguments with some replaced, by position: _0=…, _3=…"""
+    """Valid arguments with some replaced, by position: _0=…, _3=…"""
     args = list(next(c for c in CASES if c.id == case).arguments(torch.float32))
     for place, value in changes.items():
         args[int(place[1:])] = value
@@ -28,7 +28,7 @@ def arguments(case: str, **changes: Any) -> tuple:
 CELL, SEQUENCE, PACKED, NETWORK = "lltm_cell-tutorial", "lltm-short", "lltm-packed", "mlp-tutorial"
 LSTM, GRU, RESTARTS = "lstm-short", "gru-short", "lltm-reset"
 
-# operator, arguments, type, sentence without its operator
+# operator, arguments, type, message without the operator's name
 REFUSED: list[tuple[str, tuple, type, str]] = [
     (
         "softshrink",
@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, tuple, type, str]] = [
     ("mlp_layers", (T(4, 3), [], []), ValueError, "expected weights to have a matrix for each layer, but got none"),
     ("mlp_layers", (T(()), [T(7, 3)], [None]), ValueError, "expected x to have shape (..., input_size), but got ()"),
 ]
-# Refused before C++ sees them: torch's dispatcher already can't place the call, or only the data says what is wrong.
+# Rejected before C++: torch's dispatcher can't match the call, or the error depends on the data.
 REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
     ("softshrink", ([1.0],), TypeError, "expected x to be a torch.Tensor, but got list"),
     ("softshrink", (T(3), T(())), TypeError, "expected lambd to be a real number, but got Tensor"),
@@ -264,7 +264,7 @@ REFUSED_BY_FUNCTION: list[tuple[str, tuple, type, str]] = [
 ]
 
 
-# Of every elementwise operator, whose other arguments have defaults.
+# Every elementwise operator; its other arguments have defaults.
 INTEGERS = "expected x to be floating point (float16, bfloat16, float32 or float64), but got torch.int64"
 REFUSED += [(op, (T(3).long(),), TypeError, INTEGERS) for op in ELEMENTWISE]
 
@@ -334,7 +334,7 @@ def test_batch_sizes_that_do_not_fit(sizes: list[int], sentence: str) -> None:
 def test_a_refusal_comes_alone_and_keeps_nothing_alive() -> None:
     x = T(3, dtype=torch.int64)
     alive = weakref.ref(x)
-    gc.disable()  # which would hide a cycle
+    gc.disable()  # it would hide a cycle
     try:
         with pytest.raises(TypeError) as raised:
             fourfold.softshrink(x)
@@ -346,7 +346,7 @@ def test_a_refusal_comes_alone_and_keeps_nothing_alive() -> None:
 
 
 def test_a_network_that_is_no_network_is_refused_in_its_operators_names() -> None:
-    """The operator of two layers is tried first, which takes no lists and has other names for them."""
+    """The operator of two layers is tried first; it takes no lists and has other argument names."""
     x = T(2, 4).requires_grad_()
     for weights in ([None, T(3, 4)], [T(3, 4), T(2, 4)], ["text", T(3, 4)]):
         with pytest.raises((TypeError, ValueError), match=r"^mlp_layers: expected weights\[\d\] to") as raised:
@@ -369,7 +369,7 @@ def test_an_error_leaves_the_next_call_working() -> None:
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.id in (CELL, PACKED, NETWORK)], ids=case_id)
 def test_backward_operators_refuse_what_is_not_theirs(case: Any) -> None:
-    """Called by hand with any tensor left out or of another shape, a backward raises; it never reads past memory."""
+    """A direct call of a backward with any tensor missing or of another shape raises; it never reads out of bounds."""
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(torch.float32))
     backward(*args)

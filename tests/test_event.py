@@ -1,4 +1,4 @@
-"""fourfold.Event: on the CPU, against stand-ins for torch's events, and on a GPU where there is one."""
+"""fourfold.Event: on the CPU, against stand-ins for torch's events, and on a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_it_measures_what_lies_between(device: str) -> None:
     assert 20 <= start.elapsed_time(end) <= wall
     assert end.elapsed_time(start) == pytest.approx(-start.elapsed_time(end))
     middle = start.elapsed_time(end)
-    end.record()  # the latest record counts
+    end.record()  # the last record counts
     end.synchronize()
     assert start.elapsed_time(end) > middle
 
@@ -118,7 +118,7 @@ def test_a_device_that_is_not_there_is_a_sentence(device: str, monkeypatch: Any)
 
 
 class CUDAEvent:
-    """torch.cuda.Event, whose device does the work when somebody waits for it."""
+    """torch.cuda.Event on a device that does its work only when something waits for it."""
 
     asked: list[Any] = []
 
@@ -146,7 +146,7 @@ class CUDAEvent:
 
 @pytest.fixture
 def cuda(monkeypatch: Any) -> list[Any]:
-    """Two GPUs, of which the second is current; what torch's events are asked."""
+    """Two GPUs, of which the second is current; returns the calls of torch's events."""
     CUDAEvent.asked = []
     monkeypatch.setattr(torch.cuda, "Event", CUDAEvent)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -161,7 +161,7 @@ def test_on_cuda_it_is_torchs_event(cuda: list[Any]) -> None:
     assert start.device == end.device == second
     start.synchronize()
     start.wait()
-    assert start.query() and cuda == []  # nothing was recorded, so nothing is asked of torch
+    assert start.query() and cuda == []  # without a record, torch is not called
     start.record()
     end.record(SimpleNamespace(device=second))
     assert not end.query()
@@ -185,8 +185,8 @@ def test_on_cuda_it_is_torchs_event(cuda: list[Any]) -> None:
 
 
 class MPSEvent:
-    """torch.mps.Event: it signals once for each record, and whoever waits for that signal a second time waits for ever.
-    The device does its work when somebody waits for it."""
+    """torch.mps.Event: it signals once per record; waiting a second time for that signal never ends. The device does
+    its work only when something waits for it."""
 
     now = 0
     devices_work: list[MPSEvent] = []

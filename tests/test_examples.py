@@ -25,7 +25,7 @@ from test_container import AS_CONTAINERS_ARE, folder, in_a_container  # noqa: F4
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-# Two orders of the same float32 sums of 128 products or less, through a few nonlinear steps.
+# Difference between two orders of the same float32 sums of at most 128 products, through a few nonlinear steps.
 ROUNDING = 1e-5
 
 
@@ -50,7 +50,7 @@ def test_streaming(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_a_stream_without_its_state_is_another() -> None:
-    """What the example compares can differ."""
+    """Without the state, the results that the example compares differ."""
     streaming = example("streaming")
     model = streaming.NextByte(fourfold.nn.LSTM, 16)
     tokens = torch.arange(40)[:, None]
@@ -63,7 +63,7 @@ def test_a_stream_without_its_state_is_another() -> None:
 def test_recurrent_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     curve, difference = example("recurrent_ppo").main(["--quick"])
     assert difference < ROUNDING
-    assert len(curve) == 10 and sum(curve[-3:]) > 2 * sum(curve[:3])  # in a trial 8 times as much
+    assert len(curve) == 10 and sum(curve[-3:]) > 2 * sum(curve[:3])  # in an experiment 8 times as much
     assert "steps: return" in capsys.readouterr().out
 
 
@@ -72,7 +72,7 @@ def test_replay_needs_its_resets() -> None:
     policy, poles = ppo.Policy(16), ppo.CartPoles(8)
     start = torch.ones(8, dtype=torch.bool), torch.zeros(1, 8, 16)
     _, first, state, *_ = ppo.play(policy, poles, *start, 40, False)
-    segment, *_, returns = ppo.play(policy, poles, first, state, 64, False)  # begins within episodes
+    segment, *_, returns = ppo.play(policy, poles, first, state, 64, False)  # starts in the middle of episodes
     assert not segment.first[0].all() and segment.first[1:].any() and returns
     assert ppo.replayed(policy, segment) < ROUNDING
     assert ppo.replayed(policy, segment._replace(first=torch.zeros_like(segment.first))) > 100 * ROUNDING
@@ -80,7 +80,7 @@ def test_replay_needs_its_resets() -> None:
 
 
 def test_advantages_are_those_of_the_definition() -> None:
-    """As sums of discounted errors until the episode's end, instead of a recurrence."""
+    """Computed as sums of discounted errors until the episode's end, instead of by a recurrence."""
     ppo = example("recurrent_ppo")
     time, count = 12, 3
     done, values, behind = torch.rand(time, count) < 0.2, torch.randn(time, count), torch.randn(count)
@@ -102,7 +102,7 @@ def test_advantages_are_those_of_the_definition() -> None:
 
 
 def test_pushes_add_the_energy_of_their_work() -> None:
-    """What the kinetic and potential energy of cart and rod gain is force times distance."""
+    """The gain in kinetic and potential energy of cart and pole is force times distance."""
     ppo = example("recurrent_ppo")
     poles = ppo.CartPoles(16, seconds=1e-4)
     poles.state = torch.randn(16, 4, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_pushes_add_the_energy_of_their_work() -> None:
         poles.move(force)
     work = force * (poles.state[:, 0] - began)
     assert work.abs().max() > 1
-    # The explicit Euler method's error is in proportion to the length of a step.
+    # The error of the explicit Euler method is proportional to the step size.
     torch.testing.assert_close(energy() - before, work, rtol=0, atol=2e-3)
 
 
@@ -139,7 +139,7 @@ def test_held_out_lines_are_of_other_files() -> None:
     assert {label for _, label in unseen} == {label for _, label in seen} == set(range(6))
 
 
-# Dynamo's own, of a tensor that a step closes over and that is no leaf.
+# Dynamo warns about a tensor in a step's closure that is not a leaf.
 NOT_A_LEAF = "ignore:The .grad attribute of a Tensor that is not a leaf"
 
 
@@ -156,7 +156,7 @@ def test_custom_recurrence(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"in the loop\n +2 mul, 2 add +line \d+: return omega \+ alpha \* squared", said).group() in PAGE
 
 
-# In the container: the script, then what it left in the only writable folder.
+# In the container: runs the script, then lists the files in the only writable folder.
 TRAINING = """
 import runpy, sys, tempfile
 from pathlib import Path
@@ -174,11 +174,11 @@ def test_training_in_a_container(folder: Path) -> None:  # noqa: F811
     said = in_a_container(folder, "-c", strict + AS_CONTAINERS_ARE + f"PATH = {str(path)!r}\n" + TRAINING)
     assert "user id 4242, home None, root writable: False" in said
     bits = [float(number) for number in re.findall(r"([\d.]+) bits per byte", said)]
-    assert len(bits) == 6 and bits[-1] < 6 < 8  # of 8, which a model has that knows nothing
+    assert len(bits) == 6 and bits[-1] < 6 < 8  # 8 bits is the loss of a model that has learnt nothing
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's, with continued lines joined."""
+    """The Dockerfile's instructions, with continuation lines joined."""
     text = (EXAMPLES / "container" / "Dockerfile").read_text(encoding="utf-8")
     text = re.sub(r"\\\n\s*", "", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
     return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line]
@@ -218,7 +218,7 @@ def cells() -> list[dict[str, Any]]:
 
 
 def run_cell(source: str, names: dict[str, Any]) -> tuple[str, Any]:
-    """What a kernel shows of a cell: what it prints, and the value of its last expression."""
+    """What a kernel shows for a cell: its output, and the value of its last expression."""
     body = ast.parse(source).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None
     value, said = None, io.StringIO()
@@ -235,7 +235,7 @@ def headings(html: str) -> list[str]:
 
 @pytest.mark.filterwarnings(NOT_A_LEAF)
 def test_the_notebook_shows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cell again, without Jupyter. Vector lanes, versions and ids in pictures differ between machines."""
+    """Runs each cell again, without Jupyter. Vector lanes, versions and ids in pictures differ between machines."""
     needs("matplotlib")
     monkeypatch.setitem(sys.modules, "a_notebook", module := ModuleType("a_notebook"))
     names, shown = vars(module), []

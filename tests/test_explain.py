@@ -1,4 +1,4 @@
-"""fourfold.explain: the walk-through "how PyTorch 2 compiles" as docs/explain.md has it, and harder functions."""
+"""fourfold.explain: the walk-through "how PyTorch 2 compiles" as in docs/explain.md, and harder functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fourfold.cli import main
 from fourfold.explaining.running import apart
 from machine import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
 PAGE = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -32,18 +32,18 @@ def _fresh_dynamo():
 
 
 def masked(text: str) -> str:
-    """Without what differs from run to run and from torch to torch."""
+    """Without the parts that differ between runs and versions of torch."""
     text = re.sub(r"^  (load torch's compiler|Loop nests run|The interpreter runs) .*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"( +[\d.e+]+ (?:s|ms|µs)| +-)+$", " TIME", text, flags=re.MULTILINE)
-    text = re.sub(r"one more compilation|the median of \d+ more compilations", "AGAIN", text)  # by how long each takes
+    text = re.sub(r"one more compilation|the median of \d+ more compilations", "AGAIN", text)  # depends on their times
     return re.sub(r"^ +first +again$|fourfold [\d.]+, torch \S+", "", text, flags=re.MULTILINE)
 
 
 def run_example(folder: Path) -> dict[str, Any]:
-    """The page's first example, from a file: torch tells the lines that operators come from."""
+    """The page's first example, run from a file: torch records the source lines of operators."""
     file = folder / "example.py"
     file.write_text(BLOCKS[0][1], encoding="utf-8")
-    return runpy.run_path(str(file), run_name=folder.name)  # its own: Dynamo finds a module's values by its name
+    return runpy.run_path(str(file), run_name=folder.name)  # unique: Dynamo looks up a module by name
 
 
 def test_the_walkthrough_is_told_as_the_page_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_what_is_compiled_stays_compiled() -> None:
 
     compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
     compiled(torch.ones(3))
-    for _ in range(4):  # each compiles several times, more than torch allows one function
+    for _ in range(4):  # each compiles several times, more often than torch allows for one function
         assert len(fourfold.explain(compiled, torch.ones(3)).graphs) == 1
     compiled(torch.ones(3))
     assert len(graphs) == 1
@@ -218,7 +218,7 @@ def test_what_is_copied_into_a_changed_input_is_counted() -> None:
 
 
 def test_reasons_are_the_compilers() -> None:
-    """And what a pass leaves to torch without one has a reason too."""
+    """Operators that a pass leaves to torch without a reason of its own have one too."""
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin().sum(0), torch.mm(torch.full((8, 8), 2.0), x)
@@ -257,7 +257,7 @@ def test_a_notebook_gets_a_fragment_with_a_style_of_its_own() -> None:
     assert html.startswith('<div class="fourfold-explanation">') and html.count("<div") == html.count("</div>")
     assert " id=" not in html and "<script" not in html and "<html" not in html
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
-    assert re.findall(r"^(?![ }]).+", style, re.MULTILINE) == [".fourfold-explanation {"]  # the others are within
+    assert re.findall(r"^(?![ }]).+", style, re.MULTILINE) == [".fourfold-explanation {"]  # all other rules are nested
 
 
 def test_importing_fourfold_loads_neither_explain_nor_a_compiler() -> None:

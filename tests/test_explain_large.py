@@ -1,4 +1,4 @@
-"""fourfold.explain of what people have: a model of many layers, a function with side effects, many graphs."""
+"""fourfold.explain of realistic code: a model with many layers, a function with side effects, many graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fourfold.explaining.explanation import SMALL
 from fourfold.explaining.picture import BEGINNING, MOST, shown
 
 LAYERS = 6
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
 
 
 class Norm(nn.Module):
@@ -52,7 +52,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder as language models have it: norms, rotary positions, causal attention, a gated network."""
+    """A language model's decoder: norms, rotary positions, causal attention, a gated network."""
 
     def __init__(self, layers: int, size: int = 32, heads: int = 2) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_names_of_tensors_make_no_program_another() -> None:
 
 
 def test_a_tensor_may_be_called_like_an_operation() -> None:
-    """Inputs have the names of the operators that compute them."""
+    """Inputs are named after the operators that compute them."""
 
     def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         add, other = x @ x + 1, y @ y + 1
@@ -149,7 +149,7 @@ def test_the_page_of_a_large_model_is_of_use(decoder: fourfold.explaining.Explan
 
 
 def test_a_beginning_is_whole_as_far_as_it_goes(decoder: fourfold.explaining.Explanation) -> None:
-    """Whatever a box reads is drawn before it, but for inputs beyond a few."""
+    """A box's operands are drawn before it, except for all but a few inputs."""
     for half in decoder.graphs[0].halves:
         boxes, _ = shown(half)
         drawn, whole = {box.name for box in boxes}, {box.name: box for box in half.boxes}

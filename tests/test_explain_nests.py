@@ -1,4 +1,4 @@
-"""fourfold.explain: which programs have loop nests, and these as C++, LLVM IR and assembly."""
+"""fourfold.explain: which programs have loop nests, and their C++, LLVM IR and assembly."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_without_a_nest_there_is_a_reason() -> None:
     def softmax(x: Tensor, y: Tensor) -> Tensor:
         return (x * y).softmax(-1) + 1
 
-    across = torch.randn(3, 4, 5).permute(2, 0, 1)  # neighbours in memory lie along the first of two axes of rows
+    across = torch.randn(3, 4, 5).permute(2, 0, 1)  # adjacent in memory along the first of two row axes
     explanation = fourfold.explain(softmax, torch.randn(5, 3, 4), across)
     with pytest.raises(ValueError, match="expected a program with a loop nest, but program_0 has none: "):
         explanation.nest()

@@ -1,4 +1,4 @@
-"""fourfold.explain's page, in a real browser: from disk, without a network, wide and narrow, in light and dark."""
+"""fourfold.explain's page in a real browser: from disk, without a network, wide and narrow, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fourfold
 from browser import chromium, screenshot, seen
 
-# Added to a page only here: what the browser has laid out, as one line of text.
+# Added to the page by this test: the browser's layout as one line of text.
 PROBE = """
 <script>
 const root = document.documentElement;
@@ -44,12 +44,12 @@ class Block(nn.Module):
 
 
 def hostile(x: Tensor) -> Tensor:
-    return x.sin() + (1 if "<script>alert('&')</script>" else 0)  # "</title><h1>"
+    return x.sin() + (1 if "<script>alert('&')</script>" else 0)  # checks escaping
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each with its own folder, and with the probe in a second file."""
+    """Each in its own folder, with the probe in a second file."""
     made = {
         "block": fourfold.explain(Block(), torch.randn(4, 16, requires_grad=True), timing=True),
         "hostile": fourfold.explain(hostile, torch.randn(7)),
@@ -94,7 +94,7 @@ def test_nothing_is_fetched_and_no_script_is_needed(pages: dict[str, Path]) -> N
     assert probed(pages["block"], 1200)["fetched"] == 0
 
 
-@pytest.mark.parametrize("width", [1200, 500])  # no window of Chromium's is narrower; a frame is, below
+@pytest.mark.parametrize("width", [1200, 500])  # Chromium's narrowest window; frames are below
 def test_nothing_is_wider_than_the_page(pages: dict[str, Path], width: int) -> None:
     found = probed(pages["block"], width)
     assert found["wide"] <= 0

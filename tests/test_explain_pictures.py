@@ -1,4 +1,5 @@
-"""The pictures of fourfold.explain: boxes apart, arrows down, all there once; and what is shown without igraph."""
+"""The pictures of fourfold.explain: boxes don't overlap, arrows point down, everything appears once; and the fallback
+without igraph."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def _fresh_dynamo():
 
 
 class Attention(nn.Module):
-    """A small transformer's block."""
+    """A small transformer block."""
 
     def __init__(self, size: int = 16, heads: int = 2) -> None:
         super().__init__()
@@ -43,7 +44,8 @@ class Attention(nn.Module):
 
 
 def expect_whole(boxes: tuple[Box, ...], picture: Picture) -> None:
-    """Each box once, within the picture and apart from the others, below those that it reads; programs likewise."""
+    """Each box appears once, inside the picture, apart from the others and below those that it reads; programs
+    likewise."""
     assert [place.box for place in picture.places] == list(boxes)
     for a in picture.places:
         assert a.x - a.width / 2 >= -0.01 and a.x + a.width / 2 <= picture.width + 0.01
@@ -127,7 +129,7 @@ def test_svg_is_well_formed_and_its_text_is_text() -> None:
 
 def test_a_box_says_the_line_of_its_operator() -> None:
     def triple(x: torch.Tensor) -> torch.Tensor:
-        return (x @ x) * 3  # named here
+        return (x @ x) * 3  # the line that the picture names
 
     svg = fourfold.explain(triple, torch.randn(4, 4)).svg()
     assert "return (x @ x) * 3  # named here" in svg and "^^^" not in svg and "~~~" not in svg

@@ -20,7 +20,7 @@ from fourfold.scanning import capture
 from machine import ROOT
 
 T, B, N, H = 9, 3, 4, 8  # steps, batch, features of x, hidden size
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def zeros(count: int = 1) -> Any:
     return states if count > 1 else states[0]
 
 
-# What the report says of an LSTM.
+# The report on an LSTM.
 
 
 def test_an_lstm_by_places() -> None:
@@ -192,7 +192,7 @@ def test_a_transform_is_a_reason_too() -> None:
     assert (scan.steps, scan.states[0].value) == (T, f"f32[{H}]")
 
 
-# What is kept.
+# What is saved.
 
 
 def test_kept_tensors_are_told_one_by_one() -> None:
@@ -228,7 +228,7 @@ def test_without_gradients_nothing_is_kept() -> None:
     assert f"{T} steps, the last one first" in explanation.detail()
 
 
-# Which scans, and what explain leaves as it is.
+# Which scans are listed, and what explain leaves unchanged.
 
 
 def test_every_scan_is_listed_with_its_calls() -> None:
@@ -286,7 +286,7 @@ def test_the_report_is_as_the_page_has_it(tmp_path: Path, capsys: pytest.Capture
     code = before + section.partition("\nprints, among others:")[0]
     blocks = re.findall(r"^```python\n(.*?)^```", code, re.MULTILINE | re.DOTALL)
     (tmp_path / "example.py").write_text("\n".join((*blocks[:2], blocks[-1])), encoding="utf-8")
-    runpy.run_path(str(tmp_path / "example.py"), run_name=tmp_path.name)  # its own, as Dynamo finds modules by name
+    runpy.run_path(str(tmp_path / "example.py"), run_name=tmp_path.name)  # unique: Dynamo finds modules by name
     said = iter(capsys.readouterr().out.splitlines())
     shown = re.findall(
         r"^    (.*)", section.partition("prints, among others:")[2].partition("\n`explanation")[0], re.MULTILINE

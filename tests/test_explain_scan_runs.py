@@ -1,5 +1,5 @@
-"""What fourfold.explain says of scans, against what runs: events of torch's profiler, the nests that the library asks
-for, and the tensors that autograd saves."""
+"""fourfold.explain's report on scans, against what runs: events of torch's profiler, the nests that the library
+requests, and the tensors that autograd saves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fourfold.compiler.nest.service import Service
 from fourfold.scanning import capture
 from nests import needs_nests
 
-# Steps, batch, hidden size; no other test has these, so that no nest is there before. Of one number a program has no
-# sizes: its step is one that no other test has.
+# Steps, batch, hidden size. No other test has these, so that no nest exists yet. Programs on scalars have no sizes, so
+# their step is unique to this file.
 T, B, H = 9, 5, 11
 pytestmark = [needs_nests, pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")]
 
@@ -134,11 +134,11 @@ def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
 
 
 CASES = list(cases())
-ASKED: set[tuple[str, str]] = set()  # texts and layouts: the library asks once a process
+ASKED: set[tuple[str, str]] = set()  # texts and layouts: the library requests each once per process
 
 
 def way_of(profile: Any, steps: int) -> str:
-    """How a loop ran, by how often its programs and products were called."""
+    """How a loop ran, determined from the number of calls of its programs and products."""
     events = {event.key: event.count for event in profile.key_averages()}
     programs = [count for name, count in events.items() if name.startswith("fourfold_") and "_loop_" not in name]
     products = [events[name] for name in ("aten::mm", "aten::addmm") if name in events]

@@ -1,4 +1,5 @@
-"""Calls of few rows read the weights in place and others pack them: both give the same at every size between."""
+"""Calls with few rows read the weights in place, others pack them: both give the same results at every size around the
+threshold."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def test_around_the_changes_of_path(name: str, input_size: int, dtype: torch.dty
     ours.load_state_dict(plain.state_dict())
     exact = copy.deepcopy(plain)
     exact.load_state_dict({key: value.to(dtype).double() for key, value in plain.state_dict().items()})
-    # Of every rounding of a gate, its gradient and a sum, in the norm over all of them.
+    # The rounding errors of gates, their gradients and sums, in the norm over all elements.
     allowed = 8 * torch.finfo(dtype).eps
     for time, batch in ((1, 1), (1, 8), (3, 3), (2, 8), (1, 17), (4, 6), (5, 5), (16, 4), (13, 5), (2, 128)):
         x = torch.randn(time, batch, input_size).to(dtype)
@@ -39,7 +40,7 @@ def test_around_the_changes_of_path(name: str, input_size: int, dtype: torch.dty
 @pytest.mark.parametrize("rows", [32, 33, 64, 65])
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
 def test_around_the_changes_of_path_of_large_weights(name: str, rows: int) -> None:
-    """Beyond a core's own cache, of 2 MB or less on most processors, more rows are few."""
+    """For weights larger than a core's private cache, 2 MB or less on most processors, the threshold is higher."""
     torch.manual_seed(0)
     plain = getattr(nn, name)(40, 640).double()
     ours = getattr(fourfold.nn, name)(40, 640)
@@ -67,7 +68,8 @@ def test_a_perceptron_around_the_changes_of_path(rows: int, dtype: torch.dtype) 
 @pytest.mark.parametrize("batch", [3, 70])
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
 def test_rows_of_an_odd_number_of_bfloat16_do_not_meet(name: str, batch: int) -> None:
-    """They are multiplied in pairs, and the last of a row has none: the next row's first must not stand in for it."""
+    """They are multiplied in pairs, and a row's last element has no partner: the next row's first element must not
+    replace it."""
     torch.manual_seed(0)
     layer = getattr(fourfold.nn, name)(33, 20).bfloat16()
     x = torch.randn(2, batch, 33).bfloat16()

@@ -1,5 +1,5 @@
-"""The elementary functions of float64 within the bounds that the headers of cpp/cpu/kernels state, over dense and
-random numbers and at the special ones; division that is exact."""
+"""The float64 elementary functions satisfy the error bounds stated in the headers of cpp/cpu/kernels, for dense, random
+and special values; division is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from programs import elementwise
 wide = pytest.mark.skipif(
     numpy.finfo(numpy.longdouble).nmant < 63, reason="the reference is computed in numbers longer than float64"
 )
-# Below avx2 the functions are the C library's, within 1 ulp for most, 2 for some.
+# Below avx2 the C library's functions are used, with errors within 1 ulp for most, 2 for some.
 BY_LIBRARY = fourfold.cpu_capability() == "default"
 EDGES = (0, 5e-324, 1e-310, 2.0**-1022, 1e-300, 1e-160, 2.0**-60, 1e-8, 0.3, 0.5, 0.5625, 1, 1.5, 2, 26.5432, 27, 28)
 EDGES += (
@@ -39,7 +39,7 @@ EDGES += (1074, 1075, 1076, 1e4, 1e10, 2.0**40, 2.0**41, 1e22, 1e154, 1e155, 1e3
 
 
 def sigmoid(x: numpy.ndarray) -> numpy.ndarray:
-    """Zero where exp(-x) is infinite in float64, as torch's own."""
+    """Zero where exp(-x) is infinite in float64, as in torch."""
     return numpy.where(x < -709.782712893384, 0, 1 / (1 + numpy.exp(-x)))
 
 
@@ -52,7 +52,7 @@ def of_mpmath(name: str):
     return reference
 
 
-# Bound in ulp, where the function's range is, and the reference.
+# Error bound in ulp, the end of the function's range, and the reference.
 FUNCTIONS = {
     "exp": (1, 745, numpy.exp),
     "exp2": (1.2, 1075, numpy.exp2),
@@ -77,7 +77,7 @@ FUNCTIONS = {
     "erf": (1.7, 6, of_mpmath("erf")),
     "erfc": (2.8, 28, of_mpmath("erfc")),
 }
-SLOW = ("erf", "erfc")  # by the reference
+SLOW = ("erf", "erfc")  # their reference is slow
 
 
 def numbers(scale: float, count: int) -> Tensor:
@@ -89,7 +89,7 @@ def numbers(scale: float, count: int) -> Tensor:
     near = torch.linspace(-4, 4, count, dtype=torch.float64)
     of_scale, small = scale * (2 * plain[0] - 1), magnitudes * (plain[1] + 1) * (2 * (plain[2] > 0.5) - 1)
     about_one = 1 + (plain[3] - 0.5) * magnitudes.clamp(max=0.5)
-    quarters = torch.round(of_scale * 1000) * (math.pi / 2)  # where sines and cosines are next to nothing
+    quarters = torch.round(of_scale * 1000) * (math.pi / 2)  # where sines and cosines are nearly zero
     return torch.cat([edges, near, of_scale, small, bits[~bits.isnan()], about_one, quarters])
 
 
@@ -100,7 +100,7 @@ def assert_within(name: str, got: Tensor, exact: numpy.ndarray, bound: float) ->
     assert (numpy.isnan(got) == numpy.isnan(expected)).all(), name
     finite = numpy.isfinite(expected) & numpy.isfinite(got)
     rest = ~finite & ~numpy.isnan(expected)
-    # The last number before infinity may be on either side of it.
+    # The last number before infinity may be rounded to either side.
     assert ((got == expected) | (numpy.abs(exact) >= numpy.finfo(numpy.float64).max))[rest].all(), name
     assert (numpy.signbit(got) == numpy.signbit(expected))[finite].all(), name
     unit = numpy.maximum(numpy.spacing(numpy.abs(expected)), 5e-324)
@@ -152,7 +152,7 @@ def test_atan2_is_within_its_bound() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_fmod_is_exact(dtype: torch.dtype) -> None:
-    """Of quotients of all sizes, and of products with whole numbers and what is next to them."""
+    """For quotients of all magnitudes, and for multiples of the divisor and their neighbours."""
     generator = torch.Generator().manual_seed(3)
     count = 200_000
     y = torch.randn(count, generator=generator, dtype=torch.float64).to(dtype)

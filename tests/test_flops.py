@@ -1,4 +1,4 @@
-"""torch.utils.flop_counter counts in fourfold's operators what it counts in their definitions, forward and backward."""
+"""torch.utils.flop_counter counts the same for fourfold's operators as for their definitions, forward and backward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fourfold import reference
 H, IN, B, T = 6, 4, 3, 4
 SIZES = torch.tensor([3, 3, 2, 1])  # of a packed batch
 STEPS, ROWS, STATE = (T, B, IN), (int(SIZES.sum()), IN), (B, H)
-# Each operator's tensors; shapes stand for them.
+# The shapes of each operator's tensors.
 LAYERS: dict[str, list[Any]] = {
     "lstm": [STATE, STATE, (4 * H, IN), (4 * H, H), (4 * H,), (4 * H,)],
     "gru": [STATE, (3 * H, IN), (3 * H, H), (3 * H,), None],
@@ -43,7 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def counted(f: Callable[..., Any], given: Any, **options: Any) -> tuple[int, int]:
-    """Of the forward and of the backward."""
+    """FLOPs of the forward and of the backward."""
     with FlopCounterMode(display=False) as forward:
         results = tree_leaves(f(*given, **options))
     with FlopCounterMode(display=False) as backward:
@@ -53,7 +53,7 @@ def counted(f: Callable[..., Any], given: Any, **options: Any) -> tuple[int, int
 
 
 def tensors_of(shapes: list[Any], wanted: frozenset[int]) -> list[Any]:
-    """Random ones; wanted: of which there is to be a gradient, by number."""
+    """Random tensors; wanted: the numbers of those that require a gradient."""
     numbers = itertools.count()
 
     def made(shape: Any) -> Any:
@@ -124,7 +124,7 @@ def test_fake_tensors_are_counted() -> None:
 
 @pytest.mark.parametrize("first", ["fourfold", "torch.utils.flop_counter"])
 def test_whichever_is_imported_first(first: str) -> None:
-    """Reloads register nothing anew."""
+    """Reloading registers nothing again."""
     code = f"""
 import importlib, sys, torch, {first}
 if {first!r} == "fourfold":

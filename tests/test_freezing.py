@@ -1,4 +1,4 @@
-"""Weights that are declared constant stay packed, until they are found to have changed."""
+"""Weights declared constant stay packed until a change is detected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_frozen_gives_the_same(name: str, dtype: torch.dtype) -> None:
         with torch.enable_grad():
             assert torch.equal(first(module(x)), wanted)  # reads the weights themselves
     assert not is_frozen(module)
-    # Sums in another order: some roundings of what is summed in.
+    # Sums in another order: some roundings of the dtype in which they are computed.
     torch.testing.assert_close(got, wanted, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
     assert torch.equal(stream(module), wanted)
 
@@ -89,7 +89,7 @@ def test_nothing_is_stale_after_unfreezing(change: str) -> None:
 
 
 def test_another_models_training_goes_on() -> None:
-    """A frozen teacher: an optimiser's step makes it look once more, and no more."""
+    """A frozen teacher: an optimizer's step only triggers another check."""
     teacher, student = fourfold.freeze(KINDS["GRU"]()), KINDS["GRU"]()
     wanted = stream(teacher)
     for change in (SEEN["adam-fused"], SEEN["compiled-step"], SEEN["sgd"]):
@@ -98,7 +98,7 @@ def test_another_models_training_goes_on() -> None:
 
 
 def test_changes_through_another_module_are_seen() -> None:
-    """Shared weights: the one that is frozen is not the one that is trained, moved or loaded."""
+    """Shared weights: the frozen module is not the one that is trained, moved or loaded."""
     for name, change in SEEN.items():
         streams, other = KINDS["GRU"]().eval(), KINDS["GRU"]()
         for key, p in streams.named_parameters():
@@ -114,7 +114,7 @@ def test_changes_through_another_module_are_seen() -> None:
 
 
 def test_an_address_is_nobody_elses_while_its_copy_lives() -> None:
-    """Memory that was freed may be given again, with other values and the same marks."""
+    """Freed memory may be allocated again, with other values and the same version."""
     cell = fourfold.freeze(KINDS["GRUCell"]())
     memory = StorageWeakRef(cell.weight_ih.untyped_storage())
     cell.weight_ih.data = cell.weight_ih.data.clone()
@@ -124,12 +124,12 @@ def test_an_address_is_nobody_elses_while_its_copy_lives() -> None:
 
 
 def test_what_does_not_read_prepacked_weights() -> None:
-    torch._dynamo.reset()  # which remembers what it could not capture without allow_rnn
+    torch._dynamo.reset()  # it remembers what it could not capture without allow_rnn
     lstm = KINDS["LSTM"]()
     wanted = lstm(torch.ones(1, 2, 3))[0].detach()
     fourfold.freeze(lstm)
     for p in lstm.parameters():
-        p.data.mul_(0.5)  # which shows who reads what
+        p.data.mul_(0.5)  # shows which calls read the weights themselves
     fresh = current(lstm)
     x = input_of(lstm)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_nested_and_repeated() -> None:
     with fourfold.frozen(model):
         fourfold.unfreeze(model)
         assert not is_frozen(model["a"])
-    assert not any(is_frozen(module) for module in model.modules())  # which freeze had held before the block, too
+    assert not any(is_frozen(module) for module in model.modules())  # including those that were frozen before the block
     fourfold.unfreeze(fourfold.unfreeze(model))
 
 
@@ -201,13 +201,13 @@ def test_freeze_and_unfreeze_inside_blocks() -> None:
             fourfold.unfreeze(gru)
             assert not is_frozen(gru)
         assert not is_frozen(gru)
-        fourfold.freeze(gru)  # the block is over for it, and ends nothing of this
+        fourfold.freeze(gru)  # its block has ended and doesn't affect this
     assert is_frozen(gru)
     fourfold.unfreeze(gru)
     with fourfold.frozen(gru):
         with torch.no_grad():
             gru.weight_hh_l0.mul_(0.5)
-        with fourfold.frozen(gru):  # packs anew
+        with fourfold.frozen(gru):  # packs again
             torch.testing.assert_close(stream(gru), current(gru))
         torch.testing.assert_close(stream(gru), current(gru))
     assert not is_frozen(gru)
@@ -327,5 +327,5 @@ def test_copies_have_no_prepacked_weights() -> None:
             assert not is_frozen(twin)
             torch.testing.assert_close(stream(twin), wanted)
         prepacked = sum(kept.nbytes for kept in freezing._frozen[module].prepacked)
-        # torch's archive of the same parameters differs by some hundred bytes from one to the next.
+        # The size of torch's archive of the same parameters varies by some hundred bytes.
         assert abs(len(pickle.dumps(module)) - size) < prepacked / 4

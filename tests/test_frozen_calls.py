@@ -1,5 +1,5 @@
-"""A frozen layer's calls in C++: the bits, shapes and types of the same call through Python, which does whatever is no
-plain call without gradient."""
+"""A frozen layer's calls in C++: the bits, shapes and types of the same call through Python, which handles everything
+except plain calls without gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that releases have saved load in all later ones, and compute what they did."""
+"""Files saved by a release load in all later ones, with the same results."""
 
 from __future__ import annotations
 

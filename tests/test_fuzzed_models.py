@@ -1,5 +1,5 @@
-"""Files of models that were changed at random are refused or run; they never crash the process. `make sanitize-address`
-runs this under AddressSanitizer, and FOURFOLD_FUZZ_SECONDS for longer."""
+"""Randomly changed model files are rejected or run; they never crash the process. `make sanitize-address` runs this
+under AddressSanitizer, with FOURFOLD_FUZZ_SECONDS for longer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parent / "fuzz_models.py"
 
 
 FROZEN = Path(__file__).parent / "data" / "models" / fourfold.__version__
-SEEDS = Path(os.environ.get("FOURFOLD_FUZZ_SEEDS") or FROZEN)  # models in files, each with calls
+SEEDS = Path(os.environ.get("FOURFOLD_FUZZ_SEEDS") or FROZEN)  # model files, each with calls
 
 
 @pytest.mark.parametrize("seed", [1, 2])

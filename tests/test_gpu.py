@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, graphs, other devices, and that nothing waits for the device."""
+"""Tests that need a GPU: streams, graphs, several devices, and that nothing waits for the device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_forward_and_backward_are_captured_in_a_graph(case: Case, dtype: torch.d
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)
 def test_a_call_runs_on_the_current_stream(case: Case) -> None:
-    """Behind a long operation on a side stream, the call sees that operation's result."""
+    """After a long operation on a side stream, the call reads that operation's result."""
     args = case.arguments(torch.float32, device="cuda")
     late = [torch.full_like(a, float("nan")) if isinstance(a, torch.Tensor) and a.is_cuda else a for a in args]
     expected = flatten(case.function(*args))

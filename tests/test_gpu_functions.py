@@ -1,5 +1,5 @@
-"""What printed GPU kernels call: each function's values in the simulators, its compilation by NVRTC, and what comes
-of a vector's load. tests/simulators/printed_functions.py has all sizes, architectures and compilers."""
+"""Functions of generated GPU kernels: each function's values in the simulators, its compilation by NVRTC, and loads of
+vectors. tests/simulators/printed_functions.py covers all sizes, architectures and compilers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulated import ROOT
 pytestmark = linux_only
 NO_OPERAND = numpy.zeros(4)
 SCRATCH = 32 * functions.THREADS
-OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]  # stored as computed
+OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]  # also computed in
 
 
 PLACES = """
@@ -107,7 +107,7 @@ def test_memory_and_lanes_in_metal(kind: str) -> None:
 
 
 def test_the_installed_texts_are_of_these_sources(tmp_path) -> None:
-    """And have no include but of what Metal's compiler brings, so that NVRTC and hipRTC need no headers."""
+    """They include nothing but Metal's own library, so that NVRTC and hipRTC need no headers."""
     for folder, file, installed in (("cuda", "nest.cuh", text.cuda()), ("metal", "nest.h", text.metal())):
         given = [f"-DINPUT={file}", f"-DOUTPUT={tmp_path / file}", f"-DINCLUDES={ROOT / folder}:{ROOT / 'cpp'}"]
         output_of(tool("cmake", "cmake"), *given, "-P", ROOT / "cmake" / "embed.cmake")
@@ -190,7 +190,7 @@ def test_hiprtc(tmp_path) -> None:
 
 
 def test_a_compiler_that_is_not_there_is_a_sentence() -> None:
-    """In a process where no library loads."""
+    """In a process in which no library loads."""
     code = """
 import ctypes, torch
 from fourfold.devices import hiprtc, nvrtc, runtime_compiler
@@ -210,7 +210,7 @@ for module in (nvrtc, hiprtc):
 
 
 def test_bounds_of_the_formulas_for_metal(tmp_path) -> None:
-    """Of every 4001st float; all of them with a step of 1."""
+    """For every 4001st float; a step of 1 would test all."""
     program = tmp_path / "float_functions"
     source = ROOT / "tests" / "cpp" / "float_functions.cpp"
     output_of("g++", "-std=c++20", "-O2", "-mfma", "-ffp-contract=off", "-I", ROOT / "cpp", source, "-o", program)

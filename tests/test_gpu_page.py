@@ -1,4 +1,4 @@
-"""docs/gpu.md says what is so."""
+"""Checks statements of docs/gpu.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled functions whose programs run on a GPU, or on one that is simulated: values and gradients."""
+"""Compiled functions whose programs run on a GPU, real or simulated: values and gradients."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_other_sizes_of_a_function_that_is_compiled_for_any(device: str) -> None
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
 def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That which runs: the same program and layout are compiled for the call."""
-    factor = torch.tensor(0.75)  # a number of a GPU's program, which lies on the CPU
+    """The kernel that runs: the call compiles the same program and layout."""
+    factor = torch.tensor(0.75)  # a CPU scalar, which is a number argument of the GPU's program
 
     def step(h: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = torch.cos(h * factor + x)

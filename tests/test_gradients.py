@@ -1,4 +1,4 @@
-"""Gradients on every road: each is right, or the call raises; never None, never zeros."""
+"""Every way to compute a gradient gives the correct one, or the call raises; never None, never zeros."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from op_cases import (
 )
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
-FEW = [case for case in GRADIENT_CASES if case.every_road]  # for the roads that cost seconds each
+FEW = [case for case in GRADIENT_CASES if case.every_road]  # for tests that take seconds each
 FEWEST = list({case.op: case for case in reversed(FEW)}.values()) + [case for case in FEW if case.id == "lstm-packed"]
 
 
@@ -41,12 +41,13 @@ def floating(case_and_dtype: tuple[Case, torch.dtype]) -> bool:
 
 
 def weights_for(outputs: list[Tensor]) -> list[Tensor]:
-    """Factors that differ from element to element and are exact in every dtype; not random, which vmap refuses."""
+    """Factors that differ between elements and are exact in every dtype; not random, because vmap rejects random
+    operators."""
     return [((torch.arange(o.numel(), device=o.device) * 5 % 13 - 5) / 8).to(o.dtype).reshape(o.shape) for o in outputs]
 
 
 def gradients(function: Any, args: tuple, unused: bool = False) -> list[Tensor]:
-    """``unused``: whether the function may leave an argument out of its graph, as the reference does with no steps."""
+    """``unused``: whether an argument may be missing from the function's graph, as in the reference with no steps."""
     args, leaves = differentiable(args)
     outputs = flatten(function(*args))
     loss = sum((o * w.to(o.dtype)).sum() for o, w in zip(outputs, weights_for(outputs), strict=True))
@@ -67,7 +68,7 @@ def expect_same(
 
 
 def raw(case: Case) -> Any:
-    """The operator itself, as exported and C++ programs call it, without what it keeps for its backward."""
+    """The operator itself, as exported and C++ programs call it, without the tensors that it saves for its backward."""
     op = getattr(torch.ops.fourfold, case.op)
     saved = declared[case.op].kept
     has_lists, places = case.has_lists, [] if case.has_lists else case.placed(len(case.arguments(torch.float32)))
@@ -100,7 +101,7 @@ def test_raw_operator(case: Case, device: str) -> None:
 
 
 def backward_arguments(case: Case, args: tuple) -> tuple:
-    """What the raw operator's backward is given when the gradient of each output is one."""
+    """The arguments of the raw operator's backward if all gradients of outputs are one."""
     operator, args = declared[case.op], case.by_schema(args)
     outputs = getattr(torch.ops.fourfold, case.op)(*args)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -116,7 +117,7 @@ def backward_arguments(case: Case, args: tuple) -> tuple:
 
 
 def differentiated(case: Case, args: tuple) -> list[str]:
-    """The name of each gradient that a backward returns, of a list's as often as it has elements."""
+    """The name of each gradient that a backward returns, repeated for each element of a list."""
     schema, backward = declared[case.op].schema, declared[f"{case.op}_backward"].schema
     lengths, _ = schema.flatten(args)
     sizes = {name: len(span) for name, span in zip(schema.arguments, schema.spans(lengths), strict=True)}
@@ -131,7 +132,7 @@ def differentiated(case: Case, args: tuple) -> list[str]:
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
-    # Not to the bit: a vendor's product may sum in another order where its factors lie elsewhere.
+    # Not bit by bit: a vendor's product may sum in another order for another layout.
     results, expected = backward(*map(LAYOUTS[layout], args)), backward(*args)
     expect_same(flatten(results), flatten(expected), dtype, device, case.is_sequence)
 
@@ -149,7 +150,7 @@ def test_any_argument_of_the_backward_may_be_shifted(case: Case, dtype: torch.dt
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)
 def test_each_input_alone(case: Case) -> None:
-    """A gradient that is not wanted is not computed, and leaves the others right."""
+    """Gradients that are not requested are not computed, without affecting the others."""
     args = case.arguments(widest())
     expected = gradients(case.reference, args)
     places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
@@ -163,7 +164,7 @@ def test_each_input_alone(case: Case) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].kept], ids=case_id)
 def test_a_backward_leaves_out_what_is_not_needed(case: Case, device: str) -> None:
-    """That result is empty, and the others keep their bits: each gradient alone, all but it, and none."""
+    """Their results are empty, and the others keep their bits: each gradient alone, all but one, and none."""
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(torch.float32, device=device))
     expected, count = flatten(backward(*args)), len(args[-1])
@@ -194,7 +195,7 @@ def test_each_output_alone(case: Case) -> None:
     ("case", "road"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )
 def test_gradcheck(case: Case, road: str, device: str) -> None:
-    """First and second derivatives against finite differences; the fast mode checks random projections of them."""
+    """First and second derivatives against finite differences; the fast mode checks random projections."""
     args, _ = differentiable(case.arguments(torch.float64, device=device))
     chosen = case.function if road == "function" else raw(case)
 
@@ -278,7 +279,7 @@ def test_vmap_and_its_gradient(case: Case, mapped: str) -> None:
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)
 def test_forward_mode_of_dual_tensors(case: Case) -> None:
-    """Outside functorch: a tangent is carried on, not lost, and without requires_grad too."""
+    """Outside functorch: tangents are propagated, not lost, also without requires_grad."""
     args = case.arguments(torch.float64)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(args[0], torch.ones_like(args[0]))
@@ -290,15 +291,15 @@ def test_forward_mode_of_dual_tensors(case: Case) -> None:
             expect_same(results, wanted)
 
 
-# Packed input's batch_sizes are not known while jvp is traced: torch breaks the graph there, with this warning.
+# Packed input's batch_sizes are unknown while jvp is traced: torch breaks the graph there, with this warning.
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize("case", FEWEST, ids=case_id)
 def test_forward_mode_in_a_captured_graph(case: Case) -> None:
-    """A graph opens its dual level where Python does not see it; and torch.func.jvp is traced. It holds the operator
-    itself, whichever way it was called."""
+    """A graph that opens its dual level out of Python's sight, and a traced torch.func.jvp. The graph has the operator
+    itself, however it was called."""
     function, args = case.function, case.arguments(torch.float64)
     if case.is_sequence and args[0].dim() == 3:
-        args = (args[0][:2].clone(), *args[1:])  # the derivative's graph has each step
+        args = (args[0][:2].clone(), *args[1:])  # the derivative's graph has a node for each step
 
     def tangent(x: Tensor, v: Tensor) -> Tensor:
         with torch.autograd.forward_ad.dual_level():
@@ -317,7 +318,8 @@ def test_forward_mode_in_a_captured_graph(case: Case) -> None:
 
 
 def test_another_threads_dual_level_changes_nothing() -> None:
-    """A level is open, but no argument is a dual: the call takes its usual road and keeps what its backward needs."""
+    """A level is open, but no argument is a dual tensor: the call takes its usual path and saves what its backward
+    needs."""
     args, leaves = differentiable(next(c for c in CASES if c.id == "lltm_cell-odd").arguments(torch.float32))
     with torch.autograd.forward_ad.dual_level():
         h, _ = fourfold.lltm_cell(*args)
@@ -336,7 +338,7 @@ def test_vmap_over_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].kept], ids=case_id)
 def test_saved_tensors_of_another_dtype(case: Case) -> None:
-    """Hooks may keep less than they were given. The gradient is then as exact as what they kept."""
+    """Hooks may reduce the precision of saved tensors. The gradient then has that precision."""
     args, leaves = differentiable(case.arguments(torch.float64))
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.float() if t.is_floating_point() else t, lambda t: t):
         outputs = flatten(case.function(*args))
@@ -354,7 +356,8 @@ def test_long_sums_of_an_mlps_gradient_keep_their_digits() -> None:
 
 
 def test_kept_outputs_have_no_gradient() -> None:
-    """What an operator keeps for its backward is not differentiable, so no gradient through it can be lost."""
+    """Tensors that an operator saves for its backward are not differentiable, so no gradient through them can be
+    lost."""
     args, _ = differentiable(next(c for c in CASES if c.id == "lltm-short").arguments(torch.float32))
     output, h_n, c_n, kept, cells = torch.ops.fourfold.lltm(*args)
     assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
@@ -364,7 +367,7 @@ def test_kept_outputs_have_no_gradient() -> None:
 def test_a_call_that_kept_nothing_refuses_its_backward() -> None:
     args, leaves = differentiable(next(c for c in CASES if c.id == "lltm_cell-odd").arguments(torch.float32))
     h, _, _ = torch.ops.fourfold.lltm_cell(*args, False)
-    # The simulator's kernels are called from Python, whose exceptions pass as they are.
+    # The simulator's kernels are called from Python, so their exceptions are not translated.
     with pytest.raises(RuntimeError if SIMULATED else ValueError, match="call it with save_for_backward=True"):
         torch.autograd.grad(h.sum(), leaves)
 
@@ -376,7 +379,7 @@ def test_inference_keeps_nothing() -> None:
 
 
 def test_mlp_backward_has_relus_derivative() -> None:
-    """The walk-through's own backward leaves it out; where the hidden layer is negative, nothing may pass."""
+    """The walk-through's own backward omits it; no gradient may pass where the hidden layer is negative."""
     x = torch.tensor([[1.0]], requires_grad=True)
     weights = torch.tensor([[1.0], [-1.0]], requires_grad=True)
     out = fourfold.mlp(x, weights, None, torch.ones(1, 2), None)

@@ -1,4 +1,4 @@
-"""hip/hipify.py translates cuda/ whole, or says which file it could not."""
+"""hip/hipify.py translates all of cuda/, or names the file that it could not translate."""
 
 import runpy
 import sys
@@ -20,8 +20,8 @@ HIPIFY = ROOT / "hip" / "hipify.py"
 
 @pytest.fixture
 def hipify(tmp_path, monkeypatch, capsys):
-    """Translates a folder with the given files; returns the exit code, what was said, and the translations. In this
-    process, which has torch already; torch's hipify remembers what it has translated, and is made to forget it."""
+    """Translates a folder with the given files; returns the exit code, the output, and the translations. Runs in this
+    process, which has already imported torch; torch's hipify caches its translations, so the cache is cleared."""
     from torch.utils.hipify import hipify_python
 
     def run(**files):
@@ -47,7 +47,7 @@ def translations(folder):
 
 
 def test_the_kernels_of_this_source_tree_are_translated(tmp_path):
-    """As a command, which ends as the build wants it."""
+    """As a command, which must exit as the build expects."""
     output_of(sys.executable, HIPIFY, ROOT / "cuda", tmp_path / "out")
     files = translations(tmp_path / "out")
     for source in (ROOT / "cuda").glob("*.cu"):

@@ -1,4 +1,4 @@
-"""``import fourfold``: light, and where something is amiss, a sentence with the versions and the mend."""
+"""``import fourfold`` is light; if something is wrong, the error has the versions and the remedy."""
 
 import importlib.metadata
 import os
@@ -16,7 +16,7 @@ import fourfold
 from fourfold import _health
 from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only
 
-# As it was before any test ran: what warns is tested here, and other tests' libraries may silence warnings.
+# The environment before any test ran: warnings are tested here, and other tests' libraries may silence them.
 SURROUNDINGS = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
 
 
@@ -27,7 +27,7 @@ def run_python(code, *options, **environment):
 
 
 def import_error(*options, **environment):
-    """The sentence of the ImportError that ``import fourfold`` raises in a new process."""
+    """The message of the ImportError that ``import fourfold`` raises in a new process."""
     done = run_python("import fourfold", *options, **environment)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1, done
@@ -60,8 +60,8 @@ def test_what_is_loaded_later_is_there_when_it_is_asked_for():
 
 
 def test_import_says_nothing_that_torch_does_not_say_without_numpy():
-    """torch looks for NumPy once, with a warning where there is none, when it reads the name of a device. Some versions
-    do so while they are imported: here that one is taken out, so that the next would be heard."""
+    """torch looks for NumPy once, and warns if it is missing, when it reads the name of a device. Some versions do so
+    while they are imported: that read is removed here, so that a later one would show."""
     code = """
 import importlib.machinery, sys
 sys.modules["numpy"] = None  # there is none, for import and for importlib.util.find_spec
@@ -113,7 +113,7 @@ def test_a_torch_without_gradients_is_one_warning_at_the_import():
     )
     for options, environment in (
         (("-W", "ignore:fourfold runs gradients"), {}),
-        (("-W", "error"), {"FOURFOLD_GRADIENTS": "python"}),  # chosen
+        (("-W", "error"), {"FOURFOLD_GRADIENTS": "python"}),  # requested
     ):
         done = run_python(ANOTHER_TORCH, *options, **environment)
         assert (done.returncode, done.stderr) == (0, "")
@@ -149,7 +149,7 @@ def test_a_broken_library_is_refused(tmp_path):
     for part in (Path(fourfold.__file__).parent, INSTALLED):
         shutil.copytree(part, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "libfourfold.so").write_bytes(LIBFOURFOLD.read_bytes()[:40])
-    # -S: without site, an editable install's import hook does not come before this path.
+    # -S: without site, an editable install's import hook doesn't come before this path.
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     said = import_error("-S", PYTHONPATH=path)
     assert said.startswith(f"fourfold's compiled library could not be loaded under torch {torch.__version__}: ")

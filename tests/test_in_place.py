@@ -1,4 +1,4 @@
-"""Operations in place on what a call returned: allowed where torch.nn's layers allow them, and gradients are right."""
+"""In-place operations on what a call returned: allowed where torch.nn's layers allow them, with correct gradients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tensors_in(result: Any) -> list[Tensor]:
 
 
 def gradients_after(change: Callable[[Tensor], None], run: Callable[[], Any], leaves: list[Tensor]) -> list[Tensor]:
-    """Of the sum of all outputs' cosines, each output changed in place before."""
+    """Gradients of the sum of all outputs' cosines after an in-place change of each output."""
     outputs = tensors_in(run())
     for output in outputs:
         change(output)
@@ -48,7 +48,7 @@ def gradients_after(change: Callable[[Tensor], None], run: Callable[[], Any], le
 
 
 def on_copies(change: Callable[[Tensor], None], run: Callable[[], Any], leaves: list[Tensor]) -> list[Tensor]:
-    """The same without an operation in place on an output."""
+    """The same without an in-place operation on an output."""
     return gradients_after(change, lambda: [t.clone() for t in tensors_in(run())], leaves)
 
 
@@ -97,7 +97,7 @@ def test_cell_and_network(name: str, leading: tuple) -> None:
 
 @pytest.mark.parametrize("case", FEW, ids=case_id)
 def test_gradients_of_gradients_may_be_changed(case: Case) -> None:
-    """They are a Function's results too; of a view that it made, autograd would refuse this."""
+    """They are results of a Function too; autograd would reject this for views that it created."""
     args, leaves = differentiable(case.arguments(torch.float64))
     for function in (case.function, raw(case)):
         outputs = flatten(function(*args))

@@ -1,5 +1,4 @@
-"""Large results of compiled functions get memory that earlier ones have left, and nothing is kept for long or beyond a
-limit."""
+"""Large results of compiled functions reuse memory of earlier ones; nothing is kept for long or beyond a limit."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def test_threads(double) -> None:
     assert not wrong and fourfold.empty_cache() > 0
 
 
-# As compiled functions call it, without what compiling takes.
+# As compiled functions call it, without the compilation.
 PROGRAM = f"""
 import torch, fourfold
 from fourfold.compiler.calling import Program
@@ -115,7 +114,7 @@ def test_a_forked_process(double) -> None:
     double(x)
     child = os.fork()
     if child == 0:
-        torch.set_num_threads(1)  # OpenMP's threads are not in a child
+        torch.set_num_threads(1)  # a forked child has no OpenMP threads
         os._exit(0 if bool((double(x) == 3).all()) and fourfold.empty_cache() == 4 * LARGE else 1)
     assert os.waitpid(child, 0)[1] == 0
 

@@ -1,4 +1,5 @@
-"""Large float32 products of compiled graphs, which oneDNN multiplies on processors whose vectors MKL leaves alone."""
+"""Large float32 products in compiled graphs: oneDNN computes them on processors whose vector units MKL doesn't use
+fully."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_what_is_added(start: Callable[[], Tensor]) -> None:
 
 
 def test_weights_gradients() -> None:
-    """Of many rows: the transposed product moves less memory."""
+    """For many rows: the transposed product moves less memory."""
     x, weight, factor = torch.randn(1600, 32), torch.randn(512, 32, requires_grad=True), torch.randn(1600, 512)
     (compiled(torch.nn.functional.linear)(x, weight) * factor).sum().backward()
     torch.testing.assert_close(weight.grad.double(), factor.double().T @ x.double(), rtol=1e-5, atol=1e-3)
@@ -77,7 +78,7 @@ def test_weights_gradients() -> None:
 
 
 def has_wide_vectors() -> bool:
-    """Whether it is a Zen 5 or a later processor of AMD's, with a torch whose products are MKL's."""
+    """Whether this is a Zen 5 or later AMD processor, with a torch that uses MKL for products."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
     family = re.search(r"cpu family\s*: (\d+)", text)
     is_amd = "AuthenticAMD" in text and "avx512bw" in text and family is not None and int(family[1]) >= 26
@@ -96,7 +97,7 @@ def test_who_multiplies() -> None:
             assert ("mkldnn::_linear_pointwise" in names) == (is_large and has_wide_vectors())
 
 
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # PyTorch's own, whatever the flag
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # from PyTorch, whatever the flag
 def test_without_onednn() -> None:
     a, b, bias = plain(M, K), plain(K, N), torch.randn(N)
     function = compiled(with_bias)

@@ -1,4 +1,4 @@
-"""The values once more, on each CPU level below the one in use: a level is chosen when a process starts."""
+"""The values on each CPU level below the one in use; the level is chosen when a process starts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def lower_levels() -> list[str]:
 @pytest.mark.parametrize("level", lower_levels())
 def test_values_on_a_lower_level(level: str) -> None:
     here = Path(__file__).parent
-    # A level's code does not know how tensors lie, but for their addresses, which one test shifts; and what the levels
-    # above avx512 add is in bfloat16 alone.
+    # A level's code doesn't handle layouts, only addresses, which one test shifts; and the levels above avx512 only add
+    # bfloat16.
     cases = "not strided and (not shifted or may_be_shifted) and not 64_bit"
     cases += " and (bfloat16 or test_the_level)" if LEVELS.index(level) >= LEVELS.index("avx512") else ""
     run = subprocess.run(
@@ -43,7 +43,7 @@ def test_values_on_a_lower_level(level: str) -> None:
 
 @pytest.fixture(scope="module")
 def choose(shared: Path) -> Callable[..., str]:
-    """Which level is chosen by a library with so many levels, on a CPU that has all."""
+    """The level that a library with so many levels chooses on a CPU that supports all."""
 
     def run(built: int, asked: str, answer: str) -> str:
         flags = ("-std=c++20", f"-DFOURFOLD_CPU_LEVEL_COUNT={built}", "-I", ROOT / "cpp")

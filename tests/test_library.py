@@ -1,4 +1,4 @@
-"""What libfourfold asks of its surroundings and shows to them: one wheel for every torch hangs on it."""
+"""libfourfold's imported and exported symbols: they decide whether one wheel works with every torch."""
 
 import ctypes
 import os
@@ -33,15 +33,15 @@ def test_nothing_of_torch_is_used_but_the_stable_abi():
 
 
 def test_what_only_a_gpu_build_of_torch_has_is_no_symbol_of_ours():
-    """Strong, it would keep the library from loading under a CPU build of torch; weak, it would stay unbound under a
-    GPU build, whose library of GPU functions Python loads for torch alone."""
+    """Strong symbols would keep the library from loading under a CPU build of torch. Weak symbols would stay unbound
+    under a GPU build, because Python loads torch's GPU library for torch only."""
     cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     assert library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils")) == []
 
 
 @pytest.mark.skipif(torch.version.cuda is None and torch.version.hip is None, reason="torch is a CPU build")
 def test_a_gpu_build_of_torch_has_loaded_what_the_kernels_look_up():
-    """As cuda/launch.cu does; no GPU is needed for it."""
+    """As cuda/launch.cu does; it needs no GPU."""
     name = "libtorch_cuda.so" if torch.version.cuda else "libtorch_hip.so"
     library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     assert library.aoti_torch_get_current_cuda_stream
@@ -58,7 +58,8 @@ def test_only_the_public_functions_are_exported():
 
 
 def test_torch_is_the_only_library_needed_besides_the_runtimes():
-    """The CUDA runtime is inside and cuBLAS is torch's business: a machine without CUDA loads the library too."""
+    """The CUDA runtime is linked statically and torch loads cuBLAS: the library also loads on a machine without
+    CUDA."""
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic_section())
     runtime = re.compile(r"lib(stdc\+\+|gcc_s|c|m|dl|pthread|rt)\.so\.\d+$|ld-linux.*\.so\.\d+$")
     others = [name for name in needed if not runtime.match(name) and not ("hip" in BUILT and "amdhip64" in name)]
@@ -85,16 +86,16 @@ def test_the_library_names_no_place_to_find_torch_in():
 
 
 def level_objects(level):
-    """The object files of one CPU level, in the build trees of pip and of scripts/build_library.py."""
+    """The object files of one CPU level, in the build folders of pip and of scripts/build_library.py."""
     trees = (f"cp{sys.version_info.major}{sys.version_info.minor}-*", "library")
-    ends = ("", "_lltm", "_lstm", "_gru")  # a cell has objects of its own
+    ends = ("", "_lltm", "_lstm", "_gru")  # each cell has its own object library
     folders = [f"build/{tree}/cpp/CMakeFiles/fourfold_cpu_{level}{end}.dir" for tree in trees for end in ends]
     return sorted(path for folder in folders for path in ROOT.glob(f"{folder}/cpu/kernels/*.o"))
 
 
 @pytest.mark.parametrize("level", [name for name in fourfold._C.build_info()["cpu_levels"] if name != "default"])
 def test_a_level_shares_no_code_with_another(level):
-    # Of a weak function the linker keeps one copy. Were it a level's, an older CPU could be given its instructions.
+    # The linker keeps one copy of a weak function. If that came from a level, an older CPU could run its instructions.
     # V is data; at::vec::AVX2 and AVX512 are torch's own namespaces for one level.
     objects = level_objects(level)
     if not objects:

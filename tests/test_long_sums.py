@@ -1,4 +1,4 @@
-"""The gradients of weights and biases are sums over all rows: their error grows no faster than that of torch's own."""
+"""The gradients of weights and biases are sums over all rows: their error grows no faster than torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fourfold import reference
 from op_cases import case_id
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-# What is compared is the norm of the error, of sums of thousands of rounded values: it varies by tenths, not by threes.
+# Compared are norms of errors of sums of thousands of rounded values, which vary by tenths, not by a factor of three.
 WORSE = 3
 
 
@@ -47,7 +47,7 @@ def optimized() -> nn.Module:
     return model
 
 
-# name: ours, torch's with the same parameters, and the shape of an input of many rows.
+# name: fourfold's layer, torch's with the same parameters, and the shape of an input with many rows.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm": (lambda: fourfold.nn.LSTM(6, 20), lambda: nn.LSTM(6, 20), (3, 4096, 6)),
     "gru": (lambda: fourfold.nn.GRU(6, 20), lambda: nn.GRU(6, 20), (3, 4096, 6)),
@@ -61,7 +61,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], tuple[
 
 
 def of_parameters(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """The parameters' gradients where the output's is x's first column."""
+    """The parameters' gradients, with x's first column as the output's gradient."""
     output = module(x)
     while not isinstance(output, Tensor):
         output = output[0]
@@ -77,9 +77,9 @@ def error(got: Tensor, exact: Tensor) -> float:
 def expect_no_worse(ours: nn.Module, plain: nn.Module, x: Tensor, exact: dict[str, Tensor]) -> None:
     got, of_torch = of_parameters(ours, x), of_parameters(plain, x)
     for name, value in exact.items():
-        if not value.any():  # W_hh after a single step from zero
+        if not value.any():  # W_hh after a single step from a zero state
             continue
-        rounding = torch.finfo(x.dtype).eps / 4  # of the result alone
+        rounding = torch.finfo(x.dtype).eps / 4  # of the result only
         assert error(got[name], value) <= WORSE * max(error(of_torch[name], value), rounding), name
 
 
@@ -97,7 +97,7 @@ def pair_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, nn.Mod
 def test_of_many_rows(name: str, dtype: torch.dtype) -> None:
     ours, plain, exact = pair_of(name, dtype)
     x = torch.randn(LAYERS[name][2]).to(dtype)
-    # In float64 no sum is long, and what is added up of these is exact.
+    # In float64 short sums are accurate, and fsum adds them up exactly.
     parts = [of_parameters(exact, part.double()) for part in x.split(16, dim=-2)]
     summed = {
         key: torch.tensor([math.fsum(values) for values in torch.stack([p[key].flatten() for p in parts]).T.tolist()])
@@ -107,8 +107,8 @@ def test_of_many_rows(name: str, dtype: torch.dtype) -> None:
     expect_no_worse(ours, plain, x, shapes)
 
 
-# Of one row each, which takes torch and the exact result seconds, a few steps more than the 64 pieces of 256 rows from
-# which on a second matrix keeps rounding errors.
+# With one row, a few steps more than the 64 pieces of 256 rows from which on a second matrix accumulates rounding
+# errors. torch and the exact result take seconds for these.
 MANY_STEPS = [(500, 64, name, dtype) for name in ("lstm", "gru") for dtype in (torch.float32, torch.bfloat16)]
 MANY_STEPS += [(17_000, 1, "lstm", torch.bfloat16), (17_000, 1, "gru", torch.float32)]
 
@@ -122,7 +122,7 @@ def test_of_many_steps(time: int, batch: int, name: str, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "mlp_layers"])
 def test_an_infinite_gradient_stays_infinite(name: str) -> None:
-    """What roundings have lost of an infinite sum is NaN, and must not reach it."""
+    """The rounding error of an infinite sum is NaN and must not be added to it."""
     ours = LAYERS[name][0]()
     output = ours(torch.ones((20_000, 6) if len(LAYERS[name][2]) == 2 else (2, 20_000, 6)))
     while not isinstance(output, Tensor):
@@ -137,7 +137,7 @@ def test_an_infinite_gradient_stays_infinite(name: str) -> None:
 def test_long_sums_have_the_same_bits_for_any_number_of_threads(name: str) -> None:
     torch.manual_seed(0)
     layer = fourfold.nn.LLTM(64, 256) if name == "lltm" else getattr(fourfold.nn, name.upper())(64, 256)
-    x = torch.randn(100, 7, 64)  # too few rows to be shared out
+    x = torch.randn(100, 7, 64)  # too few rows to be split between threads
     threads = torch.get_num_threads()
     results = []
     try:

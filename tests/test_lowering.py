@@ -1,4 +1,4 @@
-"""How formulas become lowerings: which arguments they get, and as what values."""
+"""Lowering formulas: which arguments they get, and whether as values or constants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_values_are_of_the_results_dtype_and_so_is_the_result(call: Call) -> Non
 
     n, x = operand(call.program, "n", torch.int32), operand(call.program, "x", torch.float32)
     result = lowered(formula, aten.add.Tensor, "Value")(call, n, x)
-    assert seen == [n.value.to(FLOAT32), x.value, 1]  # alpha's default is the schema's
+    assert seen == [n.value.to(FLOAT32), x.value, 1]  # alpha's default comes from the schema
     assert result is (seen[0] < seen[1]).to(FLOAT32)
 
 
@@ -47,7 +47,7 @@ def test_a_number_is_a_constant_of_the_results_type_or_stays_as_it_is(call: Call
         return x * alpha
 
     assert lowered(formula, aten.add.Tensor, "Value")(call, x, x, alpha=given) is x.value * given.value.to(FLOAT32)
-    assert taken == [given.value.to(FLOAT32)]  # one that comes with each call is a value
+    assert taken == [given.value.to(FLOAT32)]  # an argument given at each call is a value
 
 
 def test_rounded_truth_and_arguments_as_they_are() -> None:
@@ -64,7 +64,7 @@ def test_rounded_truth_and_arguments_as_they_are() -> None:
     assert [seen[0].op, seen[1].op, seen[1].type] == ["to_bfloat16", "to_boolean", BOOLEAN]
     assert seen[2] is x
     lowered(formula, aten.lerp.Tensor, "Value")(call, x, x, x)
-    assert seen[3] is x.value  # what is read is rounded already
+    assert seen[3] is x.value  # inputs are already rounded
 
 
 def test_an_argument_is_found_by_its_name_or_else_by_its_position(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What scripts make of libraries for macOS, of which a tool's words are given."""
+"""The scripts' checks of macOS libraries, with given tool output."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ BUILT = """\
 """
 METAL = "/System/Library/Frameworks/Metal.framework/Versions/A/Metal"
 TORCH = "@rpath/libtorch_cpu.dylib"
-# Four bytes a word, the first of them last.
+# Words of four bytes in reversed byte order.
 SECTION = """\
 build/libfourfold.dylib:
 Contents of (__TEXT,__objc_methname) section

@@ -1,4 +1,4 @@
-"""What make and pip are told: the environment, and make's own command line."""
+"""The inputs of make and pip: the environment, and make's command line."""
 
 import importlib.util
 import os
@@ -25,7 +25,7 @@ OPTIONS = tuple(f"FOURFOLD_{name}" for name in ("CUDA", "HIP", "METAL", "CPU_LEV
 
 @pytest.fixture
 def refusal(tmp_path):
-    """Runs pip, always in the same build folder, until the configure step refuses something; returns what was said."""
+    """Runs pip, always in the same build folder, until the configure step rejects something; returns the output."""
     for module, package in (("scikit_build_core", "scikit-build-core"), ("pybind11", "pybind11")):
         if importlib.util.find_spec(module) is None:
             missing(f"this test needs {package}: pip install -r requirements-build.txt")
@@ -49,17 +49,17 @@ def refusal(tmp_path):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_pip_hears_the_environment(refusal, option):
-    """The configure step, the only one that is begun, refuses what the option can't be."""
+    """Only the configure step starts, and it rejects an invalid option."""
     assert f"{option} is maybe; set it to " in refusal(**{option: "maybe"})
 
 
 def test_pip_finds_the_compiler_that_was_installed_since(refusal, tmp_path):
-    """Each step refuses what comes after the compiler, where it finds one that will do."""
-    no_compiler = {"PATH": str(Path(sys.executable).parent)}  # cmake and ninja lie beside Python
+    """Each step rejects something after the compiler check, if it finds a suitable compiler."""
+    no_compiler = {"PATH": str(Path(sys.executable).parent)}  # cmake and ninja are beside Python
     assert "fourfold needs a C++20 compiler and found none" in refusal(**no_compiler)
     later = {"FOURFOLD_SANITIZE": "maybe"}
     assert "FOURFOLD_SANITIZE is maybe" in refusal(**later)
-    # Another compiler than that of the last time.
+    # Another compiler than last time.
     old = script(tmp_path / "old-c++", f'exec {tool("g++", "g++")} -U__GNUC__ -D__GNUC__=9 "$@"')
     assert "needs a C++20 compiler, but GNU 9." in refusal(CXX=str(old), **later)
     assert "FOURFOLD_SANITIZE is maybe" in refusal(**later)
@@ -67,7 +67,7 @@ def test_pip_finds_the_compiler_that_was_installed_since(refusal, tmp_path):
 
 @pytest.fixture
 def make(tmp_path):
-    """Runs make in a folder of its own, where Python only writes down what it is asked for; returns that."""
+    """Runs make in a folder of its own, where Python only records its arguments; returns them."""
     for file in (
         *(ROOT / name for name in ("Makefile", "pyproject.toml", "CMakeLists.txt")),
         *ROOT.glob("requirements-*.txt"),
@@ -85,7 +85,7 @@ case "$*" in
 esac
 """,
     )
-    # Of make's variables the environment may hold any, from a make that runs these tests too.
+    # The environment may have any of make's variables, from a make that runs these tests.
     surroundings = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
     def run(*words, **environment):

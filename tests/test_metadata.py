@@ -1,4 +1,4 @@
-"""What the package says of itself: its metadata, CHANGELOG.md, CITATION.cff and the issue forms."""
+"""The package's metadata, CHANGELOG.md, CITATION.cff and the issue forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fourfold::load in a C++ program without Python: it computes what Python does, and refuses what Python refuses."""
+"""fourfold::load in a C++ program without Python: it gives Python's results, and rejects what Python rejects."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_the_page_shows_runs(program: Path, tmp_path: Path) -> None:
 
 
 def test_a_program_runs_the_demos_model_as_python_trained_it(program: Path, tmp_path: Path) -> None:
-    """Trained in Python, called character by character in C++, each call with the state that the one before gave."""
+    """Trained in Python, called character by character in C++, each call with the state of the previous one."""
     text = corpus.read(5000)
     run_of_demo = prepare(len(text.alphabet), 8, 24, 20, 1e-2, 0, torch.device("cpu")).fused
     run_of_demo.train(text, 20, 4, 16, torch.device("cpu"))

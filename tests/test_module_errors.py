@@ -1,4 +1,4 @@
-"""What the modules refuse themselves: sizes, states and checkpoints, each in one sentence."""
+"""Errors of the modules themselves: sizes, states and checkpoints, each in one sentence."""
 
 from __future__ import annotations
 

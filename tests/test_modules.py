@@ -1,4 +1,4 @@
-"""The modules: shapes and semantics of torch.nn's, states, packed input, checkpoints, copying."""
+"""The modules: torch.nn's shapes and semantics, states, packed input, checkpoints, copying."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = [
 
 
 def by_reference(lltm: fourfold.nn.LLTM, x: Tensor, h_0: Tensor, c_0: Tensor, batch_sizes: Tensor | None = None) -> Any:
-    """Layers and directions composed anew from the plain torch definition of one."""
+    """Layers and directions composed of the plain torch definition of one."""
     h_n, c_n, k = [], [], 0
     for layer in range(lltm.num_layers):
         outputs = []
@@ -222,7 +222,7 @@ def test_extra_repr() -> None:
 
 @pytest.mark.parametrize("name", ["LLTMCell", "LLTM", "MLP"])
 def test_reset_parameters_follows_the_tutorial(name: str) -> None:
-    """Uniform within 1/√hidden_size, whatever the seed; and the seed decides."""
+    """Uniform within 1/√hidden_size; the values depend on the seed only."""
     make = {
         "LLTMCell": lambda: fourfold.nn.LLTMCell(8, 64),
         "LLTM": lambda: fourfold.nn.LLTM(8, 64),
@@ -261,7 +261,7 @@ def test_checkpoints_with_either_shape_of_bias_load() -> None:
     state = mlp.state_dict() | {"hidden_bias": torch.ones(4), "output_bias": torch.ones(2)}
     mlp.load_state_dict(state)
     assert mlp.hidden_bias.shape == (1, 4)
-    assert state["hidden_bias"].shape == (4,)  # the checkpoint itself is left as it was
+    assert state["hidden_bias"].shape == (4,)  # the checkpoint itself is unchanged
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -342,7 +342,7 @@ def test_mlp_with_a_tutorials_parameters_takes_any_activation() -> None:
 
 
 def test_a_relu_whose_weights_are_frozen_keeps_bits() -> None:
-    """Of what a Sequential keeps, a thirty-second; and the gradient of x is the same."""
+    """A thirty-second of what a Sequential saves; the gradient of x is the same."""
     mlp, plain = fourfold.nn.MLP([6, 24, 40, 3]).requires_grad_(False), sequential([6, 24, 40, 3], "relu")
     plain.load_state_dict(mlp.state_dict())
     x, kept = torch.randn(9, 6, requires_grad=True), []

@@ -1,4 +1,4 @@
-"""The C++ that a loop nest is shown as computes what the nest does: a compiler compiles it, and programs run it."""
+"""The C++ that explain shows of a loop nest computes the same: a compiler compiles it, and programs run it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ pytestmark = [
     pytest.mark.skipif(_C.cpu_capability() not in service.LEVELS, reason="no loop nests for this CPU level"),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
 ]
-INTERPRETER, LLVM = 0, 2  # of options.GENERATORS
+INTERPRETER, LLVM = 0, 2  # in options.GENERATORS
 UNITS = 4
-SIZES = (37, 1000)  # of one text
+SIZES = (37, 1000)  # for one text
 
 SOFTMAX = (
     f"{HEAD}axes a=x.0 b=x.1 | c=x.2 d=x.3\nx: float32 = input float32 [a b c d]\nm: float32 = amax x\n"
@@ -70,7 +70,7 @@ FEW = (
     f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float16 [a b]\n"
     "m: boolean = input boolean [b]\ny: float32 = mul x w\nz: float32 = where m y x\noutput z float32 [a b]\n"
 )
-# Names that C++ or the printer has for something else.
+# Names that C++ or the printer uses for something else.
 CLASHING = (
     f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
     "sum: float32 = sum float\nload: float32 = div float sum\nmain: float32 = amax load\nk: float32 = sub load main\n"
@@ -87,13 +87,13 @@ ORDER = (
 
 @dataclass
 class Case:
-    """A program, and calls of one layout or several. threads: that torch has."""
+    """A program, and calls with one layout or several. threads: torch's number of threads."""
 
     text: str
     calls: list[tuple[Sequence[object], int]]
     own: str = ""
     program: Program | None = None
-    asked: list[str] = field(default_factory=list)  # layouts, and those of them that there are nests of
+    asked: list[str] = field(default_factory=list)  # requested layouts, and those of them that have nests
     layouts: list[str] = field(default_factory=list)
 
 
@@ -152,7 +152,7 @@ CASES = dict(cases())
 
 @pytest.fixture(scope="module")
 def compiled(shared: Path) -> dict[str, Case]:
-    """All cases with their nests as C++ in place of LLVM's, which their texts' blank lines keep apart."""
+    """All cases with their nests as C++ instead of LLVM's; blank lines at the end of the texts keep the two apart."""
     asked: list[tuple[str, str]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service.service, "answer", lambda *request: (asked.append(request[:2]), refuse(*request)))
@@ -167,7 +167,7 @@ def compiled(shared: Path) -> dict[str, Case]:
     nests = {}
     own = {case.own for case in CASES.values()}
     for text, layout in asked:
-        if text not in own:  # asked for behind an earlier test
+        if text not in own:  # requested by an earlier test
             continue
         try:
             nests[text, layout] = build(read(text), Layout.of(layout), TARGETS[level()].lanes)
@@ -203,7 +203,7 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
 
 
 def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
-    """Each nest's functions in a table of its name."""
+    """Each nest's functions in a table named after it."""
     tables = []
     for name, nest in nests.items():
         functions = ", ".join("nullptr" if one is None else f"&fourfold::{name}::{one.name}" for one in nest.functions)
@@ -226,7 +226,7 @@ def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
 
 
 def library(text: str, path: Path) -> ctypes.CDLL:
-    """The elementary functions by their addresses. All workers compile the same text."""
+    """Sets the addresses of the elementary functions. All workers compile the same text."""
     assert path.with_suffix(".cpp").read_text(encoding="utf-8").startswith(text)
     found = ctypes.CDLL(f"{path}.so")
     for name, address in _C.vector_functions().items():
@@ -284,7 +284,7 @@ def test_it_reads_as_the_program_does() -> None:
 
 
 def test_names_do_not_hide_what_is_called() -> None:
-    """Neither keywords, nor the functions and types of the prelude, nor the parameters."""
+    """Neither keywords, nor the prelude's functions and types, nor the parameters."""
     text = c.print_nest(build(read(CLASHING), Layout.of("r1:n1,n1,n0"), 8))
     assert "exp_float32(begin_1)" in text and "float32x8 float_1 = " in text
     assert not re.search(r"\w\*? (load|float|begin) = ", text)

@@ -1,4 +1,4 @@
-"""Kernels of programs, as they are written: what is read how often, by which kernels. The simulators run them
+"""The generated kernels of programs: which kernels read what, and how often. The simulators run them
 (tests/simulators/nest_programs.py, metal_programs.py)."""
 
 from __future__ import annotations

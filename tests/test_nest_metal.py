@@ -1,4 +1,4 @@
-"""What programs are printed as for Apple's GPUs, and which are not."""
+"""The code generated for Apple's GPUs, and programs that are not supported there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = "grid rows rows=1 lanes=4 copies=1 group={group} each={each} split=0 wide
 
 
 def elements(count: int, kind: str = "float32", type: str = "float32", operation: str = "neg") -> str:
-    """The sum of so many tensors, of which the operation is taken first."""
+    """A program that adds this many tensors, after applying the operation to the first."""
     lines = [f"x{k}: {type} = input {kind} [a]" for k in range(count)] + [f"y0: {type} = {operation} x0"]
     lines += [f"y{k}: {type} = add y{k - 1} x{k}" for k in range(1, count)]
     return "\n".join([f"{HEAD}axes a=x0.0", *lines, f"output y{count - 1} {kind} [a]", ""])
@@ -43,7 +43,7 @@ def refused(text: str, layout: str) -> str:
 
 
 def test_a_kernels_parameters_are_those_that_the_host_binds() -> None:
-    """metal/program.mm: tensors, scratch memory, numbers; and threadgroup memory where it is set."""
+    """As in metal/program.mm: tensors, scratch memory, numbers; and threadgroup memory if it is used."""
     text = metal.print_grid(grid_of(SOFTMAX, ROWS.format(group=256, each=2)))
     assert text.splitlines()[1:3] == [
         '[[kernel, host_name("fourfold_rows"), max_total_threads_per_threadgroup(256)]] void fourfold_rows(',

@@ -1,4 +1,4 @@
-"""Loop nests become machine code for every processor that they are meant for, whichever this one is."""
+"""Loop nests compile to machine code for every supported processor, whichever this one is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except ImportError:
     pytest.skip("needs llvmlite", allow_module_level=True)
 
 X86 = "+avx2,+fma,+f16c"
-# By name: the triple, processor and features, and the target as nests see it.
+# By name: triple, processor, features, and the nest's target.
 TARGETS = {
     "AVX2": ("x86_64-unknown-linux-gnu", "haswell", X86, Target(8, False)),
     "AVX-512": ("x86_64-unknown-linux-gnu", "skylake-avx512", f"{X86},+avx512f,+avx512bw,+avx512vl", Target(16, True)),

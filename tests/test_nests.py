@@ -1,4 +1,4 @@
-"""Loop nests give the interpreter's bits, on every program and layout, from any number of threads, or leave it to the
+"""Loop nests give the interpreter's bits, on every program and layout, with any number of threads, or fall back to the
 interpreter."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_programs_of_all_operations(name: str, size: int) -> None:
     [(3, 2, 5, 7), (1, 1, 5, 7), (40, 3, 1, 9), (1, 1, 40, 1000), (1, 2, 3, 9000), (17, 1, 64, 4), (2, 1, 1, 1)],
 )
 def test_rows_whose_columns_run_along_several_axes(shape: tuple[int, ...], threads: int) -> None:
-    """Few rows of many columns are shared by columns; the order of a sum stays."""
+    """Threads split a few long rows by columns; the order of a sum stays the same."""
     torch.set_num_threads(threads)
     x, w = torch.randn(shape), torch.randn(shape[2])
     expect_the_interpreters_bits(ROWS, (x, w))
@@ -136,7 +136,7 @@ def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
     [((3, 16), 1), ((1, 70), 3), ((5, 37), 4), ((2, 17), 9), ((2, 18), 16), ((40, 3), 5), ((3, 33), 17)],
 )
 def test_rows_of_few_columns(rows: tuple[int, int], columns: int) -> None:
-    """Of many rows at once, in the order of longer rows."""
+    """Many rows at once, with sums in the order of longer rows."""
     a, b = rows
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -156,7 +156,7 @@ def test_a_short_innermost_axis(shape: tuple[int, ...]) -> None:
     expect_the_interpreters_bits(POINTWISE, (*inputs[:2], torch.randn(b, 1).expand(b, c)))
 
 
-# The statistics' operands step through a row's columns as through one axis, and the weights don't.
+# The statistics' operands step through a row's columns as through one axis, the weights don't.
 GROUPED = (
     f"{HEAD}axes a=x.0 | b=x.1 c=x.2\nx: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a b c]\n"
     "w: float32 = input float32 [b]\nu: float32 = mul x y\ns: float32 = sum u\nd: float32 = sub x s\n"
@@ -180,7 +180,7 @@ def test_columns_that_are_one_axis_for_some_tensors(shape: tuple[int, ...], thre
 
 
 def test_only_a_stage_that_needs_it_gathers_a_row() -> None:
-    """That of the weights; the others would if x had gaps between its channels."""
+    """Only the weights' stage does; the others would if x had gaps between its channels."""
 
     def gathered(x: str) -> int:
         layout = Layout.of(f"r1:{x},nd1,010,nd1,nd1,000,0d1")
@@ -190,7 +190,7 @@ def test_only_a_stage_that_needs_it_gathers_a_row() -> None:
 
 
 def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
-    """One row that threads share, of which a tensor lies across."""
+    """Threads share one row, and one tensor isn't contiguous along it."""
     torch.set_num_threads(2)
     inputs = (torch.randn(1, 40000), torch.randn(40000, 2)[:, :1])
     expect_the_interpreters_bits(TURNED_ROWS, inputs)
@@ -229,7 +229,7 @@ def test_automatic_nests_come_with_the_second_call() -> None:
     expected = program(x)
     before = service.service.compiled
     program(x)
-    # Another layout that waits comes behind it in the queue.
+    # Another layout that waits is queued after it.
     expect_the_interpreters_bits(text.replace("sin", "cos"), (x,))
     assert service.service.compiled == before + 2
     assert_same_bits(program(x), expected)
@@ -296,7 +296,7 @@ def test_a_process(before: str, after: str, expected: str) -> None:
 
 
 def has_policy() -> bool:
-    """Whether this kernel can forbid memory to be written and executed (Linux 6.3)."""
+    """Whether the operating system can forbid memory that is both writable and executable (Linux 6.3)."""
     probe = "import ctypes, sys; sys.exit(ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0)"
     return subprocess.run([sys.executable, "-c", probe]).returncode == 0
 

@@ -1,5 +1,5 @@
-"""Loop nests of tensors whose elements take turns in memory, such as x[..., 0::2]: they give the interpreter's bits and
-read nothing outside the tensors."""
+"""Loop nests on tensors with interleaved elements, such as x[..., 0::2]: they give the interpreter's bits and read
+nothing outside the tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = (2, 3, 4, 5, 8, 9)
 
 
 def before_a_guarded_page(x: Tensor) -> Tensor:
-    """The same elements, behind which memory can't be read."""
+    """The same elements, ending at an unreadable page."""
     page, size = mmap.PAGESIZE, x.nbytes
     pages = -(-size // page)
     memory = mmap.mmap(-1, (pages + 1) * page)
@@ -68,7 +68,7 @@ def test_rows(step: int, threads: int) -> None:
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "uint8", "boolean"])
 @pytest.mark.parametrize("parts", STEPS)
 def test_results(parts: int, kind: str) -> None:
-    """Stacked along the last dimension, and, of two axes, along others."""
+    """Stacked along the last dimension, and with two axes along others."""
     type = {"float16": "float32", "uint8": "int32"}.get(kind, kind)
     op = "bitwise_and" if type == "boolean" else "mul"
     names = [f"v{k}" for k in range(parts)]

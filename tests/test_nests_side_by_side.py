@@ -1,4 +1,4 @@
-"""Loop nests of rows that lie side by side in memory: a vector holds one column of many rows."""
+"""Loop nests of rows that are side by side in memory: a vector holds one column of many rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPES = [(3, 2, 16), (1, 17, 70), (2, 64, 33), (2, 65, 16), (1, 300, 40), (2, 5
 
 
 def layouts_of(text: str, inputs: tuple[object, ...]) -> list[str]:
-    """The layouts that nests are built for."""
+    """The layouts for which nests are built."""
     found = []
     own = build.build
     with mock.patch.object(

@@ -1,4 +1,4 @@
-"""Large results are stored past the caches: the interpreter's bits, from any number of threads, wherever they lie."""
+"""Non-temporal stores of large results: the interpreter's bits, with any number of threads and any alignment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = (
 
 @pytest.fixture
 def layouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Those whose nests are compiled."""
+    """The layouts whose nests are compiled."""
     found: list[str] = []
     compile = service.service.compile
 
@@ -46,7 +46,7 @@ def layouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (ELEMENTS, [(2_000_003,)], True),
         (ELEMENTS, [(20_003,)], False),
         (BROADCAST, [(40,), (160_000,)], True),
-        (BROADCAST, [(40,), (160_001,)], False),  # rows begin anywhere
+        (BROADCAST, [(40,), (160_001,)], False),  # rows begin at any alignment
         (BROADCAST, [(1200,), (4816,)], True),
         (ROWS, [(400, 6400)], True),
         (ROWS, [(400, 6401)], False),
@@ -57,6 +57,6 @@ def test_large_results(
     text: str, shapes: list[tuple[int, ...]], is_streamed: bool, threads: int, layouts: list[str]
 ) -> None:
     torch.set_num_threads(threads)
-    text += "\n" * threads  # a text of its own: its nest is compiled
+    text += "\n" * threads  # a unique text, so that its nest is compiled
     expect_the_interpreters_bits(text, [torch.randn(shape) for shape in shapes])
     assert any("=" in layout for layout in layouts) == is_streamed

@@ -32,7 +32,7 @@ MIXED = [(torch.float32, torch.float32), (torch.float64, torch.float64)] + [
 def block(
     layer: nn.Module, activation: Callable[[Tensor], Tensor], dtype: torch.dtype, parameters: torch.dtype
 ) -> nn.Module:
-    """The norm, with drawn parameters, and what is fused with it."""
+    """The norm with random parameters, and the operators fused with it."""
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -71,8 +71,8 @@ def copy_of(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
 
 
 def compared(module: nn.Module, x: Tensor, record: Record | None = None, **settings: object) -> Record:
-    """Compiled, eager and in float64: ours may be as far from the exact values as eager's, and a few roundings more:
-    16 of its dtype, or of low precision an eighth, since sums of float32 are of rounded terms."""
+    """Compares compiled and eager with float64: the compiled error may exceed eager's by a few roundings: 16 of its
+    dtype, or an eighth of that in low precision, where float32 sums add rounded terms."""
     record = record or Record()
     ours, exact = copy_of(module), copy_of(module, torch.float64)
     got = results(compiled(ours, record, **settings), ours, x)
@@ -120,7 +120,7 @@ LAYERS = {
     ),
 }
 WITH_STATISTICS = [name for name, (make, _) in LAYERS.items() if getattr(make(), "running_mean", None) is not None]
-# Evaluation is another computation only with statistics that are kept.
+# Evaluation differs from training only with running statistics.
 MODES = [(name, mode) for name in LAYERS for mode in ("train", "eval") if mode == "train" or name in WITH_STATISTICS]
 
 
@@ -137,7 +137,7 @@ def test_values_gradients_and_statistics(name: str, mode: str, dtype: torch.dtyp
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("activation", [F.relu, F.silu])
 def test_a_group_norms_backward_writes_one_tensor_between_programs(activation: Callable[[Tensor], Tensor]) -> None:
-    """The first program takes the activation's gradient and all sums, the last computes the input's gradient."""
+    """The first program computes the activation's gradient and all sums, the last the input's gradient."""
     record = compared(block(nn.GroupNorm(3, 6), activation, torch.float32, torch.float32), draw(4, 6, 8, 8))
     (captured,) = record.captured
     sizes = [

@@ -1,4 +1,5 @@
-"""Nested and sparse tensors: what torch.nn's layer takes gives its result here; the rest is refused in one sentence."""
+"""Nested and sparse tensors: what torch.nn's layers support gives their results here; the rest is rejected with a
+one-sentence error."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ NOT_DENSE = {
 @pytest.mark.parametrize("kind", NOT_DENSE)
 @pytest.mark.parametrize("name", [*EVERY, "LLTM", "LLTMCell"])
 def test_tensors_that_are_not_dense(name: str, kind: str, grad: bool) -> None:
-    """What torch.nn takes gives torch.nn's result; the rest is refused in one sentence, in the place of a state too."""
+    """What torch.nn supports gives torch.nn's results; the rest is rejected with a one-sentence error, as a state
+    too."""
     x = NOT_DENSE[kind]()
     what = "a nested tensor; torch.nested.to_padded_tensor makes" if x.is_nested else f"layout {x.layout}"
     said = rf"{name}: expected the input( and the state)? to be (a )?dense tensors?, but got {what}"
@@ -77,7 +79,7 @@ FIRST = list({case.op: case for case in reversed(CASES)}.values())
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize("case", FIRST, ids=case_id)
 def test_operators_refuse_nested_tensors(case: Any, layout: torch.layout, grad: bool) -> None:
-    """In the place of each argument, alone or in a list."""
+    """As each argument, alone or in a list."""
     args = case.arguments(torch.float32)
     places = [k for k, value in enumerate(args) if isinstance(value, Tensor)]
     assert places

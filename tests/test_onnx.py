@@ -1,5 +1,5 @@
-"""torch.onnx.export of fourfold's layers and operators. The exporter is another package; these tests take its first
-step, which captures the program: by torch.export, or by torch.jit.trace on its older road."""
+"""torch.onnx.export of fourfold's layers and operators. The exporter is a separate package; these tests run its first
+step, capture by torch.export, or by torch.jit.trace in the older exporter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import fourfold
 from fourfold import nn as ours
 
 pytestmark = [
-    # torch says of its own layers that the export assigns their list of weights.
+    # torch warns, about its own layers, that the export assigns their list of weights.
     pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export"),
     pytest.mark.filterwarnings("ignore:`torch.jit", "ignore::torch.jit.TracerWarning"),
 ]

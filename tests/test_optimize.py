@@ -1,4 +1,4 @@
-"""fourfold.optimize and restore: what is replaced, what is left and why, and that nothing else changes."""
+"""fourfold.optimize and restore: what is replaced, what isn't and why, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fourfold._optimize import stacks
 
 
 class Model(nn.Module):
-    """One of each layer that there is a replacement for."""
+    """One of each layer that can be replaced."""
 
     def __init__(self, **like: Any) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ def left_of(*children: nn.Module) -> list[tuple[str, ...]]:
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 def test_layers_that_look_like_a_stack() -> None:
-    """Each with what stands in the way."""
+    """Each with the reason why it isn't replaced."""
     a, b, c = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 3)
     stands = "stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
     place = "(the model)[0:2]"
@@ -267,7 +267,7 @@ def test_the_report_is_a_table() -> None:
     assert all(entry.kind in str(report) for entry in report.changed + report.left)
 
 
-# Where a graph breaks, Dynamo asks tensors that are no leaves for their gradient, and hides what torch says to that.
+# At a graph break, Dynamo reads .grad of non-leaf tensors, and torch's warning about that is hidden.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("first", ["optimize", "compile"])
 def test_with_torch_compile(first: str) -> None:
@@ -289,7 +289,8 @@ def test_with_torch_compile(first: str) -> None:
 
 
 def test_one_graph_where_dynamo_is_told_to_take_layers() -> None:
-    """Dynamo breaks its graph at every nn.LSTM and GRU, a subclass too, unless its configuration says otherwise."""
+    """Dynamo breaks its graph at every nn.LSTM and GRU, including subclasses, unless its configuration says
+    otherwise."""
     torch._dynamo.reset()
     model, x = Model(), torch.randn(5, 2, 4)
     fourfold.optimize(model)

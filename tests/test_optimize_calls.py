@@ -1,4 +1,4 @@
-"""An optimised model's calls that are torch's to run: on tensors that are not plain, before hooks, under modes."""
+"""Calls of an optimised model that fall back to torch: with tensor subclasses, hooks or modes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from test_optimize import operators_of, stack, why_left
 
 
 class Telling(Tensor):
-    """Gives F.linear another meaning, as torchao's tensors do, and says what else it meets."""
+    """Redefines F.linear, as torchao's tensors do, and records the functions called on it."""
 
     met: list[str] = []
 
@@ -64,7 +64,7 @@ INPUTS = {name: (3, 2, 4) if name in ("lstm", "gru") else (3, 4) for name in LAY
 
 @pytest.fixture(params=LAYERS)
 def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module, Tensor]:
-    """A layer, the same one optimised, and an input."""
+    """A layer, an optimised copy, and an input."""
     layer = LAYERS[request.param]()
     twin = copy.deepcopy(layer)
     assert fourfold.optimize(twin).changed
@@ -72,7 +72,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module, Tensor]:
 
 
 def weight_of(layer: nn.Module) -> tuple[nn.Module, str]:
-    """The module that holds the first weight, and its name."""
+    """The module that holds the first weight, and the weight's name."""
     name, _ = next(layer.named_parameters())
     path, _, last = name.rpartition(".")
     return layer.get_submodule(path), last
@@ -117,7 +117,7 @@ def test_what_a_subclass_meets_is_what_it_met(pair: tuple) -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_a_list_of_weights_that_a_program_changed(kind: type[nn.RNNBase]) -> None:
-    """It is what torch.nn's call reads, until a parameter is exchanged."""
+    """torch.nn's call reads the list until a parameter is replaced."""
     layer, x = kind(3, 4), torch.randn(5, 2, 3)
     twin = copy.deepcopy(layer)
     fourfold.optimize(twin)
@@ -185,7 +185,7 @@ def test_full_hooks_are_called_around_the_operator(pair: tuple) -> None:
     assert operators_of(lambda: twin(x))
 
 
-# torch says that the hook's meaning is not what people think.
+# torch warns that the hook behaves differently from what users expect.
 @pytest.mark.filterwarnings("ignore:Using.*non-full backward hook")
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_the_old_backward_hook_sees_torchs_nodes(pair: tuple, everywhere: bool) -> None:
@@ -269,7 +269,7 @@ def test_an_exchanged_linear_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not layer(x).any()
 
 
-# torch says of both layouts that they may yet change.
+# torch warns that both layouts are experimental.
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
 def test_layouts_that_the_operator_does_not_know() -> None:
     layer = stack(4, 6, 5)

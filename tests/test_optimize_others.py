@@ -1,4 +1,4 @@
-"""An optimised model in the hands of other programs: each works, or says in one sentence what to do first."""
+"""An optimised model in other tools: each works, or an error says what to do first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = torch.linspace(-2, 2, 40).view(5, 2, 4)
 
 
 def optimized() -> tuple[nn.Module, Tensor]:
-    """A model and what it gave before."""
+    """An optimised model, and its earlier results."""
     model = Model().eval()
     wanted = model(X).detach()
     fourfold.optimize(model)
@@ -94,10 +94,10 @@ def test_trace() -> None:
         fourfold.optimize(traced)
 
 
-# torch says of its own layers that the export assigns their list of weights.
+# torch warns, about its own layers, that the export assigns their list of weights.
 @pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export")
 def test_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exporter, which is another package, captures the program first; its older road is torch.jit.trace."""
+    """The exporter, a separate package, captures the program first; the older exporter uses torch.jit.trace."""
     model, _ = optimized()
     for exporting in (False, True):
         monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda exporting=exporting: exporting)
@@ -128,7 +128,7 @@ def test_quantization() -> None:
     twin = copy.deepcopy(quantized)
     assert {e.name for e in fourfold.optimize(twin).changed} == {"lstm", "gru", "lstm_cell", "gru_cell"}
     torch.testing.assert_close(twin(X), quantized(X))
-    # A stack's layers that are quantized later are called themselves.
+    # Layers of a stack that are quantized later are called individually.
     head = model.head
     fourfold.optimize(head)
     torch.testing.assert_close(torch.ao.quantization.quantize_dynamic(head)(X), quantized.head(X))

@@ -1,4 +1,4 @@
-"""fourfold.optimize on subclasses of torch.nn's layers, and on stacks that hold dropout, Identity or a Sequential."""
+"""fourfold.optimize on subclasses of torch.nn's layers, and on stacks with dropout, Identity or a Sequential."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_optimize import operators_of, stack, why_left
 
 
 class Encoder(nn.LSTM):
-    """As users write them: arguments of its own, a method, state."""
+    """A typical user subclass: its own arguments, a method, state."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, 2 * size, batch_first=True)
@@ -150,7 +150,7 @@ class Doubling(nn.Linear):
 
 
 def test_subclasses_that_are_left() -> None:
-    """Their code would see the class that takes their place, or ours would find theirs."""
+    """Their code would observe the replaced class, or fourfold's code would use their attributes."""
     assert "__init_subclass__" in why_left(Registered(3, 4))
     assert not Registered.seen
     assert "forward may differ" in why_left(Checking(3, 4))
@@ -168,7 +168,7 @@ def dropouts(kind: type[nn.Module] = nn.Dropout, p: float = 0.5) -> nn.Sequentia
 @pytest.mark.parametrize("kind", [nn.Dropout, nn.AlphaDropout])
 @pytest.mark.parametrize("training", [True, False], ids=["optimised in training", "optimised in eval"])
 def test_dropout_in_a_stack(kind: type[nn.Module], training: bool) -> None:
-    """One operator while it is off; in training torch's draws, whenever the mode was changed."""
+    """One operator while dropout is off; in training it uses torch's random numbers, however often the mode changes."""
     model = dropouts(kind).train(training)
     twin, x = copy.deepcopy(model), torch.randn(5, 4)
     (entry,) = fourfold.optimize(twin).changed
@@ -181,7 +181,7 @@ def test_dropout_in_a_stack(kind: type[nn.Module], training: bool) -> None:
             torch.manual_seed(3)
             y = module(x)
             gradients = torch.autograd.grad(y.sum(), list(module.parameters()))
-            results.append((y, gradients, torch.rand(1)))  # as many numbers were drawn
+            results.append((y, gradients, torch.rand(1)))  # the same number of random numbers was drawn
         torch.testing.assert_close(*results)
         assert operators_of(lambda: twin(x)) == (set() if mode else {"mlp_layers"})
     twin.train()
@@ -206,7 +206,7 @@ def test_dropout_of_zero_in_training() -> None:
 
 
 def blocks(*sizes: int) -> nn.Sequential:
-    """As torchvision and others build them: a block a layer."""
+    """As torchvision and others build them: a block per layer."""
     made = [nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Identity()) for a, b in zip(sizes, sizes[1:], strict=False)]
     return nn.Sequential(nn.Flatten(), *made[:-1], made[-1][0])
 
@@ -222,7 +222,7 @@ def test_a_sequential_in_a_stack() -> None:
     seen = []
     hook = model[1].register_forward_hook(lambda *_: seen.append(1))
     torch.testing.assert_close(model(x), wanted)
-    assert seen and operators_of(lambda: model(x)) == {"mlp"}  # of what follows on it
+    assert seen and operators_of(lambda: model(x)) == {"mlp"}  # from the layers after it
     hook.remove()
     model[2] = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
     torch.testing.assert_close(model(x), nn.Sequential(*model)(x))

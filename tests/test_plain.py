@@ -1,4 +1,4 @@
-"""The package that FOURFOLD_NO_EXTENSION=1 builds without a compiler, whose operators are composed of torch's."""
+"""The package that FOURFOLD_NO_EXTENSION=1 builds without a compiler; its operators are composed of torch's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from machine import ROOT, missing
 from test_schemas import registered
 
 PLAIN = "built with FOURFOLD_NO_EXTENSION=1, without fourfold's compiled library"
-# Names of the plain module that the library's has not.
+# Names that only the plain module has.
 OWN = {"PLAIN", "SCHEMAS", "OPERATORS"}
 
 
 def build(folder: Path, source: Path = ROOT, **environment: str) -> Path:
-    """The wheel, by a pip that finds no compiler: PATH names a folder that is empty."""
+    """The wheel, built by a pip that finds no compiler: PATH is an empty folder."""
     if importlib.util.find_spec("scikit_build_core") is None:
         missing("this test needs scikit-build-core: pip install -r requirements-build.txt")
     (folder / "bin").mkdir(parents=True)
@@ -57,7 +57,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # -S: without site, an editable install's import hook does not come before this path.
+    # -S: without site, an editable install's import hook doesn't come before this path.
     path = os.pathsep.join([str(installed), *filter(None, sys.path)])
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     surroundings |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -81,7 +81,7 @@ def test_the_wheel_is_pure(wheel: Path) -> None:
 
 
 def test_the_wheel_is_the_same_to_the_byte_when_built_again(wheel: Path, tmp_path: Path) -> None:
-    """Of files with other times and permissions too."""
+    """Also from files with other times and permissions."""
     source = tmp_path / "source"
     for name in ("python", "scripts"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -132,7 +132,7 @@ print(*[f"{each.category.__name__}: {each.message}" for each in said], sep="\\n"
 def test_layers_and_functions_compute_their_definitions_and_say_it_once(installed: Path) -> None:
     done = run(installed, "-c", f"import warnings, torch, fourfold\n{LAYERS}")
     assert done.returncode == 0, done.stderr
-    assert "performance drop" not in done.stderr  # which torch says of a vmap that runs one by one
+    assert "performance drop" not in done.stderr  # torch's warning about a vmap that falls back to a loop
     said = done.stdout.splitlines()
     assert said == [
         "UserWarning: fourfold computes its operators as plain torch, which is slower: this installation was "
@@ -217,7 +217,7 @@ def test_the_module_has_no_names_that_the_library_lacks(installed: Path) -> None
 
 
 def test_an_installation_that_lost_its_library_is_broken(tmp_path: Path) -> None:
-    """It is no plain one: nobody chose that."""
+    """It doesn't fall back to the plain package, which nobody requested."""
     shutil.copytree(
         Path(fourfold.__file__).parent, tmp_path / "fourfold", ignore=shutil.ignore_patterns("__pycache__", "*.so")
     )

@@ -43,8 +43,8 @@ def test_values(exponent: float, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("exponent", [n / 2 for n in range(-2 * MOST, 2 * MOST + 1)])
 def test_errors_in_units_of_the_last_place(exponent: float) -> None:
-    """4 at most, as of other functions. Between 1 and 4 lie all mantissas, of even and of odd powers of two. Just above
-    1 the errors are largest: all floats there are tried."""
+    """4 at most, as for other functions. The range from 1 to 4 has all mantissas with even and odd exponents. Errors
+    are largest just above 1, where all floats are tested."""
     x = torch.rand(2**16, generator=torch.Generator().manual_seed(2)) * 3 + 1
     x = torch.cat([x, 1 + torch.arange(2**18) * 2.0**-23])
     exact = x.double() ** exponent

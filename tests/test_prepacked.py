@@ -1,5 +1,5 @@
-"""Packed weights as the raw operators take them: whose they are is read in them, and the operators that pack are known
-to fake tensors and to vmap."""
+"""Packed weights as arguments of the raw operators: they carry the operator and layout that they belong to, and the
+packing operators work with fake tensors and vmap."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def expect_refused(op: str, weights: list, prepacked: Tensor, biases: str, found
 def test_prepacked_weights_give_the_same_bits(op: str, dtype: torch.dtype) -> None:
     weights = parameters(op, dtype=dtype)
     prepacked = prepack(op, *weights)
-    # So many rows that the call packs for itself. Few are multiplied with the weights where they lie, in another order.
+    # With so many rows the call packs the weights itself. With few it reads them unpacked and sums in another order.
     assert torch.equal(call(op, weights, prepacked, time=40), call(op, weights, None, time=40))
     tolerance = {"rtol": 8 * torch.finfo(dtype).eps, "atol": 8 * torch.finfo(dtype).eps}
     torch.testing.assert_close(call(op, weights, prepacked), call(op, weights, None), **tolerance)
@@ -68,7 +68,7 @@ def test_prepacked_weights_give_the_same_bits(op: str, dtype: torch.dtype) -> No
 
 
 def test_weights_of_another_operator_are_refused() -> None:
-    """A gru's and an lltm's have equal sizes."""
+    """Those of a gru and an lltm have equal sizes."""
     lltm, gru = parameters("lltm"), parameters("gru")
     expect_refused("lltm", lltm, prepack("gru", *gru), "a bias by x", described("gru", "both biases"))
     expect_refused("gru", gru, prepack("lltm", *lltm), "both biases", described("lltm", "a bias by x"))
@@ -96,9 +96,9 @@ def test_other_bytes_are_refused() -> None:
 
 
 def test_another_level_or_layout_is_refused() -> None:
-    """As of a tensor that was saved, and loaded where other kernels read it."""
+    """For example a tensor that was saved, and loaded where the kernels use another layout."""
     weights = parameters("lstm")
-    for place in (8, 24):  # the layout's number, and the level's name
+    for place in (8, 24):  # the number of the layout, and the name of the level
         prepacked = prepack("lstm", *weights)
         prepacked[place] += 1
         with pytest.raises(ValueError, match="lstm: expected prepacked to be what fourfold::lstm_prepack gives"):
@@ -153,7 +153,7 @@ def test_what_packs_refuses_alike_for_metadata(op: str) -> None:
 
 
 def test_a_row_is_no_bias_of_torchs_layers() -> None:
-    """The same from C++ and for metadata; the LLTM takes its tutorial's rows."""
+    """The same from C++ and for meta tensors; the LLTM accepts its tutorial's rows."""
     *weights, bias_ih, bias_hh = parameters("lstm")
     given = (*weights, bias_ih.unsqueeze(0), bias_hh)
     for tensors in (given, tuple(t.to("meta") for t in given)):

@@ -1,4 +1,4 @@
-"""``python -m fourfold profile``: a script runs as python runs it, and a table follows."""
+"""``python -m fourfold profile``: a script runs as under python, and a table follows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*command: object, cwd: Path, **environment: str) -> subprocess.Completed
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Scripts, a package, and a link to one of them from elsewhere."""
+    """Scripts, a package, and a link to one of them from another folder."""
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "facts.py").write_text(FACTS)
@@ -101,7 +101,7 @@ def test_exit_codes_are_the_scripts(ending: str, code: int, error: str, folder: 
 
 
 def without_torchs(said: str) -> str:
-    """What torch 2.13's profiler writes by itself."""
+    """Without the lines that torch 2.13's profiler prints itself."""
     return "".join(line for line in said.splitlines(keepends=True) if not line.startswith("USDT:"))
 
 
@@ -116,7 +116,7 @@ def without_torchs(said: str) -> str:
     ],
 )
 def test_an_exception_is_python_s_traceback_after_the_table(how: str, ending: str, folder: Path) -> None:
-    # Plain Python runs as many lines, without torch.
+    # Plain Python gets the same line numbers, without importing torch.
     (folder / "work.py").write_text("\n" * WORK.count("\n") + ending)
     plain = run("work.py", cwd=folder)
     (folder / "work.py").write_text(WORK + ending)

@@ -50,11 +50,11 @@ def test_fourfolds_operators_are_in_it_by_name(device: str) -> None:
     for row in ours.values():
         assert (row.calls, row.dtype, row.device, row.fell_back) == (1, "float32", device, 0)
         assert row.host_time > 0
-        assert row.device_time is None if device == "mps" else row.device_time > 0  # torch has no times of Metal's
+        assert row.device_time is None if device == "mps" else row.device_time > 0  # torch doesn't time Metal
 
 
 def test_the_rows_add_up_to_what_torchs_profiler_says(trained: profiler.profile) -> None:
-    """Of what runs on the host, in ms; regions' own time, Python's that is, and the driver's calls are left out."""
+    """Host time in ms, without the own time of regions, which is Python's, and the driver's calls."""
     averages = [row for row in trained._torchs.key_averages() if not row.key.startswith(("cuda", "hip", "Activity"))]
     own = sum(row.self_cpu_time_total for row in averages if not row.is_user_annotation) * 1e-3
     assert sum(row.host_time for row in trained.rows()) == pytest.approx(own, rel=1e-6)
@@ -121,7 +121,7 @@ print(prof)
 
 
 def test_an_operator_without_a_kernel_for_its_device_is_found() -> None:
-    """torch's lazy device is an accelerator that every build has; its fallback to the CPU is the one that MPS uses."""
+    """torch's lazy device is an accelerator in every build; its fallback to the CPU is the one that MPS uses."""
     said = output_of(sys.executable, "-c", FALLBACK)
     rows = [("aten::special_i0e", "lazy", 2, 2), ("aten::add", "lazy", 1, 0), ("aten::special_i0e", "cpu", 1, 0)]
     assert str(rows) in said
@@ -166,7 +166,7 @@ def test_one_at_a_time(trained: profiler.profile) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert sentence(lambda: enter(profiler.profile())) == other
     assert "expected one that was not used yet" in sentence(lambda: enter(trained))
-    with profiler.profile():  # none of the refused ones is left running
+    with profiler.profile():  # none of the rejected ones keeps running
         pass
     said = sentence(lambda: trained.table(torch_rows=-1), ValueError)
     assert said == "profile.table: expected torch_rows to be None or from 0 on, but got -1"
@@ -200,7 +200,7 @@ def test_a_device_that_failed_does_not_hide_the_blocks_error(monkeypatch: pytest
 
 
 class Calls(list):
-    """Written down in their order."""
+    """A list of calls in order."""
 
     def of(self, name: str) -> Callable[..., None]:
         return lambda *arguments, **keywords: self.append((name, *arguments, *keywords.items()))
@@ -208,7 +208,7 @@ class Calls(list):
 
 @pytest.fixture
 def mps(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A machine with an Apple GPU, as far as a profile sees it."""
+    """The parts of a machine with an Apple GPU that a profile uses."""
     calls = Calls()
 
     class Event:
@@ -252,7 +252,7 @@ def test_what_was_started_is_stopped_where_the_next_cannot_be(mps: Calls, monkey
     with monkeypatch.context() as patch:
         patch.setattr(torch.mps.profiler, "start", taken)
         assert sentence(lambda: enter(profiler.profile())) == "Tracing Signposts is already enabled"
-    assert mps == []  # whoever traces goes on
+    assert mps == []  # the trace continues
     with monkeypatch.context() as patch:
         patch.setattr(profiler, "Event", calls_fail := lambda: calls_fail.missing)
         sentence(lambda: enter(profiler.profile()), AttributeError)
@@ -264,7 +264,7 @@ def test_what_was_started_is_stopped_where_the_next_cannot_be(mps: Calls, monkey
 
 @pytest.fixture
 def nvidia(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A machine with a GPU, as far as NVTX ranges need one."""
+    """The parts of a machine with a GPU that NVTX ranges need."""
     calls = Calls()
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""From what torch's profiler records to the table: with calls as torch makes them on CUDA and MPS, written by hand."""
+"""From the records of torch's profiler to the table: with handwritten calls as torch makes them on CUDA and MPS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps
 
 
 class Recorder:
-    """Calls with ids of their own."""
+    """Makes calls with unique ids."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,7 +80,7 @@ def test_a_row_for_each_dtype_and_device() -> None:
 
 
 def test_autograd_regions_and_parts() -> None:
-    """As torch nests a backward: engine, node, operator; a detach within a detach; a region that a user named."""
+    """As torch nests a backward: engine, node, operator; a detach within a detach; a region named by the user."""
     call = Recorder()
     backward = call("fourfold::lltm_backward", 4, on(CPU))
     node = call("fourfold_lltmBackward", 5, on(CPU), calls=[backward], kind="autograd")
@@ -139,7 +139,8 @@ def test_an_operator_within_itself_is_one_call() -> None:
 
 
 def test_cuda_kernels_are_their_callers() -> None:
-    """As CUPTI gives them: each kernel and memcpy with the operator that launched it, and a graph's with none."""
+    """As CUPTI reports them: each kernel and memcpy with the operator that launched it, and a graph's kernels without
+    one."""
     call = Recorder()
     written = call("aten::copy_", 0.2, on(CUDA, 500), on(CPU, 500))
     to = call("aten::to", 0.3, on(CPU, 500), calls=[call("aten::_to_copy", 0.3, on(CPU, 500), calls=[written])])
@@ -162,7 +163,7 @@ def test_cuda_kernels_are_their_callers() -> None:
     assert rows["fourfold::lltm"].device_time == ms(3.5) and rows["fourfold::lltm"].host_time == ms(1.5)
     assert (rows["aten::copy_"].device_time, rows["aten::copy_"].copied) == (ms(0.01), 2000)
     assert (rows["aten::view"].device, rows["aten::view"].device_time) == ("cuda", 0.0)
-    assert rows["aten::to"].device_time == rows["aten::to"].host_time  # of a tensor on the CPU
+    assert rows["aten::to"].device_time == rows["aten::to"].host_time  # for a tensor on the CPU
     assert rows["aten::_local_scalar_dense"].copied == 8 and rows["aten::item"].copied == 0
     assert rows["no operator"] == Row("no operator", "", "cuda", 1, 0.25)
     assert (rows["aten::zeros"].device, rows["aten::zeros"].device_time) == ("cuda", ms(0.001))
@@ -194,7 +195,7 @@ def test_copies_between_devices_are_counted_once_in_the_type_that_is_written() -
 
 
 def fallback(call: Recorder, name: str, *operands: Operand, calls: Any = ()) -> Call:
-    """As at::native::cpu_fallback does it: to the CPU, the CPU's kernel, and the result back."""
+    """As at::native::cpu_fallback: copies to the CPU, the CPU's kernel, and a copy back."""
     there = [call("aten::copy_", 1, on(CPU, o.elements, o.dtype), o) for o in operands]
     to_cpu = call("aten::_to_cpu", 1 + len(there), *operands, calls=there)
     back = call("aten::copy_", 1, *operands[:1], on(CPU, operands[0].elements, operands[0].dtype))
@@ -280,7 +281,7 @@ def test_sizes(count: int, text: str) -> None:
 def event_of_torchs(
     name: str, id: int, *inputs: Any, scope: str = "FUNCTION", children: Any = (), tag: str = "TorchOp"
 ) -> Any:
-    """Of the tree that torch's profiler gives."""
+    """An event of the tree that torch's profiler returns."""
     fields = SimpleNamespace(inputs=list(inputs), scope=SimpleNamespace(name=scope))
     kind = SimpleNamespace(name=tag)
     return SimpleNamespace(
@@ -323,7 +324,7 @@ def test_torchs_kernels_become_work() -> None:
         event("aten::mm", 0, DeviceType.CPU),
         event("cudaLaunchKernel", 3, DeviceType.CPU),
         event("sgemm", 3, DeviceType.CUDA),
-        event("step", 1, DeviceType.CUDA, annotation=True),  # a region, as its kernels span it
+        event("step", 1, DeviceType.CUDA, annotation=True),  # a region, which spans its kernels
         event("Memcpy HtoD (Pageable -> Device)", 2, DeviceType.HIP),
     ]
     assert _records.work_of(SimpleNamespace(events=lambda: events)) == [

@@ -1,4 +1,4 @@
-"""docs/profiling.md: its examples run, its table is what is printed, and every public name is in it."""
+"""docs/profiling.md: its examples run and print its table, and it has every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pointwise programs by themselves: what the checker takes, what each operation computes, where elements lie."""
+"""Pointwise programs: what the checker accepts, what each operation computes, and memory layouts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fourfold.compiler.calling import Program, ProgramByDispatcher
 from program_cases import assert_same_bits, programs
 from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise, kind_of, type_of, values
 
-# In float32, units in the last place of the exact result; the operations that are not here are exact.
+# In float32, units in the last place of the exact result; all other operations are exact.
 ULPS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "asin", "acos", "atan"), 2),
     **dict.fromkeys(
         ("tan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "pow", "atan2"), 4
     ),
-    "rsqrt": 2,  # of a root that was rounded
+    "rsqrt": 2,  # of a rounded root
 }
 SIZES = (0, 1, 7, 64, 1023, 1024, 1025, 5000)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -36,7 +36,7 @@ def cases(table):
 def assert_right(name: str, got: torch.Tensor, operands: list[torch.Tensor], reference) -> None:
     if got.dtype == torch.float32 and name in ULPS:
         exact = reference(*(operand.double() for operand in operands))
-        if name == "sigmoid":  # 1 / (1 + exp(-x)), as torch's own
+        if name == "sigmoid":  # 1 / (1 + exp(-x)), as in torch
             exact = exact.masked_fill(torch.exp(-operands[0]) == torch.inf, 0)
         with_nan = exact.isnan()
         assert torch.equal(got.isnan(), with_nan), name
@@ -73,7 +73,7 @@ def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
         y = y % 80 - 8
     result = torch.bool if name in COMPARISONS else dtype
     got = ROADS[0](elementwise(name, dtype, 2, result))(x, y)
-    if name.startswith("shift_"):  # torch's own of too many bits is the machine's
+    if name.startswith("shift_"):  # in torch a shift by too many bits depends on the processor
         inside = (y >= 0) & (y < x.element_size() * 8)
         got, x, y = got[inside], x[inside], y[inside]
     if name in ("integer_floor_divide", "integer_trunc_divide", "integer_remainder", "integer_fmod"):
@@ -105,7 +105,7 @@ def test_a_choice(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("to", KINDS)
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_conversion(dtype: torch.dtype, to: torch.dtype) -> None:
-    """What no number of the other dtype stands for is the machine's business."""
+    """Values that the other dtype can represent: other conversions depend on the processor."""
     x = values(dtype, 1000)
     if dtype.is_floating_point and not to.is_floating_point and to != torch.bool:
         x = x.nan_to_num(1, 100, 50).abs().clamp(0, 100)
@@ -165,7 +165,7 @@ def test_rows_in_stages(shape: tuple[int, int], transposed: bool) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_elements_that_lie_apart(size: int) -> None:
-    """Rows, columns, a transposed matrix, every second element, one for all; results in another order of dimensions."""
+    """Rows, columns, a transposed matrix, every second element, a scalar; results in another order of dimensions."""
     program = (
         f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float32 [b]\n"
         "c: float32 = input float32 [a 1]\nt: float32 = input float32 [b a]\nk: float32 = number\n"
@@ -223,7 +223,7 @@ def test_what_was_never_made_or_is_made_again() -> None:
 
 
 def test_the_number_of_columns_and_a_kept_row() -> None:
-    """Three passes: the second needs what the first summed up, the third what both did, and an output of each."""
+    """Three passes: the second needs the first one's sum, the third both results, with an output of each."""
     program = (
         f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input bfloat16 [a b]\nn: float32 = columns\nt: float32 = sum x\n"
         "m: float32 = div t n\nd: float32 = sub x m\ne: float32 = exp d\nv: float32 = sum e\nr: float32 = div e v\n"
@@ -240,7 +240,7 @@ def test_the_number_of_columns_and_a_kept_row() -> None:
 
 @pytest.mark.parametrize("outer", [(), (3,)])
 def test_rows_without_columns(outer: tuple[int, ...]) -> None:
-    """A broadcast input of nothing has no memory to read."""
+    """A broadcast input without elements has no memory to read."""
     rows = "a=x.0 | b=0" if outer else "| b=0"
     dims, kept = ("a b", "a") if outer else ("b", "")
     program = (
@@ -258,7 +258,8 @@ def test_rows_without_columns(outer: tuple[int, ...]) -> None:
 )
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64])
 def test_what_lies_across(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    """A matrix and a transposed one, of elements of every size, into results of both kinds; with rows and without."""
+    """A matrix and a transposed one, with elements of every size, into results of both layouts; with rows and
+    without."""
     kind, type = kind_of(dtype), type_of(dtype)
     x, t = (values(dtype, max(1, torch.Size(shape).numel()), seed) for seed in (1, 2))
     x, t = x[: torch.Size(shape).numel()].view(shape), t[: torch.Size(shape).numel()].view(shape[::-1])
@@ -318,7 +319,7 @@ def test_one_tensor_of_rows_and_numbers() -> None:
 @pytest.mark.parametrize("columns", [1, 7, 16, 20, 33, 100])
 @pytest.mark.parametrize("name", ["sum", "amax", "amin", "prod"])
 def test_a_row_alone_and_among_others(name: str, columns: int) -> None:
-    """Rows are reduced side by side; what else is there changes no bit, and no row's NaN or sign."""
+    """Rows are reduced side by side; the other rows change no bit, and no row's NaN or sign."""
     program = ROADS[0](
         f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = {name} x\noutput s float32 [a]\n"
     )
@@ -335,8 +336,8 @@ def test_a_row_alone_and_among_others(name: str, columns: int) -> None:
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (15, 3), (17, 300), (600, 40), (70, 3000), (2, 40_000)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    """Of an operation's result, of an input, of one that is the same for all rows or all columns, of a number; as they
-    lie and transposed."""
+    """Of an operation's result, of an input, of one that broadcasts along rows or columns, of a constant; contiguous
+    and transposed."""
     kind, type = kind_of(dtype), type_of(dtype)
     program = (
         f"{HEAD}axes a=x.0 | b=x.1\nx: {type} = input {kind} [a b]\nw: {type} = input {kind} [b]\n"
@@ -380,7 +381,7 @@ def test_sums_over_the_rows_of_several_columns_axes() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_two_operations_at_once(dtype: torch.dtype) -> None:
-    """Each rounds by itself, whichever operand of the second the first one is; also with what is the same for all."""
+    """Each rounds separately, whichever operand of the second the first one is; also with scalars."""
     kind = kind_of(dtype)
     apply = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
     lines, expected = [], []
@@ -569,7 +570,7 @@ ADD = f"{HEAD}axes a=x.0\n{X}k: float32 = number\nn: int32 = number\nm: float32 
     "y: float32 = add x k\nz: float32 = add y m\noutput z float32 [a]\n"
 )
 
-# 3 times b is 2 in 64 bits: memory for two elements.
+# 3 times b overflows to 2 in 64 bits: memory for two elements.
 OVERFLOWING = f"{HEAD}axes a=3 | b=6148914691236517206\nc: float32 = constant 1.0\noutput c float32 [a*b]\n"
 
 
@@ -607,7 +608,7 @@ def test_numbers_keep_their_bits_however_a_program_is_called() -> None:
 
 
 def test_a_negative_view_is_read_as_it_is() -> None:
-    """The imaginary part of a conjugated tensor is torch's own memory, to be negated as it is read."""
+    """The imaginary part of a conjugated tensor shares torch's memory and must be negated when it is read."""
     x = torch.randn(5, dtype=torch.complex64).conj().imag
     assert x.is_neg()
     program = f"{HEAD}axes a=x.0\n{X}y: float32 = abs x\nz: float32 = add x y\noutput z float32 [a]\n"
@@ -627,8 +628,8 @@ WHOLE = [
 
 @pytest.mark.parametrize("seed", range(12))
 def test_broken_programs_crash_nothing(seed: int) -> None:
-    """Letters lost, doubled and exchanged, words and lines too: refused in a sentence, or a program that runs or
-    refuses its tensors."""
+    """Letters, words and lines deleted, duplicated and swapped: an error, or a program that runs or rejects its
+    tensors."""
     rng = random.Random(seed)
     ran = 0
     for _ in range(250):

@@ -23,7 +23,7 @@ from machine import FORK, LOOPBACK, output_of
 
 
 class Shrunk(Dataset):
-    """Runs operators, parallel ones too, in the worker that loads."""
+    """Runs operators, also parallel ones, in the loading worker."""
 
     def __len__(self) -> int:
         return 4
@@ -37,7 +37,7 @@ class Shrunk(Dataset):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.skipif(FORK != "fork", reason="this system does not bear a fork after torch is loaded")
 def test_forked_dataloader_worker() -> None:
-    fourfold.softshrink(torch.zeros(300, 257))  # the parent's threads exist before the fork
+    fourfold.softshrink(torch.zeros(300, 257))  # creates the parent's threads before the fork
     loader = DataLoader(Shrunk(), batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=60)
     loaded = torch.cat(list(loader))
     assert torch.equal(loaded[:, 0, 0], torch.tensor([0.0, 0.5, 1.5, 2.5]))
@@ -78,13 +78,14 @@ def ddp_worker(rank: int, world: int, directory: str) -> None:
     train(model, x[:, half], y[:, half])
     if rank == 0:
         torch.save(model.module.state_dict(), f"{directory}/state.pt")
-    # First: the model's last reference to the group would wait, with the GIL, for a thread of it that wants the GIL.
+    # Before the group is destroyed: the model's last reference to it would wait, holding the GIL, for one of its
+    # threads, which needs the GIL.
     del model
     gc.collect()
     dist.destroy_process_group()
 
 
-# What takes seconds to import, a process of no other threads imports once for both.
+# Slow imports happen once for both, in a process without other threads.
 DDP = """
 import sys, torch._dynamo, torch.multiprocessing as mp
 from test_programs import ddp_worker
@@ -119,7 +120,7 @@ def test_a_free_threaded_python_stays_free() -> None:
 
 
 def test_threads_that_call_at_once_get_what_one_gets() -> None:
-    """With gradients, each from a graph of its own; the modules and weights are shared."""
+    """With gradients, each from its own graph; the modules and weights are shared."""
     torch.set_num_threads(1)
     mlp, cell, lstm = fourfold.nn.MLP([8, 16, 4]), fourfold.nn.LLTMCell(4, 8), fourfold.nn.LSTM(5, 7)
     parameters = [p for module in (mlp, cell, lstm) for p in module.parameters()]
@@ -141,7 +142,7 @@ def test_threads_that_call_at_once_get_what_one_gets() -> None:
 
 @pytest.mark.parametrize("op", ["lltm", "mlp", "softshrink"])
 def test_kernels_hold_no_gil(op: str) -> None:
-    """Another Python thread goes on counting while one long call runs."""
+    """Another Python thread keeps counting during one long call."""
     calls: dict[str, Any] = {
         "lltm": lambda: fourfold.lltm(torch.randn(3000, 8, 8), *torch.zeros(2, 8, 128), torch.zeros(384, 136)),
         "mlp": lambda: fourfold.mlp(torch.zeros(400_000, 30), torch.zeros(64, 30), None, torch.zeros(20, 64), None),
@@ -179,7 +180,7 @@ def test_inference_mode() -> None:
 
 
 def test_functional_call_and_ensembles() -> None:
-    """A stack of models by vmap over their parameters, as torch.func's tutorials do."""
+    """A stack of models, by vmap over their parameters, as in torch.func's tutorials."""
     models, (x, _) = [Model() for _ in range(3)], data()
     parameters, buffers = torch.func.stack_module_state(models)
 

@@ -36,7 +36,7 @@ def test_what_is_linked_exists() -> None:
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """GitHub's anchor for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

@@ -23,7 +23,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pair(kind: str, num_layers: int, bidirectional: bool, **settings: Any) -> tuple[nn.Module, Recurrent]:
-    """torch's layer, and one of cells with the same weights."""
+    """torch's layer, and one composed of cells with the same weights."""
     layer_type, cell_type = KINDS[kind]
     layer = layer_type(F, H, num_layers, bidirectional=bidirectional, **settings)
 

@@ -1,4 +1,4 @@
-"""Files that fourfold.load refuses: what is wrong with them is said in a sentence, and nothing of them runs."""
+"""Files that fourfold.load rejects: the error says what is wrong, and nothing in them runs."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_json_is_read_strictly(block: Path, tmp_path: Path) -> None:
 
 
 def test_structures_run_nothing(block: Path, tmp_path: Path) -> None:
-    """A file names types; their modules are not imported."""
+    """A file has names of types; their modules are not imported."""
 
     def change(own: dict[str, Any], _: Any) -> None:
         structure = json.loads(own["__metadata__"]["fourfold.structure"])
@@ -169,7 +169,7 @@ def test_structures_run_nothing(block: Path, tmp_path: Path) -> None:
 
 
 def test_no_module_is_imported_for_a_structure(block: Path, tmp_path: Path) -> None:
-    """torch's own defaultdict names the module of its factory."""
+    """torch's own defaultdict has the name of its factory's module."""
 
     def change(own: dict[str, Any], _: Any) -> None:
         structure = json.loads(own["__metadata__"]["fourfold.structure"])
@@ -202,7 +202,7 @@ def test_other_structures_are_refused(block: Path, tmp_path: Path, outputs: Any)
 
 
 def concatenation(strides: list[int], *steps: dict[str, Any]) -> Any:
-    """Two parts of one element, then more steps; the result is the whole."""
+    """Two parts of one element, then more steps; the result is the whole tensor."""
 
     def change(_: Any, inner: dict[str, Any]) -> None:
         described = {"sizes": [2], "strides": strides, "dtype": "float32", "dimension": 0, "lengths": [1, 1]}
@@ -240,7 +240,7 @@ def test_memory_that_nothing_wrote_is_not_read(tmp_path: Path, change: Any, mess
 
 
 def test_a_view_by_an_absolute_offset_is_the_same_in_every_step(tmp_path: Path) -> None:
-    """A step's element is a part of the whole series, beyond whose end a view that moved with the steps would lie."""
+    """A step's element is a part of the whole series; a view whose offset moved with the steps would exceed its end."""
 
     def change(_: Any, inner: dict[str, Any]) -> None:
         (whole,) = (step for step in inner["graph"]["steps"] if "graph" in step)
@@ -256,6 +256,6 @@ def test_a_view_by_an_absolute_offset_is_the_same_in_every_step(tmp_path: Path) 
     model = fourfold.load(rewritten(saved("scan", tmp_path), tmp_path / "m.ff", change))
     (x, h), _ = CASES["scan"].inputs(7)
     y, last = model(x, h)
-    third = x.flip(0)[2]  # the steps go backward
+    third = x.flip(0)[2]  # the steps run backward
     torch.testing.assert_close(y, (third + 1).expand(7, 3, 5))
     torch.testing.assert_close(last, h + 7 * third)

@@ -1,4 +1,4 @@
-"""Restarts within a sequence: nn.LSTM, GRU and LLTM with a mask are what their segments are, run alone."""
+"""Restarts within a sequence: nn.LSTM, GRU and LLTM with a mask give the results of the segments run separately."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def as_states(hx: Any) -> list[Tensor]:
 
 
 def by_segments(layer: nn.Module, x: Tensor, states: list[Tensor], reset: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """One sequence (time, input_size): layer by layer, direction by direction, each segment run alone by a layer of
-    one direction. states: (num_layers * directions, hidden_size) each."""
+    """One sequence (time, input_size): layer by layer, direction by direction, each segment run separately by a
+    unidirectional layer. states: (num_layers * directions, hidden_size) each."""
     directions = 2 if layer.bidirectional else 1
     begins = [0, *(t for t in range(1, len(x)) if reset[t])]
     ends = [*begins[1:], len(x)]
@@ -105,7 +105,7 @@ def test_packed(name: str, enforce_sorted: bool) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_mask_that_is_packed_otherwise_is_refused(name: str) -> None:
-    """Of as many steps, but not of the same sequences: its rows would belong to others."""
+    """With as many steps, but from other sequences: its rows would belong to others."""
     layer = KINDS[name](3, 5, bidirectional=True)
     x, reset = torch.randn(4, 3, 3), torch.zeros(4, 3, dtype=torch.bool)
     packed = pack_padded_sequence(x, torch.tensor([2, 4, 3]), enforce_sorted=False)
@@ -125,7 +125,7 @@ def test_a_mask_that_is_packed_otherwise_is_refused(name: str) -> None:
 
 
 def test_a_captured_graph_refuses_a_mask_that_is_packed_otherwise() -> None:
-    """It does not know the lengths, so it compares them each time it runs."""
+    """The graph doesn't have the lengths, so it compares them at each run."""
     torch._dynamo.reset()
     layer = fourfold.nn.LLTM(3, 5)
     state = (torch.zeros(1, 3, 5), torch.zeros(1, 3, 5))
@@ -176,7 +176,7 @@ def test_no_gradient_passes_a_reset(name: str) -> None:
 
 
 def test_a_rollout_is_one_call() -> None:
-    """The loop that reinforcement learning writes, with done before each step, and the one call in its place."""
+    """The usual loop of reinforcement learning, with done before each step, and the one call that replaces it."""
     layer = fourfold.nn.LSTM(4, 16)
     x, done = torch.randn(12, 3, 4), torch.rand(12, 3) < 0.25
     h, c = torch.randn(1, 3, 16), torch.randn(1, 3, 16)

@@ -1,4 +1,4 @@
-"""Graphs of many kinds, saved and loaded: layers, sizes that are computed, indices, modes, torch's recurrent layers."""
+"""Graphs of many kinds, saved and loaded: layers, computed sizes, indices, modes, torch's recurrent layers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def image(batch: int, size: int = 16) -> Tensor:
 
 
 x, size = torch.randn(5, 4), Dim.AUTO
-# A model, what it is exported with, its dynamic sizes, what it is called with.
+# A model, its export arguments, its dynamic sizes, its call arguments.
 GRAPHS = {
     "convolutions": (Convolutions, (image(2),), ({0: size, 2: size, 3: size},), (image(3, 20),)),
     "channels last": (
@@ -142,7 +142,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # torch.export's, of its own nn.GRU
+@pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")  # from torch.export, about its own nn.GRU
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_loaded_graph_computes_what_was_exported(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
@@ -161,7 +161,7 @@ def test_a_loaded_graph_computes_what_was_exported(name: str, tmp_path: Path, mo
 
 
 def test_a_scan_of_other_steps_than_its_series_is_refused(tmp_path: Path) -> None:
-    """The file's bounds let no such call come; a file that has none is refused by the loop."""
+    """The file's bounds reject such a call; without bounds, the loop does."""
     model = OurScan()
     args = (torch.randn(3, 6, 4), torch.randn(3, 4))
     fourfold.save(torch.export.export(model, args, dynamic_shapes=({1: Dim("n", min=0)}, None)), tmp_path / "m.ff")

@@ -1,6 +1,7 @@
-"""torch's own operator samples exported, saved and loaded: results as eager's, or a refusal in a sentence.
+"""torch's own operator samples exported, saved and loaded: results as in eager, or a one-sentence error.
 
-One entry of sixteen; with FOURFOLD_OPERATORS=full in the environment all of them."""
+One of sixteen entries; with FOURFOLD_OPERATORS=full all of them.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from fourfold import _native
 
 pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
-MOST = 2  # samples of an entry
+MOST = 2  # samples per entry
 
-# Results that are drawn, or whose signs or order torch leaves open.
+# Results that are random, or whose signs or order torch doesn't define.
 OPEN = ("bernoulli", "multinomial", "normal", "rand", "dropout", "eig", "svd", "qr", "lu", "pca_lowrank", "svd_lowrank")
-# What fourfold doesn't save, by the beginning of the reason.
+# What fourfold doesn't save, by the beginning of the error.
 REFUSED = (
     "save: expected a graph that runs without Python, but it has ",
     "save: expected arguments and results of tuples, lists, dicts and tensors, but got ",
@@ -45,12 +46,12 @@ class Call(nn.Module):
 
 
 def exported(problem: Problem, tensors: list[Tensor]) -> Any:
-    """None where torch doesn't export it."""
+    """None if torch can't export it."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(Call(problem.call), tuple(tensors))
-    except Exception:  # torch.export raises many kinds, and which is no matter of this test
+    except Exception:  # torch.export raises many types
         return None
 
 

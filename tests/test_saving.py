@@ -1,4 +1,4 @@
-"""fourfold.save and fourfold.load: what is loaded computes what was exported; what doesn't fit is refused."""
+"""fourfold.save and fourfold.load: a loaded model computes what was exported; invalid arguments are rejected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def assert_same(mine: Any, theirs: Any) -> None:
     mine_paths, their_paths = (
         [pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path(t)] for t in (mine, theirs)
     )
-    assert mine_paths == their_paths  # namedtuples are types of the same names and fields
+    assert mine_paths == their_paths  # namedtuples are types with the same names and fields
     for a, b in zip(pytree.tree_leaves(mine), pytree.tree_leaves(theirs), strict=True):
         if isinstance(b, Tensor):
             torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-5)
@@ -62,7 +62,7 @@ def test_a_loaded_model_computes_what_was_exported(files: dict[str, Path], name:
                 wanted = model(*args, **kwargs)
             found = loaded(*own_args, **own_kwargs)
             assert_same(found, wanted)
-            assert_same((own_args, own_kwargs), (args, kwargs))  # also where the model changes them
+            assert_same((own_args, own_kwargs), (args, kwargs))  # also if the model changes them
     state = dict(model.named_buffers())
     assert_same({key: loaded.tensors[key] for key in state}, state)
 
@@ -84,7 +84,7 @@ def test_the_cases_have_every_kind_of_step(files: dict[str, Path]) -> None:
 
 
 def test_any_reader_of_safetensors_opens_the_weights(files: dict[str, Path]) -> None:
-    """As its specification has it: the tensors fill the bytes behind the header, and each has its dtype's alignment."""
+    """As specified: the tensors fill the bytes after the header, aligned to their dtypes."""
     model, own = made("block"), header(files["block"])
     data = files["block"].read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
@@ -112,7 +112,7 @@ def test_shared_parameters_are_stored_once(files: dict[str, Path]) -> None:
 def test_weights_lie_in_the_files_memory(files: dict[str, Path], tmp_path: Path) -> None:
     loaded = fourfold.load(files["block"])
     before = files["block"].read_bytes()
-    loaded.tensors["out.weight"].zero_()  # this process's alone
+    loaded.tensors["out.weight"].zero_()  # changes only this process's copy
     assert files["block"].read_bytes() == before
     assert fourfold.load(files["block"]).tensors["out.weight"].any()
     assert loaded.tensors["qkv.weight"].data_ptr() % 64 == 0
@@ -120,7 +120,7 @@ def test_weights_lie_in_the_files_memory(files: dict[str, Path], tmp_path: Path)
 
 @pytest.mark.parametrize("name", CASES)
 def test_operators_take_the_place_of_programs_elsewhere(files: dict[str, Path], name: str) -> None:
-    """A device that no backend runs programs on: shapes and dtypes of torch's meta device."""
+    """On a device without programs: shapes and dtypes of torch's meta device."""
     model = fourfold.load(files[name], device="meta")
     if name == "stream":
         pytest.skip("fourfold's operators have no kernels for the meta device in C++")
@@ -136,7 +136,7 @@ def test_operators_take_the_place_of_programs_elsewhere(files: dict[str, Path], 
 
 
 def by_operators(_: Any, inner: dict[str, Any]) -> None:
-    """Replaces each program by its operators, and what it writes in place by copies."""
+    """Replaces each program by its operators, and its in-place writes by copies."""
     for step in inner["graph"]["steps"]:
         if "program" not in step:
             continue
@@ -163,7 +163,7 @@ def shifted(given: Any, first: int, by: int) -> Any:
     return given
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "cache"])  # whose programs write into new memory
+@pytest.mark.parametrize("name", [name for name in CASES if name != "cache"])  # its programs write into new memory
 def test_operators_compute_what_programs_do(files: dict[str, Path], name: str, tmp_path: Path) -> None:
     loaded = fourfold.load(rewritten(files[name], tmp_path / "m.ff", by_operators))
     other = fourfold.load(files[name])
@@ -413,7 +413,7 @@ def test_copies_of_a_loaded_model_are_refused(files: dict[str, Path]) -> None:
 
 
 class Pairs(nn.Module):
-    """Two inputs of one program have names that begin alike."""
+    """Two inputs of one program have names with the same prefix."""
 
     def forward(self, b: Tensor) -> Tensor:
         i, a = b.prod(-1), (b * 2).prod(-1)

@@ -80,7 +80,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     init, xs = torch.zeros(B, H, dtype=dtype), torch.randn(T, B, H).to(dtype)
     tolerance = (
         {} if dtype in (torch.float32, torch.float64) else {"rtol": 0.05, "atol": 0.05}
-    )  # sums of 16-bit gradients
+    )  # for sums of 16-bit gradients
     found, expected = (outcome(scan, step, init, xs, []) for scan in (fourfold.scan, loop))
     torch.testing.assert_close(found, expected, **tolerance)
 
@@ -141,7 +141,7 @@ def test_few_steps(steps: int) -> None:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Captured]:
-    """The traces of steps, as they come."""
+    """The traces of steps, in order."""
     found: list[Captured] = []
     of = Captured.of
     monkeypatch.setattr(Captured, "of", lambda *given: found.append(of(*given)) or found[-1])
@@ -175,7 +175,7 @@ def test_many_shapes_of_one_step() -> None:
 
 
 def test_sizes_that_no_tensor_has(traces: list[Captured]) -> None:
-    """With a dynamic batch: products of sizes, means, and what is the same in every step."""
+    """With a dynamic batch: products of sizes, means, and values that are the same in every step."""
     weight = nn.Parameter(torch.randn(H, H) / 3)
 
     def step(h: Tensor, x: Tensor) -> Any:
@@ -211,7 +211,7 @@ def thirds(weight: Tensor, h: Tensor, x: Tensor) -> Any:
 
 @pytest.mark.parametrize(("step", "parts"), [(halves, 2), (thirds, 3)])
 def test_sizes_that_are_dynamic_from_the_first_trace(step: Callable[..., Any], parts: int) -> None:
-    """Layers of several sizes have one code object."""
+    """Layers of several sizes share one code object."""
     for batch, inputs, hidden in ((3, 4, 5), (6, 7, 33), (2, 9, 16), (1, 7, 8), (4, 1, 6), (3, 4, 1)):
         weight = nn.Parameter(torch.randn(inputs, parts * hidden))
         init, xs = torch.randn(batch, hidden), torch.randn(T, batch, inputs)
@@ -262,7 +262,7 @@ def test_complex_values_that_a_step_passes_on(order: tuple[int, int]) -> None:
 
 
 def test_a_size_that_an_operator_fixes_is_noticed() -> None:
-    """Also where no symbol has that value alone, such as the size of a chunk."""
+    """Even if no symbol alone has that value, as for the size of a chunk."""
     fakes = Fakes(T)
     size = fakes.new_symbol("size", 33)
     assert fakes.are_general

@@ -1,4 +1,4 @@
-"""Scans within compiled functions, and torch's own operator."""
+"""Scans in compiled functions, and torch's own scan operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Model(nn.Module):
-    """Operators before, between and behind two recurrences, the second of which reads the first one's results."""
+    """Operators before, between and after two recurrences, the second of which reads the first one's results."""
 
     def __init__(self, scan: Any) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def outcome(model: Any, parameters: Any, steps: int) -> list[Tensor]:
 
 
 def check(scan: Any, **settings: Any) -> set[str]:
-    """Values and gradients of several lengths. Returns the names of the events."""
+    """Compares values and gradients for several lengths. Returns the names of the events."""
     torch.manual_seed(0)
     model = Model(scan)
     compiled = torch.compile(model, **settings)
@@ -172,7 +172,7 @@ def test_a_whole_graph_in_inference_mode() -> None:
     ],
 )
 def test_whole_graphs_with_changes_in_place_and_modes(function: Callable[..., Tensor]) -> None:
-    """They aren't cut at a scan: what its backward reads may be changed behind."""
+    """They aren't split at a scan: later operators may change what its backward reads."""
     outcomes = []
     for each in (torch.compile(function, backend="fourfold", fullgraph=True), function):
         torch.manual_seed(0)
@@ -182,7 +182,7 @@ def test_whole_graphs_with_changes_in_place_and_modes(function: Callable[..., Te
     torch.testing.assert_close(*outcomes)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, behind a break
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo, after a break
 @pytest.mark.parametrize("backend", ["fourfold", "aot_eager", "eager"])
 def test_graphs_of_any_backend_break_at_a_scan(backend: str) -> None:
     assert "fourfold_loop_in_stages" in check(fourfold.scan, backend=backend)

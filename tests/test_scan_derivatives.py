@@ -1,4 +1,4 @@
-"""Derivatives of fourfold.scan: checkpoints, second ones, transforms, and the memory that the backward reads."""
+"""Derivatives of fourfold.scan: checkpoints, second derivatives, transforms, and the memory that the backward reads."""
 
 from __future__ import annotations
 

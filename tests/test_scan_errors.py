@@ -1,4 +1,4 @@
-"""What fourfold.scan refuses, and steps that run in Python."""
+"""What fourfold.scan rejects, and steps that run in Python."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_views_by_address_run_in_python(monkeypatch: pytest.MonkeyPatch, step: C
 
 
 def covariance(carry: Tensor, x: Tensor) -> Any:
-    """Of a Kalman filter."""
+    """The covariance of a Kalman filter."""
     before = carry + torch.eye(H, dtype=carry.dtype)
     gain = torch.linalg.solve(before + torch.outer(x, x), before)
     root = torch.linalg.cholesky(before)

@@ -1,5 +1,5 @@
-"""The memory of fourfold.scan's results, each of which has its own, contiguous as torch.stack's; and steps whose values
-share memory, or have none that stays."""
+"""The memory of fourfold.scan's results, which are separate and contiguous, as from torch.stack; and steps whose values
+share memory, or have only temporary memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops over steps as one nest: the interpreter's bits, for the steps whose states lie in registers."""
+"""Loops over steps as one nest give the interpreter's bits, for steps whose states stay in registers."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_sizes_are_numbers_of_a_nest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_generator_after_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for a nest that the first one only counted a call for."""
+    """It waits for a nest for which the first call only counted a use."""
     for generator in ("auto", "llvm"):
         monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
         last, _ = fourfold.scan(lambda h, x: (h.abs() + x, h), torch.zeros(3, 5), torch.ones(7, 3, 5))
@@ -183,7 +183,7 @@ def test_another_generator_after_the_first_call(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("turned", ["init", "xs"])
 def test_tensors_that_lie_transposed_within_a_step(monkeypatch: pytest.MonkeyPatch, turned: str) -> None:
-    """They run in stages: a nest over steps has no panels to transpose through."""
+    """They run in stages: a nest over steps has no panels for transposing."""
     monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
     init, xs = torch.randn(8, 3, dtype=F64), torch.randn(9, 8, 3, dtype=F64)
     if turned == "init":

@@ -44,7 +44,7 @@ def normalized(h: Tensor, x: Tensor) -> Any:
 
 
 def scaled(carry: Any, x: Tensor) -> Any:
-    """The second state is a number for each row."""
+    """The second state has one number per row."""
     h, most = carry
     h = h * 0.5 + x
     most = torch.maximum(most * 0.9, h.abs().amax(-1, keepdim=True))
@@ -52,7 +52,7 @@ def scaled(carry: Any, x: Tensor) -> Any:
 
 
 def attention(s: Tensor, xs: Any) -> Any:
-    """(batch, keys, values): rows lie side by side."""
+    """(batch, keys, values): rows are side by side in memory."""
     q, k, v = xs
     s = torch.sigmoid(q).unsqueeze(-1) * s + k.unsqueeze(-1) * v.unsqueeze(1)
     return s, (q.unsqueeze(1) @ s).squeeze(1)
@@ -73,7 +73,7 @@ F32, F64 = torch.float32, torch.float64
 CASES: dict[str, tuple[Callable[..., Any], Any, torch.dtype]] = {
     **{f"selective of {n}": (selective, of_channels(2, 5, n), F32) for n in (5, 16, 24, LONGEST)},
     **{f"selective of {n} in float64": (selective, of_channels(2, 5, n), F64) for n in (2, 33, 64)},
-    "long rows": (selective, of_channels(2, 3, 300), F32),  # the sum is behind the loop
+    "long rows": (selective, of_channels(2, 3, 300), F32),  # the sum comes after the loop
     "long rows in float64": (selective, of_channels(2, 3, LONGEST + 1), F64),
     **{f"normalized {n}": (normalized, ((3, n), [(3, n)]), F32) for n in (3, 100)},
     "normalized in float64": (normalized, ((3, 20), [(3, 20)]), F64),
@@ -106,8 +106,8 @@ def check(
     reverse: bool = False,
     has_bits: bool = False,
 ) -> bool:
-    """Returns whether a nest ran the inference's steps. has_bits: whether both generators have programs for all of it.
-    Without nests, sums over dimensions that don't lie side by side in memory are PyTorch's."""
+    """Returns whether a nest ran the steps of inference. has_bits: whether both generators compute everything by
+    programs. Without nests, PyTorch computes sums over dimensions that aren't adjacent in memory."""
     found = {}
     for generator in ("interpreter", "llvm"):
         monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
@@ -185,7 +185,7 @@ def test_a_product_of_expanded_batches() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_gradient_that_only_its_sum_is_needed_of_is_added_up_in_the_loop(batched: bool) -> None:
-    """The loop's backward gives no series of it."""
+    """The loop's backward writes no series of it."""
     decay = torch.rand(5, dtype=torch.float64, requires_grad=True)
 
     def step(h: Tensor, x: Tensor) -> Any:

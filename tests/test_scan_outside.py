@@ -1,4 +1,4 @@
-"""fourfold.scan of steps that change or read what is outside of them: buffers, attributes, random numbers, modes."""
+"""fourfold.scan of steps that change or read outside state: buffers, attributes, random numbers, modes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_python_objects_that_a_step_changes_and_depends_on_are_refused(name: str
     module = Counting()
     module.linear.register_forward_hook(module.count_up)
     init, xs = torch.zeros(B, H), torch.randn(4, B, H)
-    for _ in range(1 if name == "begins" else 4):  # behind one step `before` is a tensor, as if it were set before
+    for _ in range(1 if name == "begins" else 4):  # after the first step `before` is a tensor, as if it were set before
         with pytest.raises(RuntimeError, match=f"changes Python objects .*{CHANGING[name]}.* part of the carry"):
             fourfold.scan(getattr(module, name), init, xs)
 
@@ -163,7 +163,7 @@ def test_autocast_and_no_grad_within_the_step() -> None:
             scale = h.abs().mean()
         return torch.tanh(h.detach() * scale + h + y.float()), y
 
-    # torch rounds a product in bfloat16 differently if it has more rows.
+    # torch rounds a bfloat16 product differently if it has more rows.
     check(step, torch.zeros(B, H), torch.randn(T, B, H), list(linear.parameters()), tolerance=0.02)
 
 
@@ -219,7 +219,7 @@ DRAWN: list[Callable[[Tensor], Tensor]] = [
 @pytest.mark.parametrize("changes", [False, True])
 @pytest.mark.parametrize("draw", DRAWN, ids=range(len(DRAWN)))
 def test_numbers_drawn_like_the_state(draw: Callable[[Tensor], Tensor], changes: bool) -> None:
-    """Every row and every step has its own."""
+    """Every row and every step has its own numbers."""
     init, xs = torch.ones(4, 6), torch.ones(30, 4, 6)
     _, y = fourfold.scan(lambda h, x: (h + x if changes else h, draw(h)), init, xs)
     assert y.shape == (30, *draw(init).shape)

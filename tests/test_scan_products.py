@@ -1,4 +1,5 @@
-"""Products in the steps of a scan: of the input, for some steps at once; sums of several; columns that nobody reads."""
+"""Products in the steps of a scan: of the input, for several steps at once; sums of several products; unused
+columns."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Node]]:
-    """The operators of PyTorch in the loops that are compiled, of the forward and the backward."""
+    """PyTorch's operators in the compiled loops of the forward and the backward."""
     made = Recurrence.compiled
     found: dict[str, list[Node]] = {}
 
@@ -50,7 +51,7 @@ def names(nodes: list[Node]) -> list[str]:
 
 
 def gated(weights: Any, h: Tensor, x: Tensor) -> Any:
-    """The input's product with a bias and the state's without, as torch.nn's cells."""
+    """The input's product with a bias and the state's without, as in torch.nn's cells."""
     W, b, U = weights
     update, new = (F.linear(x, W, b) + h @ U).chunk(2, 1)
     h = h + torch.sigmoid(update) * (torch.tanh(new) - h)
@@ -98,7 +99,7 @@ def test_products_of_the_input_for_some_steps_at_once(layout: str) -> None:
 
 
 def check_layout(layout: str, batch: int, size: int) -> None:
-    """More steps than are computed at once, by one and two threads, forwards and backwards."""
+    """More steps than are computed at once, with one and two threads, forward and reversed."""
     torch.manual_seed(0)
     weights, h = drawn(5, size, batch)
     xs = LAYOUTS[layout](31, batch, 5)
@@ -113,7 +114,7 @@ def check_layout(layout: str, batch: int, size: int) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_few_steps(layout: str) -> None:
-    """Whose products of the input have room for all of them."""
+    """The buffer has room for all of the input's products."""
     torch.manual_seed(0)
     weights, h = drawn(5, 6, 3)
     xs = LAYOUTS[layout](6, 3, 5)
@@ -136,7 +137,7 @@ def test_few_steps(layout: str) -> None:
 @pytest.mark.parametrize("batch", [7, 8, 31])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_both_products_in_one_pass(batch: int, dtype: torch.dtype) -> None:
-    """From eight rows on; also where the product of the input is read twice, which has a stage of its own then."""
+    """From eight rows on; also if the input's product is read twice, which then has its own stage."""
 
     def reads_twice(weights: Any, h: Tensor, x: Tensor) -> Any:
         own = F.linear(x, weights[0], weights[1])
@@ -181,7 +182,7 @@ def test_they_take_no_memory_for_all_steps() -> None:
         with torch.profiler.profile(profile_memory=True) as profile:
             fourfold.scan(of(weights), h, xs)
     largest = max(event.cpu_memory_usage for event in profile.events())
-    assert 500 * 8 * 64 * 4 <= largest < 1.5 * 500 * 8 * 64 * 4  # the results; the product has twice their size
+    assert 500 * 8 * 64 * 4 <= largest < 1.5 * 500 * 8 * 64 * 4  # the results; the products are twice as large
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_three_side_by_side_at_a_second_size() -> None:
 
 @pytest.mark.parametrize("sizes", [[(5, 6, 3)], [(5, 6, 3), (4, 7, 1)]], ids=["known sizes", "symbolic sizes"])
 def test_columns_that_nobody_reads(bodies: dict[str, list[Node]], sizes: list[tuple[int, int, int]]) -> None:
-    """The gradient of an input that doesn't need one is not computed, also where a second size made sizes symbolic."""
+    """The gradient of an input that doesn't need one is not computed, even after a second size made sizes symbolic."""
 
     def joined(weights: Any, h: Tensor, x: Tensor) -> Any:
         return two(F.linear(torch.cat([h, x], 1), weights[0], weights[1]))

@@ -1,4 +1,4 @@
-"""Recurrences that others published, by fourfold.scan, against a Python loop and the packages' own functions."""
+"""Published recurrences run by fourfold.scan, against a Python loop and the packages' own functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fourfold.scanning import capture
 
 EVERY = RECURRENCES | OTHERS
 SMALL, ODD = (3, 4, 5), (17, 6, 33)  # batch, inputs, hidden
-# A float64 sum in another order is off by some units in the last place, times its terms; a float32 one likewise, and
-# exponents and quotients amplify that.
+# A float64 sum in another order is off by some units in the last place, times its terms; the same holds for float32,
+# and exponents and quotients amplify it.
 TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-11},
     torch.float32: {"rtol": 2e-4, "atol": 2e-4},
@@ -29,7 +29,7 @@ TOLERANCE = {
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A step that runs in Python raises, where a user is warned; each test traces its steps for its own sizes."""
+    """Steps that run in Python raise instead of a warning; each test traces its steps for its own sizes."""
     monkeypatch.setenv("FOURFOLD_STRICT", "1")
     capture._compiled.clear()
     yield
@@ -108,15 +108,15 @@ def test_our_lltm() -> None:
 
 
 def package(name: str) -> Any:
-    """A package that the tests don't install. What they check without it is the restated definition."""
+    """A package that the tests don't install. Without it they check against the rewritten definition."""
     try:
         return importlib.import_module(name)
-    except (ImportError, OSError) as error:  # OSError: a library of it is made for another torch
+    except (ImportError, OSError) as error:  # OSError: one of its libraries was built for another torch
         pytest.skip(f"{name}: {error}")
 
 
 def stepped(call: Callable[..., Any], state: Any, *xs: Tensor) -> tuple[Any, Any]:
-    """By call(state, *elements), which returns the new state and a result."""
+    """Runs call(state, *elements), which returns the new state and a result, over the steps."""
     ys = []
     for given in zip(*xs, strict=True):
         state, y = call(state, *given)
@@ -125,11 +125,11 @@ def stepped(call: Callable[..., Any], state: Any, *xs: Tensor) -> tuple[Any, Any
 
 
 def double(number: float) -> Tensor:
-    """Packages round numbers to float32 otherwise."""
+    """Packages may round numbers to float32 instead."""
     return torch.tensor(number, dtype=torch.float64)
 
 
-from_packages = pytest.mark.filterwarnings("ignore")  # theirs, at import
+from_packages = pytest.mark.filterwarnings("ignore")  # their own, at import
 
 
 @from_packages

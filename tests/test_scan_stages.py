@@ -1,4 +1,4 @@
-"""Loops whose steps have products and other operators: stages with memory of their own, laid out once."""
+"""Loops whose steps have products and other operators: stages with memory that is laid out once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lstm(weights: Any, carry: Any, x: Tensor) -> Any:
 
 
 def joined(weights: Any, carry: Any, x: Tensor) -> Any:
-    """The tutorial's: one product with the state and the input side by side."""
+    """As in the tutorial: one product with the concatenated state and input."""
     h, c = carry
     i, o, n = F.linear(torch.cat([h, x], 1), weights["V"], weights["b"][: weights["V"].shape[0]]).chunk(3, 1)
     c = c + F.elu(n) * torch.sigmoid(i)
@@ -65,7 +65,7 @@ def of_a_vector(weights: Any, carry: Any, x: Tensor) -> Any:
 
 
 def by_torch(weights: Any, carry: Any, x: Tensor) -> Any:
-    """Operators that are neither programs nor products with a matrix that stays the same."""
+    """Operators that are neither programs nor products with a constant matrix."""
     h, c = carry
     mixed = h.T @ c
     h = torch.tanh(F.softmax(h @ mixed, -1) + torch.cumsum(c, 1) * 0.1 + x.sum(1, keepdim=True))
@@ -73,7 +73,7 @@ def by_torch(weights: Any, carry: Any, x: Tensor) -> Any:
 
 
 def passes_through(weights: Any, carry: Any, x: Tensor) -> Any:
-    """The new state is the other one, of which results are views."""
+    """The new state is the other state; results are views of it."""
     h, c = carry
     z = torch.tanh(h @ weights["S"] + x.sum(1, keepdim=True))
     return (c, z), (z[:, 1:], h)
@@ -204,7 +204,7 @@ def test_weights_that_change_are_packed_again() -> None:
 
 
 def loops_of(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> dict[str, list[str]]:
-    """The names of the operators in the loop, of the forward and the backward."""
+    """The names of the operators in the loops of the forward and the backward."""
     made = Recurrence.compiled
     found: dict[str, list[str]] = {}
 

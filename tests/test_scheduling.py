@@ -1,4 +1,4 @@
-"""How many threads a team asks for: what the CPUs' affinity, OpenMP and control groups leave of torch's setting."""
+"""The number of threads in a team: torch's setting, limited by CPU affinity, OpenMP and control groups."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ from once import made_once
 
 pytestmark = linux_only
 
-# The CPU time of each thread over a part of a second of one layer's calls. Threads of the pool that wait take none, as
-# they are told to sleep.
+# The CPU time of each thread during a fraction of a second of one layer's calls. Waiting threads of the pool take none,
+# because OpenMP is set to let them sleep.
 WORK = """
 import os, time, torch, fourfold
 from pathlib import Path
@@ -58,7 +58,7 @@ def cpus():
         {},
         {"OMP_PROC_BIND": "spread"},
         {"OMP_PLACES": "threads"},
-        {"GOMP_CPU_AFFINITY": "{0} {1}"},  # OMP_PROC_BIND is true then
+        {"GOMP_CPU_AFFINITY": "{0} {1}"},  # OMP_PROC_BIND is then true
     ],
     ids=str,
 )
@@ -73,7 +73,7 @@ def test_one_cpu_is_given_one_thread(cpus):
 
 @pytest.fixture(scope="module")
 def quota(shared):
-    """Says which quota is found among files: a table of their names and texts."""
+    """Finds the quota in a folder of files, given as a table of names and texts."""
     sources = (ROOT / "tests" / "cpp" / "quota.cpp", ROOT / "cpp" / "cpu" / "quota.cpp")
     compile = (tool("g++", "g++"), "-std=c++20", "-I", ROOT / "cpp", *sources, "-o")
     program = made_once(shared / "quota", lambda folder: output_of(*compile, folder / "quota")) / "quota"
@@ -95,7 +95,7 @@ V1 = (
     "33 30 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
 )
 HYBRID = V1 + "41 30 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
-# A container without a name space for control groups: its own stands at the top, and is named as the host names it.
+# A container without a control group namespace: its own group is mounted at the top, but has the host's name.
 CONTAINER = "32 30 0:29 /docker/1f /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
 
 

@@ -1,5 +1,5 @@
-"""Schemas are a contract: exported and compiled programs on disk hold them. A shipped one only gains arguments with
-defaults; docs/operators.md is its table."""
+"""Schemas are a contract: exported and compiled programs on disk refer to them. A released schema only gains arguments
+with defaults; docs/operators.md is its table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "operators.md"
 
 
 def registered() -> dict[str, str]:
-    """Every public operator of this library, gradients' too, as torch knows it. Names with an underscore are internal:
-    ``_run_program`` is how compiled graphs call a program under a torch without a module of its own."""
+    """The schemas of all public operators, including gradients. Names with an underscore are internal: compiled graphs
+    call programs by ``_run_program`` under a torch without a compiled module of its own."""
     names = {
         n.removeprefix("fourfold::").split(".")[0]
         for n in torch._C._dispatch_get_all_op_names()
@@ -30,17 +30,17 @@ def registered() -> dict[str, str]:
 def documented() -> dict[str, str]:
     schemas = re.findall(r"^fourfold::(\w+)(\(.*)$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name: f"fourfold::{name}{rest}" for name, rest in schemas}
-    for name in ELEMENTWISE:  # whose gradients the page gives by one sentence
+    for name in ELEMENTWISE:  # the page describes their gradients in one sentence
         numbers = re.sub(r"=[^,)]+", "", found[name].partition("(")[2].removesuffix(" -> Tensor"))
         found[f"{name}_backward"] = f"fourfold::{name}_backward(Tensor grad, {numbers} -> Tensor grad_x"
     return found
 
 
-SHIPPED = Path(__file__).parent / "schemas"  # one file a release, never changed
+SHIPPED = Path(__file__).parent / "schemas"  # one file per release, never changed
 
 
 def test_shipped_schemas_still_serve() -> None:
-    """A program on disk holds a release's schema: today's must take its calls."""
+    """A program on disk has a release's schema: today's must accept its calls."""
     shipped = [line for path in sorted(SHIPPED.glob("*.txt")) for line in path.read_text().splitlines()]
     assert shipped
     for line in shipped:
@@ -62,17 +62,17 @@ def test_the_pages_example_runs() -> None:
 def test_every_operator_of_the_build_is_registered() -> None:
     assert set(fourfold.operator_names()) <= set(registered())
     gradients = {n for n in registered() if n.endswith("_backward")}
-    # What prepacks weights gives bytes, which have no gradient.
+    # Operators that prepack weights return bytes, which have no gradient.
     packs = {n for n in registered() if n.endswith("_prepack")}
     assert set(registered()) == set(fourfold.operator_names()) | gradients | packs
     assert {n.removesuffix("_backward") for n in gradients} <= set(fourfold.operator_names())
     assert {n.removesuffix("_prepack") for n in packs} <= set(fourfold.operator_names())
-    # Each is declared in Python, which is what makes it differentiable.
+    # Each is declared in Python, which makes it differentiable.
     assert set(registered()) - packs == set(declared)
 
 
 def test_schemas_follow_the_rule_of_gradients() -> None:
-    """docs/design.md gives it; what reads the schemas is told nothing else."""
+    """docs/design.md has the rule; code that reads the schemas has no other information."""
     order = [GRADIENT, ARGUMENT, OUTPUT, MASK]
     for name in fourfold.operator_names():
         operator = declared[name]
@@ -83,7 +83,7 @@ def test_schemas_follow_the_rule_of_gradients() -> None:
         assert kinds == sorted(kinds, key=order.index)
         assert kinds.count(MASK) == (len(schema.results) > 1)
         assert all(result.startswith("grad_") for result in schema.results)
-        # What is kept is asked for by one flag, and returned after what has a gradient.
+        # A flag requests the saved tensors, which are returned after the differentiable results.
         assert ("save_for_backward" in operator.schema.arguments) == bool(operator.kept)
         wanted = [schema.arguments[k] for k, kind in enumerate(kinds) if kind == GRADIENT]
         named = [f"grad_{result}" for result in operator.schema.results[: operator.rule.outputs]]

@@ -1,4 +1,4 @@
-"""DTensors: every operator on two processes, what is refused, and that torch's module is not imported for nothing."""
+"""DTensors: every operator on two processes, what is rejected, and that torch's module is not imported needlessly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Of each case and way to place its arguments on two processes, what was wrong, "" for nothing."""
+    """For each case and way to place its arguments on two processes: the error, or ""."""
     folder = tmp_path_factory.mktemp("sharded")
     output_of(sys.executable, HERE / "sharded.py", folder, FORK, cwd=HERE)
     return json.loads((folder / "found.json").read_text())
@@ -42,7 +42,7 @@ def test_a_mesh_of_two_dimensions(found: dict[str, dict[str, str]]) -> None:
     assert found["two dimensions"] == dict.fromkeys(("values", "gradients", "placements", "sums"), "")
 
 
-# Everything below runs in this process alone, on a mesh of one device: what is sharded there is so by name.
+# The tests below run in this process only, on a mesh of one device: sharding there is nominal.
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_other_refusals(place: Callable[..., Tensor]) -> None:
     packed = (packed[0], lay(Replicate(), 3, 5), lay(Replicate(), 3, 5), *packed[3:])
     with pytest.raises(ValueError, match=r"lstm: expected input to be replicated"):
         fourfold.lstm(*packed)
-    with pytest.raises(RuntimeError, match=r"mixed torch.Tensor and DTensor"):  # torch's own words
+    with pytest.raises(RuntimeError, match=r"mixed torch.Tensor and DTensor"):  # torch's own error
         fourfold.softshrink(fourfold.axpby(lay(Shard(0), 4), torch.zeros(4)))
     kept = torch.ops.fourfold.lstm(*sequence(place, input=Shard(1)))
     given = [
@@ -131,7 +131,8 @@ def test_other_refusals(place: Callable[..., Tensor]) -> None:
 
 
 def test_what_decides_beside_the_tensors(place: Callable[..., Tensor]) -> None:
-    """torch keeps what a rule gave; calls that differ in a number, a mask or a missing tensor are not the same call."""
+    """torch caches the result of a rule; calls that differ in a number, a mask or a missing tensor are different
+    calls."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     args = sequence(place, input=Shard(1))
@@ -196,7 +197,7 @@ def test_every_operator_has_a_rule() -> None:
     from torch.distributed.tensor import DTensor
 
     found = {op.name() for op in DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs}
-    # A program, which has a name with "_", gets the tensors that AOTAutograd makes of DTensors.
+    # A program, whose name begins with "_", gets the local tensors that AOTAutograd makes of DTensors.
     names = [name for name in torch._C._dispatch_get_all_op_names() if re.match("fourfold::[^_]", name)]
     assert len(names) > 15
     assert [name for name in names if name not in found] == []

@@ -1,6 +1,6 @@
-"""The GPU simulator: right kernels are right under it, and each kind of fault is caught by what should catch it.
+"""The GPU simulator: it accepts correct kernels and detects each kind of error in the right way.
 
-The kernels and what they are to show are in simulators/kernels. simulators/README.md says how the builds differ.
+The kernels are in simulators/kernels. simulators/README.md describes the builds.
 """
 
 import os
@@ -23,7 +23,7 @@ INCLUDES = [word for folder in SOURCES for word in ("-I", folder)]
 
 BUILDS = {
     "warp32": ("-O1",),
-    # And with the switch between GPU threads that other processors have.
+    # Also with swapcontext, which other processors use to switch between GPU threads.
     "warp64": ("-O0", "-DGPUSIM_WARP=64", "-DGPUSIM_UCONTEXT"),
     "address": ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-O1", "-g1", "-fsanitize=thread"),
@@ -31,7 +31,7 @@ BUILDS = {
 }
 RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 ORDERS = {"forward": {}, "reverse": {"GPUSIM_REVERSE": "1"}, "seeded": {"GPUSIM_SEED": "7"}}
-# What these look for knows no order.
+# Their checks don't depend on the order.
 BUILDS_IN_ORDER = [(b, o) for b in BUILDS for o in ORDERS if o == "forward" or b not in ("address", "checked")]
 
 pytestmark = linux_only
@@ -51,7 +51,7 @@ def runtime(found, library):
 
 
 def call(command, **environment):
-    """Exit code, and what was said; the environment's own settings of the simulator and the sanitizers are left out."""
+    """Exit code and output; the environment's own settings of the simulator and the sanitizers are removed."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPUSIM_") and not k.endswith("SAN_OPTIONS")}
     done = subprocess.run(
         [str(word) for word in command],
@@ -77,13 +77,13 @@ def compile_one(build, source, to, *options, flags=None):
 
 @pytest.fixture(scope="module")
 def selftest():
-    """Runs cases of the self-test in one of the builds, each of which is compiled when it is first asked for."""
+    """Runs cases of the self-test in one of the builds, which are compiled at first use."""
 
     def compile_all(build, folder, program):
         objects, flags = [folder / "selftest.o"], None
         compile_one(build, KERNELS / "selftest.hip", objects[0], "-c")
         if build == "checked":
-            # The checks are not checked themselves, and come first: see simulated.py.
+            # The checks are not instrumented, and are linked first: see simulated.py.
             checks = folder / "checks.o"
             compile_one(
                 build, SIMULATORS / "gpusim" / "checks.cpp", checks, "-c", flags=("-O1", "-g1", "-DGPUSIM_CHECKED")
@@ -102,7 +102,7 @@ def selftest():
 
 @pytest.fixture(scope="module")
 def in_python():
-    """Runs simulators/kernels/load_library.py on the simulated library of a build, under the build's sanitizer."""
+    """Runs simulators/kernels/load_library.py on a build's simulated library, under its sanitizer."""
 
     def compile_library(build, _, library):
         include = Path(torch.__file__).parent / "include"
@@ -124,8 +124,8 @@ def in_python():
 
 @pytest.mark.parametrize(("build", "order"), BUILDS_IN_ORDER)
 def test_kernels_that_are_right_are_right(selftest, build, order):
-    # ThreadSanitizer takes half a millisecond for each GPU thread of a cooperative grid. Of the blocks of 64 threads in
-    # these, four fit a multiprocessor's registers, and eight wait for each other.
+    # ThreadSanitizer needs half a millisecond for each GPU thread of a cooperative grid. Of these blocks of 64 threads,
+    # four fit a multiprocessor's registers, and eight wait for each other.
     small = {"GPUSIM_MULTIPROCESSORS": "2"} if build == "thread" else {}
     code, said = selftest(build, "right", "ordered_message", **ORDERS[order], **small)
     assert code == 0, said
@@ -138,7 +138,7 @@ def test_a_missing_barrier_shows_in_one_order_of_threads(selftest, build):
     assert selftest(build, "missing_barrier")[0] == 0
     code, said = selftest(build, "missing_barrier", **ORDERS["reverse"])
     assert code == 1
-    assert "the neighbour is -842150451 instead of 0" in said  # what shared memory holds before it is written
+    assert "the neighbour is -842150451 instead of 0" in said  # the initial contents of shared memory
     assert selftest(build, "missing_barrier", **ORDERS["seeded"])[0] == 1
 
 
@@ -167,7 +167,7 @@ def test_undefined_behaviour_sanitizer_sees_a_misaligned_vector(selftest):
 
 @pytest.fixture(scope="module")
 def tensor_cores(shared):
-    """Runs a case of kernels/tensor_cores.hip, which includes the twin as the operators' kernels do."""
+    """Runs a case of kernels/tensor_cores.hip, which includes the scalar version as the operators' kernels do."""
 
     def compile(folder):
         simulated.translate(folder / "hip")

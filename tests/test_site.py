@@ -1,5 +1,5 @@
-"""The documentation site: it builds without a warning, its reference has every public name, its links lead somewhere,
-and a browser shows it from disk, without a network, wide and narrow, in light and dark."""
+"""The documentation site: it builds without a warning, its reference has every public name, its links work, and a
+browser shows it from disk, without a network, wide and narrow, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from machine import ROOT, missing, output_of
 from once import made_once
 
 DOCS = ROOT / "docs"
-PROBED = "probe-"  # how the names of pages begin that tests add
+PROBED = "probe-"  # prefix of pages that tests add
 
 
 @pytest.fixture(scope="session")
 def site(shared: Path) -> Path:
-    """The folder of the pages, built once for all workers as `make docs` builds it."""
+    """The folder of pages, built once for all workers as `make docs` builds it."""
     for package in ("sphinx", "furo", "myst_parser"):
         if importlib.util.find_spec(package) is None:
             missing(f"this test needs {package}: pip install -r requirements-docs.txt")
@@ -50,7 +50,7 @@ def build(folder: Path) -> None:
 
 
 class Page(HTMLParser):
-    """ids, what the page loads, and where its links lead."""
+    """Collects ids, loaded files, and targets of links."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_every_page_of_docs_is_there(site: Path) -> None:
 
 
 def test_links_lead_somewhere(site: Path) -> None:
-    """Sphinx checks references; this checks what it wrote, the pages of sources among it."""
+    """Sphinx checks references; this checks its output, including the pages of sources."""
     broken, checked = [], 0
     for file in pages(site):
         for link in page(file).links:
@@ -125,12 +125,12 @@ def test_links_to_files_of_the_repository_become_pages(site: Path) -> None:
     assert "struct Softshrink" in words
 
 
-# What the reference has
+# The names in the reference
 
 
 @pytest.fixture(scope="session")
 def names(site: Path) -> set[str]:
-    """Those that the reference describes, `fourfold.nn.LSTM`."""
+    """The names that the reference describes, such as `fourfold.nn.LSTM`."""
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
@@ -140,7 +140,7 @@ def names(site: Path) -> set[str]:
 
 
 def public_names() -> Iterator[str]:
-    """What a user may import or call."""
+    """Everything that a user may import or call."""
     modules = ("functional", "nn", "profiler", "reference")
     yield from (f"fourfold.{name}" for name in (*fourfold.__all__, "__version__") if name not in modules)
     for module in (fourfold.nn, fourfold.profiler):
@@ -160,7 +160,7 @@ def is_defined_in(module: object, each: object) -> bool:
 
 
 def methods(kind: type) -> list[str]:
-    """With a docstring: what a user calls."""
+    """Public methods: those with a docstring."""
     found = {name: each for name, each in vars(kind).items() if inspect.isfunction(each) or isinstance(each, property)}
     return [name for name, each in found.items() if not name.startswith("_") and each.__doc__]
 
@@ -172,7 +172,7 @@ def test_the_reference_has_every_public_name(names: set[str]) -> None:
 
 
 def test_functional_has_the_functions_of_the_package() -> None:
-    """Which is why the reference has them once."""
+    """Therefore the reference has them once."""
     assert all(getattr(fourfold.functional, name) is getattr(fourfold, name) for name in fourfold.functional.__all__)
 
 
@@ -214,7 +214,7 @@ def test_signatures_that_are_written_by_hand(monkeypatch: pytest.MonkeyPatch) ->
 
 # In a browser
 
-# Added to a page only here: what the browser has laid out, as JSON.
+# Added to the page by this test: the browser's layout as JSON.
 PROBE = """
 <script>
 const result = {};
@@ -249,9 +249,9 @@ document.body.append(out);
 
 
 def probed(site: Path, name: str, profile: Path, width: int, *settings: str) -> dict:
-    """What the browser has laid out. The page with the probe lies beside the page."""
+    """The browser's layout of a page. The copy with the probe is written beside the page."""
     text = (site / name).read_text(encoding="utf-8")
-    copy = (site / name).with_name(f"{PROBED}{os.getpid()}.html")  # other workers have theirs
+    copy = (site / name).with_name(f"{PROBED}{os.getpid()}.html")  # unique for each worker
     copy.write_text(text.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     try:
         seen = chromium(profile, *settings, f"--window-size={width},900", "--dump-dom", copy.as_uri())
@@ -261,7 +261,7 @@ def probed(site: Path, name: str, profile: Path, width: int, *settings: str) -> 
     return json.loads(found)
 
 
-@pytest.mark.parametrize("width", [1300, 500])  # no window of Chromium's is narrower
+@pytest.mark.parametrize("width", [1300, 500])  # Chromium's narrowest window
 @pytest.mark.parametrize("name", ["index.html", "install.html", "compiler.html", "reference/explain.html"])
 def test_nothing_is_wider_than_the_window(site: Path, name: str, width: int, tmp_path: Path) -> None:
     found = probed(site, name, tmp_path, width)

@@ -1,5 +1,5 @@
-"""Tensors without elements may have any sizes, whose products 64 bits do not hold: refused in a sentence, or done at
-once; and a call needs little of its thread's stack."""
+"""Tensors without elements may have any sizes, even with products that overflow 64 bits: rejected with a one-sentence
+error, or computed at once. A call needs little stack."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REFUSED = [
     ("lstm", lstm(1, HUGE, 0, 0), uncountable("input", 1, HUGE, 0)),
     ("gru", lstm(1, HUGE, 0, 0, 3), uncountable("input", 1, HUGE, 0)),
     ("lltm", lltm(1, HUGE, 0, 0), uncountable("input", 1, HUGE, 0)),
-    # 4 times 2^62 is 0 in 64 bits, and 3 times it 2^62 less than nothing
+    # 4 times 2^62 overflows to 0 in 64 bits, and 3 times 2^62 to a negative number
     (
         "lstm",
         (T(2, 0, 3), T(0, 2**62), T(0, 2**62), T(0, 3), T(0, 2**62)),
@@ -65,7 +65,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("op", "args", "sentence"), REFUSED, ids=lambda value: value if isinstance(value, str) else "")
 def test_uncountable_sizes_are_refused(op: str, args: tuple, sentence: str) -> None:
-    """By the function, by the operator and for tensors that are only metadata, in the same words."""
+    """By the function, by the operator and for meta tensors, with the same message."""
     assert sentence_of(getattr(fourfold, op), args, ValueError) == f"{op}: {sentence}"
     assert sentence_of(getattr(torch.ops.fourfold, op), args, RuntimeError) == f"{op}: {sentence}"
     meta = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), args)
@@ -97,7 +97,7 @@ def test_batch_sizes_that_overflow_are_refused() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_results_without_elements_take_no_time(op: str, args: tuple) -> None:
-    """Forward and backward, however many rows or steps of nothing there are."""
+    """Forward and backward, for any number of empty rows or steps."""
     args = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.requires_grad_(), args)
     outputs = getattr(fourfold, op)(*args)
     outputs = [t for t in torch.utils._pytree.tree_leaves(outputs) if t.requires_grad]
@@ -133,7 +133,7 @@ assert len(done) == 6 * len(cases)
 
 
 def test_a_thread_of_a_small_stack() -> None:
-    """Of 64 KiB; torch's own autograd takes some 30 of them."""
+    """64 KiB; torch's own autograd needs about 30 of them."""
     run = subprocess.run(
         [sys.executable, "-c", SMALL_STACK, str(64 * 1024)], cwd=Path(__file__).parent, capture_output=True, text=True
     )

@@ -1,5 +1,5 @@
-"""Numbers below the normal ones: the results that eager code has there, and none of them a product's, a quotient's or a
-conversion's where eager code has none, since processors take a hundred times as long for those."""
+"""Subnormal numbers: the results are those of eager code, and products, quotients and conversions compute with
+subnormal numbers only where eager code does, because processors take a hundred times as long for those."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SMALLEST = 2.0**-126
 FALLING = -88.73  # exp of its opposite is infinite: sigmoid is zero
 BEYOND = [(-20, 20), (-80, -20), (FALLING, -80), (-104, FALLING), (-1e4, -104), (-3e38, -1e4)]
 BEYOND += [(80, 89), (89, 1e4), (1e4, 3e38)]
-LOWEST = "avx2"  # the level with functions of its own; those of the one below are the C library's
+LOWEST = "avx2"  # the lowest level with functions of its own; the one below uses the C library's
 
 
-# What the sum of a row raises there, once a row, whatever the numbers.
+# Flags that a row's sum raises on that level, once per row, for any numbers.
 OF_SUMS = DENORMAL_OPERAND if fourfold.cpu_capability() == LOWEST else 0
 
 of_this_level = pytest.mark.skipif(fourfold.cpu_capability() == "default", reason="functions are the C library's")
@@ -42,7 +42,7 @@ def numbers(low: float, high: float, count: int = 640) -> Tensor:
     return torch.linspace(low, high, count)
 
 
-# What is computed from one number, whose exponential, or that of its square, may be next to nothing.
+# Functions of one number whose exponential, or that of its square, may be nearly zero.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
     "exp2": torch.exp2,
@@ -88,7 +88,7 @@ def compiled(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
     return torch.compile(function, backend="fourfold")
 
 
-# Of these, flags are raised nowhere; erfc's difference from 2 has a subnormal operand, as any sum may at no cost.
+# Of these functions, none raises a flag; erfc's difference from 2 has a subnormal operand, as any sum may, at no cost.
 CLEAN = ("exp", "exp2", "expm1", "sigmoid", "erf", "tanh", "sinh", "cosh")
 
 
@@ -106,12 +106,12 @@ def test_no_operation_meets_a_subnormal_number(name: str) -> None:
 @of_this_level
 @pytest.mark.parametrize("name", CLEAN)
 def test_no_operation_of_float64_meets_a_subnormal_number(name: str) -> None:
-    """But for the squares of numbers below 2^-511, which few tensors hold."""
+    """Except for squares of numbers below 2^-511, which few tensors have."""
     program = Program(elementwise(name, torch.float64, 1, torch.float64))
     ranges = [(-20, 20), (-700, -20), (-709.7, -700), (-745, -709.7), (-1e4, -746), (-1e300, -1e4)]
     for low, high in [*ranges, (20, 700), (700, 709.7), (710, 1e4), (1e4, 1e300)]:
         flags = flags_of(program, torch.linspace(low, high, 640, dtype=torch.float64))
-        # The logistic function adds 1 to next to nothing, at no cost.
+        # The logistic function adds 1 to a nearly zero number, at no cost.
         assert flags & ~(DENORMAL_OPERAND if name == "sigmoid" else 0) == 0, (low, high)
     assert flags_of(program, torch.tensor([-torch.inf, torch.inf] * 20, dtype=torch.float64)) == 0
 
@@ -119,7 +119,7 @@ def test_no_operation_of_float64_meets_a_subnormal_number(name: str) -> None:
 @with_flags
 @of_this_level
 def test_no_operation_meets_what_exp_leaves() -> None:
-    """log1p of next to nothing, whose square is less."""
+    """log1p of a nearly zero number, whose square is smaller."""
     text = f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ne: float32 = exp x\nr: float32 = log1p e\n"
     program = Program(f"{text}output r float32 [a]\n")
     for low, high in [(-20, 20), (-86, -20), (-1e4, -104), (-3e38, -1e4)]:
@@ -138,9 +138,9 @@ def test_no_function_meets_more_than_eager_code(name: str, of: Callable[..., Cal
     eager, ours = of(FUNCTIONS[name]), of(compiled(FUNCTIONS[name]))
     for low, high in BEYOND:
         x = numbers(low, high)
-        ours(x), eager(x)  # torch.compile computes with numbers of its own
+        ours(x), eager(x)  # torch.compile itself computes with such numbers
         flags = flags_of(ours, x)
-        # silu is a product with a sigmoid, erfc of negative numbers a sum, which costs nothing.
+        # silu is a product with a sigmoid; erfc of negative numbers is a sum, which costs nothing.
         if name.endswith("softmax"):
             flags &= ~OF_SUMS
         if name == "erfc" or (name == "silu" and low == FALLING):
@@ -162,7 +162,8 @@ def test_subnormal_results_are_eagers(
     for low, high in BEYOND:
         x = numbers(low, high).to(dtype)
         expected, got = eager(x).float(), ours(x).float()
-        # What eager code rounds in between: in bfloat16 even the squares that exp takes, in float32 sums with one.
+        # Eager code's intermediate roundings: in bfloat16 even of the squares that exp takes, in float32 of sums with
+        # one.
         unit, relative, lost = (2.0**-149, 1e-5, 1e-6) if dtype == torch.float32 else (2.0**-133, 0.5, 1e-2)
         units = 200 if name == "mish" else 2  # x times a subnormal number
         zero, subnormal = classes(expected)

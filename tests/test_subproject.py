@@ -1,4 +1,4 @@
-"""A C++ project that holds fourfold's sources, by add_subdirectory or FetchContent."""
+"""A C++ project that includes fourfold's sources with add_subdirectory or FetchContent."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def configure(build: Path, *options: object) -> str:
 
 
 def taking_what_is_built() -> list[str]:
-    """What spares this project the minutes that the package's build took: its objects, where it has made them by the
-    same commands and nothing has changed since; and ccache."""
+    """Compiler launchers that save the minutes of a build: the package build's objects, if the same commands made them
+    and nothing has changed since; and ccache."""
     launchers = [found] if (found := shutil.which("ccache")) else []
     levels = "OFF"
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -78,7 +78,7 @@ def test_both_ways_build_the_same(tmp_path: Path) -> None:
 
 
 def test_the_projects_choice_of_levels_is_fourfolds(tmp_path: Path) -> None:
-    """A variable of its own, which is no cache entry."""
+    """The project's ordinary variable, not a cache entry."""
     for levels, count in (("OFF", 1), ("ON", 5 if platform.machine() == "x86_64" else 1)):
         configure(tmp_path, f"-DLEVELS={levels}", f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}")
         assert f"-DFOURFOLD_CPU_LEVEL_COUNT={count}" in (tmp_path / "build.ninja").read_text()

@@ -1,4 +1,4 @@
-"""What fourfold asks of the operating system (cpp/system), as this one answers it; windows_build.py asks Windows."""
+"""The operating system calls in cpp/system, tested on this system; windows_build.py tests them on Windows."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 from machine import ROOT, output_of, tool
 
 SOURCES = ROOT / "cpp"
-# Of POSIX and of Windows, whose place is cpp/system. cpuid.h asks the processor, and <fstream> is C++.
+# Calls of POSIX and Windows, which belong in cpp/system only. cpuid.h queries the processor, and <fstream> is C++.
 OF_A_SYSTEM = re.compile(
     r"#include <(dlfcn|fcntl|link|malloc|pthread|sched|unistd|windows|sys/\w+)\.h>"
     r"|\b(dlopen|dlsym|dladdr|mmap|pthread_\w+|sched_\w+|sysconf|syscall|aligned_alloc)\("

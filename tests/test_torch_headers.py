@@ -1,4 +1,4 @@
-"""Gradients for other versions of torch than the one that is built against: whose headers a build fetches."""
+"""Gradients for other versions of torch than the one of the build: which headers a build fetches."""
 
 import os
 import zipfile
@@ -13,11 +13,11 @@ MINE = ".".join(torch.__version__.split(".")[:2])
 
 @pytest.fixture
 def configure(tmp_path):
-    """Configures a copy of the sources, into which headers are fetched, with a package index that is a folder."""
+    """Configures a copy of the sources, into which headers are fetched; the package index is a folder."""
     source, run = copy_of_the_sources(tmp_path / "source"), configuring(tmp_path / "build")
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index"), "PIP_CONFIG_FILE": os.devnull}
     (tmp_path / "index").mkdir()
-    # As of a user who pins the torch to build against.
+    # For a user who pins the torch of the build.
     pinned = tmp_path / "constraints.txt"
     pinned.write_text(f"torch=={torch.__version__}\n")
     index |= {"PIP_CONSTRAINT": str(pinned), "PIP_BUILD_CONSTRAINT": str(pinned)}
@@ -30,7 +30,7 @@ def configure(tmp_path):
 
 
 def put(index, version):
-    """A wheel of torch that has what a configure looks for, and other things."""
+    """A wheel of torch with the files that the configure step reads, and others."""
     major, minor = version.split(".")[:2]
     files = {
         f"torch-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
@@ -68,7 +68,7 @@ def test_other_builds_fetch_nothing(configure, wanted, state):
 
 
 def test_a_wheel_is_built_without_an_index(configure):
-    """With what an earlier build fetched, and it says what is missing and what of it follows."""
+    """It uses what an earlier build fetched, and reports what is missing and the consequence."""
     put(configure.index, "2.99.0")
     assert configure("ON")[0] == 0
     (configure.index / "torch-2.99.0-py3-none-any.whl").unlink()
@@ -94,7 +94,7 @@ def test_a_wheel_that_cannot_be_read_is_a_sentence(configure):
     assert code == 1
     assert "but their headers were not fetched: the headers were not read: Bad CRC-32 for file" in said
     wheel.write_bytes(whole)
-    code, said = configure("ON")  # what was half read is not taken for the whole
+    code, said = configure("ON")  # an interrupted download isn't taken for complete
     assert code == 0 and f"-- gradients {MINE} 2.99 -- CPU on" in said
 
 

@@ -22,8 +22,8 @@ EVERY = LAYERS | CELLS
 
 ONEDNN_FLOAT16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_fp16_supported()
 
-# float32 differs by the order of sums. torch rounds a low precision after each operation of each step, and we once a
-# step: units of the largest h, which is 1.
+# float32 differs by the order of sums. In low precision torch rounds after each operation of each step, fourfold once
+# per step: relative to the largest h, which is 1.
 TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-11},
     torch.float32: {"rtol": 2e-5, "atol": 2e-5},
@@ -33,7 +33,7 @@ TOLERANCE = {
 
 
 def twins(name: str, *args: Any, **options: Any) -> tuple[nn.Module, nn.Module]:
-    """Ours and torch's with the same parameters."""
+    """fourfold's and torch's layers with the same parameters."""
     ours, theirs = EVERY[name]
     ours, theirs = ours(*args, **options), theirs(*args, **options)
     theirs.load_state_dict(ours.state_dict())
@@ -73,7 +73,7 @@ def options_of(draw: random.Random) -> dict:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_random_shapes_give_torchs_values(name: str, dtype: torch.dtype) -> None:
-    """A property over what a user can ask for: sizes, layers, directions, layouts, states, thread counts."""
+    """Random sizes, layers, directions, layouts, states and thread counts."""
     draw = random.Random(f"{name} {dtype}")
     for _ in range(12 if dtype.itemsize > 2 else 6):
         options = options_of(draw)
@@ -232,7 +232,7 @@ def test_constructors_refuse_as_torchs(name: str) -> None:
     for wrong in WRONG_ARGUMENTS:
         arguments = {"input_size": 3, "hidden_size": 4} | wrong
         ours, theirs = (refusal(lambda kind=kind, a=arguments: kind(**a)) for kind in LAYERS[name])
-        assert ours == theirs  # an older torch refuses fewer
+        assert ours == theirs  # older versions of torch reject fewer
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -249,7 +249,7 @@ def test_cells_refuse_as_torchs(name: str) -> None:
 @pytest.mark.parametrize("hidden_size", [1, 4])
 @pytest.mark.parametrize("name", [*CELLS, "LLTMCell"])
 def test_an_unbatched_input_with_a_batched_state_is_refused(name: str, hidden_size: int) -> None:
-    """Where hidden_size is 1, torch.nn's cells read memory that isn't theirs."""
+    """If hidden_size is 1, torch.nn's cells read out of bounds."""
     cell, h = getattr(fourfold.nn, name)(3, hidden_size), torch.randn(1, hidden_size)
     said = rf"{name}: expected \S+ to be 1D as the unbatched input is, but got shape \(1, {hidden_size}\); give both"
     with pytest.raises(RuntimeError, match=said):
@@ -260,7 +260,7 @@ def test_an_unbatched_input_with_a_batched_state_is_refused(name: str, hidden_si
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_packed_input_and_state_that_do_not_fit_are_refused(name: str) -> None:
-    """torch.nn.LSTM takes either, and computes something."""
+    """torch.nn.LSTM accepts both, and computes meaningless results."""
     layer = LAYERS[name][0](3, 4)
     with pytest.raises(RuntimeError, match=r"input.size\(-1\) must be equal to input_size. Expected 3, got 7"):
         layer(pack_sequence([torch.randn(5, 7)]))
@@ -295,7 +295,7 @@ def test_dropout_draws_as_torchs(name: str) -> None:
 def test_autocast(name: str) -> None:
     ours, theirs = twins(name, 3, 8)
     x = torch.randn(5, 2, 3) if name in LAYERS else torch.randn(5, 3)
-    wanted = theirs(x)  # oneDNN has no LSTM in bfloat16 for every CPU
+    wanted = theirs(x)  # oneDNN doesn't have bfloat16 LSTMs for every CPU
     with torch.autocast("cpu", torch.bfloat16):
         got = ours(x)
     torch.testing.assert_close(flat(got)[0].float(), flat(wanted)[0], **TOLERANCE[torch.bfloat16])
@@ -321,11 +321,12 @@ def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: boo
                 got = [t.dtype for t in flat(ours(x, hx))]
                 try:
                     wanted = [t.dtype for t in flat(theirs(x, hx))]
-                except RuntimeError as error:  # what it would give where oneDNN has an LSTM in that dtype
+                except RuntimeError as error:  # the result's dtypes where oneDNN has such an LSTM
                     assert name == "LSTM" and not packed and "primitive descriptor for the LSTM" in str(error)
                     wanted = [low] * 3
                 if (name, low, grad, x_dtype, state_dtype) == ("LSTM", torch.float16, True, low, torch.float32):
-                    # Where oneDNN has float16 on this CPU, torch.nn trains without it; we give its dtype in both.
+                    # Where oneDNN supports float16 on this CPU, torch.nn doesn't use it in training; fourfold returns
+                    # its dtypes in both modes.
                     assert set(wanted) in ({low}, {torch.float32})
                     wanted = wanted if packed or not ONEDNN_FLOAT16 else [low] * 3
             assert got == wanted, (packed, options, x_dtype, state_dtype)
@@ -333,7 +334,7 @@ def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: boo
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cells_state_keeps_its_digits_under_autocast(name: str) -> None:
-    """Called in a loop: of additions below a unit in bfloat16's last place, all would be lost."""
+    """Called in a loop: additions below bfloat16's last place would all be lost."""
     ours, theirs = twins(name, 3, 8)
     x, hx, wanted = torch.randn(200, 2, 3), None, None
     with torch.no_grad():
@@ -359,7 +360,7 @@ def test_repeated_calls_give_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True], ids=["read", "frozen"])
 @pytest.mark.parametrize("name", EVERY)
 def test_two_threads_call_one_module(name: str, frozen: bool) -> None:
-    """Weights that stay packed are shared by them, and packed anew while they run."""
+    """Threads share the packed weights, which are repacked while they run."""
     module = EVERY[name][0](8, 24)
     if frozen:
         fourfold.freeze(module)

@@ -1,4 +1,4 @@
-"""Arguments of torch's operators in model files that torch's kernels trust: they are checked before each call."""
+"""Arguments in model files that torch's kernels don't check: they are checked before each call."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module
 
 
 def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any], results: int, folder: Path) -> Any:
-    """A model whose only step is this call of an operator. tensors: the model's arguments, by the operator's argument;
-    those with an underscore are part of lists."""
+    """A model whose only step is this call of an operator. tensors: the model's arguments, named after the operator's;
+    those with an underscore are elements of lists."""
 
     class Sum(nn.Module):
         def forward(self, *given: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def of_packed(sizes: Sequence[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors | weights, {name: value for name, value in settings.items() if name != "batch_first"}
 
 
-# Arguments that fit, which run, and others, with the reason why they don't.
+# Valid arguments, which run, and invalid ones, with the reason.
 TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
     "batch norm": (
         "native_batch_norm",
@@ -208,7 +208,7 @@ TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", TRUSTED)
 def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None:
-    """Without, some of these end the process, and others read memory that is not the model's."""
+    """Without the check, some of these end the process, and others read out of bounds."""
     name, results, tensors, arguments, message = TRUSTED[what]
     model = calling(name, tensors, arguments, results, tmp_path)
     if message:

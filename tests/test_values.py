@@ -50,7 +50,7 @@ def expect_close(
         assert result.device.type == device
         result = result.cpu()
         if result.dtype.is_floating_point:
-            # In the result's dtype what is beyond its range is infinite, as it is in the result.
+            # Values beyond the dtype's range become infinite, as in the result.
             wanted = wanted.to(result.dtype).double()
             allowed = tolerance(wanted, result.dtype, device, sequence=case.is_sequence)
             torch.testing.assert_close(result.double(), wanted, equal_nan=True, **allowed)
@@ -91,13 +91,13 @@ def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("case", [c for c in CASES if c.op in ("lltm", "lstm", "gru")], ids=case_id)
 def test_tf32_is_as_exact_as_it_says(case: Case, device: str) -> None:
-    """Where products may round to TF32, 10 bits of mantissa, results and gradients do not move by more."""
+    """If products may round to TF32, with 10 bits of mantissa, results and gradients change by no more than that."""
     exact, rounded = (tf32_results(case, device, allow_tf32) for allow_tf32 in (False, True))
     for one, other in zip(exact, rounded, strict=True):
         torch.testing.assert_close(
             one, other, rtol=2**-8, atol=2**-8 * max(1.0, one.abs().max().item() if one.numel() else 0)
         )
-    if device == "mps" or device == "cpu" and (not SIMULATED or SIMULATED_METAL):  # where nothing rounds so
+    if device == "mps" or device == "cpu" and (not SIMULATED or SIMULATED_METAL):  # no TF32 here
         assert all(torch.equal(one, other) for one, other in zip(exact, rounded, strict=True))
     elif case.name == "row-tiles":
         assert not torch.equal(exact[0], rounded[0])
@@ -134,7 +134,7 @@ def tf32_results(case: Case, device: str, allow_tf32: bool, dtype: torch.dtype =
     "case", [c for c in CASES if c.name in ("large", "wide", "packed-many", "long-batch")], ids=case_id
 )
 def test_threads_do_not_change_the_result(case: Case) -> None:
-    """Cases with work for several threads; of the gradients, those that no product of torch's is in."""
+    """Cases with work for several threads; of the gradients, those without a product of torch's."""
     results = []
     for threads in (1, 4):
         torch.set_num_threads(threads)
@@ -160,15 +160,16 @@ def values_and_gradients(
 )
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)
 def test_special_values(formula: Formula, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ranges end, values and gradients are torch's own: of the same dtype, or computed in float32 and rounded."""
-    # On a CPU of Intel's it takes oneDNN's gelu otherwise, which is NaN for an infinity.
+    """At the ends of ranges, values and gradients are torch's: computed in the same dtype, or in float32 and
+    rounded."""
+    # On Intel CPUs it would use oneDNN's gelu, which is NaN for an infinity.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     computed = torch.float64 if dtype == torch.float64 else torch.float32
     for leaves, constants in formula.calls(special(dtype)):
         results = values_and_gradients(formula.function, leaves, constants, device)
         given = [tuple(t.to(computed) for t in tensors) for tensors in (leaves, constants)]
         owns = values_and_gradients(formula.own, *given, "cpu")
-        if device == "mps" or SIMULATED_METAL:  # takes what is below the normal numbers for zero, here or there
+        if device == "mps" or SIMULATED_METAL:  # flushes subnormal numbers to zero, in some places
             torch.set_flush_denormal(True)
             flushed = values_and_gradients(formula.own, *given, "cpu")
             torch.set_flush_denormal(False)
@@ -179,7 +180,7 @@ def test_special_values(formula: Formula, dtype: torch.dtype, device: str, monke
         for result, own in zip(results, owns, strict=True):
             wanted = own.to(dtype).double()
             if dtype.itemsize == 2 and (SIMULATED or device != "cpu"):
-                # A GPU keeps gates in 16 bits: one of 1e-38 is zero there, and zero times an infinite state NaN.
+                # A GPU keeps gates in 16 bits: 1e-38 becomes zero, and zero times an infinite state is NaN.
                 wanted = wanted.where(~(result.isnan() & wanted.isinf()), torch.nan)
             torch.testing.assert_close(
                 result.double(), wanted, rtol=RELATIVE[dtype], atol=ABSOLUTE[dtype], equal_nan=True
@@ -188,13 +189,13 @@ def test_special_values(formula: Formula, dtype: torch.dtype, device: str, monke
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_transcendental_functions_keep_their_error_bounds(dtype: torch.dtype) -> None:
-    """σ, tanh and elu in units in the last place, each singled out of h' = σ(o) tanh(c + σ(i) elu(g))."""
+    """Errors of σ, tanh and elu in units in the last place, each isolated from h' = σ(o) tanh(c + σ(i) elu(g))."""
     values = torch.cat([torch.linspace(-80, 80, 200001, dtype=torch.float64), torch.logspace(-30, 0, 1001).double()])
     values = torch.cat([values, -values]).to(dtype)
     n = values.numel()
 
     def run(i: torch.Tensor, o: torch.Tensor, g: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A cell of hidden_size 1 whose weights pass x = (i, o, g) on to its gates as it is."""
+        """A cell with hidden_size 1 whose weights pass x = (i, o, g) to its gates unchanged."""
         weights = torch.cat([torch.zeros(3, 1, dtype=dtype), torch.eye(3, dtype=dtype)], dim=1)
         x = torch.stack([i, o, g], dim=1)
         h, c = fourfold.lltm_cell(x, torch.zeros(n, 1, dtype=dtype), c.reshape(n, 1), weights)
@@ -212,15 +213,15 @@ def test_transcendental_functions_keep_their_error_bounds(dtype: torch.dtype) ->
         "sigmoid": (run(zero, values, zero, large)[0], torch.sigmoid(wide), 4.0),
     }
     for name, (result, wanted, bound) in exact.items():
-        # float64 is held against torch's own float64, which is itself within one unit.
+        # float64 is compared with torch's float64, whose error is up to one unit.
         assert ulps(result, wanted) <= bound + (1 if dtype == torch.float64 else 0), name
-    # c' is -0 where c is and i lets nothing pass; elu(-1) gives that nothing its sign.
+    # c' is -0 if c is and i is zero: elu(-1) gives the zero product its sign.
     h, c = run(torch.full_like(values, -1000.0), large, torch.full_like(values, -1.0), -zero)
     assert not c.any() and c.signbit().all() and not h.any() and h.signbit().all()
 
 
 def test_gelu_keeps_its_error_bound() -> None:
-    """z Φ(z), whose Φ is a sum of 1 and erf: within two units in the last place of z."""
+    """z Φ(z), where Φ is a sum of 1 and erf: within two units in the last place of z."""
     z = torch.cat([torch.linspace(-12, 12, 100001), torch.logspace(-30, 0, 1001), -torch.logspace(-30, 0, 1001)])
     one = torch.ones(1, 1)
     result = fourfold.mlp_layers(z.unsqueeze(1), [one, one], None, "gelu").squeeze(1)
@@ -229,7 +230,7 @@ def test_gelu_keeps_its_error_bound() -> None:
 
 
 def test_64_bit_indices() -> None:
-    """More than 2^31 elements, of which only the output takes memory."""
+    """More than 2^31 elements, of which only the output uses memory."""
     n = 2**31 + 77
     x = torch.ones(1, dtype=torch.uint8).expand(n)
     y = torch.arange(2, dtype=torch.uint8)[1:].expand(n)

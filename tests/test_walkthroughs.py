@@ -1,4 +1,5 @@
-"""The published walk-throughs that fourfold comes from, as their readers would run them. Each test bears its name."""
+"""The published walk-throughs on which fourfold is based, as their readers would run them. Each test has the name of
+one."""
 
 from __future__ import annotations
 
@@ -70,8 +71,8 @@ def test_walkthrough_lltm_in_python_cpp_and_cuda() -> None:
 
 @pytest.mark.parametrize("device", devices())
 def test_walkthrough_mps_backend_softshrink(device: str) -> None:
-    """The custom Softshrink of the MPS walk-through, used in a Sequential, against torch's own, under the profiler as
-    the walk-through runs it."""
+    """The MPS walk-through's custom Softshrink, used in a Sequential, against torch's, under the profiler as in the
+    walk-through."""
     custom = nn.Sequential(nn.Linear(8, 8), fourfold.nn.Softshrink(), nn.Linear(8, 2)).to(device)
     plain = nn.Sequential(custom[0], nn.Softshrink(), custom[2])
     x = torch.randn(5, 8, device=device, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The normal form of wheels, and the checks that refuse a wrong one, each with a wheel that is wrong in that alone."""
+"""The normal form of wheels, and the checks that reject a wrong one, each with a wheel that has only that error."""
 
 import os
 import platform
@@ -41,7 +41,7 @@ def library(folder: Path, *options: str, text: str = "") -> bytes:
 def make(
     folder: Path, platforms=PLATFORM, python="cp311", abi="cp311", libraries=LIBRARIES, tags=None, content=b"", **others
 ):
-    """A wheel as a build tool might write it. `others` are options of each member."""
+    """A wheel as a build tool might write it. `others` are settings of each member."""
     wheel = folder / f"fourfold-0.1.0-{python}-{abi}-{platforms}.whl"
     wheel.parent.mkdir(parents=True, exist_ok=True)
     tags = tags or [f"{python}-{abi}-{one}" for one in platforms.split(".")]
@@ -75,7 +75,7 @@ def test_a_wheel_that_is_right_passes(tmp_path):
 @linux_only
 def test_repair_tags_a_wheel_and_writes_it_in_normal_form(tmp_path):
     tool("auditwheel", "auditwheel")
-    # auditwheel passes over what looks like no extension module.
+    # auditwheel skips libraries that don't look like extension modules.
     text = 'int puts(const char*); void PyInit__C() { puts("loaded"); }'
     content = library(tmp_path, "-Wl,-rpath,$ORIGIN", text=text)
     made = make(tmp_path / "raw", platforms=f"linux_{MACHINE}", content=content)
@@ -261,7 +261,7 @@ def test_a_wheel_is_tested_under_the_oldest_and_the_newest_torch_too():
 
 @pytest.mark.parametrize(("system", "processor"), [("linux", "x86_64"), ("linux", "aarch64"), ("macos", "arm64")])
 def test_wheels_are_for_every_python_that_is_allowed(system, processor):
-    """The next Python joins with the next cibuildwheel, and no list names it."""
+    """A new version of cibuildwheel adds the next Python; no list has to name it."""
     command = (tool("cibuildwheel", "cibuildwheel"), "--config-file", ROOT / "cibuildwheel.toml", "--platform", system)
     said = output_of(*command, "--archs", processor, "--print-build-identifiers", ROOT, cwd=ROOT)
     found = re.findall(r"^(cp3\d+t?)-(\S+)$", said, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Recurrent modules of each kind, and the ways in which their weights may change."""
+"""Recurrent modules of each kind, and ways in which their weights can change."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def first(result: Any) -> Tensor:
 
 
 def stream(module: nn.Module) -> Tensor:
-    """One call without gradient, which a frozen module answers from its prepacked weights."""
+    """One call without gradient, which a frozen module computes from its prepacked weights."""
     with torch.no_grad():
         return first(module(input_of(module)))
 
 
 def current(module: nn.Module) -> Tensor:
-    """What a module of the same kind gives that never saw other weights than these."""
+    """The result of a module of the same kind that never had other weights."""
     twin = copy.deepcopy(module)
     with torch.no_grad():
         for own, given in zip(twin.parameters(), module.parameters(), strict=True):
@@ -105,7 +105,7 @@ def exchanged(module: nn.Module) -> None:
 
 
 def back_and_forth(module: nn.Module) -> None:
-    """Memory is freed, and may be given again, at the same address with other values."""
+    """Memory is freed and may be allocated again at the same address with other values."""
     for p in module.parameters():
         p.data = p.data.bfloat16()
         p.data = p.data.float()
@@ -116,7 +116,7 @@ def pruned(module: nn.Module) -> None:
 
 
 def fused_functional(module: nn.Module) -> None:
-    """torch's functional optimisers: no version is counted and no hook is called."""
+    """torch's functional optimisers increase no version counter and call no hook."""
     parameters = list(module.parameters())
     with torch.no_grad():
         functional_sgd(
@@ -126,7 +126,7 @@ def fused_functional(module: nn.Module) -> None:
 
 
 def polyak(module: nn.Module) -> None:
-    """How a target network follows another."""
+    """The update of a target network."""
     for p in module.parameters():
         p.data.mul_(0.9)
         torch.add(p.data, torch.ones_like(p), alpha=0.1, out=p.data)
@@ -138,7 +138,7 @@ def through_a_vector(module: nn.Module) -> None:
     vector.mul_(0.5)
 
 
-# What torch counts, or an optimiser tells of: a frozen module refuses to go on.
+# Changes that torch counts or an optimiser reports: a frozen module raises.
 SEEN = {
     "sgd": step(lambda p: torch.optim.SGD(p, lr=0.1, foreach=False)),
     "sgd-foreach": step(lambda p: torch.optim.SGD(p, lr=0.1, foreach=True)),
@@ -162,7 +162,7 @@ SEEN = {
     "pruned": pruned,
     "vector": through_a_vector,
 }
-# What nothing tells of.
+# Changes that can't be detected.
 UNSEEN = {
     "data": lambda module: next(module.parameters()).data.sub_(0.1),
     "polyak": polyak,

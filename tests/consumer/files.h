@@ -1,4 +1,4 @@
-// What goes between tests/test_consumer.py and its programs: dicts of tensors, by torch.save and torch.load.
+// The files exchanged between tests/test_consumer.py and its programs: dicts of tensors, by torch.save and torch.load.
 #pragma once
 
 #include <torch/csrc/jit/serialization/pickle.h>

@@ -1,4 +1,4 @@
-// Every module of fourfold/nn.h, made and called as the cases say, which come from Python with its parameters.
+// Makes and calls every module of fourfold/nn.h for the cases, which come from Python with its parameters.
 #pragma once
 
 #include "files.h"
@@ -73,7 +73,8 @@ void call_layer(Layer& layer, const Case& c, State state, Dict& results) {
   }
 }
 
-// The parameters as they are made after torch::manual_seed(0), their names, and the results with those that Python saved.
+// The parameters as initialised after torch::manual_seed(0), their names, and the results with the parameters that
+// Python saved.
 template <typename Module, typename Call>
 Dict results_of(Module module, const Case& c, const Call& call) {
   Dict results;
@@ -129,7 +130,7 @@ inline Dict run(const Case& c) {
                     [&](auto mlp, Dict& results) { results.insert("output", mlp->forward(c.tensor("input"))); });
 }
 
-// Runs each module of a list of cases, and writes what it gives.
+// Runs each module of a list of cases, and writes its results.
 inline void run_layers(const std::string& cases, const std::string& results) {
   c10::List<Dict> all;
   const torch::IValue list = read(cases);

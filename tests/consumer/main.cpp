@@ -1,7 +1,7 @@
-// One program, called with what it is to do; tests/test_consumer.py says what it should give. One file, because the headers of
-// torch take longer than all else.
+// One program with several commands; tests/test_consumer.py checks its output. It is one file because torch's headers
+// take longer to compile than everything else.
 
-// What docs/cpp.md shows, first: it has to include what it needs.
+// The code of docs/cpp.md comes first: it has to include what it needs.
 #define main page
 #include PAGE
 #undef main
@@ -24,7 +24,7 @@ namespace ours = fourfold::nn;
 
 namespace {
 
-// The Python test has the same.
+// The same model as in the Python test.
 struct SmallImpl : torch::nn::Module {
   SmallImpl() : lltm(5, 8), linear(8, 3) {
     register_module("lltm", lltm);
@@ -86,7 +86,7 @@ void print_refusal(const std::function<void()>& call) {
   }
 }
 
-// A checkpoint for each of the refusals of load_state_dict. Each refusal is one line.
+// A checkpoint for each error of load_state_dict. Each error is one line.
 void refuse(const Arguments& paths) {
   Small model;
   const Tensor before = model->linear->weight.detach().clone();
@@ -116,7 +116,7 @@ void refuse(const Arguments& paths) {
   print_refusal([&] { ours::LLTMCell(5, 8)(x); });
 }
 
-// A backward without enable_gradients(), which no command but this one's process has called. Each line is a refusal.
+// A backward without enable_gradients(), which no other command calls in this process. Each line is an error.
 void forget_gradients(const Arguments&) {
   const auto leaf = [](at::IntArrayRef shape) { return torch::ones(shape).requires_grad_(); };
   const Tensor x = leaf({2, 3}), h = torch::zeros({2, 4}), w = torch::ones({2, 3}), sequence = leaf({5, 2, 3});
@@ -144,7 +144,7 @@ void forget_gradients(const Arguments&) {
   std::cout << x.grad().sum().item<float>() << "\n";
 }
 
-// Another copy of libfourfold, which is loaded while the program runs.
+// Loads another copy of libfourfold while the program runs.
 void load_copy(const Arguments& paths) {
   const Tensor x = torch::full({3}, 2.0);
   std::cout << fourfold::softshrink(x)[0].item<float>() << "\n";
@@ -153,7 +153,7 @@ void load_copy(const Arguments& paths) {
   std::cout << fourfold::axpby(x, x)[0].item<float>() << "\n";
 }
 
-// What a model's modules print, and a Sequential that calls one with the input alone.
+// The printed modules of a model, and a Sequential that calls one with the input only.
 void print_modules(const Arguments&) {
   std::cout << ours::LSTM(ours::LSTMOptions(3, 4).num_layers(2).dropout(0.5).bidirectional(true)) << "\n"
             << ours::LLTMCell(ours::LLTMCellOptions(3, 4).bias(false)) << "\n"
@@ -164,7 +164,7 @@ void print_modules(const Arguments&) {
   std::cout << std::get<0>(result).sizes() << "\n";
 }
 
-// Every folder that a library of torch was loaded from.
+// Every folder from which a torch library was loaded.
 void print_torches() {
   std::set<std::string> folders;
   std::ifstream maps("/proc/self/maps");

@@ -1,6 +1,6 @@
-// Loads a model that fourfold.save wrote, without Python, and calls it; tests/test_model_consumer.py and the benchmark of files
-// say with what.
-#ifdef FILES_PAGE  // what docs/files.md shows, first: it has to include what it needs
+// Loads and calls a model that fourfold.save wrote, without Python; used by tests/test_model_consumer.py and the
+// benchmark of files.
+#ifdef FILES_PAGE  // the code of docs/files.md comes first: it has to include what it needs
 #define main page
 #include FILES_PAGE
 #undef main
@@ -30,7 +30,8 @@ std::vector<c10::IValue> leaves(const c10::IValue& list) {
 
 }  // namespace
 
-// model, a list of calls, each a list of leaves; results; how many calls to time at most, in two seconds. Without words what the page shows.
+// Arguments: model; a list of calls, each a list of leaves; results; the maximum number of calls to time, within two
+// seconds. Without arguments it runs the code of the page.
 int main(int count, char** words) try {
 #ifdef FILES_PAGE
   if (count == 1) return page();
@@ -38,7 +39,7 @@ int main(int count, char** words) try {
   if (count != 5) throw std::invalid_argument("expected a model, calls, results and a number");
   const auto calls = read(words[2]).toListRef().vec();
   const int repetitions = std::stoi(words[4]);
-  at::ones({1}).add_(1);  // torch's own start
+  at::ones({1}).add_(1);  // initialises torch
   const auto begin = Clock::now();
   const fourfold::Model model = fourfold::load(words[1]);
   const auto loaded = Clock::now();

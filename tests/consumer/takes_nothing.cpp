@@ -1,4 +1,4 @@
-// The C++20 that fourfold::fourfold asks for, and no more.
+// Compiles with the C++20 that fourfold::fourfold requires, and links nothing else.
 #include <fourfold/library.h>
 
 #include <concepts>

@@ -1,5 +1,5 @@
-// The products of cpp/cpu/kernels/amx.h, on amx_twin.h's instructions, against plain loops. The factors are small whole numbers,
-// so that every sum is exact.
+// The products of cpp/cpu/kernels/amx.h, with the instructions of amx_twin.h, against plain loops. The factors are
+// small integers, so that every sum is exact.
 #include "cpu/kernels/tile.h"
 
 #include <cstdio>
@@ -19,7 +19,7 @@ uint16_t as_bfloat16(int value) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-// How a product's rows lie: at one distance, anywhere, or as a strip, whose factors lie a vector from each other.
+// The layout of a product's rows: at one distance, at any distance, or as a strip with factors a vector apart.
 enum class Layout { even, scattered, strip };
 
 template <int rows, int panels, int width>

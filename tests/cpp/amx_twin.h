@@ -1,5 +1,5 @@
-// AMX's instructions in plain C++, as Intel's manual defines them, so that cpp/cpu/kernels/amx.h runs on a CPU without AMX.
-// Included before anything else (-include), together with -D__AMX_BF16__.
+// AMX's instructions emulated in plain C++, as Intel's manual defines them, so that cpp/cpu/kernels/amx.h runs on a CPU
+// without AMX. Included before everything else (-include), together with -D__AMX_BF16__.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-// The greatest errors of formulas/float_functions.h and formulas/erf.h over floats: float_functions STEP prints, for each
-// function, its name and units in the last place of every STEPth float's result, or 1e9 for a wrong special value.
+// The largest errors of formulas/float_functions.h and formulas/erf.h over floats: `float_functions STEP` prints each
+// function's name and the error in units in the last place over every STEPth float, or 1e9 for a wrong special value.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

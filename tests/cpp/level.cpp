@@ -1,5 +1,5 @@
-// Prints which level is chosen on a CPU that has them all, and how often the system is asked whether tiles may be used,
-// for what the first word asks for; the second says what the system answers.
+// Prints the level chosen for the first argument on a CPU that supports all, and how often it requested permission to
+// use tiles; the second argument is the system's reply.
 #include "cpu/level.cpp"
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Prints the CPU quota of the control groups that are described under a folder.
+// Prints the CPU quota of the control groups described in a folder.
 #include "cpu/quota.h"
 
 #include <cstdio>

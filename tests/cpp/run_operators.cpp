@@ -1,6 +1,6 @@
-// Runs every operator of libfourfold, forward and backward, as a C++ program without Python does, and compares with plain
-// ATen and its gradients: `run_operators LEVEL`, which must be the CPU level in use. With a second argument, float32 alone
-// is compared.
+// Runs every operator of libfourfold, forward and backward, in a C++ program without Python, and compares with plain
+// ATen and its gradients: `run_operators LEVEL`, which must be the CPU level in use. With a second argument, only
+// float32 is compared.
 #include <ATen/ATen.h>
 #include <fourfold/autograd.h>
 #include <fourfold/fourfold.h>
@@ -19,7 +19,7 @@ using Tensors = std::vector<Tensor>;
 namespace {
 
 int failures = 0;
-// An emulated CPU takes most of its time to compute the same in ATen, type by type.
+// An emulated CPU spends most of its time on ATen's reference for each type.
 bool only_run = false;
 
 void fail(const std::string& what) {
@@ -200,7 +200,7 @@ void expect_thrown(const std::string& sentence, const F& f) {
 void run_refusals() {
   const Tensor x = at::ones({2, 3}).requires_grad_();
   expect_thrown("softshrink: expected lambd to be at least 0, but got -1", [&] { fourfold::softshrink(x, -1); });
-  // A second derivative is the definition's, which Python has.
+  // Second derivatives use the definition, which is in Python.
   const Tensor grad = at::ones({2, 3}).requires_grad_();
   const Tensor first =
       torch::autograd::grad({fourfold::softshrink(x)}, {x}, {grad}, std::nullopt, /*create_graph=*/true)[0];
@@ -221,7 +221,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   fourfold::enable_gradients();
-  fourfold::enable_gradients();  // as often as one likes
+  fourfold::enable_gradients();  // may be called repeatedly
   at::manual_seed(0);
   at::globalContext().setUserEnabledMkldnn(false);  // its LSTM is wrong by half on an emulated Haswell
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
@@ -232,10 +232,10 @@ int main(int argc, char** argv) {
     run_lltm(random, 6, 5, 7, 19, false);
     run_lltm(random, 4, 1, 3, 33, true);
     run_lstm(random, 6, 5, 7, 19);
-    run_lstm(random, 5, 17, 8, 32);  // even sizes: bfloat16 is multiplied as it is where the CPU can
+    run_lstm(random, 5, 17, 8, 32);  // even sizes: the CPU multiplies bfloat16 directly if it can
     run_gru(random, 6, 5, 7, 19);
     run_gru(random, 5, 17, 8, 32);
-    run_mlp(random, 9, 13, 21, 5);     // small: our own loops
+    run_mlp(random, 9, 13, 21, 5);     // small: fourfold's loops
     run_mlp(random, 9, 270, 250, 10);  // large: torch's products
   }
   run_promotion();

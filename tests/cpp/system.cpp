@@ -1,4 +1,4 @@
-// Asks the system what fourfold asks of it, and prints each answer that is not as it should be. The arguments: a file that holds
+// Runs the operating system calls that fourfold uses, and prints each wrong result. The arguments: a file that holds
 // the bytes "0123456789", an empty file, and a folder.
 #include "system/system.h"
 

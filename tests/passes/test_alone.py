@@ -1,4 +1,4 @@
-"""Torch runs the operators that its kernels compute faster alone; beside other work they join programs."""
+"""Operators that torch's kernels compute faster alone stay with torch; beside other work they join programs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_divisions_with_rest(function: Callable[[Tensor, float], Tensor]) -> Non
     ],
 )
 def test_ours_as_loop_nests(function: Callable[[Tensor], Tensor]) -> None:
-    """Whose programs are faster than torch's kernels only if they are compiled."""
+    """Their programs are faster than torch's kernels only as loop nests."""
     x = torch.randn(64, 512)
     assert programs(function, x, options={"generator": "interpreter"}) == 0
     assert programs(function, x, options={"generator": "auto"}) == 1
@@ -91,7 +91,7 @@ def test_bytes() -> None:
 
 
 def test_independent_operators() -> None:
-    """They read one tensor, and no one reads another's result."""
+    """They read the same tensor, and neither reads the other's result."""
     record = Record()
     two = compiled(lambda x, y: (x * y, x + y), record)(X, X + 1)
     torch.testing.assert_close(two, (X * (X + 1), X + (X + 1)))
@@ -111,7 +111,7 @@ def test_gelu_of_few_elements_is_ours() -> None:
 
 
 def test_names_in_the_tables_are_operators_that_programs_compute() -> None:
-    """A name that is misspelled would leave its operator to torch."""
+    """With a misspelled name the operator would stay with torch."""
     targets = [target._schema.name.partition("::")[2] for target in (*POINTWISE, *ROWS)]
     overloads = {f"{target._schema.name.partition('::')[2]}.{target._overloadname}" for target in (*POINTWISE, *ROWS)}
     formulas = {f"{name}.{way}" for name in ("gelu", "gelu_backward") for way in ("none", "tanh")} | {"pow.products"}

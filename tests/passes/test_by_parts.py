@@ -1,4 +1,4 @@
-"""The pass that computes by parts what reads a concatenation, and slices of computed values."""
+"""The pass that computes the consumers of a concatenation by parts, and slices of computed values."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ half = draw(ROWS, SIZE // 2, gradient=False), draw(ROWS, SIZE // 2, gradient=Fal
 
 
 def turned(x: Tensor) -> Tensor:
-    """As Llama and GPT-NeoX write it."""
+    """As in Llama and GPT-NeoX."""
     return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
 
 
 def turned_pairs(x: Tensor) -> Tensor:
-    """As GPT-J writes it."""
+    """As in GPT-J."""
     return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
 
@@ -147,7 +147,7 @@ def test_programs_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     function, arguments, programs = CASES[name]
     given = tuple(each.detach().to(dtype).requires_grad_(each.requires_grad) for each in arguments)
     if dtype == torch.float64 and name in ("swiglu", "geglu", "gates", "stacked"):
-        programs = None  # torch computes these functions of float64
+        programs = None  # torch computes these functions in float64
     record = Record()
     got = results_of(compiled(function, record), given)
     exact = results_of(function, tuple(a.detach().double().requires_grad_(a.requires_grad) for a in given))
@@ -223,7 +223,7 @@ def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = 
     [
         (lambda x, y: torch.cat((x[..., :6], x[..., 6:]), -1) * y, ["cat", "[mul]"]),  # unequal
         (lambda x, y: (torch.cat((x, y), -1) * 2).softmax(-1), ["cat", "[mul _softmax]"]),  # a reduction of both
-        (lambda x, y: torch.cat((x, y), 1).cumsum(1), ["cat", "cumsum"]),  # nothing elementwise
+        (lambda x, y: torch.cat((x, y), 1).cumsum(1), ["cat", "cumsum"]),  # no elementwise operator
         (lambda x, y: x.softmax(-1) + turned(y), ["[neg cat]", "[_softmax add]"]),  # halves of a softmax
         (lambda x, y: x.sin().softmax(-1)[..., :8] * y[..., 8:], ["[sin _softmax]", "[mul]"]),
     ],

@@ -1,4 +1,4 @@
-"""The pass that gives graphs the forms that the others look for."""
+"""The pass that brings graphs into the forms that the other passes expect."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_a_slice_of_everything_is_what_it_is_of() -> None:
 
 
 def test_a_view_of_a_tensor_with_other_strides_than_were_traced() -> None:
-    """As of batch_norm of a transposed input, which torch traces with the input's strides."""
+    """As in batch_norm of a transposed input, which torch traces with the input's strides."""
     module = canonicalize(traced(lambda x: x.view(24), x))
     module.recompile()
     torch.testing.assert_close(module(x.t().contiguous().t())[0], x.reshape(24))
 
 
-@pytest.mark.parametrize("scale", [1, 2])  # of the view alone, and of a view that a program reads
+@pytest.mark.parametrize("scale", [1, 2])  # the view alone, and a view that a program reads
 def test_batch_norm_of_a_transposed_input(scale: int) -> None:
     norm = torch.nn.BatchNorm1d(6).eval()
     y = torch.randn(2, 4, 6, requires_grad=True)

@@ -1,4 +1,4 @@
-"""An operator is written in terms of others only beside work that its pieces are fused with."""
+"""An operator is decomposed only beside work with which its parts are fused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiled import compiled, draw
 from fourfold.compiler.record import Captured, Record
 from fourfold.compiler.tracing import kept_whole
 
-# The package has the pass itself under this name.
+# The package exports the pass function under this name.
 passes_decompose = importlib.import_module("fourfold.compiler.passes.decompose")
 aten = torch.ops.aten
 LAYER_NORM = aten.native_layer_norm_backward.default
@@ -23,7 +23,7 @@ GROUP_NORM = aten.native_group_norm.default
 
 
 def captured(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> Captured:
-    """With values and gradients as eager's."""
+    """Compares values and gradients with eager's; returns the captured graph."""
     record = Record()
     ours = compiled(function, record, **settings)
     leaves = [x for x in arguments if x.requires_grad]

@@ -1,4 +1,4 @@
-"""Groups have tensors of one device, which runs programs."""
+"""A group's tensors are on one device, which runs programs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from graphs import operators, refusals
 
 @pytest.fixture
 def on_gpus() -> Iterator[None]:
-    """As if programs ran on GPUs."""
+    """Pretends that GPUs run programs."""
     with mock.patch.object(programs, "obstacle", lambda type: "" if type in ("cpu", "cuda") else "none here"):
         yield
 
 
 def fused(function: object, *devices: str) -> object:
-    """The function's graph, of a matrix on each device, after fusion."""
+    """The function's graph after fusion, with a matrix on each device as arguments."""
     with FakeTensorMode():
         given = [torch.empty(4, 6, device=device) for device in devices]
         module = make_fx(function)(*given)
@@ -97,7 +97,7 @@ def test_a_device_without_programs_is_torchs_and_has_the_reason() -> None:
 
 
 def test_why_programs_run_nowhere_else() -> None:
-    """In a build without a backend, or for a device that none is for."""
+    """In a build without a backend, or for a device without one."""
     programs.obstacle.cache_clear()
     with mock.patch.object(programs._C, "program_backends", lambda: [0]):
         assert programs.obstacle("cuda") == "this build of fourfold runs no programs on cuda"

@@ -1,4 +1,4 @@
-"""The pass that attaches concatenations of a group's results and sums over its rows."""
+"""The pass that attaches concatenations of a group's results, and sums over its rows, as epilogues."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_only_a_dead_result_reads_is_no_argument(dynamic: bool) -> None:
 
 
 def test_an_input_that_alone_has_a_size_stays() -> None:
-    """A program reads the sizes that it doesn't know from its inputs."""
+    """A program reads unknown sizes from its inputs."""
 
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         rows = x.sum(-1, keepdim=True)

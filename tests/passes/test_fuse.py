@@ -1,4 +1,4 @@
-"""The pass that groups operators: which, into how many groups, and that nothing waits for itself."""
+"""The pass that groups operators: which, into how many groups, and that groups form no cycle."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ x, y, row = torch.randn(4, 6), torch.randn(4, 6), torch.randn(6)
 
 
 def around_a_product(x: Tensor, y: Tensor) -> Tensor:
-    """What follows the product reads what the product waits for: two groups."""
+    """The sum that follows the product reads a value that the product depends on: two groups."""
     a = x.sin()
     return (a @ y.t()).exp() + a.sum()
 
 
 def of_neighbours(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Nothing but the tensor that they read relates the two."""
+    """They are related only by the tensor that they read."""
     return x.sin(), x.cos() * 2
 
 
@@ -45,7 +45,7 @@ def test_groups(function, groups: list[str]) -> None:
 
 
 def normalized_groups(x: Tensor, weight: Tensor) -> Tensor:
-    """As a group norm is decomposed: its groups are rows, its channels and pixels columns."""
+    """A decomposed group norm: its groups are rows, its channels and pixels columns."""
     grouped = x.view(2, 3, 2, 20)
     grouped = (grouped - grouped.mean((2, 3), keepdim=True)) * weight.view(1, 3, 2, 1)
     return grouped.view(2, 6, 4, 5).sigmoid() * x
@@ -61,7 +61,7 @@ def test_axes_are_split_where_a_reshape_needs_it(function, dynamic: bool) -> Non
     arguments = torch.randn(2, 6, 4, 5), torch.randn(6)
     module = fuse(traced(function, *arguments, dynamic=dynamic))
     found = [node.target for node in fused_nodes(module.graph)]
-    assert dynamic or [sorted(fused.space.sizes) for fused in found] == [[2, 2, 3, 4, 5]]  # not of symbolic sizes
+    assert dynamic or [sorted(fused.space.sizes) for fused in found] == [[2, 2, 3, 4, 5]]  # sizes may be symbolic
     assert_alike(module, function, *arguments)
 
 
@@ -103,7 +103,7 @@ def test_a_subgraph_reads_views_by_what_they_show() -> None:
     module = fuse(traced(function, x, y))
     (node,) = fused_nodes(module.graph)
     first, second = node.args
-    assert first.op == "placeholder" and second.op == "call_function"  # 4 x 6 elements don't run along 6 x 4
+    assert first.op == "placeholder" and second.op == "call_function"  # 4 x 6 elements don't map to 6 x 4
     assert operators(module) == ["view", "[exp add]"]
     assert_alike(module, function, x, y)
 
@@ -135,7 +135,7 @@ def test_dead_code_is_in_no_group() -> None:
 
 
 def test_symbolic_sizes_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look at the inputs of a group, whatever the number of views that read sizes."""
+    """One search for a group's inputs, for any number of views that read sizes."""
 
     def function(*tensors: Tensor) -> Tensor:
         return sum((x.unsqueeze(0).expand(3, x.shape[0], x.shape[1]) * 2).view(3, -1, x.shape[1]) for x in tensors)

@@ -1,4 +1,4 @@
-"""The compiler's modules import each other in one direction."""
+"""The compiler's modules import each other without cycles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(fourfold.__file__).parent
 
 
 def imports() -> dict[str, set[str]]:
-    """Of each module of the compiler and of explain, those that it imports anywhere in it."""
+    """All modules that each module of the compiler and of explain imports, at any place."""
     files = {}
     for package in ("compiler", "explaining", "scanning"):
         for path in (ROOT / package).rglob("*.py"):

@@ -31,7 +31,7 @@ def test_a_group_becomes_its_program() -> None:
         "axes a=4 b=32\nx_1: float32 = input float32 [a b]\nv1: float32 = sin x_1\nv2: float32 = constant 2.0\n"
         "v3: float32 = mul v1 v2\noutput v3 float32 [a b]\n"
     )
-    assert not node.target.space.dims  # which no later pass reads
+    assert not node.target.space.dims  # no later pass reads it
     module.recompile()
     torch.testing.assert_close(module(x)[0], x.sin() * 2)
 
@@ -67,7 +67,7 @@ def test_what_has_no_program_goes_back_with_the_reason(monkeypatch: pytest.Monke
 
 
 def test_inputs_with_long_names() -> None:
-    """Of any sizes: a program reads these from its inputs, which it calls by their names."""
+    """With dynamic sizes: a program reads these from its inputs, which it refers to by their names."""
 
     def function(*given: Tensor) -> Tensor:
         return (given[0] * given[1] + given[2]).sin()
@@ -85,7 +85,7 @@ def test_inputs_with_long_names() -> None:
 
 
 def test_an_operator_whose_name_is_like_a_values() -> None:
-    """Inputs keep the names of their nodes, such as v2; what is computed gets others."""
+    """Inputs keep the names of their nodes, such as v2; computed values get others."""
     module = traced(lambda x, y: (x * y + 1).exp(), x, x + 1)
     for node, name in zip(module.graph.find_nodes(op="placeholder"), ("v2", "v3"), strict=True):
         node._rename(name)

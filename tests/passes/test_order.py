@@ -1,4 +1,4 @@
-"""The topological order that grows with the groups, against a search of the whole graph."""
+"""The topological order that is updated as groups grow, against a search of the whole graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_stays_an_order(seed: int) -> None:
 
 
 def test_far_apart_is_left_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that time doesn't grow with the square of a graph."""
+    """Otherwise time would grow with the square of a graph's size."""
     monkeypatch.setattr(order, "MOST_VISITED", 5)
     graph = Order()
     last = first = graph.add(())

@@ -1,4 +1,4 @@
-"""The pass that writes the steps which C++ runs."""
+"""The pass that writes the steps that C++ runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass that replaces torch.lstm and torch.gru, and for whom Dynamo captures layers."""
+"""The pass that replaces torch.lstm and torch.gru, and the backends for which Dynamo captures layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.record import Record
 from recurrent_layers import NEAR, captured, each_kind, made, state_of, targets_of
 
-pass_file = importlib.import_module("fourfold.compiler.passes.recurrent")  # the package has the pass by this name
+pass_file = importlib.import_module("fourfold.compiler.passes.recurrent")  # the package exports the pass under it
 
 
 def refusal_of(graph: GraphModule) -> str:
@@ -74,7 +74,7 @@ def test_a_node_of_other_tensors_stays() -> None:
 
 @each_kind
 def test_a_call_of_operators_by_name(kind: type[nn.RNNBase]) -> None:
-    """As make_fx writes it, and with arguments by keyword."""
+    """As make_fx writes it, and with keyword arguments."""
     layer = made(kind, bidirectional=True)
     x, (hx, *more) = draw(3, 2, 5), state_of(layer, 2)
     states = [hx, *more] if more else hx
@@ -138,7 +138,7 @@ def test_other_backends_break_their_graphs_as_before() -> None:
     torch.compile(lambda x: layer(x)[0] * 2, backend="aot_eager")(x)
     assert any("RNN, GRU, or LSTM" in reason for reason in counters["graph_break"])
     assert torch._dynamo.config.allow_rnn is False
-    graph = captured(layer, x)  # as Dynamo has it for others who set allow_rnn
+    graph = captured(layer, x)  # for other backends, with allow_rnn set
     assert torch.lstm in targets_of(graph)
 
 

@@ -1,4 +1,4 @@
-"""The pass by which a backward computes cheap values again."""
+"""The pass by which a backward recomputes cheap values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ x = torch.randn(4, 16, requires_grad=True)
 
 
 def kept(function: Callable) -> set[str]:
-    """The operators whose results the forward gives to the backward."""
+    """The operators whose results the forward saves for the backward."""
     found: list[Node] = []
 
     def partition(joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object) -> object:
@@ -35,9 +35,9 @@ def kept(function: Callable) -> set[str]:
     ("function", "expected"),
     [
         (lambda x: x.sin().cos().exp(), set()),
-        (lambda x: (x.sin() @ x.t()).cos(), {"mm", "sin"}),  # which products' gradients read
+        (lambda x: (x.sin() @ x.t()).cos(), {"mm", "sin"}),  # read by the gradients of products
         (lambda x: x.softmax(-1).sin(), {"_softmax"}),
-        (lambda x: x * (x.detach().amax(-1, keepdim=True) + 1).rsqrt(), {"rsqrt"}),  # a number per row, not its source
+        (lambda x: x * (x.detach().amax(-1, keepdim=True) + 1).rsqrt(), {"rsqrt"}),  # one number per row is saved
         (lambda x: x.detach().amax(-1, keepdim=True).exp() * x.sin(), {"exp"}),
         (lambda x: x[:, 0].sin() * x.unbind(1)[1].exp(), set()),  # selections of an input
     ],

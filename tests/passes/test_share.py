@@ -1,4 +1,4 @@
-"""The pass that makes equal calls one node."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = 
         (lambda x, y: x.var(1) + x.var(1, correction=0), ["var", "var", "add"]),
         (lambda x, y: x * 2 + x * 2.5 + x * 2, ["mul", "mul", "add", "add"]),
         (lambda x, y: x.view(24).view(4, 6) + y, ["add"]),  # reshaped back
-        (lambda x, y: x.cumsum(0) + x.cumsum(0), ["cumsum", "cumsum", "add"]),  # in no program
+        (lambda x, y: x.cumsum(0) + x.cumsum(0), ["cumsum", "cumsum", "add"]),  # not in a program
         (lambda x, y: torch.rand(4) + torch.rand(4), ["rand", "rand", "add"]),
     ],
 )
@@ -64,7 +64,7 @@ def test_two_results_stay_two_tensors() -> None:
     ],
 )
 def test_results_stay_apart(function: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
-    """Also those that are views: the user may change one in place."""
+    """Including views: the user may change one in place."""
     a, b = compiled(function)(x)
     assert a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
     before = b.clone()

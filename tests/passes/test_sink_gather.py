@@ -1,4 +1,4 @@
-"""The pass that computes one element of each row instead of the row."""
+"""The pass that computes one element of each row instead of the whole row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_sunk(function, is_sunk: bool) -> None:
     before = operators(clean_up(traced(function, x, index)))
     module = clean_up(sink_gather(traced(function, x, index)))
     assert (operators(module) != before) == is_sunk
-    if is_sunk:  # nothing as large as x is computed but what reductions read
+    if is_sunk:  # only operands of reductions are as large as x
         source = next(n for n in module.graph.nodes if "gather" in n.name or "nll_loss" in n.name).args[0]
         assert source.op == "placeholder"
     assert_alike(module, function, x, index)

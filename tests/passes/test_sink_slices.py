@@ -1,5 +1,4 @@
-"""The pass that computes what overlapping slices read from slices of the operands, and concatenations of
-concatenations."""
+"""The pass that computes overlapping slices, and concatenations of concatenations, from slices of the operands."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def neighbours(d: Tensor) -> Tensor:
 
 
 def both(d: Tensor) -> Tensor:
-    """By slices of a result, and of what is computed from it."""
+    """Slices of a result, and of a value computed from it."""
     n = -d
     return torch.cat((n[:, :1], n[:, 1:] + d[:, :-1], d[:, -1:]), 1)
 
@@ -44,7 +43,7 @@ def of_three(d: Tensor) -> Tensor:
         (lambda x, y, row, column: (neighbours(d := x * y), d), False),
         (lambda x, y, row, column: ((d := x * y)[:, :5], d[:, 3:] * 2), False),
         (lambda x, y, row, column: neighbours(x * (y @ y.t() @ y).sin()), False),
-        # Parts, which by_parts computes apart; a slice for each pair; steps; rows and columns.
+        # Disjoint parts, which by_parts computes separately; a slice for each pair; steps; rows and columns.
         (lambda x, y, row, column: (d := x * y)[:, :4].sum(1) + d[:, 4:].sum(1), False),
         (lambda x, y, row, column: (d := x * y)[:, :1] + sum(d[:, k : k + 2].sum(1, True) for k in range(8)), False),
         (lambda x, y, row, column: (d := x * y)[:, ::2] + d[:, :5], False),
@@ -58,7 +57,7 @@ def test_what_moves(function: Callable[..., object], moves: bool) -> None:
     module = clean_up(sink_slices(traced(function, *given)))
     assert (operators(module) != names) == moves
     assert_alike(module, function, *given)
-    if moves:  # slices read memory alone
+    if moves:  # slices only read memory
         slices = module.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)
         assert all(node.args[0].op == "placeholder" or node.args[0].target is slices[0].target for node in slices)
 

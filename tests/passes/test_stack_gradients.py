@@ -1,4 +1,4 @@
-"""Gradients of parts of a tensor are one stack, with the bits that adding them up gives."""
+"""The gradients of a tensor's parts become one stack, with the bits of their sum."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loop(steps: Iterable[Tensor]) -> Tensor:
     return total
 
 
-# A function; how many stacks, concatenations and gradients of parts its backward has.
+# A function; the numbers of stacks, concatenations and gradients of parts in its backward.
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "every index": (recurrence, (1, 0, 0)),
     "from the end": (lambda x: x[-1] * 2 + x[-2] * x[0], (0, 1, 0)),
@@ -68,13 +68,13 @@ def test_gradients(name: str) -> None:
 
 
 def counted(record: Record) -> tuple[int, int, int]:
-    """The stacks, concatenations and gradients of parts in the backward."""
+    """The numbers of stacks, concatenations and gradients of parts in the backward."""
     targets = [node.target for node in record.captured[0].backward.graph.graph.nodes]
     return targets.count(aten.stack.default), targets.count(aten.cat.default), sum(map(targets.count, PARTS))
 
 
 def test_additions_keep_their_order() -> None:
-    """Each element's summands are rounded as eager rounds them."""
+    """Each element's summands are rounded in eager's order."""
 
     def function(x: Tensor) -> Tensor:
         return x[0] * 1e8 + x[1] * 3 + x[0] * 0.3 - x[0] * 1e8 + x[2] + x.sum(0) * 0.7
@@ -108,7 +108,7 @@ def test_additions_of_shifted_parts_keep_their_order() -> None:
     ],
 )
 def test_additions_of_parts_that_overlap_keep_their_order(places: list[tuple[int, int]], is_behind: bool) -> None:
-    """Also behind another summand, of which each element then has those of its place added."""
+    """Also after another summand, whose elements are then each added to."""
     weights = [float(w) for w in 10 ** draw(len(places), gradient=False).mul(4)]
 
     def function(x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def test_the_graph_grows_with_the_number_of_parts(width: int | None) -> None:
     assert most - more < 1.2 * (more - few)
 
 
-# A function of a tensor of any size, which reads a fixed number of steps; the counts of its backward.
+# A function of a tensor with a dynamic size, which reads a fixed number of steps; the counts in its backward.
 UNKNOWN: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int, int]]] = {
     "the first": (lambda x: loop([x[t] for t in range(4)]), (1, 0, 1)),
     "some": (lambda x: x[1] * x[3], (0, 1, 1)),
@@ -167,7 +167,7 @@ def test_sizes_that_are_not_known(name: str) -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_steps_behind_a_dimension_of_any_size(dynamic: bool) -> None:
-    """Where sizes are symbolic, x[:, t] is traced as a selection of a slice of everything."""
+    """With symbolic sizes, x[:, t] is traced as a selection from a full slice."""
     record = Record()
 
     def function(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which copies into inputs the programs that compute the new values make unnecessary."""
+"""The pass that removes copies into inputs where programs can write the new values there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The Metal backend, broken on purpose: pytest tests/simulators/broken_metal.py. What is wrong is seen: by the case
-table, by a sanitizer, or by the compiler."""
+"""The Metal backend with injected errors: pytest tests/simulators/broken_metal.py. The case table, a sanitizer or the
+compiler must find each of them."""
 
 from __future__ import annotations
 

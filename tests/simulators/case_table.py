@@ -1,7 +1,8 @@
-"""The one case table on every GPU kernel, in simulation: pytest tests/simulators/case_table.py, as make check-backends
-does. Each run is the tests' own files in a process of their own, in which the simulated kernels serve the operators.
+"""The case table on every GPU kernel in the simulator: pytest tests/simulators/case_table.py, which make check-backends
+runs. Each run executes the tests' own files in a process of its own, with the simulated kernels registered for the
+operators.
 
-A run takes a minute or so, and make test leaves them out.
+A run takes about a minute, so make test leaves them out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import simulated_metal
 from machine import output_of, tool
 
 TESTS = simulated.ROOT / "tests"
-MULTIPROCESSORS = "16"  # each with room for one block of the persistent kernels
+MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
 ONE_LAYOUT = "contiguous and (test_values or test_autograd) or test_raw_operator or tf32"
 FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloat16)"
 
@@ -49,29 +50,30 @@ EVERYTHING = (
     " and not (raw_backward and (float64 or float16))"
 )
 RUNS = [
-    # Whatever the CPU is asked: every road to a gradient, refusals, and the same bits each time. But what Dynamo makes
-    # of a call knows nothing of what runs below it.
+    # Everything that is tested on the CPU: all ways to compute gradients, errors, and reproducible bits; except
+    # Dynamo's handling of a call, which doesn't depend on the kernel.
     Run("every test", f"{EVERYTHING} and not wide_layers"),
-    # As many multiprocessors as it takes to hold the blocks of hundreds of units at once.
+    # Enough multiprocessors to hold the blocks of hundreds of hidden units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
-    # What a wavefront and an order of threads can spoil does not know how tensors lie.
+    # Errors that depend on the wavefront size or thread order don't depend on the layout.
     Run("reverse order", FEW_TYPES, environment=(("GPUSIM_REVERSE", "1"),)),
     Run("wavefront of 64", ONE_LAYOUT, warp=64),
     Run("wavefront of 64, reverse order", FEW_TYPES, warp=64, environment=(("GPUSIM_REVERSE", "1"),)),
-    # What a block may have, and which kernels are taken, goes by the device: here Turing's limits.
+    # A block's resources and the choice of kernels depend on the device: these are Turing's limits.
     Run("smallest GPU", "contiguous and (test_values or test_autograd)", environment=(("GPUSIM_CAPABILITY", "7.5"),)),
-    # Whose memory it is and how it is aligned, of each tensor by itself too.
+    # Owner and alignment of memory, with each tensor misaligned in turn.
     Run(
         "checked", f"({FEW_TYPES}) or may_be_shifted or shifted and float32 and test_raw_backward", sanitizer="checked"
     ),
-    # This costs each thread much, and what it looks for knows no layouts, and of types whether tensor cores take them.
+    # ThreadSanitizer is expensive per thread. Races don't depend on layouts, and on types only in whether tensor cores
+    # support them.
     Run(
         "ThreadSanitizer",
         "test_autograd and contiguous and (float32 or bfloat16 and odd) and not many and not long-batch",
         sanitizer="thread",
         environment=(("GPUSIM_MULTIPROCESSORS", "8"),),
     ),
-    # Apple's GPUs have no float64, which some roads to a gradient are tested in.
+    # Apple's GPUs have no float64, which some tests of gradients need.
     METAL := Run(
         "Metal, every test",
         f"{EVERYTHING} and not gradcheck and not func_transforms and not vmap_and and not saved_tensors_of",
@@ -91,7 +93,7 @@ RUNS = [
         metal=True,
     ),
 ]
-# torch's products round each step's sums to 16 bits, which many steps make more of than the table allows.
+# torch's products round each step's sums to 16 bits; over many steps this exceeds the table's tolerance.
 METAL_BY_TORCH = Run(
     "Metal, with torch's products",
     f"({FEW_TYPES} or contiguous and float16 and test_autograd) and (lltm or lstm or gru or mlp) and not chunks",
@@ -121,7 +123,7 @@ def sanitizer_environment(sanitizer: str) -> dict[str, str]:
     environment = SANITIZER_ENVIRONMENT[sanitizer]
     if sanitizer not in RUNTIME:
         return environment
-    # Python itself is not built with the sanitizer, so its runtime is loaded first.
+    # Python itself is built without the sanitizer, so its runtime is loaded first.
     names = (RUNTIME[sanitizer], "libstdc++.so")
     found = (output_of(tool("g++", "g++"), f"-print-file-name={name}").strip() for name in names)
     return environment | {"LD_PRELOAD": " ".join(found)}
@@ -161,7 +163,7 @@ def carry_out(run: Run) -> Outcome:
 
 
 def looks_at(*runs: Run) -> Callable[[Any], Any]:
-    """A test that takes no run as a parameter says which it looks at."""
+    """Declares the runs that a test without a run parameter needs."""
 
     def mark(test: Any) -> Any:
         test.runs = runs
@@ -178,7 +180,7 @@ def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_
     if run.metal:
         record_property("backend", "metal")
     outcome = outcome_of(run)
-    # A sanitizer's report ends the process, or is its exit code: then no operator is proved.
+    # A sanitizer's report ends the process, or sets its exit code: then no operator is proved.
     assert outcome.code == 0, f"{outcome.failed}\n{outcome.said[-6000:]}"
     assert not re.search("Sanitizer|runtime error|^gpusim: ", outcome.said, re.MULTILINE), outcome.said[-6000:]
     assert outcome.passed[operator] > 0, f"no test of {operator} ran: {outcome.passed}"
@@ -186,7 +188,7 @@ def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_
 
 
 def kernels_in(library: Path) -> dict[int, str]:
-    """Each kernel's offset in the library and its name with its template's arguments."""
+    """Each kernel's offset in the library, and its name with template arguments."""
     lines = output_of(tool("nm", "binutils"), "--demangle", "--defined-only", library).splitlines()
     found = {}
     for line in lines:
@@ -205,8 +207,8 @@ def test_wide_layers_hold(outcome_of) -> None:
 
 @looks_at(RUNS[0], WIDE)
 def test_every_kernel_was_launched(outcome_of) -> None:
-    """Of every template, each type and size. Only whether an elementwise kernel's index has 32 or 64 bits may differ:
-    64 are for more than 2^31 elements."""
+    """Every type and size of every template. Only the index type of elementwise kernels may differ: 64 bits are for
+    more than 2^31 elements."""
     kernels = kernels_in(outcome_of(RUNS[0]).library)
     launches = [outcome_of(run).launches.read_text().split() for run in (RUNS[0], WIDE)]
     launched = {kernels[int(offset, 16)] for offsets in launches for offset in offsets}
@@ -219,7 +221,7 @@ def test_every_kernel_was_launched(outcome_of) -> None:
 
 
 def metal_kernels() -> set[str]:
-    """Every kernel that a call on an Apple GPU can come to, by the names of their templates and arguments."""
+    """Every kernel that a call on an Apple GPU may launch, by the names of templates and arguments."""
     floats = ("float", "half", "bfloat")
     integers = ("bool", "unsigned char", "char", "short", "int", "long")
     kernels = {
@@ -243,7 +245,7 @@ def metal_kernels() -> set[str]:
         for call in ("Forward", "Backward")
     }
     kernels |= {f"dense_elementwise<{t}, {v}, {f}>" for f, t, v in formulas | activations}
-    # Kept values of a layer among others are strided.
+    # Saved values of a layer among others are strided.
     return kernels | {f"strided_elementwise<{t}, {v}, {f}, unsigned int>" for f, t, v in formulas}
 
 

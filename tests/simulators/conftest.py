@@ -1,4 +1,4 @@
-"""The runs of the case table in simulation, which take minutes: each is carried out once for all files here."""
+"""The runs of the case table in the simulator, which take minutes: each is executed once for all files here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = (RUNS[0], METAL)
 
 @pytest.fixture(scope="session")
 def outcome_of(request) -> Callable[[Run], Outcome]:
-    """The outcome of a run. Those that the selected tests look at are carried out once each, some side by side."""
+    """Returns a run's outcome. The runs that the selected tests need are executed once each, several in parallel."""
     wanted = []
     for item in request.session.items:
         wanted += getattr(item.function, "runs", ())

@@ -1,5 +1,5 @@
 """Operators on the second of two simulated devices, with the first one current: pytest tests/simulators/devices.py,
-which check-backends runs with the case table. In a checked build a kernel that runs on the wrong one is a fault."""
+which check-backends runs with the case table. In a checked build, a kernel on the wrong device is an error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What host code says when a launch fails: pytest tests/simulators/faults.py, which check-backends runs with the case
-table. The simulated runtime is told to refuse the next launch."""
+"""The host code's errors for failed launches: pytest tests/simulators/faults.py, which check-backends runs with the
+case table. The simulated runtime fails the next launch on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import simulated
 
-# The runtime's numbers, as HIP has them.
+# The runtime's error numbers, as in HIP.
 FAULTS = {
     "no kernel image": (209, "this build has GPU kernels for the architectures the simulator, but device"),
     "an old driver": (35, "but this build's kernels need"),

@@ -1,6 +1,6 @@
-"""Metal's language, of which the simulator's compiler takes more: pytest tests/simulators/metal_language.py. clang
-reads every kernel with address spaces as Metal has them, in C++14, and refuses what the language lacks. No compiler of
-Metal's is at hand here: it has the last word."""
+"""Checks the kernels against Metal's language, because the simulator's compiler accepts more: pytest
+tests/simulators/metal_language.py. clang compiles every kernel as C++14 with Metal's address spaces, and rejects what
+the language lacks. Only Apple's own compiler can confirm the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from machine import tool
 
 STRICT = simulated_metal.FRAMEWORK / "strict"
 INSTANCE = re.compile(r'template \[\[host_name\("\w+"\)\]\] \[\[kernel\]\] decltype\((.*)\) (.*);')
-# A pointer or reference that is declared: the language wants its address space beside it.
+# The declaration of a pointer or reference, which needs an address space.
 DECLARED = re.compile(r"(?:[(,;{]|^)\s*((?:\w[\w:]*\s+)*(?:\w[\w:<>, ]*)?[\w>][*&]) \w+", re.MULTILINE)
 SPACES = ("device", "constant", "threadgroup", "thread")
 KERNEL = """
@@ -51,7 +51,7 @@ WRONG = {
 
 
 def refusals(source: str, folder: Path) -> str:
-    """What is wrong with a source as newLibraryWithSource: is given it."""
+    """The errors in a source as passed to newLibraryWithSource:."""
     text = INSTANCE.sub(r"template decltype(\1) \2;", source)
     text = re.sub(r" \[\[threadgroup\(\d+\)\]\]", "", text)
     file = folder / "kernel.cpp"
@@ -80,7 +80,7 @@ def test_what_metal_refuses_is_refused(wrong: str, tmp_path: Path) -> None:
 
 @looks_at(METAL)
 def test_every_kernel_is_in_metals_language(outcome_of, tmp_path: Path) -> None:
-    """Of the operators: programs are printed as they are compiled (metal_programs.py)."""
+    """The operators' kernels; programs are tested in metal_programs.py, where they are compiled."""
     found = (outcome_of(METAL).library.parent / "kernels").glob("*.metal")
     sources = sorted(source for source in found if INSTANCE.search(source.read_text()))
     assert len(sources) > 100

@@ -1,7 +1,6 @@
-"""Programs that run as Metal's kernels, in simulation: pytest tests/simulators/metal_programs.py. Each run is that of
-the compiled functions (tests/test_gpu_programs.py) or of random programs, in a process of its own. What these programs
-were printed as is read once more with Metal's address spaces; and mistakes that are made on purpose, in what is printed
-and in what is encoded, are seen."""
+"""Programs as Metal kernels in the simulator: pytest tests/simulators/metal_programs.py. Each run executes the compiled
+functions (tests/test_gpu_programs.py) or random programs in a process of its own. The generated code is also compiled
+with Metal's address spaces; and injected errors, in generated code and in host code, must be found."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ SEEDS = {
 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
-    """The exit code, and what Python says."""
+    """The exit code, and Python's output."""
     environment = os.environ | sanitizer_environment(run.sanitizer) | dict(run.environment) | variables
     done = subprocess.run(
         [sys.executable, *map(str, command)],
@@ -64,7 +63,7 @@ def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
 
 
 def pytest_of(run: Run, metal: Path = simulated_metal.METAL, plugin: Path | None = None) -> tuple[int, str]:
-    """plugin: a module that breaks something first."""
+    """plugin: a module that injects an error first."""
     variables = {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
     command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
     if plugin is not None:
@@ -75,7 +74,7 @@ def pytest_of(run: Run, metal: Path = simulated_metal.METAL, plugin: Path | None
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a run notes what it has compiled."""
+    """The file to which a run appends the sources that it compiles."""
     return tmp_path_factory.mktemp("programs") / "sources"
 
 
@@ -87,7 +86,7 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     if name == "forwards":
         run = Run(environment={"GPUSIM_SOURCES": str(sources)})
     code, said = pytest_of(run)
-    # A sanitizer's report ends the process, or is its exit code.
+    # A sanitizer's report ends the process, or sets its exit code.
     assert code == 0, said[-6000:]
     assert not re.search("Sanitizer|runtime error|^gpusim: ", said, re.MULTILINE), said[-6000:]
     expected = [function for function in FUNCTIONS if function.races or not run.selection]
@@ -97,7 +96,7 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_random_programs(name: str, sources: Path) -> None:
-    """Against the interpreter."""
+    """Compared with the interpreter."""
     run, seeds = RUNS[name], SEEDS[name]
     noted = {"GPUSIM_SOURCES": str(sources)} if name == "forwards" else {}
     library = simulated_metal.build(run.sanitizer)
@@ -106,7 +105,7 @@ def test_random_programs(name: str, sources: Path) -> None:
 
 
 def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
-    """Of the runs before, or of one for this test alone."""
+    """The programs of the earlier runs, or of a run for this test."""
     if not sources.exists():
         pytest_of(Run(environment={"GPUSIM_SOURCES": str(sources)}))
     files = sorted(set(sources.read_text().splitlines()))
@@ -121,7 +120,7 @@ def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> N
         assert {file: said for file, said in zip(files, pool.map(check, files), strict=True) if said} == {}
 
 
-# Mistakes in what is printed, and how each is seen.
+# Errors in generated code, and how each is detected.
 MISTAKES = {
     "a missing barrier": (
         "from fourfold.compiler.nest.grid.builder import GridBuilder\nGridBuilder.barrier = lambda self: None",

@@ -1,9 +1,10 @@
-"""Programs as kernels of NVIDIA's and AMD's GPUs, in simulation: pytest tests/simulators/nest_programs.py, as make
-check-backends does. Random programs against the interpreter, compiled functions against eager; what is written with a
-fault has to be seen; and every kernel that these make goes through the vendors' compilers.
+"""Programs as kernels for NVIDIA's and AMD's GPUs in the simulator: pytest tests/simulators/nest_programs.py, which
+make check-backends runs. Random programs are compared with the interpreter, compiled functions with eager; injected
+errors in generated code must be found; and the vendors' compilers compile every kernel.
 
-With FOURFOLD_PROGRAMS=full in the environment torch's operator samples and the compiler's own tests run too, which
-takes some quarters of an hour."""
+With FOURFOLD_PROGRAMS=full torch's operator samples and the compiler's own tests run too, which takes several quarters
+of an hour.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from machine import tool
 TESTS = simulated.ROOT / "tests"
 FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"
 SEEDS = 400 if FULL else 60
-# Each version of the compiler has its part of the architectures, from Turing to Blackwell.
+# The architectures, from Turing to Blackwell, are divided between the versions of the compiler.
 NVRTC = {"12": ("sm_75", "sm_90"), "13": ("sm_80", "sm_100", "sm_120")}
 MOST_COMPILED = 10_000 if FULL else 40
 OF_COMPILER = ("test_compiler_operators", "test_compiler_gradients", "test_norms", "test_compiler_special")
@@ -45,7 +46,7 @@ OF_COMPILER = ("test_compiler_operators", "test_compiler_gradients", "test_norms
 
 @dataclass(frozen=True)
 class Setting:
-    """A simulated device, and the order in which it runs its threads."""
+    """A simulated device, and the order in which its threads run."""
 
     name: str
     warp: int = 32
@@ -103,7 +104,7 @@ def expect_success(done: subprocess.CompletedProcess) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
-    """The programs and layouts that are compiled for random programs and for the table of compiled functions."""
+    """The programs and layouts that random programs and the table of compiled functions compile."""
     file = tmp_path_factory.mktemp("programs") / "recorded"
     expect_success(PLAIN.random(0, SEEDS, "--record", file))
     expect_success(PLAIN.tests("test_gpu_programs.py", record=file))
@@ -115,7 +116,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
 def test_random_programs(setting: Setting) -> None:
-    """The first setting's run is that which records programs."""
+    """The first setting's run also records programs."""
     expect_success(setting.random(SEEDS, SEEDS + 30))
 
 
@@ -157,7 +158,7 @@ def test_a_missing_barrier_is_a_race() -> None:
 
 
 def grids(recorded: list[tuple[str, str]]) -> Iterator[tuple[Grid, GridLayout]]:
-    """A sample, or all: each has another layout than the one before."""
+    """A sample, or all: consecutive ones have different layouts."""
     step = max(1, len(recorded) // MOST_COMPILED)
     for text, layout in sorted(recorded, key=lambda pair: pair[1])[::step]:
         yield build(read(text), GridLayout.of(layout)), GridLayout.of(layout)
@@ -165,7 +166,7 @@ def grids(recorded: list[tuple[str, str]]) -> Iterator[tuple[Grid, GridLayout]]:
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
 def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, tmp_path: Path) -> None:
-    """No stack and no local memory; and as many bytes are loaded and stored as the nest has, by vectors as wide."""
+    """No stack and no local memory; as many bytes loaded and stored as in the nest, with vectors as wide."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
 
     def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> str:
@@ -210,7 +211,7 @@ def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> Non
 
 
 def test_what_a_gate_refuses(tmp_path: Path) -> None:
-    """Values in local memory, and a load that is not the nest's."""
+    """Values in local memory, and a load that is not in the nest."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc("13")), backend_tools.cuobjdump()
     text = (
         "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\ny: float32 = add x x\noutput y float32 [a]\n"

@@ -1,5 +1,5 @@
-"""FOURFOLD_GPU_PATH, in simulation: pytest tests/simulators/paths.py, as make check-backends does. Each path is taken,
-gives the same results, and where it can't be the call is refused."""
+"""FOURFOLD_GPU_PATH in the simulator: pytest tests/simulators/paths.py, which make check-backends runs. Each path is
+taken and gives the same results; where it isn't supported, the call is rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from case_table import Run, carry_out, kernels_in
 import simulated
 
 CASES = "(row-tiles or mlp-tutorial) and not reset and not packed and contiguous and float32 and test_autograd"
-# What is launched under each, and what is not.
+# Kernels that each path launches, and kernels that it doesn't.
 PATHS = {
     "persistent": ({"persistent_forward", "persistent_backward", "mlp_kernel"}, {"step_kernel", "cell_kernel"}),
     "step": ({"step_kernel", "product_kernel", "mlp_kernel"}, {"persistent_forward", "persistent_backward"}),

@@ -1,5 +1,5 @@
-"""What printed GPU kernels call, in full: pytest tests/simulators/printed_functions.py. Every operation, type and
-number of lanes, by every compiler at hand; their values in simulation, also with wavefronts of 64; the
+"""Functions of generated GPU kernels, in full: pytest tests/simulators/printed_functions.py. Every operation, type and
+number of lanes, with every available compiler; their values in the simulator, also with wavefronts of 64; and the error
 bounds of the formulas for Metal."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fourfold.devices.nvrtc import Nvrtc
 from machine import output_of, tool
 from simulated import ROOT
 
-LANES = (0, 1, 2, 4, 8)  # 0: numbers
+LANES = (0, 1, 2, 4, 8)  # 0: scalars
 NVRTC = {"12": ("sm_75", "sm_90", "sm_120"), "13": ("sm_80", "sm_100")}
 OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]
 METAL_KINDS = [kind for kind in memory.KINDS if kind != "float64"]
@@ -27,7 +27,7 @@ GROUPS = [memory.group_kernel(kind) for kind in OWN]
 
 
 def kernels() -> list[str]:
-    """As sources that are compiled side by side; the longest first."""
+    """Sources that are compiled in parallel; the longest first."""
     operations = [functions.cuda_kernel(type, lanes) for lanes in reversed(LANES) for type in reversed(functions.TYPES)]
     return [*operations, "".join(MEMORY), "".join(GROUPS)]
 
@@ -44,7 +44,7 @@ def test_nvrtc(major: str, architecture: str) -> None:
 
 
 def test_nvcc(tmp_path: Path) -> None:
-    """As a part of sources with CUDA's headers too."""
+    """Also in sources that include CUDA's headers."""
     source = tmp_path / "every.cu"
     source.write_text(f"#include <cuda_runtime.h>\n#include <cmath>\n{functions.cuda_source(''.join(kernels()[-12:]))}")
     output_of(backend_tools.nvcc(), "-std=c++20", "-arch=sm_80", "-fmad=false", "-cubin", source, "-o", tmp_path / "x")
@@ -116,7 +116,7 @@ def test_memory_in_metal(kind: str, lanes: int) -> None:
 
 
 def test_bounds_of_the_formulas_for_metal(tmp_path: Path) -> None:
-    """Of every 31st float."""
+    """For every 31st float."""
     program = tmp_path / "float_functions"
     source = ROOT / "tests" / "cpp" / "float_functions.cpp"
     output_of("g++", "-std=c++20", "-O2", "-mfma", "-ffp-contract=off", "-I", ROOT / "cpp", source, "-o", program)

@@ -1,4 +1,4 @@
-// softshrink, by the library that was built with this program. Of torch it includes what compiles in a second.
+// Calls softshrink from the library built with this program. It includes only torch headers that compile in a second.
 #include <c10/util/Exception.h>
 #include <fourfold/library.h>
 #include <torch/csrc/stable/library.h>

@@ -1,5 +1,5 @@
 """A compiler launcher: `take_built.py COMMANDS LAUNCHER... COMPILER ARGUMENTS...` copies the object that the same
-command made in the build whose compile_commands.json that is, and compiles where there is none."""
+command made in the build with that compile_commands.json, or compiles if there is none."""
 
 import json
 import os
@@ -12,13 +12,13 @@ OF_THE_OUTPUT = ("-o", "-MT", "-MF")
 
 
 def essence(command):
-    """The command without what names its outputs."""
+    """The command without the options that name its outputs."""
     words = iter(command)
     return [word for word in words if word != "-MD" and not (word in OF_THE_OUTPUT and next(words))]
 
 
 def built_by(command, commands):
-    """The object of the same command, behind any launcher of its own."""
+    """The object that the same command made, ignoring a launcher in front of it."""
     wanted = essence(command)
     for entry in json.loads(Path(commands).read_text()):
         found, built = essence(shlex.split(entry["command"])), Path(entry["directory"]) / entry["output"]

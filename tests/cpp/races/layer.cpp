@@ -20,7 +20,7 @@ const cpu::CellKernels& kernels_of(Kind kind) {
   return kind == Kind::bfloat16 ? in_bfloat16() : kernels();
 }
 
-// Gates and what is kept of them: cpp/formulas.
+// Gates and saved values per cell: cpp/formulas.
 const Cell cells[3] = {
     {"lltm", 3, 3, true, kernels_of<cpu::lltm_kernels, cpu::lltm_bfloat16_kernels>},
     {"lstm", 4, 4, true, kernels_of<cpu::lstm_kernels, cpu::lstm_bfloat16_kernels>},

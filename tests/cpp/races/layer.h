@@ -1,4 +1,4 @@
-// A recurrent layer with its weights and inputs, and what a forward and a backward of it give.
+// A recurrent layer with its weights and inputs, and the results of its forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct Shape {
   int64_t batch;
   int64_t input_size;
   int64_t hidden_size;
-  bool uneven;  // reversed, packed with sequences of several lengths, and reset here and there
+  bool uneven;  // reversed, packed with sequences of several lengths, and with some restarts
 };
 
-// Every tensor that the calls write, in one order.
+// Every tensor that the calls write, in a fixed order.
 template <typename S>
 using Results = std::vector<std::vector<S>>;
 

@@ -18,7 +18,7 @@
 namespace fourfold::races {
 namespace {
 
-// Work for three threads; the second and the fourth have more weights than one thread's cache is to hold.
+// Work for three threads; the second and the fourth layer have more weights than one thread's cache should hold.
 constexpr int64_t shares = 3;
 constexpr Shape shapes[] = {
     {"shared out by rows", Kind::float32, 225, 40, 24, 40, false},
@@ -49,8 +49,8 @@ bool same_bits(const Results<S>& a, const Results<S>& b) {
   return true;
 }
 
-// Shares sum the weights' gradients in another order: some ten thousand terms that may cancel, so what rounding does to
-// them is measured by the largest sum of a tensor.
+// Shares sum the weights' gradients in another order: some ten thousand terms that may cancel, so their rounding error
+// is measured relative to a tensor's largest sum.
 template <typename S>
 bool close(const Results<S>& a, const Results<S>& b) {
   constexpr double allowed = sizeof(S) == 2 ? 2e-2 : sizeof(S) == 4 ? 1e-4 : 1e-12;

@@ -1,4 +1,4 @@
-// A team as in cpp/cpu/team.cpp, each of whose members has one share, but whose members don't wait for each other.
+// A team as in cpp/cpu/team.cpp with one share per member, whose members don't wait for each other.
 #include "cpu/parallel.h"
 #include "cpu/team.h"
 

@@ -51,7 +51,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t, void (*body)(void*, int64
 
 int64_t usable_threads() { return region.shares; }
 
-// However busy the machine, who is prompt is in the team.
+// Prompt threads join the team even on a busy machine.
 int64_t wake_up_microseconds() { return region.prompt < region.threads ? 100'000 : 60'000'000; }
 
 }  // namespace fourfold::cpu

@@ -1,4 +1,4 @@
-// The parallel regions that the engine runs in here, and what it is told of the machine. They take the place of
+// The parallel regions in which the engine runs here, and simulated properties of the machine. They replace
 // cpp/ops/parallel.cpp and cpp/cpu/scheduling.cpp.
 #pragma once
 
@@ -6,16 +6,16 @@
 
 namespace fourfold::races {
 
-// How the regions run that a thread begins.
+// How the regions that a thread starts run.
 struct Region {
-  int64_t shares = 1;   // the threads that the engine is told to be worth asking for
-  int64_t threads = 1;  // those that run a region, with several shares each where they are fewer than the shares
-  int64_t prompt = 1;   // those that are there when it begins; the others come when these have done it all
+  int64_t shares = 1;   // the number of threads that the engine requests
+  int64_t threads = 1;  // the threads that run a region, with several shares each if they are fewer
+  int64_t prompt = 1;   // the threads that start at once; the others start when these have done all the work
 };
 
 extern thread_local Region region;
 
-// The shares of the last region that this thread began.
+// The number of shares in the last region that this thread started.
 int64_t last_shares();
 
 }  // namespace fourfold::races

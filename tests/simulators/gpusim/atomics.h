@@ -15,7 +15,7 @@
 
 namespace gpusim {
 
-// Where ThreadSanitizer keeps what operations of block scope on this address order: apart for each block, because they
+// ThreadSanitizer's synchronisation object for operations of block scope on this address: one per block, because they
 // order nothing between two blocks.
 inline void* within_block(const void* address) {
   OrderPoints& points = *current->block->order_points;
@@ -32,7 +32,7 @@ inline void acquire(void* address, Scope scope) {
   if (scope == Scope::device) race::acquire(address);
 }
 
-// An atomic operation's order, as ThreadSanitizer hears of it. The operation itself is relaxed: only this counts.
+// An atomic operation's memory order for ThreadSanitizer. The operation itself is relaxed: only this counts.
 class Ordered {
  public:
   Ordered(const void* address, int order, int scope)
@@ -43,8 +43,8 @@ class Ordered {
     if (order == __ATOMIC_RELEASE || order == __ATOMIC_ACQ_REL || order == __ATOMIC_SEQ_CST) {
       gpusim::release(address_, scope_);
     } else if (current->fenced != Scope::none) {
-      // A relaxed operation after a fence publishes what was written before the fence. What was written between the two
-      // is published with it, which the GPU does not promise.
+      // A relaxed operation after a fence publishes the writes before the fence. It also publishes the writes between
+      // the two here, which a GPU doesn't guarantee.
       gpusim::release(address_, std::min(scope_, current->fenced));
     }
   }
@@ -80,7 +80,8 @@ inline void fence(Scope scope) {
   current->fenced = std::max(current->fenced, scope);
 }
 
-// A loop that waits without a pause would hold up all others for ever: many operations that change nothing are a pause.
+// A loop that waits without a yield would block all other threads forever: many operations that change nothing count as
+// a yield.
 inline void count_poll(Site site) {
   const Unwatched unwatched;
   if (++current->idle_polls % 256 == 0) current->block->scheduler->yield(*current, "a loop of atomics", site);
@@ -111,7 +112,7 @@ void atomic_store(T* address, T value, int order, int scope) {
   note_change();
 }
 
-// Returns the old value; `change` gives the new one.
+// Returns the old value; `change` returns the new one.
 template <typename T, typename F>
 T atomic_update(T* address, int order, int scope, Site site, F change) {
   T old, fresh;
@@ -138,7 +139,7 @@ concept OneOf = (std::same_as<T, Types> || ...);
 template <typename T>
 concept AtomicInteger = OneOf<T, int, unsigned, unsigned long long>;
 
-// Integers wrap around; in unsigned arithmetic that is defined.
+// Integers wrap around; unsigned arithmetic defines that.
 template <typename T>
 T wrapping_add(T a, T b) {
   if constexpr (std::is_integral_v<T>) {

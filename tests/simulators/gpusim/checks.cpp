@@ -1,11 +1,11 @@
-// What a checked build calls before each access to memory: its compiler's instrumentation is AddressSanitizer's for
-// operating systems' kernels, of which this is the other half. Compiled without it.
+// The functions that a checked build calls before each memory access: the compiler's instrumentation is that of
+// AddressSanitizer for operating system kernels, and these are its runtime. This file is compiled without it.
 #include <cinttypes>
 
 #include "hip/hip_runtime_api.h"
 
 extern "C" {
-// The library's own image, as the linker lays it out.
+// The library's own image, from the linker.
 extern const char __ehdr_start __attribute__((visibility("hidden")));
 extern const char _end __attribute__((visibility("hidden")));
 }
@@ -71,7 +71,7 @@ inline void check(const void* address, size_t bytes, bool write) {
 }  // namespace
 }  // namespace gpusim
 
-// Kernels that are libraries of their own find them in the one that has loaded them.
+// Kernels in separate libraries use the hooks of the library that loaded them.
 #ifndef GPUSIM_HOOK_VISIBILITY
 #define GPUSIM_HOOK_VISIBILITY "hidden"
 #endif
@@ -91,7 +91,7 @@ GPUSIM_HOOK(__asan_handle_no_return)() {}
 GPUSIM_HOOK(__asan_before_dynamic_init)(const char*) {}
 GPUSIM_HOOK(__asan_after_dynamic_init)() {}
 
-// UndefinedBehaviorSanitizer's, for an address that is null, or no multiple of what its type is aligned to.
+// UndefinedBehaviorSanitizer's handler for a null pointer or a misaligned address.
 namespace gpusim {
 namespace {
 
@@ -118,7 +118,7 @@ extern "C" __attribute__((visibility(GPUSIM_HOOK_VISIBILITY), noreturn)) void __
     const gpusim::TypeMismatch* found, uintptr_t address) {
   gpusim::reporting = true;
   char text[400];
-  const char* verb = found->check == 1 || found->check == 3 ? "writes" : "reads";  // and uses of a member or a base
+  const char* verb = found->check == 1 || found->check == 3 ? "writes" : "reads";  // or uses of members
   std::snprintf(text, sizeof(text), "%s a %s at 0x%" PRIxPTR ", which is no multiple of %u (%s:%u)", verb,
                 found->type->name, address, 1u << found->log_alignment, found->place.file, found->place.line);
   if (gpusim::current != nullptr) gpusim::fault(*gpusim::current, text);

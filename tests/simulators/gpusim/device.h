@@ -1,4 +1,4 @@
-// The simulated devices: the limits of a compute capability, which of them is current, and how many blocks fit on one.
+// The simulated devices: the limits of a compute capability, the current device, and how many blocks fit on one.
 #pragma once
 
 #include <fstream>
@@ -23,11 +23,11 @@ inline uint64_t environment_number(const char* name, uint64_t otherwise) {
   return value;
 }
 
-// By compute capability, as CUDA's programming guide lists them.
+// By compute capability, from CUDA's programming guide.
 struct Capability {
   const char* name;
   int major, minor;
-  unsigned threads, blocks;  // of a multiprocessor
+  unsigned threads, blocks;  // per multiprocessor
   unsigned shared_kilobytes, shared_optin_kilobytes;
 };
 
@@ -53,7 +53,7 @@ struct Device {
   unsigned multiprocessors = std::max(1u, static_cast<unsigned>(environment_number("GPUSIM_MULTIPROCESSORS", 4)));
   size_t shared_optin = environment_number("GPUSIM_SHARED_MEMORY", kind.shared_optin_kilobytes * 1024);
   size_t shared_default = std::min<size_t>(48 * 1024, shared_optin);
-  size_t shared_reserved = kind.major < 8 ? 0 : 1024;  // of each resident block
+  size_t shared_reserved = kind.major < 8 ? 0 : 1024;  // per resident block
   size_t shared_per_multiprocessor = std::max<size_t>(kind.shared_kilobytes * 1024, shared_optin + shared_reserved);
   unsigned threads_per_block = 1024;
   unsigned threads_per_multiprocessor = kind.threads;
@@ -65,10 +65,10 @@ struct Device {
 
 inline unsigned device_count() { return std::max(1u, static_cast<unsigned>(environment_number("GPUSIM_DEVICES", 2))); }
 
-// Each host thread has its own, as the runtime has it.
+// Each host thread has its own, as in the runtime.
 inline thread_local unsigned current_device __attribute__((tls_model("initial-exec"))) = 0;
 
-// How much dynamic shared memory each kernel may use, where hipFuncSetAttribute has changed it.
+// The dynamic shared memory that each kernel may use, if hipFuncSetAttribute has changed it.
 inline std::mutex function_mutex;
 inline std::map<const void*, size_t> function_shared_limit;
 
@@ -78,7 +78,7 @@ inline size_t shared_limit(const void* kernel) {
   return found == function_shared_limit.end() ? Device().shared_default : found->second;
 }
 
-// What GPUSIM_REGISTERS names: a file of lines "registers symbol", as ptxas counts and the linker calls a kernel.
+// The file of GPUSIM_REGISTERS: lines of "registers symbol", as ptxas counts them and the linker names a kernel.
 inline const std::map<std::string, unsigned>& counted_registers() {
   static const auto* const counted = [] {
     auto* result = new std::map<std::string, unsigned>;
@@ -94,7 +94,7 @@ inline const std::map<std::string, unsigned>& counted_registers() {
   return *counted;
 }
 
-// Of each thread: as counted, or else as many as a kernel may have been given whose __launch_bounds__ are such blocks.
+// Per thread: the count in the file, or else the maximum for a kernel whose __launch_bounds__ allow such blocks.
 inline unsigned registers_of(const void* kernel, unsigned threads) {
   if (!counted_registers().empty()) {
     const auto found = counted_registers().find(symbol_of(kernel));
@@ -105,7 +105,7 @@ inline unsigned registers_of(const void* kernel, unsigned threads) {
   return std::min(most, Device().registers_per_multiprocessor / (warps * warp_width) / unit * unit);
 }
 
-// What a block takes of a multiprocessor's registers, which are given to warps in units of 256.
+// A block's share of a multiprocessor's registers, which are allocated to warps in units of 256.
 inline unsigned block_registers(const void* kernel, unsigned threads) {
   const unsigned warps = (threads + warp_width - 1) / warp_width;
   return warps * ((registers_of(kernel, threads) * warp_width + 255) / 256 * 256);

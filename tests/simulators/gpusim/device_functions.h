@@ -17,7 +17,7 @@ inline Votes block_barrier(const char* operation, int predicate, Site site) {
 }
 }  // namespace gpusim
 
-// The last parameter of what can wait is where it was called, for the reports.
+// The last parameter of functions that can wait is the call's source location, for the reports.
 
 inline void __syncthreads(gpusim::Site site = gpusim::Site::current()) {
   gpusim::block_barrier("__syncthreads", 0, site);
@@ -37,7 +37,7 @@ inline int __syncthreads_count(int predicate, gpusim::Site site = gpusim::Site::
 
 namespace gpusim {
 
-// HIP refuses a mask of 32 bits, because on a wavefront of 64 it would leave half of the lanes out.
+// HIP rejects a 32-bit mask, because on a wavefront of 64 it would leave out half of the lanes.
 template <typename T>
 concept LaneMask = std::integral<T> && sizeof(T) == 8;
 
@@ -55,7 +55,7 @@ inline Ballot vote(uint64_t mask, int predicate, const char* operation, Site sit
   return {meeting.votes, meeting.arrived};
 }
 
-// A lane that is not named or has ended has nothing to give: what comes from it is junk.
+// A lane that is not in the mask or has ended has no value: its result is junk.
 template <Shuffled T>
 T shuffle(uint64_t mask, T value, unsigned from, const char* operation, Site site) {
   const Unwatched unwatched;
@@ -101,7 +101,7 @@ inline unsigned lane_across(int bits, int width) {
 
 }  // namespace gpusim
 
-// Those without a mask name all lanes that have not ended: in divergent code they are reported.
+// Without a mask all lanes that have not ended must take part: divergent calls are reported.
 
 template <gpusim::Shuffled T>
 T __shfl(T value, int lane, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
@@ -174,13 +174,13 @@ int __all_sync(M mask, int predicate, gpusim::Site site = gpusim::Site::current(
   return ballot.votes == ballot.arrived;
 }
 
-// The lanes that have not ended. Which of them have converged the simulator does not know.
+// The lanes that have not ended. The simulator doesn't know which of them have converged.
 inline unsigned long long __activemask() {
   const gpusim::Unwatched unwatched;
   return gpusim::current->warp->live;
 }
 
-// Unlike the other warp operations it orders memory, among the lanes that it names.
+// Unlike the other warp operations it orders memory, among the lanes of its mask.
 template <gpusim::LaneMask M = unsigned long long>
 void __syncwarp(M mask = ~0ull, gpusim::Site site = gpusim::Site::current()) {
   const gpusim::Unwatched unwatched;
@@ -215,7 +215,7 @@ inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 
-// As on the device, the floating-point ones prefer a number to NaN.
+// As on the device, the floating-point ones return the number if the other operand is NaN.
 template <typename A, typename B>
   requires std::is_arithmetic_v<A> && std::is_arithmetic_v<B>
 constexpr auto min(A a, B b) {

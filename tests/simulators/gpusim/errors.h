@@ -1,4 +1,4 @@
-// The runtime's errors: their names, the last one of each host thread, and the hook that makes a launch fail.
+// The runtime's errors: their names, the last error of each host thread, and the hook that makes a launch fail.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@ enum hipError_t : int {
   hipSuccess = 0,
   hipErrorInvalidValue = 1,
   hipErrorOutOfMemory = 2,
-  hipErrorMemoryAllocation = hipErrorOutOfMemory,  // the older name, which hipify gives
+  hipErrorMemoryAllocation = hipErrorOutOfMemory,  // the older name, which hipify writes
   hipErrorNotInitialized = 3,
   hipErrorInvalidConfiguration = 9,
   hipErrorInsufficientDriver = 35,
@@ -69,13 +69,13 @@ inline const ErrorText& text_of(hipError_t error) {
 inline thread_local hipError_t last_error = hipSuccess;
 inline std::atomic<int> next_launch_error{hipSuccess};
 
-// Keeps an error for hipGetLastError, as every function of the runtime does, and passes it on.
+// Stores an error for hipGetLastError, as every function of the runtime does, and returns it.
 inline hipError_t noted(hipError_t error) {
   if (error != hipSuccess) last_error = error;
   return error;
 }
 
-// The next launch runs nothing and fails with this error. The launches after it work.
+// The next launch runs nothing and fails with this error. Later launches work.
 inline void fail_next_launch(hipError_t error) { next_launch_error = error; }
 
 }  // namespace gpusim

@@ -1,4 +1,4 @@
-// A fiber: a stack and a place to go on from. An OS thread switches between fibers by itself, without the kernel.
+// A fiber: a stack and a saved context. An OS thread switches between fibers itself, without the operating system.
 #pragma once
 
 #include <sys/mman.h>
@@ -19,8 +19,8 @@
 #endif
 
 #if GPUSIM_OWN_SWITCH
-// Saves what a call must preserve, keeps the stack pointer in *from, and goes on where `to` was kept. Twenty times as
-// fast as swapcontext, which sets the signal mask each time. Kernels leave the floating-point control words alone.
+// Saves the callee-saved registers, stores the stack pointer in *from, and resumes at `to`. Twenty times as fast as
+// swapcontext, which sets the signal mask each time. Kernels don't change the floating-point control words.
 extern "C" __attribute__((visibility("hidden"))) void gpusim_switch_stack(void** from, void* to) noexcept;
 #if defined(__x86_64__)
 asm(R"(
@@ -92,10 +92,10 @@ class Fiber {
  public:
   static constexpr size_t stack_bytes = (GPUSIM_ASAN || GPUSIM_TSAN ? 256 : 128) * 1024;
 
-  // The calling OS thread as it is: it has a stack already.
+  // The calling OS thread, which already has a stack.
   Fiber() : timeline_(race::this_timeline()) {}
 
-  // A stack of its own, with a page below it that faults when the stack overflows.
+  // A new stack, with a page below it that faults on overflow.
   explicit Fiber(void (*entry)()) : entry_(entry), timeline_(race::new_timeline()) {
     const size_t guard = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     void* memory = mmap(nullptr, guard + stack_bytes, PROT_READ | PROT_WRITE,
@@ -138,7 +138,7 @@ class Fiber {
 #endif
   }
 
-  // Goes on with `to`. Returns when somebody switches back here; never, where `for_good` says that nobody will.
+  // Resumes `to`. Returns when something switches back; never if `for_good` is set.
   GPUSIM_NO_TSAN void switch_to(Fiber& to, bool for_good = false) {
 #if GPUSIM_ASAN
     __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack_, to.low_, to.bytes_);
@@ -154,7 +154,7 @@ class Fiber {
     arrived(nullptr);
   }
 
-  // The first thing that an entry function calls; `os_thread` learns where its stack is, if it is what switched here.
+  // Must be the first call of an entry function. Records the bounds of `os_thread`'s stack if that switched here.
   GPUSIM_NO_TSAN void arrived([[maybe_unused]] Fiber* os_thread) {
 #if GPUSIM_ASAN
     const void* low = nullptr;

@@ -1,5 +1,5 @@
-// The core of the GPU simulator: GPU threads are fibers, which one scheduler runs in turn on one OS thread until each
-// reaches a barrier, a warp operation, a pause or its end. Test-only; needs nothing but C++20 and POSIX.
+// The core of the GPU simulator: GPU threads are fibers. A scheduler runs them in turn on one OS thread, each until it
+// reaches a barrier, a warp operation, a pause or its end. For tests only; needs only C++20 and POSIX.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "fiber.h"
 #include "vector_types.h"
 
-// Here and in the other headers: so that each simulated library in a process is a device of its own.
+// Here and in the other headers: each simulated library in a process is a separate device.
 #pragma GCC visibility push(hidden)
 
 #define GPUSIM 1
@@ -29,7 +29,7 @@ using Site = std::source_location;
 constexpr unsigned warp_width = GPUSIM_WARP;
 constexpr uint64_t full_mask = ~uint64_t{0} >> (64 - warp_width);
 constexpr int junk = 0xCD;
-// Around a block's shared memory, so that what is beside it is known.
+// Around a block's shared memory, so that accesses beside it are recognised.
 constexpr size_t shared_margin = GPUSIM_CHECKED ? 4096 : 0;
 
 class Scheduler;
@@ -37,7 +37,7 @@ struct Block;
 
 enum class Order { forward, reverse, seeded };
 
-// SplitMix64, as std::shuffle wants it; <random> would take longer to compile than the rest of the simulator.
+// SplitMix64 for std::shuffle; <random> would take longer to compile than the rest of the simulator.
 struct Random {
   using result_type = uint64_t;
   uint64_t state = 0;
@@ -62,26 +62,27 @@ struct Launch {
   bool cooperative = false;
   unsigned device = 0;
   bool has_company = false;  // other OS threads run other blocks of it
-  bool all_meet = false;     // whether a barrier is to be reached by threads that have ended before it too
+  bool all_meet = false;     // whether a barrier must also be reached by threads that have already ended
   Schedule schedule;
   const void* kernel = nullptr;
   void (*call)(const void* arguments) = nullptr;
   const void* arguments = nullptr;
-  // Where ThreadSanitizer keeps that the launch comes after what the host did before it, and before what it does next.
+  // ThreadSanitizer's synchronisation objects: the launch follows the host's earlier work and precedes its later work.
   mutable char begin = 0, end = 0;
 
   unsigned threads() const { return block.x * block.y * block.z; }
   uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
 };
 
-// Lanes of one warp that meet in one operation. Each offers some bytes; when the last has come, all are collected here.
+// Lanes of a warp that meet in one operation. Each offers some bytes; when the last has arrived, all are collected
+// here.
 struct Meeting {
   uint64_t mask = 0, arrived = 0, votes = 0;
   const char* operation = nullptr;
   Site site;
   size_t bytes = 0;
   unsigned readers = 0;
-  std::vector<unsigned char> data;  // [warp_width, bytes]; junk where no lane came
+  std::vector<unsigned char> data;  // [warp_width, bytes]; junk for lanes that did not arrive
 };
 
 struct Warp {
@@ -91,7 +92,7 @@ struct Warp {
 
 enum class State : unsigned char { unstarted, ready, running, at_barrier, in_meeting, finished };
 
-// The widest order that a fence has given to the thread's relaxed atomics.
+// The widest scope that a fence has given to the thread's relaxed atomics.
 enum class Scope : unsigned char { none, block, device };
 
 struct Thread {
@@ -100,23 +101,24 @@ struct Thread {
   State state = State::unstarted;
   Scope fenced = Scope::none;
   unsigned idle_polls = 0;
-  unsigned unchecked = 0;  // above 0 while what runs is the simulator, of whose memory a kernel's rules say nothing
+  unsigned unchecked = 0;  // above 0 while simulator code runs, whose accesses are not checked
   Block* block = nullptr;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
   const void *stack = nullptr, *stack_end = nullptr;
-  Meeting* meeting = nullptr;  // the last one, whose data the thread may still read
+  Meeting* meeting = nullptr;  // the last one; the thread may still read its data
   const void* offer = nullptr;
   const char* operation = "";
   Site site;
-  std::vector<void*> polled;  // under ThreadSanitizer: what relaxed atomics have read since the last fence
+  std::vector<void*> polled;  // under ThreadSanitizer: addresses read by relaxed atomics since the last fence
 };
 
 struct Votes {
   int any = 0, all = 1, count = 0;
 };
 
-// What ThreadSanitizer knows by address. On the heap, because freeing it makes ThreadSanitizer forget.
+// Addresses of ThreadSanitizer's synchronisation objects. On the heap, because freeing them resets ThreadSanitizer's
+// state.
 struct OrderPoints {
   char barrier[2];
   char atomic[256];
@@ -127,7 +129,7 @@ struct Block {
   const Launch* launch = nullptr;
   dim3 index;
   unsigned live = 0;
-  unsigned absent = 0;  // threads that a ragged grid does not have
+  unsigned absent = 0;  // threads beyond a ragged grid
   Thread* threads = nullptr;
   std::vector<Warp> warps;
   void* shared = nullptr;
@@ -137,15 +139,15 @@ struct Block {
   unsigned generation = 0;
   const char* operation = nullptr;
   Site site;
-  Votes forming, result[2];  // a thread may reach the next barrier before another has read the result of this one
+  Votes forming, result[2];  // a thread may reach the next barrier before another has read this one's result
 };
 
 inline thread_local Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 
-// While it lives, what runs is the simulator's own: ThreadSanitizer and the checks look elsewhere. GPU threads take
-// turns on one OS thread, so that sharing its books is no race of the kernel's.
+// While it lives, simulator code runs, which ThreadSanitizer and the checks ignore. GPU threads take turns on one OS
+// thread, so sharing the simulator's data is not a race of the kernel.
 class Unwatched {
  public:
   GPUSIM_NOT_CHECKED Unwatched() : thread_(current) {
@@ -162,7 +164,7 @@ class Unwatched {
   [[no_unique_address]] race::Unwatched race_;
 };
 
-// The other way round: the kernel's own code.
+// The opposite: kernel code runs.
 class InKernel {
  public:
   GPUSIM_NOT_CHECKED InKernel() { --current->unchecked; }
@@ -171,11 +173,11 @@ class InKernel {
   InKernel& operator=(const InKernel&) = delete;
 };
 
-// What every lane of the warp offered to an exchange; valid until the lane's next warp operation.
+// The bytes that every lane of the warp offered to an exchange; valid until the lane's next warp operation.
 struct __attribute__((visibility("default"))) WarpView {
   const unsigned char* data;
   size_t bytes;
-  uint64_t lanes;  // those that came
+  uint64_t lanes;  // those that arrived
 
   const void* operator[](unsigned lane) const { return data + lane * bytes; }
 
@@ -190,7 +192,7 @@ struct __attribute__((visibility("default"))) WarpView {
 
 class Scheduler {
  public:
-  // Runs blocks [first, first + count) of the order that `block_at` gives, all of them resident together.
+  // Runs the blocks at positions [first, first + count) of the order `block_at`, all of them resident together.
   template <typename BlockAt>
   void run(const Launch& launch, uint64_t first, unsigned count, const BlockAt& block_at);
 
@@ -235,7 +237,7 @@ class Scheduler {
   std::chrono::steady_clock::time_point idle_since_;
 };
 
-// Lets other GPU threads run: to be called in every loop that waits for memory to change.
+// Lets other GPU threads run: call it in every loop that waits for memory to change.
 inline void yield(Site site = Site::current()) {
   const Unwatched unwatched;
   current->block->scheduler->yield(*current, "a pause", site);
@@ -243,7 +245,7 @@ inline void yield(Site site = Site::current()) {
 
 inline void pause(Site site = Site::current()) { yield(site); }
 
-// Offers `bytes` bytes to the warp, and returns what every lane offered: one step, for the matrix instructions.
+// Offers `bytes` bytes to the warp, and returns the bytes of every lane: one step, for matrix instructions.
 inline WarpView warp_exchange(const void* mine, size_t bytes, Site site = Site::current()) {
   const Unwatched unwatched;
   const Meeting& meeting =
@@ -251,7 +253,7 @@ inline WarpView warp_exchange(const void* mine, size_t bytes, Site site = Site::
   return {meeting.data.data(), bytes, meeting.arrived};
 }
 
-// The block's dynamic shared memory, as whatever a pointer to it is declared to point at.
+// The block's dynamic shared memory, converted to a pointer of the declared type.
 struct SharedMemory {
   template <typename T>
   operator T*() const {

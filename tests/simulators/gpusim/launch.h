@@ -14,13 +14,14 @@
 
 namespace gpusim {
 
-// Schedulers keep their fibers from one launch to the next; they are never destroyed.
+// Schedulers keep their fibers between launches and are never destroyed.
 class SchedulerLease {
  public:
   SchedulerLease() {
     const std::lock_guard lock(mutex);
     if (spare().empty()) spare().push_back(new Scheduler);
-    // That with the most stacks: if each came to have a large grid's, the system would run out of mappings for them.
+    // Use the one with the most stacks: if each grew to a large grid's size, the process would run out of memory
+    // mappings.
     const auto fewer = [](Scheduler* a, Scheduler* b) { return a->fibers() < b->fibers(); };
     const auto largest = std::max_element(spare().begin(), spare().end(), fewer);
     scheduler_ = *largest;
@@ -50,7 +51,7 @@ inline Schedule schedule_from_environment() {
   return {environment_number("GPUSIM_REVERSE", 0) != 0 ? Order::reverse : Order::forward, 0};
 }
 
-// The block that runs as the k-th.
+// The block that runs at position k.
 class BlockOrder {
  public:
   BlockOrder(uint64_t blocks, Schedule schedule) : blocks_(blocks), order_(schedule.order) {
@@ -68,11 +69,11 @@ class BlockOrder {
   std::vector<uint64_t> shuffled_;
 };
 
-// ThreadSanitizer keeps here that launches follow one another, whichever host threads they come from.
+// ThreadSanitizer's synchronisation object for the order of launches, whichever host threads they come from.
 inline char stream_order = 0;
 
-// Appends where in its library each kernel lies that is launched, once a kernel, to the file that GPUSIM_LAUNCHES names:
-// nm says what it is called.
+// Appends the offset of each launched kernel in its library, once per kernel, to the file of GPUSIM_LAUNCHES; nm gives
+// the names.
 inline void note_launch(const void* kernel) {
   static const char* const file_name = std::getenv("GPUSIM_LAUNCHES");
   if (file_name == nullptr) return;
@@ -94,10 +95,10 @@ inline void run(Launch& launch) {
   race::acquire(&stream_order);
   race::release(&launch.begin);
   if (launch.cooperative) {
-    // Threads run in the order of their blocks, which the scheduler reverses or shuffles itself.
+    // Threads are in the order of their blocks; the scheduler itself reverses or shuffles them.
     SchedulerLease()->run(launch, 0, static_cast<unsigned>(blocks), [](uint64_t k) { return k; });
   } else {
-    // ThreadSanitizer needs no second OS thread to see a race, and its reports repeat with one.
+    // ThreadSanitizer needs no second OS thread to find a race, and with one its reports are reproducible.
     const uint64_t cores = GPUSIM_TSAN ? 1 : std::max(1u, std::thread::hardware_concurrency());
     const uint64_t workers = std::min(std::max<uint64_t>(environment_number("GPUSIM_THREADS", cores), 1), blocks);
     launch.has_company = workers > 1;
@@ -126,11 +127,11 @@ struct KernelCall {
   std::tuple<std::remove_const_t<P>...> arguments;
 
   static void call(const void* self) {
-    KernelCall it = *static_cast<const KernelCall*>(self);  // on the GPU thread's stack, as its own
+    KernelCall it = *static_cast<const KernelCall*>(self);  // a copy on the GPU thread's stack
     call(it, std::index_sequence_for<P...>());
   }
 
-  // Not std::apply, which would stand in every sanitizer's report with five lines.
+  // Not std::apply, which would add five lines to every sanitizer report.
   template <size_t... I>
   static void call(const KernelCall& it, std::index_sequence<I...>) {
     const InKernel in_kernel;
@@ -152,7 +153,7 @@ hipError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_byt
   it.device = stream->device;
   it.kernel = reinterpret_cast<const void*>(kernel);
   it.call = KernelCall<P...>::call;
-  // A kernel is loaded for one device, and a stream belongs to one: CUDA wants both to be the current one.
+  // A kernel is loaded for one device, and a stream belongs to one: CUDA requires both to be the current one.
   if (it.device != current_device) return noted(hipErrorInvalidHandle);
   if (const hipError_t error = noted(refusal(it)); error != hipSuccess) return error;
   note_launch(it.kernel);
@@ -163,7 +164,7 @@ hipError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_byt
   return hipSuccess;
 }
 
-// The arguments as hipLaunchKernel gets them: the address of each.
+// The arguments in the form of hipLaunchKernel: the address of each.
 template <typename... P, size_t... I>
 std::tuple<std::remove_const_t<P>...> unpack(void (*)(P...), void** arguments, std::index_sequence<I...>) {
   return {*static_cast<std::remove_const_t<P>*>(arguments[I])...};

@@ -1,5 +1,5 @@
-// Device memory. In a checked build it is an arena of its own, of which every byte is known to be allocated or not, and
-// checks.cpp looks at each access of a kernel and of host code. In the others it is the host's.
+// Device memory. In a checked build it is an arena that records for every byte whether it is allocated, and checks.cpp
+// checks each access of kernels and host code. In other builds it is host memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,16 +15,16 @@
 
 namespace gpusim {
 
-// What is freshly allocated holds nothing to rely on. Of gigabytes the first are enough, and the rest takes no memory.
+// Fills fresh memory with junk. Only the first bytes of gigabytes are filled, so that the rest uses no memory.
 inline void spoil(void* memory, size_t bytes) { std::memset(memory, junk, std::min(bytes, size_t(1) << 26)); }
 
-// One range of addresses for each device. A byte of `shadow` tells of 8 bytes of memory how many from the first on are
+// One address range per device. A byte of `shadow` describes 8 bytes of memory: how many of them from the first on are
 // allocated, and whether host code may use them too.
 class Arena {
  public:
   static constexpr size_t device_bytes = size_t{1} << 36;
   static constexpr unsigned char host_too = 0x80;
-  static constexpr size_t alignment = 256, gap = 256;  // as a device's allocations are aligned
+  static constexpr size_t alignment = 256, gap = 256;  // the alignment of a device's allocations
 
   struct Block {
     size_t bytes;
@@ -45,7 +45,7 @@ class Arena {
     return static_cast<unsigned>((static_cast<const char*>(address) - base_) / device_bytes);
   }
 
-  // Whether all the bytes are allocated; for host code, allocated for it too.
+  // Whether all the bytes are allocated; for host code, whether it may use them too.
   bool allows(const void* address, size_t bytes, bool to_host) const {
     const char* at = static_cast<const char*>(address);
     const char* const end = at + bytes;
@@ -65,7 +65,7 @@ class Arena {
     const size_t room = room_for(bytes);
     std::deque<char*>& spare = spare_[{device, room}];
     char* memory = nullptr;
-    // Freed memory stays out of use for a while, so that who still uses it is seen.
+    // Freed memory is not reused for a while, so that accesses to it are detected.
     if (spare.size() > quarantine / room) {
       memory = spare.front();
       spare.pop_front();
@@ -80,7 +80,7 @@ class Arena {
     return memory;
   }
 
-  // Whether it was allocated.
+  // Returns whether it was allocated.
   bool release(void* memory) {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(static_cast<char*>(memory));
@@ -93,7 +93,7 @@ class Arena {
     return true;
   }
 
-  // Lets host code use all of an allocation, or no longer.
+  // Lets host code use all of an allocation, or forbids it again.
   void lend(const void* address, bool lent) {
     const std::lock_guard lock(mutex_);
     const auto found = block_at(static_cast<const char*>(address));
@@ -119,7 +119,7 @@ class Arena {
     return static_cast<char*>(memory);
   }
 
-  // With a gap behind it that belongs to nobody. Sizes are rounded so that what has been freed fits again.
+  // With an unallocated gap after it. Sizes are rounded so that freed memory can be reused.
   static size_t room_for(size_t bytes) {
     size_t room = (bytes + gap + alignment - 1) / alignment * alignment;
     if (room > 16 * 1024) room = size_t{1} << (64 - __builtin_clzll(room - 1));
@@ -151,7 +151,7 @@ inline Arena& arena() {
   return *it;
 }
 
-// Memory that both sides may use: hipHostMalloc's, which a device reads in place.
+// Memory for both sides: hipHostMalloc's, which a device reads in place.
 inline std::mutex pinned_mutex;
 inline std::map<const char*, size_t> pinned;
 
@@ -163,7 +163,7 @@ inline bool is_pinned(const void* address) {
   return static_cast<const char*>(address) < found->first + found->second;
 }
 
-// Exactly the bytes asked for, so that AddressSanitizer too sees the first one beyond them.
+// Exactly the requested size, so that AddressSanitizer too detects the first byte beyond it.
 inline void* allocate(unsigned device, size_t bytes, bool for_host_too) {
   if (GPUSIM_CHECKED) return arena().allocate(device, bytes, for_host_too);
   void* memory = nullptr;
@@ -178,7 +178,7 @@ inline hipError_t release(void* memory) {
   return hipSuccess;
 }
 
-// Whether a copy may use these bytes so: CUDA refuses a range that is not all of one kind.
+// Whether a copy may treat these bytes as device memory: CUDA rejects a range of mixed kinds.
 inline bool is_device_range(const void* memory, size_t bytes) {
   return !GPUSIM_CHECKED || arena().allows(memory, bytes, false);
 }

@@ -1,4 +1,4 @@
-// What the simulator prints when a kernel cannot go on, before it aborts. Included by gpusim.h.
+// The message when a kernel cannot continue, before the simulator aborts. Included by gpusim.h.
 #pragma once
 
 #include <cstdarg>
@@ -17,11 +17,11 @@ namespace gpusim {
   char sentence[4096];
   std::vsnprintf(sentence, sizeof(sentence), format, values);
   va_end(values);
-  std::fprintf(stderr, "gpusim: %s\n", sentence);  // in one, for several OS threads may fail
+  std::fprintf(stderr, "gpusim: %s\n", sentence);  // one call, because several OS threads may fail
   std::abort();
 }
 
-// A kernel did what no device lets it do.
+// A kernel did something that no device allows.
 [[noreturn]] inline void fault(const Thread& thread, const std::string& what) {
   const dim3& block = thread.block->index;
   fail("%s %s, in thread (%u,%u,%u) of block (%u,%u,%u)", kernel_name(thread.block->launch->kernel).c_str(),
@@ -69,7 +69,7 @@ inline void Scheduler::stuck(const char* what) const {
   std::fprintf(stderr, "gpusim: %s\n  in %s, launched with grid (%u,%u,%u) and block (%u,%u,%u)%s\n", what,
                kernel_name(launch_->kernel).c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z,
                launch_->cooperative ? ", cooperative" : "");
-  // The block at fault comes first where one is known: the others only wait for it.
+  // The block at fault comes first if it is known: the others only wait for it.
   const Block* at_fault = current != nullptr ? current->block : nullptr;
   size_t shown = 0;
   if (at_fault != nullptr) describe(*at_fault);

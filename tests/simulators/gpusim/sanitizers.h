@@ -1,7 +1,7 @@
-// What the simulator tells AddressSanitizer and ThreadSanitizer. Without them everything here is empty.
+// The simulator's calls of AddressSanitizer and ThreadSanitizer. Without them everything here is empty.
 #pragma once
 
-#ifndef GPUSIM_CHECKED  // a build whose accesses checks.cpp looks at
+#ifndef GPUSIM_CHECKED  // a build whose accesses checks.cpp checks
 #define GPUSIM_CHECKED 0
 #endif
 
@@ -40,10 +40,11 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #endif
 
-// ThreadSanitizer keeps a call stack per timeline. A function that leaves by switching away for good must not be on it.
+// ThreadSanitizer keeps a call stack per timeline. A function that never returns because it switches away must not be
+// on it.
 #define GPUSIM_NO_TSAN __attribute__((no_sanitize("thread")))
 
-// For what reads the simulator's books on behalf of a kernel, or keeps them.
+// For functions that read or update the simulator's data on behalf of a kernel.
 #if GPUSIM_CHECKED
 #define GPUSIM_NOT_CHECKED __attribute__((no_sanitize("kernel-address")))
 #else
@@ -52,8 +53,8 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 #pragma GCC visibility push(hidden)
 
-// Each GPU thread is a timeline of its own to ThreadSanitizer (its word is fiber), switched without synchronisation, so
-// two GPU threads are ordered only where the GPU orders them. What orders them is said with release and acquire.
+// Each GPU thread is a timeline (ThreadSanitizer's fiber), switched without synchronisation, so that two GPU threads
+// are ordered only where the GPU orders them: by release and acquire.
 namespace gpusim::race {
 
 using Timeline = void*;

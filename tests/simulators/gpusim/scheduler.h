@@ -1,4 +1,4 @@
-// How the scheduler chooses who runs, and what barriers and warp operations make wait. Included by gpusim.h.
+// How the scheduler selects threads, and how barriers and warp operations wait. Included by gpusim.h.
 #pragma once
 
 #include "gpusim.h"
@@ -62,7 +62,7 @@ inline void Scheduler::begin_block(Block& block, uint64_t linear) {
   block.live = launch.threads();
   block.arrived = block.generation = block.absent = 0;
   block.forming = Votes{};
-  // Exactly the bytes asked for, so that AddressSanitizer sees the first byte beyond them; malloc aligns to 16.
+  // Exactly the requested size, so that AddressSanitizer detects the first byte beyond it; malloc aligns to 16.
   const size_t shared_bytes = std::max<size_t>(launch.shared_bytes, 1);
   block.shared = static_cast<char*>(std::malloc(shared_margin + shared_bytes + shared_margin)) + shared_margin;
   std::memset(block.shared, junk, launch.shared_bytes);
@@ -81,12 +81,12 @@ inline void Scheduler::begin_block(Block& block, uint64_t linear) {
   }
 }
 
-// ThreadSanitizer tells two GPU threads apart by their fibers. A fiber made by a GPU thread would come after that
-// thread, so they are made here; and they are used in turn, so that one serves a second thread as late as possible.
+// ThreadSanitizer distinguishes GPU threads by their fibers. A fiber created by a GPU thread would be ordered after it,
+// so all are created here; they are used in turn, so that each is reused as late as possible.
 inline void Scheduler::prepare_fibers(size_t threads) {
   if (!GPUSIM_TSAN) return;
-  constexpr size_t most = 7000;  // GCC's runtime knows 8128 threads at a time
-  constexpr size_t usual = 512;  // each costs it 0.8 MB
+  constexpr size_t most = 7000;  // GCC's runtime supports 8128 threads at a time
+  constexpr size_t usual = 512;  // each costs 0.8 MB
   if (threads > most) {
     fail("ThreadSanitizer can tell %zu GPU threads apart, and a block or a cooperative grid here has %zu. Use fewer: "
          "GPUSIM_MULTIPROCESSORS=1 makes cooperative grids smaller.", most, threads);
@@ -124,7 +124,7 @@ inline Fiber* Scheduler::start(Thread& thread, Fiber* fiber) {
   return fiber;
 }
 
-// Runs one GPU thread after another on the same stack, as long as each runs to its end.
+// Runs GPU threads one after another on the same stack, as long as each runs to its end.
 GPUSIM_NO_TSAN inline void Scheduler::fiber_main() {
   Scheduler& scheduler = *current->block->scheduler;
   Fiber& fiber = *current->fiber;
@@ -139,7 +139,7 @@ GPUSIM_NO_TSAN inline void Scheduler::fiber_main() {
   }
 }
 
-// The current thread has ended: returns the fiber to go on with.
+// The current thread has ended: returns the fiber to resume.
 inline Fiber* Scheduler::retire() {
   const Unwatched unwatched;
   Thread& thread = *current;
@@ -151,7 +151,7 @@ inline Fiber* Scheduler::retire() {
   --block.live;
   note_progress();
   thread.warp->live &= ~(uint64_t{1} << thread.lane);
-  // A thread that has ended holds up neither a barrier nor a warp operation.
+  // Neither barriers nor warp operations wait for a thread that has ended.
   if (block.live != 0 && block.arrived == block.live) open_barrier(block);
   if (!thread.warp->forming.empty()) {
     const std::vector<Meeting*> forming = thread.warp->forming;
@@ -176,7 +176,7 @@ inline Thread* Scheduler::next() {
   }
 }
 
-// All threads that can run now run once, in the order that was asked for.
+// All ready threads run once, in the requested order.
 inline void Scheduler::start_round() {
   if (ready_.empty()) stuck("no GPU thread can move: a barrier or a warp operation waits for threads that do not come");
   if (progress_ != progress_seen_) {
@@ -198,7 +198,7 @@ inline void Scheduler::arrange() {
   if (order == Order::seeded) std::shuffle(round_.begin(), round_.end(), random_);
 }
 
-// In this round all threads only poll memory. Another OS thread may be about to change it, but nobody waits for ever.
+// In this round all threads only poll memory. Another OS thread may be about to change it, but the wait must end.
 inline void Scheduler::check_stall() {
   constexpr uint64_t patience = 4'000'000;
   const auto now = [] { return std::chrono::steady_clock::now(); };
@@ -216,7 +216,7 @@ inline void Scheduler::make_ready(Thread& thread) {
   ready_.push_back(&thread);
 }
 
-// Runs others until somebody has made the thread ready and its turn has come.
+// Runs other threads until this one has been made ready and its turn has come.
 inline void Scheduler::suspend(Thread& thread) {
   Thread* to = next();
   if (to == &thread) {
@@ -320,7 +320,7 @@ inline Meeting& Scheduler::meet(Thread& thread, uint64_t mask, const char* opera
   return meeting;
 }
 
-// Lets the lanes of a meeting go on, if all that it names and that still live have come.
+// Resumes the lanes of a meeting, if all live lanes of its mask have arrived.
 inline void Scheduler::complete(Thread& thread, Meeting& meeting) {
   Warp& warp = *thread.warp;
   if ((meeting.mask & warp.live & ~meeting.arrived) != 0) return;
@@ -339,7 +339,7 @@ inline void Scheduler::complete(Thread& thread, Meeting& meeting) {
 inline void Scheduler::leave_meeting(Thread& thread) {
   if (thread.meeting == nullptr) return;
   if (--thread.meeting->readers == 0) {
-    // Freeing it makes ThreadSanitizer forget the order that it gave to these lanes.
+    // Freeing it makes ThreadSanitizer forget the order that it established between these lanes.
     if (GPUSIM_TSAN) delete thread.meeting;
     else spare_meetings_.push_back(thread.meeting);
   }

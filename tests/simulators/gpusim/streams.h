@@ -1,4 +1,4 @@
-// Streams: what a device is given to do waits here until somebody waits for it, as late as a device may do it.
+// Streams: a device's work is deferred until something waits for it, as late as a device may run it.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 struct ihipStream_t {
   unsigned device = 0;
-  bool is_default = false;  // the device's null stream, for which those that are not `apart` wait, and it for them
+  bool is_default = false;  // the null stream: it waits for all streams that are not `apart`, and they for it
   bool apart = false;
   std::deque<std::function<void()>> work;
   uint64_t given = 0, done = 0;
-  // Of other streams, how much has to be done before the work that has been given after it.
+  // How much work of other streams must be done before the work added after this point.
   struct After {
     uint64_t before;
     ihipStream_t* stream;
@@ -28,12 +28,12 @@ using hipStream_t = ihipStream_t*;
 
 namespace gpusim {
 
-// ThreadSanitizer would take the thread that waits for the one that launches.
+// ThreadSanitizer would attribute a deferred launch to the thread that waits for it.
 constexpr bool deferred = !GPUSIM_TSAN;
 
 class Streams {
  public:
-  // The stream that a handle means to this host thread; the null handle is its current device's default stream.
+  // The stream of a handle in this host thread; the null handle is its current device's default stream.
   hipStream_t of(hipStream_t handle) {
     const std::lock_guard lock(mutex_);
     return handle != nullptr ? handle : default_of(current_device);
@@ -85,7 +85,7 @@ class Streams {
     run_until(stream, count(stream));
   }
 
-  // The last stream first, which whoever mistakes one for another does not expect.
+  // The last stream first, which code that confuses two streams doesn't expect.
   void synchronize_device(unsigned device) {
     const std::lock_guard running(running_);
     std::vector<hipStream_t> streams;
@@ -150,7 +150,7 @@ inline Streams& streams() {
 
 }  // namespace gpusim
 
-// For ctypes: until it has returned, nothing that was launched need have run.
+// For ctypes: until it returns, launches may not have run.
 extern "C" __attribute__((used, visibility("default"))) inline void gpusim_synchronize() {
   gpusim::streams().synchronize_all();
 }

@@ -1,4 +1,4 @@
-// What the linker calls a kernel, read from the file that it is in: a kernel need not be exported to have a name.
+// The linker's name of a kernel, read from its file, so that it needn't be exported.
 #pragma once
 
 #include <cxxabi.h>
@@ -44,20 +44,20 @@ inline std::map<uintptr_t, std::string> functions_of(const char* path) {
   return found;
 }
 
-// Empty where the file has been stripped.
+// Empty if the file has been stripped.
 inline std::string symbol_of(const void* kernel) {
   static std::mutex mutex;
   static auto* const files = new std::map<std::string, std::map<uintptr_t, std::string>>;
   Dl_info info{};
   if (dladdr(kernel, &info) == 0) return "";
   const std::lock_guard lock(mutex);
-  // A program that has not been called by a path is still to be found here.
+  // The program itself may have been started without a path.
   const bool is_program = access(info.dli_fname, R_OK) != 0;
   const std::string path = is_program ? "/proc/self/exe" : info.dli_fname;
   auto found = files->find(path);
   if (found == files->end()) found = files->emplace(path, functions_of(path.c_str())).first;
   const auto offset = reinterpret_cast<uintptr_t>(kernel) - reinterpret_cast<uintptr_t>(info.dli_fbase);
-  // A program at a fixed address has symbols that are addresses, not offsets.
+  // In a program at a fixed address, symbols are addresses, not offsets.
   for (const uintptr_t value : {offset, reinterpret_cast<uintptr_t>(kernel)}) {
     if (const auto symbol = found->second.find(value); symbol != found->second.end()) return symbol->second;
   }

@@ -1,4 +1,4 @@
-// The built-in vector types with CUDA's alignments, and without the arithmetic that HIP alone has.
+// The built-in vector types with CUDA's alignments, without the arithmetic that only HIP has.
 #pragma once
 
 struct dim3 {

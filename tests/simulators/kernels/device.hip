@@ -1,5 +1,5 @@
-// What a device has of its own: memory, streams that run when they come to it, a number, and the limits of its kind.
-// Each case is right; those with a fault are in faulty.hip.
+// Properties of a device: memory, deferred streams, a number, and the limits of its capability. All cases are correct;
+// those with errors are in faulty.hip.
 #include <string>
 
 #include "selftest.h"
@@ -15,7 +15,7 @@ hipError_t start(void (*kernel)(int*), hipStream_t stream, int* argument) {
   return hipGetLastError();
 }
 
-// Memory that only kernels and copies may touch.
+// Memory that only kernels and copies may access.
 bool device_memory() {
   int *memory = nullptr, there = 41, back = 0;
   bool right = is(hipMalloc(&memory, sizeof(int)), hipSuccess) &&
@@ -26,7 +26,8 @@ bool device_memory() {
   return is(hipFree(memory), hipSuccess) && right;
 }
 
-// A launch returns before its kernel has run, and so does a copy from pinned memory; other host memory is read at once.
+// A launch returns before its kernel has run, and so does a copy from pinned memory; pageable host memory is read at
+// once.
 bool later() {
   int *pinned = nullptr, *from = nullptr, *to = nullptr, pageable = 1, result = 0;
   hipStream_t stream = nullptr;
@@ -49,7 +50,7 @@ bool later() {
   return is(hipHostFree(pinned), hipSuccess) && is(hipFree(to), hipSuccess) && right;
 }
 
-// The null stream comes after the streams of its device and before what they are given next, but for those apart.
+// The null stream waits for the device's other streams and precedes their later work, except for those apart.
 bool null_stream() {
   Array<int> values(3);
   hipStream_t stream = nullptr, apart = nullptr;
@@ -80,7 +81,7 @@ bool two_devices() {
   return is(hipFree(memory), hipSuccess) && is(hipSetDevice(0), hipSuccess) && right;
 }
 
-// Run with GPUSIM_CAPABILITY: the most of a block's shared memory, and what a multiprocessor holds.
+// Run with GPUSIM_CAPABILITY: the maximum shared memory of a block, and the capacity of a multiprocessor.
 bool capability_is(int major, int minor, int optin, int by_shared, int by_threads) {
   hipDeviceProp_t properties;
   int most = 0, small = 0;
@@ -94,7 +95,7 @@ bool capability_is(int major, int minor, int optin, int by_shared, int by_thread
           is(hipGetLastError(), hipErrorInvalidValue) &&
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&most, nothing, 32, 16 * 1024), hipSuccess) &&
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&small, nothing, 1024, 0), hipSuccess);
-  // Of so small a block each thread may have 255 registers, in units that make them 256.
+  // In such a small block each thread may have 255 registers, which allocation units round up to 256.
   constexpr int by_registers = 65536 / (256 * GPUSIM_WARP);
   return right && same("blocks of 16 KB", most, std::min(by_shared, by_registers)) &&
          same("blocks of 1024 threads", small, by_threads);
@@ -104,7 +105,7 @@ bool smallest() { return capability_is(7, 5, 64 * 1024, 4, 1); }
 bool usual() { return capability_is(8, 6, 99 * 1024, 5, 1); }
 bool largest() { return capability_is(9, 0, 227 * 1024, 13, 1); }
 
-// Run with GPUSIM_REGISTERS, which has 64 for `nothing` and 80 for `add_one`; without it, they may have all there are.
+// Run with GPUSIM_REGISTERS, which has 64 for `nothing` and 80 for `add_one`; without it, the maximum is assumed.
 bool registers() {
   const bool counted = std::getenv("GPUSIM_REGISTERS") != nullptr;
   int resident = 0;

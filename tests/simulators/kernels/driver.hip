@@ -1,5 +1,5 @@
 // Runs cases of the self-test: `selftest NAME...`, or `selftest right` for all but the faulty ones. Exits with 1 if one
-// was wrong.
+// failed.
 #include <cstring>
 
 #include "selftest.h"

@@ -1,9 +1,9 @@
-// Kernels with one fault each, which the simulator has to catch. The test says how each is caught.
+// Kernels with one error each, which the simulator must detect. The test defines how.
 #include "selftest.h"
 
 namespace {
 
-// Without the barrier, a thread reads what its neighbour may not have written yet.
+// Without the barrier, a thread may read before its neighbour has written.
 __global__ void read_neighbour_unordered(int* out) {
   HIP_DYNAMIC_SHARED(int, values)
   const unsigned t = threadIdx.x;
@@ -15,7 +15,7 @@ bool missing_barrier() {
   Array<int> out(64);
   hipLaunchKernelGGL(read_neighbour_unordered, dim3(1), dim3(64), 64 * sizeof(int), nullptr, out.data());
   bool right = launched();
-  // The first thread's neighbour is the last one, and runs after it in one order only.
+  // The first thread's neighbour is the last one, which runs after it in only one of the orders.
   for (int t = 0; t < 64; ++t) right = right && (t == 0 || same("the neighbour", out[t], t - 1));
   return right;
 }
@@ -29,7 +29,7 @@ __global__ void reuse_unordered(int* out) {
   }
 }
 
-// A barrier is there, but none keeps the next step from overwriting what others still read.
+// One barrier is there, but none before the next step overwrites what others still read.
 bool missing_second_barrier() {
   Array<int> out(64);
   hipLaunchKernelGGL(reuse_unordered, dim3(1), dim3(64), sizeof(int), nullptr, out.data());
@@ -40,7 +40,7 @@ __global__ void warp_unordered(int* out) {
   HIP_DYNAMIC_SHARED(int, values)
   const unsigned t = threadIdx.x;
   values[t] = static_cast<int>(t);
-  // A shuffle makes lanes meet, and yet orders no memory.
+  // A shuffle makes lanes meet, but orders no memory.
   const int here = __shfl_sync(all_lanes, static_cast<int>(t), 0);
   out[t] = values[t ^ 1] + here;
 }
@@ -51,7 +51,7 @@ bool missing_warp_barrier() {
   return launched();
 }
 
-// Each half of a warp has a barrier of its own, which says nothing about the other half.
+// Each half of a warp has its own barrier, which doesn't order it with the other half.
 __global__ void halves_unordered(int* out) {
   HIP_DYNAMIC_SHARED(int, values)
   const int t = static_cast<int>(threadIdx.x);
@@ -61,7 +61,7 @@ __global__ void halves_unordered(int* out) {
   if (t % warpSize < half) {
     __syncwarp(low_half);
   } else {
-    gpusim::yield();  // the lower half has ended, where it comes first
+    gpusim::yield();  // the lower half has ended, if it runs first
     __syncwarp(low_half << half);
     out[t] = values[t - half];
   }
@@ -75,7 +75,7 @@ bool missing_barrier_of_halves() {
 
 __global__ void sum_without_atomics(float* sum) { *sum += 1.0f; }
 
-// Right in every order of whole threads: only ThreadSanitizer sees that the GPU would lose additions.
+// Correct in every order of whole threads: only ThreadSanitizer detects that a GPU would lose additions.
 bool racy_write() {
   Array<float> sum(1);
   hipLaunchKernelGGL(sum_without_atomics, dim3(1), dim3(32), 0, nullptr, sum.data());
@@ -99,7 +99,7 @@ __global__ void pass_message(int* message, int* flag, int* out, int release, int
 }
 
 bool passed(int release, int scope) {
-  // Apart, because ThreadSanitizer remembers only the last few accesses to each 8 bytes.
+  // Apart from each other, because ThreadSanitizer remembers only the last few accesses to each 8 bytes.
   Array<int> cells(48);
   int *message = &cells[0], *flag = &cells[16], *out = &cells[32];
   void* arguments[] = {&message, &flag, &out, &release, &scope};
@@ -133,7 +133,7 @@ bool global_out_of_range() {
 
 __global__ void copy_four(const float* in, float4* out) { *out = *reinterpret_cast<const float4*>(in); }
 
-// The GPU faults on a vector load whose address is no multiple of its size.
+// The GPU faults on a misaligned vector load.
 bool misaligned_vector() {
   Array<float> in(8);
   Array<float4> out(1);
@@ -195,7 +195,7 @@ bool grid_barrier_not_reached() {
   return hipLaunchCooperativeKernel(wait_for_all_blocks, dim3(4), dim3(64), arguments, 0, nullptr) == hipSuccess;
 }
 
-// Without a pause, and not cooperative: block 0 waits for blocks that come after it.
+// Without a yield, and not cooperative: block 0 waits for later blocks.
 bool waiting_for_later_blocks() {
   Array<unsigned> arrived(1);
   hipLaunchKernelGGL(wait_for_all_blocks, dim3(4), dim3(64), 0, nullptr, arrived.data());
@@ -217,7 +217,7 @@ bool host_heap() {
   return run_on(const_cast<int*>(here.data()));
 }
 
-// A structure's own pointer may point at the host as well.
+// A pointer inside a struct may point to the host too.
 struct Job {
   const int* lengths;
   int* out;
@@ -239,7 +239,7 @@ bool read_on_host() {
   return same("the device's", *memory, 0);
 }
 
-// What a copy is told of its two ends has to be so.
+// A copy's kind must match its two ends.
 bool wrong_copy() {
   int here = 0, there = 0;
   return hipMemcpyAsync(&here, &there, sizeof(int), hipMemcpyDeviceToDevice, nullptr) == hipSuccess;
@@ -269,7 +269,7 @@ bool freed_too_early() {
   return hipFreeAsync(memory, other) == hipSuccess && launched();
 }
 
-// A copy from pinned memory reads it when its turn comes.
+// A copy from pinned memory reads it when the stream reaches the copy.
 bool changed_too_early() {
   int *pinned = nullptr, *memory = nullptr, result = 0;
   if (hipHostMalloc(&pinned, sizeof(int)) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
@@ -279,7 +279,7 @@ bool changed_too_early() {
   return hipMemcpy(&result, memory, sizeof(int), hipMemcpyDeviceToHost) == hipSuccess && same("the copy", result, 1);
 }
 
-// The result has not come when the call returns that asks for it.
+// The result isn't there when the asynchronous call returns.
 bool read_too_early() {
   int *pinned = nullptr, *memory = nullptr;
   if (hipHostMalloc(&pinned, sizeof(int)) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
@@ -289,7 +289,7 @@ bool read_too_early() {
   return same("the result", *pinned, 0x01010101);
 }
 
-// A stream that nothing orders with the one before it.
+// Nothing orders the second stream with the first.
 bool unordered_streams() {
   Array<int> value(1);
   hipStream_t first = nullptr, second = nullptr;
@@ -299,7 +299,7 @@ bool unordered_streams() {
   return hipMemsetAsync(out, 0, sizeof(int), second) == hipSuccess && launched() && same("the value", value[0], 0);
 }
 
-// The device's number was not set: the kernel runs where the memory is not.
+// The device isn't set: the kernel runs on another device than its memory's.
 bool wrong_device() {
   int* memory = nullptr;
   if (hipSetDevice(1) != hipSuccess || hipMalloc(&memory, sizeof(int)) != hipSuccess) return false;
@@ -320,7 +320,7 @@ __global__ void wait_for_each_other(unsigned* arrived) {
   }
 }
 
-// Twice as many blocks as its registers leave room for, though threads and shared memory would have it.
+// Twice as many blocks as the registers allow; threads and shared memory would allow them.
 bool cooperative_beyond_registers() {
   int multiprocessors = 0;
   (void)hipDeviceGetAttribute(&multiprocessors, hipDeviceAttributeMultiprocessorCount, 0);
@@ -332,7 +332,7 @@ bool cooperative_beyond_registers() {
   return launched();
 }
 
-// More than the smallest GPU has for a block, and fitting the larger ones.
+// More than the smallest GPU allows for a block; it fits larger ones.
 bool shared_memory_of_larger_devices() {
   constexpr int bytes = 80 * 1024;
   Array<int> out(1);

@@ -1,4 +1,4 @@
-// What host code sees: limits that refuse a launch, errors that are kept until they are read, and the device's numbers.
+// Host code: limits that make a launch fail, errors that persist until they are read, and the device's properties.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -33,7 +33,7 @@ bool launch_limits() {
          is(try_launch(dim3(1), dim3(1), 48 * 1024 + 1), hipErrorInvalidValue);
 }
 
-// Beyond 48 KB a kernel has to be told first, and beyond the device's limit nothing helps.
+// Above 48 KB the kernel's attribute must be set first; above the device's limit no launch works.
 bool shared_memory_limit() {
   Array<unsigned char> out(1);
   const auto launch = [&](size_t bytes) {
@@ -71,7 +71,7 @@ bool cooperative_limit() {
          is(hipGetLastError(), hipErrorCooperativeLaunchTooLarge) && same("the count", count[0], most * 256.0);
 }
 
-// A launch that is made to fail runs nothing, and the next one works.
+// An injected failure runs nothing, and the next launch works.
 bool injected_failure() {
   Array<int> count(1);
   int* out = count.data();
@@ -117,7 +117,7 @@ bool copies() {
   return right;
 }
 
-// Launches from two host threads follow one another, and nothing else says so to ThreadSanitizer.
+// Launches from two host threads follow one another; nothing else orders them for ThreadSanitizer.
 bool stream_order() {
   Array<int> count(1);
   std::atomic<int> turn{0};

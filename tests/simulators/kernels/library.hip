@@ -1,5 +1,4 @@
-// A simulated library as Python loads it: with torch's half-precision types, and one kernel that is right and one that
-// is not.
+// A simulated library that Python loads, with torch's half-precision types, a correct kernel and a faulty one.
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 

@@ -1,4 +1,4 @@
-"""Loads the simulated library given as the first argument and uses it as Python does; the second names what to try."""
+"""Loads the simulated library given as the first argument and uses it from Python; the second selects the test."""
 
 import ctypes
 import sys
@@ -20,7 +20,7 @@ def scale(x, out, factor):
 def right_kernel():
     for dtype in SCALE:
         x = torch.randn(1000).to(dtype)
-        # The conversions' own corners: a tie, the largest, a denormal, infinity and NaN.
+        # Special values of the conversions: a tie, the largest, a denormal, infinity and NaN.
         x[:6] = torch.tensor([1.0009765625, torch.finfo(dtype).max, 3e-8, torch.inf, -torch.inf, torch.nan]).to(dtype)
         out = torch.empty_like(x)
         assert scale(x, out, 1.7) == 0
@@ -40,7 +40,7 @@ def failing_launch():
 
 
 def several_threads():
-    """Launches follow one another on the stream, whichever threads they come from: backward runs in one of its own."""
+    """Launches follow one another on the stream, whichever threads they come from: backward runs in its own thread."""
     a = torch.ones(1000).half()
     b, c = torch.empty_like(a), torch.empty_like(a)
     with ThreadPoolExecutor(max_workers=1) as other:

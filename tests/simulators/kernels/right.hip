@@ -1,4 +1,4 @@
-// Kernels that keep to the rules: right in every order of threads and blocks, for warps of 32 and of 64.
+// Correct kernels: they give the right results in every order of threads and blocks, with warps of 32 and of 64.
 #include "selftest.h"
 
 namespace {
@@ -44,7 +44,7 @@ bool reduction() {
   return right;
 }
 
-// [11, threads]: what each shuffle gives; checked on the host against the definitions.
+// [11, threads]: the result of each shuffle; the host checks them against the definitions.
 __global__ void shuffles(int* out) {
   const int t = static_cast<int>(threadIdx.x), n = static_cast<int>(blockDim.x);
   int row = 0;
@@ -59,7 +59,7 @@ __global__ void shuffles(int* out) {
   keep(__shfl_xor_sync(all_lanes, t, 16));
   keep(static_cast<int>(__shfl_xor(static_cast<double>(t), 4)));
   keep(static_cast<int>(__shfl_down(static_cast<long long>(t), 1u)));
-  // Half of a warp at a time, in divergent code, with the mask that names it.
+  // Half of a warp at a time, in divergent code, with its mask.
   const unsigned long long low_half = (1ull << (warpSize / 2)) - 1;
   if (t % warpSize < warpSize / 2) keep(__shfl_sync(low_half, t, 1));
   else keep(__shfl_sync(low_half << (warpSize / 2), t, warpSize - 1));
@@ -119,7 +119,7 @@ bool ballot() {
   return right;
 }
 
-// Threads beyond the row leave before the barriers, which wait for the others only.
+// Threads beyond the row leave before the barriers, which wait only for the others.
 __global__ void leave_early(float* out, int size) {
   HIP_DYNAMIC_SHARED(float, row)
   const int t = static_cast<int>(threadIdx.x);
@@ -141,7 +141,7 @@ bool early_exit() {
   return right;
 }
 
-// Lanes hand on values through shared memory within a warp.
+// Lanes of a warp exchange values through shared memory.
 __global__ void warp_neighbours(int* out) {
   HIP_DYNAMIC_SHARED(int, values)
   const unsigned t = threadIdx.x;
@@ -166,7 +166,7 @@ bool warp_barrier() {
   return right;
 }
 
-// A product of a [4, 8] and a [8, 4] matrix by one warp in one exchange, as a matrix instruction does it.
+// A product of a [4, 8] and a [8, 4] matrix by one warp in one exchange, like a matrix instruction.
 struct Fragment {
   float a, b;
 };
@@ -224,7 +224,7 @@ bool atomics() {
   return right;
 }
 
-// The last block to finish adds up what all have written: a fence on each side of a relaxed atomic.
+// The last block to finish adds up the results of all: a fence on each side of a relaxed atomic.
 __global__ void sum_by_last_block(const float* in, float* partial, unsigned* finished, float* out) {
   HIP_DYNAMIC_SHARED(unsigned, shared)
   const unsigned t = threadIdx.x;
@@ -264,7 +264,7 @@ __device__ void grid_barrier(unsigned* arrived, unsigned round) {
   __syncthreads();
 }
 
-// Each step reads what other blocks wrote in the step before.
+// Each step reads what other blocks wrote in the previous step.
 __global__ void rotate(int* values, int* other, unsigned* arrived, int steps) {
   const int size = static_cast<int>(gridDim.x * blockDim.x);
   const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

@@ -1,4 +1,4 @@
-// One case of the self-test: a name that the driver takes, and a function that says whether the kernel was right.
+// A case of the self-test: its name on the command line, and a function that returns whether the kernel was correct.
 #pragma once
 
 #include <hip/hip_runtime.h>
@@ -17,7 +17,7 @@ const std::vector<Case>& host_cases();
 const std::vector<Case>& device_cases();
 const std::vector<Case>& faulty_cases();
 
-// Managed memory of exactly `size` elements, freed at the end of the case. Who looks at it waits for the device first.
+// Managed memory of exactly `size` elements, freed at the end of the case. Reading it waits for the device first.
 template <typename T>
 class Array {
  public:

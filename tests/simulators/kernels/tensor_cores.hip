@@ -1,4 +1,5 @@
-// The twin of the tensor cores' product, from the hipified cuda/: what it cuts off, and what becomes of a long sum.
+// The scalar version of the tensor cores' product, from the hipified cuda/: the bits that it drops, and the accuracy of
+// a long sum.
 #include "persistent_hip.cuh"
 
 #include <cmath>
@@ -24,7 +25,7 @@ __global__ void cut_off(float* out) {
 bool cuts_off() {
   Array<float> out(5);
   hipLaunchKernelGGL(cut_off, dim3(1), dim3(1), 0, nullptr, out.data());
-  // In a float32's last place lie twos, and the tensor cores keep one place more.
+  // The last place of these float32 numbers is 2, and tensor cores keep one more place.
   return launched() && same("the sum", out[0], 16777218.0) && same("below zero", out[1], -16777218.0) &&
          same("an exact sum", out[2], 1.75) && same("an infinite sum", out[3], INFINITY) &&
          same("what is too small", out[4], 0);
@@ -36,10 +37,10 @@ FOURFOLD_FN Slot all_of(float value) {
   return slot;
 }
 
-// With all of the bits that TF32 holds, so that the products have twice as many.
+// With all bits of TF32, so that the products have twice as many.
 FOURFOLD_ANYWHERE float factor(int chunk) { return 1.0f + static_cast<float>(chunk * 37 % 1024 | 1) / 1024.0f; }
 
-// As a persistent kernel has the weights: so many chunks of a row in registers.
+// As in a persistent kernel, which keeps this many chunks of a row of weights in registers.
 constexpr int tile_chunks = 32;
 
 template <Sum how>
@@ -64,11 +65,11 @@ __global__ void long_sum(const float* row, int depth, float other, float* out) {
   for (int n = 0; n < 4; ++n) out[threadIdx.x * 4 + n] = sum[0][n];
 }
 
-// Of 4096 products: as exact as float32 is where its additions round, and their errors so cancel.
+// A sum of 4096 products is as accurate as in float32, whose additions round to nearest, so that errors cancel.
 template <Sum how>
 bool keeps_digits() {
   constexpr int chunks = 256;
-  const float other = how == Sum::as_a_tile ? 0.7f : 1365.0f / 1024.0f;  // a tile cuts in two what TF32 does not hold
+  const float other = how == Sum::as_a_tile ? 0.7f : 1365.0f / 1024.0f;  // a tile splits what TF32 can't represent
   Array<float> row(chunks * chunk_depth<float>), out(4 * group_size);
   double wanted = 0;
   for (size_t k = 0; k < row.size(); ++k) {

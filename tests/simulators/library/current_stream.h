@@ -1,4 +1,4 @@
-// The stream of torch's that is current on a simulated device.
+// torch's current stream on a simulated device.
 #pragma once
 
 #include <hip/hip_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace gpusim {
 
-// As a side stream of torch's: it waits for no other, the null stream included.
+// Like a side stream of torch: it waits for no other stream, including the null stream.
 inline hipStream_t current_stream(int device) {
   static std::mutex mutex;
   static std::map<int, hipStream_t> streams;

@@ -1,6 +1,6 @@
-// Puts the simulated devices' memory behind torch's CPU tensors: from here on every tensor lies on a device, and what
-// else host code has does not. Without the checks that is the host's memory too, but an operator gives its own tensors
-// back before what it has launched runs, so that they too have to last until the stream comes to it.
+// Allocates torch's CPU tensors in the simulated devices' memory: from here on every tensor is on a device, unlike
+// other host memory. Without the checks both are host memory, but operators free their temporary tensors before their
+// launches run, so these must last until the stream reaches the end of their use.
 #include <c10/core/Allocator.h>
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace {
 
 std::atomic<unsigned> chosen_device{0};
 
-// When torch's stream comes to it: what was launched there before may still use the memory, as torch's allocator has it.
+// When torch's stream reaches this point: earlier launches on it may still use the memory, as with torch's allocator.
 void give_back(void* memory) {
   if (memory == nullptr) return;
-  const unsigned device = GPUSIM_CHECKED ? gpusim::arena().device_of(memory) : 0;  // as torch_gpu.cpp has it
+  const unsigned device = GPUSIM_CHECKED ? gpusim::arena().device_of(memory) : 0;  // as in torch_gpu.cpp
   const hipStream_t stream = gpusim::current_stream(static_cast<int>(device));
   if (hipStreamQuery(stream) == hipSuccess) (void)gpusim::release(memory);
   else (void)hipFreeAsync(memory, stream);
@@ -42,13 +42,13 @@ class DeviceAllocator final : public c10::Allocator {
 
 #define FOR_CTYPES extern "C" __attribute__((used, visibility("default")))
 
-// Where tensors are made from now on.
+// The device of new tensors.
 FOR_CTYPES void gpusim_choose_device(unsigned device) { chosen_device = device; }
 
-// A tensor that an operator takes on the CPU, though its others are on a device.
+// A tensor that an operator expects on the CPU, although its others are on a device.
 FOR_CTYPES void gpusim_lend_to_host(const void* memory) {
   if (GPUSIM_CHECKED && memory != nullptr) gpusim::arena().lend(memory, true);
 }
 
-// The calling thread's, in the kernels' runtime.
+// The calling thread's current device in the kernels' runtime.
 FOR_CTYPES int gpusim_current_device() { return static_cast<int>(gpusim::current_device); }

@@ -1,4 +1,4 @@
-// A simulated device as libfourfold has it run programs: in the place of the CPU, once somebody asks for that, and waiting for each.
+// A simulated device for libfourfold's programs: once requested, it replaces the CPU and waits after each program.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,17 +7,17 @@
 #include "program/grid_call.h"
 
 extern "C" void gpusim_synchronize();
-// Of the simulator of Metal alone (metal/framework.h).
+// Only in the simulator of Metal (metal/framework.h).
 __attribute__((weak)) void* gpusim_metal_buffer(void* memory, std::size_t bytes);
 
 namespace {
 
 using namespace fourfold::program;
 
-// Nobody says how long the allocation is; the checks know.
+// The allocation's size is unknown here; the checks know it.
 constexpr std::size_t any_length = SIZE_MAX / 2;
 
-// has_addresses: whether the device takes tensors as the CPU has them, rather than in buffers.
+// has_addresses: whether the device takes plain addresses, as on the CPU, instead of buffers.
 class Waiting final : public LoadedGrid {
  public:
   Waiting(std::unique_ptr<const LoadedGrid> loaded, bool has_addresses) : loaded_(std::move(loaded)), has_addresses_(has_addresses) {}

@@ -1,5 +1,5 @@
-// Included before every source of the simulated library: its operators are fourfold_simulated::*, and the GPU's kernels
-// serve the tensors of the CPU. Whoever loads it gives them to fourfold's own operators (tests/simulated.py).
+// Included before every source of the simulated library: its operators are fourfold_simulated::*, and its GPU kernels
+// run on CPU tensors. tests/simulated.py registers them for fourfold's own operators.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -18,7 +18,7 @@ inline const char* other_copy_error() { return nullptr; }
 #define FOURFOLD_SIMULATED_CUDA(m) _STABLE_TORCH_LIBRARY_IMPL(fourfold_simulated, CPU, m, C10_UID)
 #define FOURFOLD_SIMULATED_MPS(m) _STABLE_TORCH_LIBRARY_IMPL(fourfold_simulated, CPU, m, C10_UID)
 
-// Programs run on the simulated device, which tests/simulated_programs.py asks for. The caller has their tensors in hand.
+// tests/simulated_programs.py makes programs run on the simulated device. The caller reads their tensors at once.
 extern "C" void gpusim_serve_programs(const void* device);
 #define FOURFOLD_GRID_DEVICE(type, device) \
   const bool is_served = (gpusim_serve_programs(static_cast<const fourfold::program::GridDevice*>(&device)), true)

@@ -1,6 +1,6 @@
-// What a GPU build of torch gives the kernels, for the simulated devices: current streams, the product with relu, and
-// tensors that say which device they lie on. To torch they are the CPU's, so its own products wait for what was
-// launched before them. simulated.py has the linker put the __wrap_ functions before torch's.
+// The functions of a GPU build of torch that the kernels use, for the simulated devices: current streams, the product
+// with relu, and tensors' device indices. To torch these are CPU tensors, so its own products first wait for earlier
+// launches. simulated.py links the __wrap_ functions in front of torch's.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/c/shim.h>
@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int32_t cpu = -1;  // the index that torch's CPU has
+constexpr int32_t cpu = -1;  // the index of torch's CPU device
 
 int32_t device_of(const void* memory) {
   return GPUSIM_CHECKED && gpusim::arena().holds(memory) ? static_cast<int32_t>(gpusim::arena().device_of(memory)) : 0;
@@ -31,7 +31,8 @@ __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_get_current_devi
   return AOTI_TORCH_SUCCESS;
 }
 
-// torch's guard stands for torch's runtime. The kernels' own, which is linked in, keeps a current device of its own.
+// torch's guard sets the device of torch's runtime. The kernels' own runtime, which is linked in, has a separate
+// current device.
 __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_create_device_guard(int32_t, DeviceGuardHandle* guard) {
   *guard = nullptr;
   return AOTI_TORCH_SUCCESS;

@@ -1,6 +1,6 @@
-// What torch's MPS backend has other than its CPU: a tensor's data pointer is an MTLBuffer, and the bytes into it. To torch
-// the simulated tensors are the CPU's, so its own operations wait for what was encoded before them. simulated.py has the
-// linker put the __wrap_ functions before torch's.
+// The differences of torch's MPS backend from its CPU: a tensor's data pointer is an MTLBuffer with a byte offset. To
+// torch the simulated tensors are CPU tensors, so its own operations first wait for encoded work. simulated.py links
+// the __wrap_ functions in front of torch's.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Of the call that this thread makes, a tensor that the operator takes on the CPU.
+// A tensor of this thread's call that the operator expects on the CPU.
 thread_local const void* lent = nullptr;
 
 AOTITorchError as_buffer(AtenTensorHandle tensor, char* data, void** result) {
@@ -93,6 +93,6 @@ AOTITorchError __wrap_aoti_torch_copy_(AtenTensorHandle to, AtenTensorHandle fro
   return __real_aoti_torch_copy_(to, from, non_blocking);
 }
 
-// A tensor that torch keeps on the CPU though the operator's others are on a device; null for none any more.
+// A tensor that torch keeps on the CPU although the operator's others are on a device; null to end this.
 __attribute__((visibility("default"))) void gpusim_metal_lend(const void* memory) { lent = memory; }
 }

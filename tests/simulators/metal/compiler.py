@@ -1,9 +1,9 @@
-"""The simulator's Metal compiler: a source as newLibraryWithSource: is given it, into a library that holds its kernels.
+"""The simulator's Metal compiler: compiles a source, as passed to newLibraryWithSource:, to a library with its kernels.
 
     python compiler.py source.metal library.so SIMULATOR [flags of g++]
 
-SIMULATOR is the library that serves the kernels. The source instantiates one template, or has kernels with host_name
-that are no templates. What is wrong with it goes to stderr.
+SIMULATOR is the library that provides the kernels. The source instantiates one template, or has kernels with host_name
+that are not templates. Errors go to stderr.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ POSITIONS = {
 
 
 class Refused(Exception):
-    """The source has something that this compiler knows nothing of."""
+    """The source has something that this compiler doesn't support."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: by which a host asks for it. code: what calls it. parameters: up to the brace of its body."""
+    """name: the host's name for it. code: the expression that names it. parameters: the text up to its body."""
 
     name: str
     code: str
@@ -58,7 +58,7 @@ def kernels_of(source: str) -> Iterator[Kernel]:
 
 
 def entry(kernel: Kernel) -> str:
-    """How the simulator calls it."""
+    """The function through which the simulator calls it."""
     parameters, arguments = [], []
     for parameter in kernel.parameters.split(","):
         found = ATTRIBUTE.search(parameter)
@@ -88,11 +88,11 @@ static void gpusim_call_of_{kernel.name}(void* const* buffers) {{
 
 
 def translated(source: str) -> str:
-    """The source as C++, line by line what it was, with the way to call its kernels behind it."""
+    """The source as C++ with the same line numbers, followed by the functions that call its kernels."""
     kernels = list(kernels_of(source))
     if not kernels:
         raise Refused("error: the source has no kernel that a host can ask for")
-    # The name of an address space in an attribute would be taken for the address space.
+    # The name of an address space in an attribute would be replaced too.
     without = re.sub(r" \[\[threadgroup\(\d+\)\]\]", "", INSTANCE.sub("\n", source))
     rows = "".join(
         f"""
@@ -115,7 +115,7 @@ def main() -> None:
     source, library, simulator, *flags = sys.argv[1:]
     target = Path(library)
     with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may ask for it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes may compile it at the same time
         if target.exists():
             return
         text = target.with_suffix(".cpp")

@@ -1,8 +1,8 @@
-// Between the simulated framework and what gives torch's tensors to it.
+// The interface between the simulated framework and the code that passes torch's tensors to it.
 #pragma once
 
 #include <cstddef>
 
-// The MTLBuffer of an allocation: what the data pointer of an MPS tensor is, but for its offset.
+// The MTLBuffer of an allocation: the data pointer of an MPS tensor without its offset.
 void* gpusim_metal_buffer(void* memory, std::size_t bytes);
 void* gpusim_metal_memory(void* buffer);

@@ -1,4 +1,4 @@
-// A Metal framework for tests: classes that check and record what is encoded, and have the simulator run it.
+// A Metal framework for tests: its classes check and record what is encoded, and run it in the simulator.
 #import <Metal/Metal.h>
 #include <dispatch/dispatch.h>
 #include <objc/runtime.h>
@@ -17,7 +17,7 @@
 using gpusim::metal::Binding;
 using gpusim::metal::refuse;
 
-// Objects that wait for the end of a pool.
+// Objects that are released at the end of a pool.
 @interface NSAutoreleasePool : NSObject
 - (void)drain;
 @end
@@ -170,7 +170,7 @@ thread_local Pools pools;
 }
 @end
 
-// GCC's runtime lays out a class where it is declared, and these are declared as Apple's are, without their variables.
+// GCC's runtime lays out a class at its declaration, and these are declared like Apple's, without instance variables.
 @interface GpusimCompileOptions : MTLCompileOptions {
   BOOL fast;
   MTLLanguageVersion version;
@@ -245,7 +245,7 @@ gpusim_queue queue;
 thread_local bool on_queue = false;
 bool encoding = false;  // guarded by the queue
 
-// What is bound stays from one dispatch to the next.
+// Bindings persist between dispatches.
 struct Encoded {
   const GpusimMetalKernel* kernel = nullptr;
   Binding bindings[gpusim::metal::most_bindings];
@@ -359,7 +359,7 @@ void dispatch_sync_f(dispatch_queue_t, void* context, void (*work)(void*)) {
   if (encoding) refuse("the queue is left before the encoder has ended");
 }
 
-// As torch::mps has them.
+// As in torch::mps.
 namespace torch::mps {
 
 id<MTLCommandBuffer> get_command_buffer() {
@@ -387,7 +387,7 @@ void* gpusim_metal_buffer(void* memory, size_t bytes) {
 
 void* gpusim_metal_memory(void* buffer) { return static_cast<GpusimBuffer*>((id)buffer)->memory; }
 
-// GCC's runtime would let C++'s exceptions pass a catch (...) in Objective-C++, which on Apple's systems takes them.
+// With GCC's runtime, C++ exceptions pass a catch (...) in Objective-C++, which catches them on Apple's systems.
 extern "C" _Unwind_Reason_Code __gxx_personality_v0(
     int, _Unwind_Action, _Unwind_Exception_Class, struct _Unwind_Exception*, struct _Unwind_Context*);
 extern "C" _Unwind_Reason_Code __gnu_objc_personality_v0(

@@ -20,13 +20,13 @@ extern char** environ;
 namespace gpusim::metal {
 namespace {
 
-// What a launch is given of its arguments; constants lie in device memory, as the checks want it.
+// A launch's arguments; constants are in device memory, for the checks.
 struct Running {
   Dispatch dispatch;
   void* buffers[most_bindings];
 };
 
-// In this thread, and in those that it makes.
+// In this thread, and in the threads that it starts.
 struct SubnormalsAreZero {
 #if defined(__x86_64__)
   const unsigned before = _mm_getcsr();
@@ -44,7 +44,7 @@ unsigned position_in_grid(const Thread& thread, int axis) {
 }
 
 void call(const void*) {
-  void* buffers[most_bindings];  // on the GPU thread's stack, as its own
+  void* buffers[most_bindings];  // a copy on the GPU thread's stack
   void (*kernel)(void* const* buffers) = nullptr;
   {
     const Unwatched unwatched;
@@ -68,7 +68,7 @@ std::string contents(const std::string& file) {
   return text.str();
 }
 
-// The library that this is in.
+// The path of the library that contains this code.
 std::string own_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&dispatch), &info) == 0) fail("dladdr does not know the simulated library");
@@ -77,7 +77,7 @@ std::string own_path() {
 
 int run_compiler(const std::string& source, const std::string& library, const std::string& errors) {
   std::vector<std::string> words;
-  std::istringstream given(GPUSIM_METAL_COMPILER);  // the program and its first words
+  std::istringstream given(GPUSIM_METAL_COMPILER);  // the program and its first arguments
   for (std::string word; given >> word;) words.push_back(word);
   words.insert(words.end(), {source, library, own_path()});
   std::istringstream flags(GPUSIM_METAL_FLAGS);
@@ -89,7 +89,7 @@ int run_compiler(const std::string& source, const std::string& library, const st
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 2, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   pid_t child = 0;
-  // A sanitizer's runtime that was loaded before this process is not the compiler's.
+  // The compiler must not preload the sanitizer's runtime that this process preloads.
   std::vector<char*> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (std::string(*entry).rfind("LD_PRELOAD=", 0) != 0) environment.push_back(*entry);
@@ -115,7 +115,7 @@ void note_launch(const std::string& name) {
   std::fclose(file);
 }
 
-// Appends where the source of each library lies that a host asks for, to the file that GPUSIM_SOURCES names.
+// Appends the path of each source that host code compiles to the file of GPUSIM_SOURCES.
 void note_source(const std::string& source) {
   static const char* const file_name = std::getenv("GPUSIM_SOURCES");
   if (file_name != nullptr) std::ofstream(file_name, std::ios::app) << source << '\n';

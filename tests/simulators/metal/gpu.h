@@ -1,4 +1,4 @@
-// What the simulated Metal framework asks of the simulator: to compile kernels, and to run them.
+// The simulator's interface for the simulated Metal framework: compiling kernels, and running them.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace gpusim::metal {
 
-// The kernels of a source, up to one without a name; null, and in `said` why not. Compiled once, also for other processes.
+// The kernels of a source, ended by one without a name; or null, with the reason in `said`. Compiled once, also across
+// processes.
 const GpusimMetalKernel* compile(const std::string& source, std::string& said);
 
-// What is bound to an index.
+// The binding of an index.
 struct Binding {
   enum { nothing, buffer, bytes } what = nothing;
   char* memory = nullptr;
@@ -25,14 +26,14 @@ struct Dispatch {
   Binding bindings[most_bindings];
   size_t threadgroup_bytes;
   bool has_threadgroup_memory;
-  uint64_t threads[3];  // of the grid; those of its last threadgroups beyond it do not exist
-  uint64_t group[3];    // threads of a threadgroup
+  uint64_t threads[3];  // of the grid; threads of the last threadgroups beyond it do not exist
+  uint64_t group[3];    // per threadgroup
 };
 
-// Checks it as Metal's validation does, and has it run when somebody waits for the GPU.
+// Validates it as Metal does, and runs it when something waits for the GPU.
 void dispatch(const Dispatch& dispatch);
 
-// Aborts with a sentence: what Metal's validation would do.
+// Aborts with a message, like Metal's validation.
 [[noreturn]] void refuse(const char* sentence);
 
 }  // namespace gpusim::metal

@@ -1,4 +1,4 @@
-// A kernel of Metal's language by itself, without the framework's classes: what a test in Python calls.
+// Runs a single Metal kernel for a test in Python, without the framework's classes.
 #include "gpu.h"
 
 #include <device_functions.h>
@@ -8,8 +8,8 @@ namespace {
 std::string said;
 }
 
-// Runs the kernel that the source instantiates on so many threads: buffer k is memory[k], of sizes[k] bytes. Null, or why it
-// does not compile.
+// Runs the kernel that the source instantiates with that many threads: buffer k is memory[k], of sizes[k] bytes.
+// Returns null, or the compilation errors.
 extern "C" __attribute__((visibility("default"))) const char* gpusim_metal_run(
     const char* source, void* const* memory, const size_t* sizes, int buffers, unsigned long threads,
     unsigned long threads_of_group, size_t threadgroup_bytes) {

@@ -1,5 +1,5 @@
-// What stands before a source that is compiled for the simulator at run time: the words of HIP that kernels have, over the
-// services of the simulated library, which runs them.
+// Included before a source that is compiled for the simulator at run time: HIP's keywords and functions for kernels,
+// implemented by the services of the simulated library, which runs them.
 #pragma once
 
 #include <cmath>

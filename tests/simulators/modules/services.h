@@ -1,4 +1,4 @@
-// What a module that is compiled for the simulator at run time, and the simulated library, know of each other.
+// The interface between a module that is compiled for the simulator at run time and the simulated library.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct GpusimPosition {
 
 GPUSIM_SERVICE GpusimPosition gpusim_service_position();
 GPUSIM_SERVICE void gpusim_service_barrier(std::source_location site);
-// What every lane of the warp offers, into `of_lanes`.
+// Writes the bytes that every lane of the warp offers to `of_lanes`.
 GPUSIM_SERVICE void gpusim_service_exchange(
     const char* operation, const void* mine, std::size_t bytes, bool fences, void* of_lanes, std::source_location site);
 GPUSIM_SERVICE unsigned gpusim_service_lane();

@@ -1,4 +1,4 @@
-// The part of HIP's host interface that has to do with memory and with streams. Included by hip_runtime_api.h.
+// The part of HIP's host interface for memory and streams. Included by hip_runtime_api.h.
 #pragma once
 
 #include "../launch.h"
@@ -34,7 +34,7 @@ inline bool may_copy(const void* to, const void* from, size_t bytes, hipMemcpyKi
          (from_device ? is_device_range(from, bytes) : is_host_range(from, bytes));
 }
 
-// Host memory that the driver has not pinned is read before the call returns; all else when its turn has come.
+// Pageable host memory is read before the call returns; all other memory when the stream reaches the copy.
 inline bool is_read_at_once(const void* from, hipMemcpyKind kind) {
   if (kind != hipMemcpyHostToDevice && kind != hipMemcpyHostToHost) return false;
   return !is_pinned(from);
@@ -139,13 +139,13 @@ hipError_t hipMalloc(T** memory, size_t bytes) {
   return hipMalloc(reinterpret_cast<void**>(memory), bytes);
 }
 
-// Memory that host code may use as well, once what was launched before has run.
+// Memory that host code may use too, after the earlier launches have run.
 template <typename T>
 hipError_t hipMallocManaged(T** memory, size_t bytes) {
   return gpusim::allocate_for(reinterpret_cast<void**>(memory), bytes, true);
 }
 
-// Pinned: copies to the device read it when their turn comes.
+// Pinned: copies to the device read it when the stream reaches them.
 template <typename T>
 hipError_t hipHostMalloc(T** memory, size_t bytes) {
   const hipError_t error = gpusim::allocate_for(reinterpret_cast<void**>(memory), bytes, true);
@@ -167,7 +167,7 @@ inline hipError_t hipHostFree(void* memory) {
   return error;
 }
 
-// Does not wait: the memory is gone when the stream comes to it.
+// Does not wait: the memory is freed when the stream reaches the call.
 inline hipError_t hipFreeAsync(void* memory, hipStream_t stream) {
   if (stream != nullptr && !gpusim::streams().knows(stream)) return gpusim::noted(hipErrorInvalidHandle);
   gpusim::streams().add(gpusim::streams().of(stream), [=] {

@@ -1,5 +1,5 @@
-// Modules: code that was compiled at run time. A module's image is the path of a library, whose kernels take one argument;
-// tests/simulated_programs.py makes it.
+// Modules: code compiled at run time. A module's image is the path of a library whose kernels have one argument;
+// tests/simulated_programs.py builds it.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,9 @@
-// What hipified sources include: qualifiers, built-in variables, device functions and the host interface, for g++.
+// The header that hipified sources include: qualifiers, built-in variables, device functions and the host interface,
+// for g++.
 #pragma once
 
-// The sources are compiled as for ROCm. __HIPCC__ and __CUDACC__ stay undefined, so that torch's Half and BFloat16 take
-// their host paths.
+// The sources are compiled as for ROCm. __HIPCC__ and __CUDACC__ stay undefined, so that torch's Half and BFloat16 use
+// their host code.
 #ifndef USE_ROCM
 #define USE_ROCM 1
 #endif
@@ -40,7 +41,7 @@ GPUSIM_NOT_CHECKED inline dim3 grid_size() { return current->block->launch->grid
 inline int run_time_warp_width() { return GPUSIM_WARP; }
 }  // namespace gpusim
 
-// No constant to the compiler, as in CUDA and in ROCm from version 7.
+// Not a constant expression, as in CUDA and in ROCm from version 7.
 inline const int warpSize = gpusim::run_time_warp_width();
 
 #pragma GCC visibility pop

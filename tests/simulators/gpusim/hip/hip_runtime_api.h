@@ -1,4 +1,4 @@
-// The part of HIP's host interface that a library's host code calls: devices and their limits, kernels and launches.
+// The part of HIP's host interface for devices and their limits, kernels and launches.
 #pragma once
 
 #include "../launch.h"
@@ -70,7 +70,7 @@ inline hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attribu
   const auto number = [&]() -> size_t {
     switch (attribute) {
       case hipDeviceAttributeMultiprocessorCount: return it.multiprocessors;
-      // hipify calls CUDA's opt-in limit by this name.
+      // hipify translates CUDA's opt-in limit to this name.
       case hipDeviceAttributeMaxSharedMemoryPerBlock:
       case hipDeviceAttributeSharedMemPerBlockOptin: return it.shared_optin;
       case hipDeviceAttributeMaxSharedMemoryPerMultiprocessor: return it.shared_per_multiprocessor;
@@ -169,7 +169,7 @@ hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel kern
   return hipSuccess;
 }
 
-// The kernel keeps its type here, because the simulator reads the arguments by it.
+// The kernel keeps its type here, from which the simulator gets the types of the arguments.
 template <typename... P>
 hipError_t hipLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
                            hipStream_t stream) {
@@ -184,7 +184,7 @@ hipError_t hipLaunchCooperativeKernel(void (*kernel)(P...), dim3 grid, dim3 bloc
                               gpusim::unpack(kernel, arguments, std::index_sequence_for<P...>()));
 }
 
-// A launch by name; its error is hipGetLastError's.
+// A launch by name; hipGetLastError returns its error.
 template <typename... P, typename... A>
 void gpusim_launch_by_name(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, hipStream_t stream,
                            const A&... arguments) {

@@ -1,4 +1,4 @@
-// How a kernel is called: each parameter takes what its attribute says. Included behind the kernel's source.
+// The call of a kernel: each parameter gets the value of its attribute. Included after the kernel's source.
 #pragma once
 
 #include "kernel.h"
@@ -41,7 +41,7 @@ struct GpusimMetalPointee<T&> {
   static constexpr std::size_t bytes = sizeof(T), alignment = alignof(T);
 };
 
-// `parameter` has what the attributes say; this adds what the types do.
+// `parameter` has the information of the attributes; this adds that of the types.
 template <typename... P>
 const GpusimMetalParameter* gpusim_metal_describe(void (*)(P...), GpusimMetalParameter* parameter) {
   GpusimMetalParameter* at = parameter;

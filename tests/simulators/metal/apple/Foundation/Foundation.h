@@ -1,4 +1,4 @@
-// The few names of Apple's Foundation that the Metal backend uses, for tests on systems without it.
+// The declarations of Apple's Foundation that the Metal backend uses, for tests on systems without it.
 #pragma once
 #import <objc/NSObject.h>
 

@@ -1,5 +1,5 @@
-// The few names of Apple's Metal that the Metal backend uses. Others do not compile, and a test compares these with the
-// system's own.
+// The declarations of Apple's Metal that the Metal backend uses. Others do not compile, and a test compares these with
+// the system's own.
 #pragma once
 #import <Foundation/Foundation.h>
 

@@ -1,4 +1,4 @@
-// Grand Central Dispatch, as far as the Metal backend uses it.
+// The part of Grand Central Dispatch that the Metal backend uses.
 #pragma once
 
 typedef struct gpusim_queue* dispatch_queue_t;

@@ -1,4 +1,4 @@
-// The root class, over GCC's runtime of Objective-C.
+// The root class, on GCC's Objective-C runtime.
 #pragma once
 #include <objc/objc.h>
 
