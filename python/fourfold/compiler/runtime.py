@@ -1,6 +1,6 @@
 """Selects the runtime of a compiled function's two graphs: one autograd node in C++ if they are simple, otherwise
-AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and take longer than small
-graphs do."""
+AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and cost more than small graphs
+take to run."""
 
 from __future__ import annotations
 
