@@ -35,9 +35,8 @@ def can_be_allocated(node: Node) -> bool:
 
 
 def is_part(part: Node, whole: torch.Tensor) -> bool:
-    """Whether a part has the rank and dtype of the whole. torch ignores empty parts of another rank, and converts
-    parts of
-    another dtype."""
+    """Whether a part has the rank and dtype of the whole. torch ignores empty parts of another rank, and converts parts
+    of another dtype."""
     fake = part.meta["val"]
     return is_tensor(fake) and (fake.dim(), fake.dtype) == (whole.dim(), whole.dtype)
 

@@ -88,8 +88,7 @@ class Fused:
 
 class Extraction:
     """Writes a group's subgraph, or extends that of a fused node. known: maps an outer node, and the dimensions with
-    which
-    it is read, to its node in the subgraph."""
+    which it is read, to its node in the subgraph."""
 
     def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
         self.space = space
@@ -260,8 +259,7 @@ def results_of(node: Node) -> list[Node | None]:
 
 def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> list[Node]:
     """Makes these the results of a fused node: each is a node of the subgraph and the outer node that it replaces.
-    Removes
-    the operators and inputs that no result needs. Returns the nodes of the results."""
+    Removes the operators and inputs that no result needs. Returns the nodes of the results."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
     given = dict(zip(fused.inputs, inputs, strict=True))

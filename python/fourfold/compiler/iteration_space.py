@@ -199,9 +199,8 @@ class IterationSpace:
         return parts
 
     def refined_alike(self, other: IterationSpace, pairs: Pairs) -> Pairs:
-        """The pairs, after splitting axes of one space like the other's dimension. Splits static sizes only: a
-        program reads
-        symbolic sizes from its inputs, and perhaps no input has a part's size."""
+        """The pairs, after splitting axes of one space like the other's dimension. Splits static sizes only: a program
+        reads symbolic sizes from its inputs, and perhaps no input has a part's size."""
 
         def is_product(size: Size, sizes: list[Size]) -> bool:
             return all(isinstance(each, int) for each in sizes) and same(size, math.prod(sizes))

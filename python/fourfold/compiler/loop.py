@@ -12,12 +12,10 @@ from torch import Tensor
 @dataclass(eq=False, repr=False)
 class Loop:
     """The target of a loop's node, which is called with the number of steps, the initial states that the body reads,
-    the
-    series and the invariants.
+    the series and the invariants.
 
     body: the compiled graph of one step (``compiled.Compiled``). Its inputs are the states that it reads, a step's
-    element
-    of each series, and the invariants; its results are the new states and the step's other results.
+    element of each series, and the invariants; its results are the new states and the step's other results.
     native: the body as C++ calls it, a ``fourfold.Graph``; None without the C++ module for this torch.
     feeds: for each state that the body reads, the index of the new state that the next step reads there.
     trails: for each new state, whether the loop returns all of them, with the initial one, of shape (steps + 1, …), or

@@ -155,8 +155,8 @@ def rewritten(
     reader: str = "it reads",
 ) -> list[Node] | None:
     """Replaces a node by what ``rewrite`` computes and returns the new nodes. None if ``rewrite`` returns
-    NotImplemented
-    or results whose dtype or layout differs from the traced ones. reader: how the reason of a refusal begins."""
+    NotImplemented or results whose dtype or layout differs from the traced ones. reader: how the reason of a refusal
+    begins."""
     recorder = Recorder(node, inputs, decompositions)
     try:
         with recorder:

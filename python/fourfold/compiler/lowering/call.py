@@ -15,7 +15,7 @@ from fourfold.compiler.ir import Number, Program, Value
 
 
 class NotFusable(Exception):
-    """This call can't be part of a program; ``str()`` of it says why."""
+    """This call can't be part of a program; ``str()`` gives the reason."""
 
 
 @dataclass(frozen=True)
