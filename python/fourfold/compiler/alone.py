@@ -148,9 +148,8 @@ def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
 def is_ours(node: Node, as_nest: bool) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
-    if (
-        first is not None and first.device.type != "cpu"
-    ):  # the tables hold for CPUs; on a GPU torch's kernels make one pass over memory too
+    # The tables hold for CPUs; on a GPU torch's kernels make one pass over memory too.
+    if first is not None and first.device.type != "cpu":
         return False
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":

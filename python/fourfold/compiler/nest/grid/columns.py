@@ -8,9 +8,7 @@ from fourfold.compiler.nest.grid.rows import partial_of
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
-PARTS = (
-    8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
-)
+PARTS = 8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
 
 
 class Columns(GridBuilder):
