@@ -24,12 +24,8 @@ from fourfold.compiler.nest.loops import (
 )
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
-BITWISE = (
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_not",
-)  # of booleans: the language converts them to integers
+# Of booleans, which the language converts to integers.
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 OF_THREAD = ("thread", "block", "blocks")
 HEAD = """\
 typedef WIDTH index;
