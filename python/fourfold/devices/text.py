@@ -1,4 +1,4 @@
-"""What printed kernels call, as one text a language, which the build puts beside the compiled files."""
+"""The definitions that printed kernels call, one text per language, which the build puts beside the compiled files."""
 
 from functools import cache
 from pathlib import Path
