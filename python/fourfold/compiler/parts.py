@@ -170,7 +170,7 @@ def has_items(node: Node) -> bool:
 
 
 def pieces(user: Node) -> list[Piece]:
-    """The slices that a user takes of its operand; none where a size or a bound is symbolic."""
+    """The slices that a user takes of its operand; empty if a size or a bound is symbolic."""
     if user.target is RESHAPE:
         return [piece for selection in user.users for piece in selected(selection, shape_of(user.args[0]))]
     given, shape = named(user.target, user.args, user.kwargs), shape_of(user.args[0])

@@ -19,7 +19,7 @@ MOST_SINGLE, MOST_SINGLE_HALF = 5, 3.5
 
 
 def power(x: Value, exponent: float) -> Value | None:
-    """None for an exponent that is neither whole nor half of a whole number, or that is too large."""
+    """The power; None for an exponent that is neither whole nor half of a whole number, or that is too large."""
     apply = x.program.apply
     if abs(exponent) == 0.5:
         return apply("sqrt" if exponent > 0 else "rsqrt", x)

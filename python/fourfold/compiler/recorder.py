@@ -192,6 +192,6 @@ def is_alike(result: Node | None, expected: object) -> bool:
 
 
 def layout(value: Tensor) -> tuple[torch.dtype, list[str], list[str]]:
-    """Without the strides of dimensions of size 1, which mean nothing."""
+    """Dtype, sizes and strides, without the strides of dimensions of size 1, which mean nothing."""
     sizes, strides = ([str(size) for size in sizes] for sizes in (value.shape, value.stride()))
     return value.dtype, sizes, [stride for size, stride in zip(sizes, strides, strict=True) if size != "1"]

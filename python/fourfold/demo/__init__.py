@@ -91,7 +91,7 @@ def train(
     turn = max(1, options.steps // 40)
 
     def steps_of(run: Run, steps: int) -> int:
-        return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # which is only timed
+        return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # the LSTM is only timed
 
     turns = [min(turn, options.steps - start) for start in range(0, options.steps, turn)]
     with progress(sum(steps_of(run, steps) for steps in turns for run in runs), processes.is_first) as bar:

@@ -93,7 +93,7 @@ def prepare(
         return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
     def run(name: str, model: CharacterModel) -> Run:
-        parallel = processes.parallel(model, device)  # which may replace the parameters
+        parallel = processes.parallel(model, device)  # may replace the parameters
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return Run(name, model, parallel, processes, optimizer, schedule, torch.Generator().manual_seed(seed))

@@ -98,7 +98,7 @@ class Installed:
         return self.compiler.compile(source, architecture, name)
 
     def obstacle(self) -> str | None:
-        """None, or why nothing can be compiled."""
+        """Why nothing can be compiled, or None."""
         return self.missing if self.library is None else None
 
     @cached_property

@@ -8,13 +8,13 @@ from fourfold import _C
 
 @cache
 def cuda() -> str:
-    """For NVIDIA's and AMD's compilers: ``cuda/nest.cuh`` with all that it includes."""
+    """The definitions for NVIDIA's and AMD's compilers: ``cuda/nest.cuh`` with all that it includes."""
     return _read("cuda.cuh")
 
 
 @cache
 def metal() -> str:
-    """In Metal's language: ``metal/nest.h`` with all that it includes."""
+    """The definitions in Metal's language: ``metal/nest.h`` with all that it includes."""
     return _read("metal.h")
 
 

@@ -14,8 +14,6 @@ from fourfold.compiler.nest.reading import read
 from fourfold.devices import programs as devices
 from fourfold.explaining.data import Program, grouped, plural
 
-PRINTED = ("c", "llvm", "assembly")
-
 
 def nest_of(program: Program) -> Nest | Grid:
     """Raises NotCompiled if there is none."""

@@ -254,7 +254,7 @@ class _Cell(Freezable):
                 )
 
     def _step_under_autocast(self, x: Tensor, states: Sequence[Tensor], parameters: list[Tensor | None]) -> Any:
-        """In the dtype of torch's new state: a state that is rounded to less at each step would soon stop changing."""
+        """Computes in the dtype of torch's new state: a state rounded to less at each step would soon stop changing."""
         dtype = _dtype_under_autocast(states[-1])
         given = (x.unsqueeze(0), *states, *parameters)
         with torch.autocast("cpu", enabled=False):

@@ -1,5 +1,5 @@
-"""Captures one step: Dynamo traces it once, whatever the length of the sequence, and hands its graph to a function that
-runs the whole loop."""
+"""Captures one step: Dynamo traces it once, whatever the length of the sequence, and passes its graph to a function
+that runs the whole loop."""
 
 from __future__ import annotations
 
@@ -137,8 +137,9 @@ def current_call() -> Call:
 def trace(
     step: Callable[..., object], structure: Structure, call: Call, backend: Backend
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
-    """Runs the loop through the graph that Dynamo has, or captures, for this step. Dynamo sees tensors of one step, and
-    floating-point states that require a gradient, because gradients may reach a state through later steps alone."""
+    """Runs the loop with Dynamo's graph of this step, which is captured if there is none yet. Dynamo traces it with
+    tensors of one step, and with floating-point states that require a gradient, because gradients may reach a state
+    through later steps alone."""
     wants = torch.is_grad_enabled()
     carries = [stand_in(each, wants and is_differentiable(each)) for each in call.carries]
     first = [x.detach()[0] if call.steps else x.new_zeros(x.shape[1:]) for x in call.xs]

@@ -78,7 +78,7 @@ def spec_of_leaves(kind: type, count: int) -> pytree.TreeSpec:
 
 
 def filled(has: Sequence[bool], leaves: Sequence[object]) -> list[object]:
-    """The leaves, with None where there is none."""
+    """The leaves, with None in place of missing ones."""
     following = iter(leaves)
     return [next(following) if is_there else None for is_there in has]
 

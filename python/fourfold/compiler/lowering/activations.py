@@ -160,6 +160,6 @@ def log_sigmoid_backward(grad: Value, x: Value, z: Value) -> Value:
 
 @pointwise(aten.native_dropout_backward.default)
 def native_dropout_backward(call: Call, grad: Operand, mask: Argument, scale: Number) -> Value:
-    """Integers are masked as integers: a negative one gives no -0."""
+    """Integers are masked as integers, so that a negative one doesn't become -0."""
     g = call(grad) if grad.dtype == torch.bool else grad.value
     return call(g * call(mask, g.type)) * scale

@@ -204,7 +204,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
-    """In pieces from which a backward can recompute it with two saved numbers per row."""
+    """Decomposes into pieces from which a backward can recompute it with two saved numbers per row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
     if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's kernel is faster
         return NotImplemented

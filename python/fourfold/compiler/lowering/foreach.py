@@ -20,7 +20,7 @@ NAMED = {"alpha": "alpha", "value": "value", "scalars": "value"}  # arguments th
 
 
 def decompositions() -> dict[object, Function]:
-    """By operator."""
+    """The decompositions by operator."""
     found: dict[object, Function] = {}
     for name in NAMES.split():
         packet = getattr(torch.ops.aten, f"_foreach_{name}")

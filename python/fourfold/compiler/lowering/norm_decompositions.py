@@ -77,7 +77,7 @@ def group_norm_backward(
     if not x.is_contiguous() or not is_real(x) or is_empty(x):
         return NotImplemented
     shape = batch, groups, channels // groups, size
-    g, value = computed(grad).reshape(shape), x.reshape(shape)  # which both programs convert
+    g, value = computed(grad).reshape(shape), x.reshape(shape)  # converted in both programs
     mean, rstd = (computed(each).reshape(batch, groups, 1, 1) for each in (mean, rstd))
     sums = (g * ((value - mean) * rstd)).sum(3, keepdim=True), g.sum(3, keepdim=True)
     own = None
@@ -95,7 +95,7 @@ def group_norm_backward(
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """With known statistics."""
+    """Batch norm with known statistics."""
     scale = (variance + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale

@@ -12,7 +12,7 @@ from fourfold import _C, __version__
 VARIABLE = "FOURFOLD_CACHE"
 FORMAT = 2
 
-# What attach_nest takes besides addresses: the functions' names, empty where there is none, and the nest's numbers.
+# The arguments of attach_nest except addresses: the functions' names, empty for a missing one, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]
 
 

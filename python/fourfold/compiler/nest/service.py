@@ -119,7 +119,7 @@ class Service:
                 self.compile(text, layout)
         except NotCompiled as refusal:
             self.refusals[text, layout] = reason = str(refusal)
-        except Exception as error:  # the interpreter or torch's operators run the program, and the log says why
+        except Exception as error:  # the interpreter or torch's operators run the program, and the log has the reason
             self.failures[text, layout] = reason = f"{type(error).__name__}: {error}"
             log.warning("a loop nest was not compiled; its program runs without", exc_info=True)
         else:

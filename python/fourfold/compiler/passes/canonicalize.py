@@ -44,7 +44,7 @@ def is_whole_slice(node: Node) -> bool:
 
 
 def number_of(node: Node) -> bool | int | float | None:
-    """The one number that fills a tensor, also where it is computed from other such tensors."""
+    """The one number that fills a tensor, also if it is computed from other such tensors."""
     if node.target in CONSTANT:
         number = CONSTANT[node.target](*node.args, **node.kwargs)
         return number if isinstance(number, (bool, int, float)) else None

@@ -89,7 +89,7 @@ def is_cheap(node: Node) -> bool:
 
 
 def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
-    """None if all of it is read."""
+    """The places of a node's result that its users read; None if they read all of it."""
     shape = shape_of(node)
     found: Need | None = None
     for user in node.users:

@@ -138,7 +138,7 @@ def sliced(node: Node) -> Node:
 
 
 def part_of(node: Node) -> Part | None:
-    """None if the node is not the gradient of a part, or if its places are not known."""
+    """The part whose gradient the node is; None if there is none, or if its places are not known."""
     if node.target not in (SELECT, SLICE) or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args

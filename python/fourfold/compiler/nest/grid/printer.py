@@ -26,7 +26,6 @@ from fourfold.compiler.nest.loops import (
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
 # Of booleans, which the language converts to integers.
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
-OF_THREAD = ("thread", "block", "blocks")
 HEAD = """\
 typedef WIDTH index;
 FOURFOLD_FN index least(index a, index b) { return b < a ? b : a; }
