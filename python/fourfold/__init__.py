@@ -27,7 +27,7 @@ try:
     # torch is imported first: libfourfold finds torch's libraries because they are loaded already.
     from fourfold import _C
 except ImportError as error:
-    if str(error).startswith("fourfold: "):  # it has said what is wrong
+    if str(error).startswith("fourfold: "):  # the message is complete
         raise
     raise ImportError(
         f"fourfold's compiled library could not be loaded under torch {_torch.__version__}: {error}. Reinstall it: "
@@ -53,7 +53,7 @@ from fourfold._native import empty_cache as empty_cache
 from fourfold.functional import *
 
 if TYPE_CHECKING:
-    # By the form that says to type checkers that these names are exported; they can't read __all__ below.
+    # This form marks the names as exported for type checkers, which can't evaluate __all__ below.
     from fourfold import nn as nn
     from fourfold import profiler as profiler
     from fourfold import reference as reference
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 __version__: str = _C.build_info()["version"]
 
-# Imported when they are first asked for: a process that runs loaded models needs none but one of them. Modules, and of
-# what is in one, its module.
+# Imported at first use: a process that runs loaded models needs only one of them. The modules, and other names with
+# their modules.
 _MODULES = ("nn", "profiler", "reference")
 _LATER = {
     "Event": "_event",
@@ -96,7 +96,7 @@ _LATER = {
     "unfreeze": "freezing",
 }
 
-if not TYPE_CHECKING:  # which don't evaluate it
+if not TYPE_CHECKING:  # type checkers don't evaluate it
     __all__ = [
         "backends",
         "cpu_capability",
@@ -109,7 +109,7 @@ if not TYPE_CHECKING:  # which don't evaluate it
     ]
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

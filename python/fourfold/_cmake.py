@@ -1,4 +1,4 @@
-"""Where the CMake package for C++ programs lies."""
+"""Finds the CMake package for C++ programs."""
 
 import sys
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def asked_for_alone() -> bool:
-    """As a configure calls it, which should not wait for torch, nor fail where torch can't be imported."""
+    """Whether it is called like by CMake, which should not wait for torch, nor fail if torch can't be imported."""
     return sys.orig_argv[-3:] == ["-m", "fourfold", "--cmake-dir"]
 
 

@@ -116,11 +116,11 @@ class Event:
         return f"<fourfold.Event({str(self._device)!r}{timing}), {'' if self._recorded else 'not '}recorded>"
 
 
-Event.__module__ = "fourfold"  # where people import it from
+Event.__module__ = "fourfold"  # its public module
 
 
 class Mark(Protocol):
-    """What an event is on one kind of device. Only one that was recorded is asked anything."""
+    """An event on one kind of device. Other methods are called only after record()."""
 
     streams: bool  # whether the device has streams to choose from
 
@@ -136,7 +136,7 @@ class Mark(Protocol):
 
 
 class HostMark:
-    """On the CPU: whatever was called before has been done."""
+    """On the CPU, where calls are synchronous."""
 
     __slots__ = ("at",)
     streams = False
@@ -184,9 +184,9 @@ class CUDAMark:
 
 
 class MPSMark:
-    """On Apple's GPUs. torch.mps.Event takes a signal away when it is waited for or is the end of a measurement: a
-    second measurement that ends there, or one after its synchronize(), may wait for ever. So each record is a new event
-    of torch's, it is measured once, against an origin, and the device is waited for by torch.mps.synchronize()."""
+    """On Apple's GPUs. A torch.mps.Event loses its signal when it is waited for, or ends a measurement: a second
+    measurement that ends there, or one after its synchronize(), may wait forever. So each record creates a new event of
+    torch's, each is measured once, against an origin, and torch.mps.synchronize() waits for the device."""
 
     __slots__ = ("at", "enable_timing", "event")
     streams = False

@@ -1,4 +1,4 @@
-"""What ``import fourfold`` makes sure of: the operators are registered, and the environment asks for what is there."""
+"""The checks of ``import fourfold``: the operators are registered, and the environment's CPU level is available."""
 
 import torch
 
@@ -6,7 +6,7 @@ from fourfold import _C
 
 
 def check() -> None:
-    """Raises ImportError with the versions and the mend."""
+    """Raises ImportError with the versions and how to fix it."""
     info = _C.build_info()
     missing = [name for name in info["operators"] if not hasattr(torch.ops.fourfold, name)]
     if missing:

@@ -1,5 +1,5 @@
-"""What is compiled for one minor version of torch: the operators' gradients, and the short road from Python to them.
-Where there is none for this torch, Python does the same by the same rule, slower."""
+"""The module compiled for one minor version of torch: the operators' gradients, and fast calls from Python. If there is
+none for this torch, Python does the same, more slowly."""
 
 import importlib
 import os
@@ -14,11 +14,11 @@ from fourfold import _C
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
 KEPT_MEMORY = "FOURFOLD_KEPT_MEMORY"
-PLAIN: str = getattr(_C, "PLAIN", "")  # why there is no library; empty where there is one
+PLAIN: str = getattr(_C, "PLAIN", "")  # why there is no library; empty if there is one
 
 
 def _load() -> tuple[ModuleType | None, str]:
-    """The module, and which road that is, in words."""
+    """The module, and a description of how gradients and calls run."""
     switch = os.environ.get(SWITCH, "")
     if switch not in ("", "python"):
         raise ImportError(f"{SWITCH} is {switch}; set it to python, or unset it")
@@ -38,7 +38,7 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 def _kept_memory() -> int:
-    """In bytes. Raises ValueError for another text than a number of mebibytes."""
+    """The limit in bytes. Raises ValueError for anything but a number of mebibytes."""
     given = os.environ.get(KEPT_MEMORY) or "1024"
     if not (given.isascii() and given.isdigit() and len(given) <= 12):
         raise ValueError(f"fourfold: expected {KEPT_MEMORY} to be a number of mebibytes, but got {given!r}")
@@ -69,7 +69,7 @@ def empty_cache() -> int:
 
 
 def expect_library(caller: str) -> None:
-    """Raises ImportError where operators are plain torch, for what only the compiled library does."""
+    """Raises ImportError in the plain package, for callers that need the compiled library."""
     if PLAIN:
         raise ImportError(
             f"{caller}: expected fourfold's compiled library, but this installation was {PLAIN}; install one that has "
@@ -79,11 +79,11 @@ def expect_library(caller: str) -> None:
 
 
 def enable_gradients() -> None:
-    """To be called when the operators are declared in Python: what is not C++'s goes there."""
+    """Called after the operators are declared in Python, which handles what C++ doesn't."""
     if module is not None:
         module.enable_gradients()
     elif PLAIN:
-        return  # torch's own, and the first call warns
+        return  # gradients are torch's own, and the first call warns
     elif os.environ.get(SWITCH, "") == "":
         mend = "build fourfold for this torch, in its source tree: pip install --no-build-isolation ."
         if versions := [version for version in _versions() if version != VERSION]:

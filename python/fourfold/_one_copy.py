@@ -1,4 +1,4 @@
-"""The Python package once a process: torch keeps what an import registers, until the process ends."""
+"""One import of the Python package per process: torch keeps an import's registrations until the process ends."""
 
 import sys
 from pathlib import Path
@@ -9,12 +9,12 @@ _HERE = str(Path(__file__).parent)
 
 
 def expect() -> None:
-    """Raises ImportError where another import of this package, since forgotten by sys.modules, has registered its part.
-    To be called before anything is registered."""
+    """Raises ImportError if another import of this package, since removed from sys.modules, has registered operators.
+    Call it before anything is registered."""
     first = vars(torch.ops.fourfold).setdefault("python_package", _HERE)
     if first == _HERE and not _is_registered():
         return
-    if "fourfold.operators._operator" in sys.modules:  # importlib.reload, which registers nothing anew
+    if "fourfold.operators._operator" in sys.modules:  # importlib.reload, which registers nothing again
         return
     raise ImportError(
         f"fourfold: expected one import of the package in a process, but {_HERE} is imported after {first}, whose "
@@ -25,5 +25,5 @@ def expect() -> None:
 def _is_registered() -> bool:
     if not torch._C._dispatch_has_kernel("fourfold::axpby"):  # no libfourfold yet
         return False
-    keys = ("FuncTorchDynamicLayerFrontMode", "CompositeImplicitAutograd")  # the latter in the plain-torch package
+    keys = ("FuncTorchDynamicLayerFrontMode", "CompositeImplicitAutograd")  # the latter in the plain package
     return any(torch._C._dispatch_has_kernel_for_dispatch_key("fourfold::axpby", key) for key in keys)

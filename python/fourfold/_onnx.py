@@ -1,4 +1,4 @@
-"""What torch.onnx.export sees: its files hold torch's operators, so ours are written there as their definitions."""
+"""Detects torch.onnx.export: its files hold torch's operators, so fourfold's are exported as their definitions."""
 
 import sys
 
@@ -9,8 +9,8 @@ _is_tracing = torch.jit.is_tracing
 
 
 def is_exporting() -> bool:
-    """Whether torch.onnx.export captures the program, by torch.export or by its older tracer. Dynamo takes the first
-    question for a constant, and looks no further in what torch.compile captures."""
+    """Whether torch.onnx.export captures the program, by torch.export or by its older tracer. Dynamo treats the first
+    call as a constant, and doesn't trace the rest in what torch.compile captures."""
     return (_is_exporting() or _is_tracing()) and is_under_way()
 
 

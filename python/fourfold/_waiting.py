@@ -1,4 +1,4 @@
-"""How the demo's threads wait for each other, which has to be said before torch loads OpenMP."""
+"""Sets how the demo's threads wait for each other, which must happen before torch loads OpenMP."""
 
 import os
 import sys
@@ -10,8 +10,9 @@ SECONDS = 0.3
 
 
 def prepare_demo() -> None:
-    """Where `python -m fourfold demo` shares the CPUs, threads that wait give theirs away. Spinning, which is faster on
-    an idle machine, they would keep each other from running: plain PyTorch's take twice as long, and fourfold's too."""
+    """Makes waiting threads sleep if `python -m fourfold demo` shares the CPUs with other processes. Spinning threads,
+    which are faster on an idle machine, would keep each other from running: plain PyTorch and fourfold take twice as
+    long."""
     chosen = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"))
     if asked_for_demo(sys.orig_argv) and "torch" not in sys.modules and not chosen and busy() > BUSY:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -22,7 +23,7 @@ def asked_for_demo(words: list[str]) -> bool:
 
 
 def busy(seconds: float = SECONDS) -> float:
-    """The part of all CPUs' time that others take while this process sleeps; 0 on a system that doesn't tell."""
+    """The part of all CPUs' time that others use while this process sleeps; 0 on a system that doesn't report it."""
     before = _times()
     if before is None:
         return 0.0
@@ -32,7 +33,7 @@ def busy(seconds: float = SECONDS) -> float:
 
 
 def _times() -> tuple[int, int] | None:
-    """What all CPUs have worked and what has passed since the start, in ticks."""
+    """The CPUs' working time and their total time since the system's start, in ticks."""
     try:
         line = Path("/proc/stat").read_text().splitlines()[0]
     except OSError:

@@ -1,4 +1,5 @@
-"""Work that waits for a module of torch: what few programs import, `import fourfold` doesn't import for all."""
+"""Runs code when a module of torch is imported, so that `import fourfold` needn't import modules that few programs
+use."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ Register = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, register: Register) -> None:
-    """Calls ``register`` with the module of that name: now if it is imported, else as soon as somebody imports it."""
+    """Calls ``register`` with the module of that name: now if it is imported, else as soon as it is."""
     if name in sys.modules:
         register(sys.modules[name])
     elif not any(isinstance(finder, _WhenImported) and finder.name == name for finder in sys.meta_path):
@@ -19,7 +20,7 @@ def when_imported(name: str, register: Register) -> None:
 
 
 class _WhenImported:
-    """A finder of modules that waits for one, and lets the other finders find it."""
+    """A finder that waits for one module, which the other finders then find."""
 
     _is_asking = False
 

@@ -1,5 +1,5 @@
-"""Weights that a user declares constant, which then stay packed from one call to the next. Without such a declaration
-nothing is kept: a call reads the weights as they are."""
+"""Weights that the user declares constant, which then stay packed between calls. Without such a declaration nothing is
+kept: each call reads the current weights."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ class Freezable:
     """A module whose weights :func:`freeze` can pack.
 
     _operator: the function for one layer and direction. _all_weights: the names of the parameters of each.
-    _read_by_calls: the names of the attributes that calls read beside them.
+    _read_by_calls: the names of the other attributes that calls read.
     """
 
     _operator: Callable[..., tuple]
@@ -37,11 +37,11 @@ class Freezable:
 
 
 class _Copy(NamedTuple):
-    """One layer's weights, packed, and what they were made of."""
+    """One layer's packed weights, and what they were packed from."""
 
     names: Sequence[str]
     parameters: tuple[Tensor | None, ...]
-    storages: tuple[Any, ...]  # alive with the copy, so that their addresses are nobody else's
+    storages: tuple[Any, ...]  # kept alive, so that their addresses are not reused
     marks: list[Any]
     prepacked: Tensor
 
@@ -49,10 +49,10 @@ class _Copy(NamedTuple):
 class _Frozen:
     """A module's copies.
 
-    steps: how many optimisers' steps had been seen when the copies were last compared with the weights.
-    holders: who wants the module frozen: ``freeze``, and each ``frozen`` block by an object of its own.
-    run: does a whole call in C++, or compares the weights alone; None where there is no C++ for this torch, or the
-        module is not as its class made it.
+    steps: the number of optimiser steps that had been seen when the copies were last compared with the weights.
+    holders: what keeps the module frozen: ``freeze``, and each ``frozen`` block, by an object of its own.
+    run: runs a whole call in C++, or only compares the weights; None without a C++ module for this torch, or if the
+        module lacks an attribute that its class sets.
     """
 
     def __init__(self, module: Any, copies: list[_Copy], steps: int) -> None:
@@ -64,8 +64,8 @@ class _Frozen:
 
 
 class _Steps:
-    """Optimisers' steps, of which a fused one changes parameters without counting it in their versions. The hook sets a
-    mark and counts nothing: a counter would be read, and so guarded, by a step that torch.compile captures."""
+    """Counts optimiser steps: a fused one changes parameters without incrementing their versions. The hook only sets a
+    flag: a step that torch.compile captures would read a counter, and so guard it."""
 
     marked = False
     seen = 0
@@ -82,10 +82,10 @@ class _Steps:
 
 _steps = _Steps()
 _watch_steps = functools.cache(lambda: register_optimizer_step_post_hook(_steps.note))
-# Beside the modules and not in them: a copy of a module, pickled or deep, has none of it.
+# Not an attribute of the modules, so that pickled and deep copies don't have it.
 _frozen: WeakKeyDictionary[nn.Module, _Frozen] = WeakKeyDictionary()
-_any_frozen = _frozen.data  # which every call asks first: its truth costs less than the weak dictionary's
-# Of changes to _frozen and to holders. Reentrant: a generator's frozen block may end in the midst of another's change.
+_any_frozen = _frozen.data  # every call tests this first: its truth value costs less than the weak dictionary's
+# For changes of _frozen and of holders. Reentrant: a generator's frozen block may end during another block's change.
 _lock = threading.RLock()
 _BY_FREEZE = object()
 
@@ -199,8 +199,8 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 def run_frozen(module: Freezable, input: Any, hx: Any, reset: Any = None) -> Any:
-    """A frozen module's call in C++, which looks at all that :func:`prepacked_weights` looks at. None for calls that it
-    leaves to Python: because they read the weights themselves, have to raise, or are not common."""
+    """Runs a frozen module's call in C++, which checks everything that :func:`prepacked_weights` checks. None for calls
+    that Python handles: those that read the original weights, have to raise an error, or are uncommon."""
     if not _any_frozen or (kept := _frozen.get(module)) is None:
         return None
     if kept.run is None or _steps.marked or kept.steps != _steps.seen:
@@ -211,9 +211,9 @@ def run_frozen(module: Freezable, input: Any, hx: Any, reset: Any = None) -> Any
 def prepacked_weights(
     module: nn.Module, parameters: Sequence[Sequence[Tensor | None]], x: Tensor
 ) -> list[Tensor] | None:
-    """What is kept of a frozen module's layers, for a call that may use it.
+    """The packed weights of a frozen module's layers, for a call that may use them; else None.
 
-    parameters: each layer's, as the call would otherwise read them.
+    parameters: each layer's, which the call would otherwise read.
     """
     if _is_compiling() or not _any_frozen or (kept := _frozen.get(module)) is None:
         return None
@@ -241,7 +241,7 @@ def prepacked_weights(
 
 
 def _copies_of(module: Any) -> list[_Copy]:
-    """Empty where the weights are not on the CPU."""
+    """Packs each layer's weights; empty if they are not on the CPU."""
     copies = []
     for names in module._all_weights:
         parameters = tuple(getattr(module, name) for name in names)
@@ -290,7 +290,7 @@ def _prepack(module: Any, parameters: Sequence[Tensor | None]) -> Tensor:
 
 
 def _is_as_packed(copy: _Copy, given: Sequence[Tensor | None]) -> bool:
-    """Spelled out, for it is a good part of a small call."""
+    """An explicit loop, because it takes a good part of a small call's time."""
     for p, q, mark in zip(copy.parameters, given, copy.marks, strict=True):
         if p is not q or (p is not None and (p.data_ptr() != mark[0] or p._version != mark[1])):
             return False
@@ -298,7 +298,8 @@ def _is_as_packed(copy: _Copy, given: Sequence[Tensor | None]) -> bool:
 
 
 def _marks(parameters: Sequence[Tensor | None]) -> list[Any]:
-    """What changes with each parameter's values, as far as torch knows; tensors of inference mode count no versions."""
+    """Each parameter's address and version, which show the changes that torch counts; inference tensors have no
+    version."""
     return [None if p is None else (p.data_ptr(), None if p.is_inference() else p._version) for p in parameters]
 
 

@@ -1,4 +1,4 @@
-"""fourfold's operators as functions: ``import fourfold.functional as F``. One line an operator."""
+"""fourfold's operators as functions: ``import fourfold.functional as F``. One line per operator."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

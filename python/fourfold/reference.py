@@ -1,4 +1,4 @@
-"""Every operator in plain PyTorch: the definition that kernels, tests, demo and benchmark are held against.
+"""Every operator in plain PyTorch: the definition that kernels, tests, demo and benchmark are compared with.
 
 Nothing here is fused or fast, and nothing here calls fourfold's library. The functions differentiate by torch's own
 autograd, to any order and in forward mode.
@@ -14,7 +14,7 @@ Step = Callable[[Tensor, State], State]
 
 
 def axpby(x: Tensor, y: Tensor, alpha: float = 2, beta: float = 1) -> Tensor:
-    """z = αx + βy, broadcast and promoted as torch promotes, and computed in the promoted dtype."""
+    """z = αx + βy, with torch's broadcasting and promotion, computed in the promoted dtype."""
     dtype = (alpha * x + beta * y).dtype
     return alpha * x.to(dtype) + beta * y.to(dtype)
 
@@ -157,9 +157,9 @@ class LLTMCell(nn.Module):
 
 
 class LLTM(LLTMCell):
-    """The tutorial's cell called once a step: input (time, batch, input_size), state (1, batch, hidden_size) each.
+    """The tutorial's cell called once per step: input (time, batch, input_size), state (1, batch, hidden_size) each.
 
-    Its parameters bear the names of :class:`fourfold.nn.LLTM`'s first layer, so the two exchange state_dicts.
+    Its parameters have the names of :class:`fourfold.nn.LLTM`'s first layer, so the two exchange state_dicts.
     """
 
     def __init__(self, input_size: int, hidden_size: int):

@@ -1,6 +1,6 @@
-"""fourfold._C of the plain-torch package, which FOURFOLD_NO_EXTENSION=1 builds without a compiler.
+"""fourfold._C of the plain package, which FOURFOLD_NO_EXTENSION=1 builds without a compiler.
 
-It takes the place of the compiled module: the same operators, by the same schemas, computed by their definitions
+It replaces the compiled module: the same operators with the same schemas, computed by their definitions
 (fourfold/reference.py), which differentiate by torch's own autograd. It has no programs, so nothing is compiled.
 """
 
@@ -77,7 +77,7 @@ def prepacked_bytes(op: str, dtype: str, input_size: int, hidden_size: int) -> i
 
 
 def dtypes() -> list[tuple[str, str, str, int, int]]:
-    """Those of programs, of which there are none here."""
+    """Empty: there are no programs."""
     return []
 
 
@@ -90,7 +90,7 @@ def program_backends() -> list[int]:
 
 
 def serve_nests(served: bool) -> None:
-    """Nobody asks for nests."""
+    """Does nothing: there are no nests."""
 
 
 @functools.cache
@@ -108,7 +108,7 @@ def _definition_of(name: str) -> Callable[..., Any]:
 
         _warn()
         operator = declared[name]
-        if not name.endswith("_backward"):  # which would want what the library's forward keeps
+        if not name.endswith("_backward"):  # its check needs what the library's forward keeps
             operator.check(*args)
         outputs = operator.definition(*args)
         if not operator.kept:
@@ -128,6 +128,6 @@ for _schema, _name in zip(SCHEMAS, OPERATORS, strict=True):
     _library.define(_schema)
     if _name.endswith("_prepack"):
         _library.impl(_name, _prepacked, "CompositeExplicitAutograd")
-    else:  # of torch's operators, which differentiate, batch and compile
+    else:  # composed of torch's operators, which differentiate, batch and compile
         for _key in ("CompositeImplicitAutograd", "FuncTorchBatchedDecomposition"):
             _library.impl(_name, _definition_of(_name), _key)

@@ -1,4 +1,4 @@
-"""fourfold.optimize and fourfold.restore: a model's layers run on fourfold's operators, and run as they did before."""
+"""fourfold.optimize and fourfold.restore: convert a model's layers to fourfold's operators, and back."""
 
 import copyreg
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from fourfold._optimize.stacks import (
 )
 from fourfold.freezing import Freezable, unfreeze
 
-# By torch's class, ours.
+# From torch's class to ours.
 _CLASSES: dict[type, type[Fused]] = {**FUSED_LAYERS, nn.Sequential: FusedSequential}
-for _ours in _CLASSES.values():  # what a pickle says
+for _ours in _CLASSES.values():  # pickles name this module
     globals()[_ours.__name__] = _ours
     _ours.__module__ = __name__
 
@@ -32,7 +32,7 @@ class _Derived(type):
 
 
 def fused_class(kind: type[nn.Module]) -> type[Fused]:
-    """The class for modules of a class of torch's, or of a user's that derives from one and finds its own in it."""
+    """The fused class for modules of one of torch's classes, or of a user's class that derives from one."""
     ours = _CLASSES[torchs_class(kind)]
     if kind is ours.torchs:
         return ours
@@ -175,7 +175,7 @@ def _expect_model(function: str, model: Any) -> None:
 
 
 def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str | None]]:
-    """What of a module could be changed: its name and kind, what it would be, and what stands against that."""
+    """The layers of a module that could be changed: name, kind, what each would become, and why it can't, or None."""
     kind = type(module).__name__
     if isinstance(module, (Freezable, Fused)):
         return
@@ -187,7 +187,7 @@ def _look_at(name: str, module: nn.Module) -> Iterator[tuple[str, str, str, str 
         keys, children = [key for key, _ in leaves], [child for _, child in leaves]
 
         def is_inside(begin: int, end: int) -> bool:
-            """Whether a Sequential in this one has all of it, and reports it itself."""
+            """Whether a nested Sequential contains all of it, and reports it itself."""
             first, last = keys[begin].split("."), keys[end - 1].split(".")
             return len(first) > 1 and first[0] == last[0]
 

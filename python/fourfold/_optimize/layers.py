@@ -1,7 +1,7 @@
-"""The classes that fourfold.optimize gives to torch.nn's layers. They look at each call: what fourfold's operators do
-not take, and what someone follows, runs as torch.nn's own class runs it.
+"""The classes that fourfold.optimize assigns to torch.nn's layers. They check each call: it runs as in torch.nn if
+fourfold's operators don't support its arguments, or if a mode or a tracer observes it.
 
-A subclass of torch.Tensor, and a mode, may give torch's operations another meaning; a tracer records them.
+A subclass of torch.Tensor, or a mode, may change the meaning of torch's operations; a tracer records them.
 """
 
 import inspect
@@ -21,11 +21,11 @@ from fourfold.nn.checks import PLAIN
 from fourfold.nn.lstm_gru import CELL_NAMES, GRU, LSTM, GRUCell, LSTMCell
 from fourfold.nn.mlp import ACTIVATIONS
 
-IDENTITIES = (nn.Dropout, nn.AlphaDropout, nn.Identity)  # these give their input back in eval mode
+IDENTITIES = (nn.Dropout, nn.AlphaDropout, nn.Identity)  # return their input in eval mode
 _KINDS = (nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.Sequential, nn.Linear, *ACTIVATIONS, *IDENTITIES)
-# What the operators compute is what these classes compute, unless a program exchanges it.
+# The forwards that the operators implement; a program may replace them.
 FORWARDS = {kind: kind.forward for kind in _KINDS}
-# What else a call of torch.nn's runs. A subclass that has one of its own may compute something else.
+# Everything that a call in torch.nn runs. A subclass that overrides one of these may compute something else.
 _CALLED = (
     *("forward", "__call__", "_call_impl", "_wrapped_call_impl", "__getattr__", "__getattribute__", "__iter__"),
     *("check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size", "get_expected_cell_size"),
@@ -50,7 +50,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def why_not_plain(layer: nn.Module, names: Iterable[str], whose: str = "its") -> str | None:
-    """What of a layer's parameters fourfold's operators don't take."""
+    """Why fourfold's operators don't support a layer's parameters, or None."""
     own = layer._parameters
     for name in names:
         tensor = own.get(name, _ABSENT)
@@ -65,8 +65,8 @@ def why_not_plain(layer: nn.Module, names: Iterable[str], whose: str = "its") ->
 
 
 def is_followed() -> bool:
-    """Whether someone follows torch's operations one by one."""
-    # torch's own function modes, of which torch.set_default_device is one, leave the operations what they are.
+    """Whether a mode or a tracer observes torch's operations one by one."""
+    # torch's own function modes, such as torch.set_default_device's, don't change the operations.
     modes = _function_modes()
     if modes and any(not type(_function_mode_at(k)).__module__.startswith("torch.") for k in range(modes)):
         return True
@@ -74,7 +74,7 @@ def is_followed() -> bool:
         return _onnx.is_under_way()
     if _is_tracing():
         return True
-    # Of fake tensors and of captured programs torch's own modes take care, which know the operators.
+    # torch's own modes handle fake tensors and captured programs, and support the operators.
     return _dispatch_modes() > 0 and any(not mode.is_infra_mode() for mode in _get_current_dispatch_mode_stack())
 
 
@@ -97,7 +97,7 @@ class _FusedLayer(Fused):
 
     @property
     def qconfig(self) -> NoReturn:
-        # torch.ao's mark of what it shall quantize. Without it a layer has none.
+        # torch.ao marks modules to quantize with this attribute. Reading it raises, as if it were not set.
         raise AttributeError(f"'{type(self).__name__}' object has no attribute 'qconfig'")
 
     @qconfig.setter
@@ -108,7 +108,7 @@ class _FusedLayer(Fused):
         )
 
     def _is_torchs(self, input: Any, hx: Any) -> bool:
-        """Whether a call is torch's to run."""
+        """Whether torch's class has to run a call."""
         if type(input.data if type(input) is PackedSequence else input) not in PLAIN:
             return True
         if hx is not None:
@@ -124,7 +124,7 @@ class _FusedLayer(Fused):
 
     def _run_torchs(self, input: Any, hx: Any) -> Any:
         if isinstance(input, torch.fx.Proxy) and self is not input.tracer.root:
-            # To torch's own tracer a layer of torch.nn is one node, and so is this one.
+            # torch's own tracer makes a layer of torch.nn one node, and this one too.
             path = input.tracer.path_of_module(self)
             return input.tracer.create_proxy("call_module", path, (input, hx), {})
         return self.former.forward(self, input, hx)
@@ -135,10 +135,10 @@ def names_of(layer: nn.Module) -> Sequence[str]:
 
 
 def torchs_class(kind: type[nn.Module]) -> type[nn.Module] | None:
-    """The class of torch's whose calls a class's are: itself, or what a subclass that changes nothing of a call derives
-    from."""
+    """The class of torch whose calls a class has: itself, or the base of a subclass that overrides nothing that a call
+    runs; otherwise None."""
     if kind not in _torchs_classes:
-        if _is_compiling():  # which can't follow inspect; what nobody has asked for before is called itself
+        if _is_compiling():  # Dynamo can't trace inspect; unknown classes run as they are
             return None
         base = next((base for base in kind.__mro__ if base in FORWARDS), None)
         same = all(inspect.getattr_static(kind, n, None) is inspect.getattr_static(base, n, None) for n in _CALLED)
@@ -147,13 +147,13 @@ def torchs_class(kind: type[nn.Module]) -> type[nn.Module] | None:
 
 
 def runs_torchs_forward(kind: type[nn.Module]) -> bool:
-    """Whether a class runs torch's forward, which a program may exchange at any time."""
+    """Whether a class runs torch's forward, which a program may replace at any time."""
     base = torchs_class(kind)
     return base is not None and kind.forward is FORWARDS[base]
 
 
 def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:
-    """What stands against giving a module a class that derives from ours and its own."""
+    """Why a module can't get a class that derives from ours and its own, or None."""
     kind, torchs = type(module), ours.torchs
     if torchs_class(kind) is not torchs:
         return "a subclass, whose forward may differ"
@@ -162,22 +162,22 @@ def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:
     own = [c for c in kind.__mro__ if c not in torchs.__mro__]
     if type(kind) is not type or any("__init_subclass__" in vars(c) for c in own):
         return "a subclass with a metaclass or an __init_subclass__, which would see a class derived from it"
-    # Either's code would find the other's. torch.nn's layers have a list _all_weights, and torch.ao gives a qconfig.
+    # The attributes would clash. torch.nn's layers have a list _all_weights, and torch.ao sets a qconfig.
     mine = {n for c in ours.__mro__ if c not in torchs.__mro__ for n in vars(c)} - {"_all_weights", "qconfig"}
     taken = sorted(n for n in mine & {*vars(module), *(n for c in own for n in vars(c))} if not n.startswith("__"))
     return f"it has an attribute {taken[0]}, as fourfold's class has" if taken else None
 
 
 def sees_nodes(module: nn.Module) -> bool:
-    """Whether a hook of the module's gets what its last operation has for a backward, as torch's first backward hooks
-    did."""
+    """Whether a hook of the module gets the autograd node of its last operation, as torch's original backward hooks
+    do."""
     if module._backward_hooks and not module._is_full_backward_hook:
         return True
     return bool(torch_module._global_backward_hooks and not torch_module._global_is_full_backward_hook)
 
 
 def why_layer_is_left(module: nn.Module) -> str | None:
-    """What stands against changing a recurrent layer or cell."""
+    """Why a recurrent layer or cell can't be changed, or None."""
     if isinstance(module, (nn.RNN, nn.RNNCell)):
         return "fourfold has no operator for it"
     if nn.utils.parametrize.is_parametrized(module):
@@ -198,9 +198,9 @@ def why_layer_is_left(module: nn.Module) -> str | None:
 
 class _FusedSequence(_FusedLayer):
     def _is_torchs(self, input: Any, hx: Any) -> bool:
-        # torch.nn's call reads this list, which a program may have changed, as those of dropped weights do.
+        # torch.nn's call reads this list, which a program may have changed, as weight-dropping code does.
         if not _is_compiling() and not self._lists_its_parameters():
-            self._update_flat_weights()  # as torch.nn's call does where a parameter was exchanged
+            self._update_flat_weights()  # as torch.nn's call does if a parameter was replaced
             if not self._lists_its_parameters():
                 return True
         return super()._is_torchs(input, hx)

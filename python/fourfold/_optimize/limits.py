@@ -1,4 +1,4 @@
-"""Up to which sizes fourfold's layers are meant to be faster than torch.nn's: what fourfold.optimize goes by."""
+"""The sizes up to which fourfold's layers should be faster than torch.nn's, for fourfold.optimize."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from fourfold.operators._check import has_kernel
 
 class Limits(NamedTuple):
     hidden_size: int  # of an LSTM, a GRU or their cells
-    stack_weights: int  # of all layers of a stack together: above, products take the time, and they are the vendor's
+    stack_weights: int  # of all layers of a stack; above it the vendor's products take most of the time
 
 
-# float16 is computed in float32 on a CPU: right, but no faster than torch.
+# On a CPU float16 is computed in float32: correct, but no faster than torch.
 LIMITS = {
     torch.float32: Limits(hidden_size=1024, stack_weights=1 << 16),
     torch.float64: Limits(hidden_size=512, stack_weights=1 << 15),
@@ -22,7 +22,7 @@ LIMITS = {
 
 
 def over_limits(dtype: torch.dtype, what: str, size: int) -> str | None:
-    """Why a layer's hidden_size, or a stack's count of weights, is none that is faster."""
+    """Why a layer's hidden_size, or a stack's number of weights, is not faster; None if it is."""
     if dtype not in LIMITS:
         return f"its parameters are of dtype {dtype}"
     limits = LIMITS[dtype]

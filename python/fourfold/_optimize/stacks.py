@@ -1,5 +1,5 @@
-"""Linear layers with an activation between, recognised in an nn.Sequential and run as one operator; and those that look
-like such a stack and are none."""
+"""Finds stacks of Linear layers with an activation between them in an nn.Sequential, and runs each as one operator;
+also finds near misses."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -58,7 +58,7 @@ def _is_seen(child: nn.Module) -> bool:
     if hooks or "forward" in child.__dict__:
         return True
     kind = type(child)
-    if kind in FORWARDS:  # each call asks this of each layer
+    if kind in FORWARDS:  # the fast path, since every call checks each layer
         return kind.forward is not FORWARDS[kind]
     return not runs_torchs_forward(kind.former if issubclass(kind, Fused) else kind)
 
@@ -68,7 +68,7 @@ def _is_linear(child: nn.Module) -> bool:
 
 
 def _is_off(child: nn.Module) -> bool:
-    """Whether it gives its input back, which dropout does in eval mode."""
+    """Whether it returns its input, as dropout does in eval mode."""
     return type(child) in IDENTITIES and (not child.training or getattr(child, "p", 0) == 0)
 
 
@@ -111,7 +111,7 @@ def stack_at(leaves: Sequence[nn.Module], begin: int, is_off: Callable[[nn.Modul
 
 
 def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
-    """What stands against running a stack as one operator."""
+    """Why a stack can't run as one operator, or None."""
     for child in leaves[stack.begin : stack.end]:
         if _is_seen(child):
             return "one of its layers has hooks or a replaced forward, which would not be called"
@@ -124,7 +124,7 @@ def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
 
 
 def why_stack_is_left(module: nn.Sequential, stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
-    """What stands against changing its container."""
+    """Why a stack's container can't be changed, or None."""
     if (reason := why_class_is_left(module, FusedSequential)) is not None:
         return f"the container: {reason}"
     if sees_nodes(module):
@@ -137,8 +137,8 @@ def has_dropout(stack: Stack, leaves: Sequence[nn.Module]) -> bool:
 
 
 class FusedSequential(Fused, nn.Sequential):
-    """An nn.Sequential that runs its stacks as one operator each. Children, and so state_dict's keys, are as they were.
-    What a stack is, is looked at in each call: a child that was exchanged, or has a hook by now, is called itself."""
+    """An nn.Sequential that runs each of its stacks as one operator. Its children, and so state_dict's keys, don't
+    change. Each call finds the stacks again: a child that was replaced, or has a hook by then, is called itself."""
 
     former = torchs = nn.Sequential
 
@@ -178,8 +178,8 @@ class Unfused(NamedTuple):
 
 
 def find_unfused(children: Sequence[nn.Module], stacks: Sequence[Stack]) -> list[Unfused]:
-    """Pairs of Linear layers, not in one stack, with nothing but activations, dropout or norms between; those that
-    follow on one another for one reason are one entry."""
+    """Pairs of Linear layers that are not in one stack, with only activations, dropout or norms between them;
+    consecutive pairs with the same reason are one entry."""
     found: list[Unfused] = []
     for begin, last in pairwise(k for k, child in enumerate(children) if isinstance(child, nn.Linear)):
         between, end = children[begin + 1 : last], last + 1

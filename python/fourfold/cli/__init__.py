@@ -70,7 +70,7 @@ examples:
 
 
 class PrintCMakeFolder(argparse.Action):
-    """`python -m fourfold --cmake-dir` alone is answered before torch is imported, and does not come here."""
+    """`python -m fourfold --cmake-dir` alone is handled before torch is imported, and does not get here."""
 
     def __call__(self, *_: object) -> NoReturn:
         raise SystemExit(_cmake.print_folder())

@@ -1,4 +1,4 @@
-"""``python -m fourfold bench``: the walk-throughs' own tables, fourfold beside plain PyTorch."""
+"""``python -m fourfold bench``: the tables of the walk-throughs, fourfold beside plain PyTorch."""
 
 import argparse
 import copy
@@ -24,7 +24,7 @@ SIZES = {
 PHASES = ("forward, no grad", "forward", "backward", "forward+backward")
 SAMPLE_SECONDS = 5e-3  # long against the clock's resolution, short against a scheduler's interruptions
 
-Sampler = Callable[[int], Sequence[float]]  # runs so many iterations; gives each phase's mean seconds
+Sampler = Callable[[int], Sequence[float]]  # runs this many iterations; returns each phase's mean seconds
 
 
 class Way:
@@ -44,7 +44,8 @@ class Way:
         return [timing.with_float64(result.detach()) for result in (*outputs, *gradients)]
 
     def sample(self, inputs: Sequence[Tensor], device: torch.device, iterations: int) -> Sequence[float]:
-        """The tutorial's loop: forward and backward timed apart, gradients cleared between; first, forward without."""
+        """The tutorial's loop, which times forward and backward separately; before it, the forward without
+        gradients."""
 
         first, last = events(device, 2)
         first.record()
@@ -84,7 +85,7 @@ def modules(suite: str, sizes: Mapping[str, int]) -> dict[str, nn.Module]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, time and print; the exit code is 1 when a way computes something else."""
+    """Checks, times and prints; the exit code is 1 if a result is wrong."""
     if options.suite == "cell" and options.output_size is not None:
         raise UsageError(f"bench cell: expected --output-size only with mlp, but got {options.output_size}")
     sizes = {name: getattr(options, name) or size for name, size in SIZES[options.suite].items()}
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 def measure(
     suite: str, sizes: Mapping[str, int], device: torch.device, dtype: torch.dtype, repeats: int
 ) -> dict[str, Any]:
-    """Each way's error, and where none is too large each phase's times, in seconds."""
+    """Each way's error, and, if none is too large, each phase's times in seconds."""
     ways = {name: Way(module.to(device, dtype)) for name, module in modules(suite, sizes).items()}
     batch_size, input_size, hidden_size = list(sizes.values())[:3]
     shapes = [(batch_size, input_size)] + [(batch_size, hidden_size)] * 2 * (suite == "cell")
@@ -137,21 +138,21 @@ def measure(
 
 
 def tolerance(dtype: torch.dtype, longest_sum: int) -> float:
-    """A sum's rounding error grows as the root of its length; eight times that, for a chain of sums. In 16 bits sums
-    are in float32, and what is between them is rounded, some eight times in a row."""
+    """A sum's rounding error grows with the root of its length; the tolerance is eight times that, for a chain of sums.
+    For 16-bit dtypes sums are in float32, and intermediate results are rounded, about eight times in a row."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     rounding = 4 * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0
     return 8 * torch.finfo(wide).eps * math.sqrt(longest_sum) + rounding
 
 
 def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """The largest ‖result - exact‖ / ‖exact‖; NaN where a result has one."""
+    """The largest ‖result - exact‖ / ‖exact‖; NaN if a result has one."""
     errors = [(r.view_as(e) - e).norm() / (e.norm() or 1.0) for r, e in zip(results, exact, strict=True)]
     return torch.stack(errors).max().item()
 
 
 def in_turns(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[float]]]:
-    """Each sampler's samples, of as many iterations as fit SAMPLE_SECONDS; who is first changes."""
+    """Each sampler's samples, of as many iterations as fit SAMPLE_SECONDS, in rotating order."""
     iterations = []
     for sample in samplers:
         sample(5)  # warms up
@@ -165,7 +166,7 @@ def in_turns(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[fl
 
 
 def figures(names: Sequence[str], pairs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Medians, and of the pairs of samples taken side by side how many times as fast the second is."""
+    """The medians, and the median over pairs of adjacent samples of how many times as fast the second is."""
     medians = dict(zip(names, map(median, zip(*pairs, strict=True)), strict=True))
     return {**medians, "ratio": median(plain / ours for plain, ours in pairs)}
 

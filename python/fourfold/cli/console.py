@@ -1,4 +1,4 @@
-"""The command line's standard streams: any encoding, a pipe that nobody reads on, a disk that is full."""
+"""Handles the command line's standard streams: any encoding, a closed pipe, a full disk."""
 
 import codecs
 import io
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 from fourfold.cli.usage import Parser, UsageError
 
-# What the output has beyond ASCII, in ASCII.
+# ASCII replacements for the output's other characters.
 _IN_ASCII = {"×": "x", "│": "|", "…": "...", "±": "+-", "µ": "u", "·": "*", "²": "^2", "→": "->"}
-# What torch says of sizes that no memory holds.
+# Parts of torch's messages about sizes that don't fit into memory.
 _OUT_OF_MEMORY = ("allocate memory", "out of memory", "not enough memory", "size calculation", "numel: integer")
 
 
 def run(parser: Parser, arguments: Sequence[str] | None) -> int:
-    """Run one command and return its exit code: 0, 1 for a result that is wrong, 2 for a request that can't be met, and
-    a shell's own where Ctrl-C or a closed pipe ended it."""
+    """Runs one command and returns its exit code: 0; 1 for a wrong result; 2 for a request that can't be met; and a
+    shell's own code after Ctrl-C or a closed pipe."""
     show_every_character()
 
     def fail(sentence: str, code: int) -> int:
@@ -28,7 +28,7 @@ def run(parser: Parser, arguments: Sequence[str] | None) -> int:
             parsed = parser.parse_args(arguments)
             return parsed.run(parsed)
         finally:
-            sys.stdout.flush()  # while what goes wrong can still be told
+            sys.stdout.flush()  # while errors can still be reported
     except UsageError as error:
         return fail(f" {error}", 2)
     except KeyboardInterrupt:
@@ -44,12 +44,12 @@ def run(parser: Parser, arguments: Sequence[str] | None) -> int:
         if not isinstance(error, MemoryError) and not any(words in said.lower() for words in _OUT_OF_MEMORY):
             raise
         line = said.splitlines()[0]
-        line = line.partition("DefaultCPUAllocator: ")[2] or line  # without torch's place in its own sources
+        line = line.partition("DefaultCPUAllocator: ")[2] or line  # without the line of torch's source
         return fail(f": expected sizes that fit into memory, but torch says: {line}", 2)
 
 
 def show_every_character() -> None:
-    """A stream whose encoding lacks a character gets one like it, and not an exception."""
+    """Replaces characters that a stream's encoding lacks by similar ones, instead of raising an exception."""
     codecs.register_error("fourfold", _like_it)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -63,7 +63,8 @@ def _like_it(error: UnicodeError) -> tuple[str, int]:
 
 
 def give_up_output() -> None:
-    """What standard output still holds goes nowhere; Python would try once more at its end, and say that it can't."""
+    """Discards what standard output still holds; otherwise Python would try to write it at exit, and report an
+    error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

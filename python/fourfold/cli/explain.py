@@ -1,4 +1,5 @@
-"""``python -m fourfold explain``: what torch.compile(backend="fourfold") makes of a function, as text and as a page."""
+"""``python -m fourfold explain``: what torch.compile(backend="fourfold") does with a function, as text and as a
+page."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 class FunctionOrFile(argparse.Action):
-    """A file needs no shapes."""
+    """The argument; a file needs no shapes."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: str, _: object) -> None:
         setattr(namespace, self.dest, values)
@@ -131,7 +132,7 @@ def random(sizes: Sequence[int], dtype: torch.dtype, generator: torch.Generator)
 
 @contextlib.contextmanager
 def current_directory_first() -> Iterator[None]:
-    """As python -m has it, also where this is called from elsewhere."""
+    """Puts the current directory first, like python -m, also when this is called in another way."""
     path = sys.path[:]
     if not getattr(sys.flags, "safe_path", False):  # since Python 3.11
         sys.path.insert(0, str(Path.cwd()))
@@ -147,7 +148,7 @@ def function(name: str) -> Callable[..., Any]:
         raise UsageError(f"explain: expected a function as module:function, but got {name!r}")
     try:
         found = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # of the package that it is in; a relative name
+    except (ImportError, ValueError):  # from importing its package, or for a relative name
         found = None
     if found is None:
         raise UsageError(f"explain: expected a module that python can import, but there is none named {module!r}")
@@ -165,7 +166,7 @@ def function(name: str) -> Callable[..., Any]:
 def expect_arguments(name: str, f: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> None:
     try:
         signature = inspect.signature(getattr(f, "forward", f))
-    except (TypeError, ValueError):  # a builtin doesn't say
+    except (TypeError, ValueError):  # a builtin without a signature
         return
     try:
         signature.bind(*inputs)

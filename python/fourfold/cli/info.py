@@ -1,4 +1,4 @@
-"""What this installation is and what it can use here: ``python -m fourfold info``."""
+"""Describes this installation and what it can use on this machine: ``python -m fourfold info``."""
 
 import platform
 from typing import Any
@@ -15,7 +15,7 @@ DISPATCH_KEYS = ("CPU", "CUDA", "MPS")  # a ROCm build of torch registers and di
 def collect() -> dict[str, Any]:
     """Everything ``info`` shows, as plain dictionaries, lists, strings and booleans."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    anywhere = "CompositeImplicitAutograd"  # of the plain-torch package
+    anywhere = "CompositeImplicitAutograd"  # in the plain package
     return {
         "fourfold": fourfold.__version__,
         "torch": torch.__version__,
@@ -35,7 +35,7 @@ def collect() -> dict[str, Any]:
 
 
 def loop_nests() -> str:
-    """What compiles them, or why programs run by the interpreter alone."""
+    """The compiler of loop nests, or why only the interpreter runs programs."""
     from importlib.metadata import version
 
     if _native.PLAIN:
@@ -49,7 +49,7 @@ def loop_nests() -> str:
 
 
 def programs_on() -> dict[str, str]:
-    """Of each type of device, what runs the programs of compiled functions there, or why nothing does."""
+    """For each device type, what runs the programs of compiled functions, or why nothing does."""
     if _native.PLAIN:
         return dict.fromkeys(("cpu", "cuda", "mps"), f"none: {_native.PLAIN}")
     compilers = {"cuda": "ROCm's hipRTC" if torch.version.hip else "NVIDIA's NVRTC", "mps": "the system"}

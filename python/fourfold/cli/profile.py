@@ -1,4 +1,4 @@
-"""``python -m fourfold profile``: runs a script as python does, under fourfold.profiler."""
+"""``python -m fourfold profile``: runs a script like python, under fourfold.profiler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    command = options.command[1:] if options.command[0] == "--" else options.command  # Python 3.14 takes it away
+    command = options.command[1:] if options.command[0] == "--" else options.command  # Python 3.14 removes it
     name, *arguments = command
     if options.trace is not None and options.nvtx:
         raise UsageError("profile: expected --trace or --nvtx, but got both: torch writes no trace with NVTX ranges")
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def ended_by(error: BaseException | None) -> int:
-    """The exit code, after the traceback that python would print. SystemExit and Ctrl-C go on to their handlers."""
+    """The exit code, after the traceback that python would print. SystemExit and Ctrl-C propagate to their handlers."""
     if error is None:
         return 0
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
@@ -103,7 +103,7 @@ def as_python_has_it(name: str, arguments: Sequence[str], module: bool) -> Itera
     """sys.argv and sys.path as in ``python script.py`` and ``python -m module``, then as they were."""
     argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
     sys.argv = [name, *arguments]
-    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11; without it the current directory stands first
+    if not getattr(sys.flags, "safe_path", False):  # since Python 3.11; without it the current directory comes first
         sys.path[0] = str(Path.cwd() if module else Path(os.path.realpath(name)).parent)
     try:
         if module:
@@ -118,7 +118,7 @@ def as_python_has_it(name: str, arguments: Sequence[str], module: bool) -> Itera
 def expect_module(name: str) -> None:
     try:
         found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # of the package that it is in; a relative name
+    except (ImportError, ValueError):  # from importing its package, or for a relative name
         found = None
     if found is None:
         raise UsageError(f"profile: expected a module that python can import, but there is none named {name!r}")
@@ -129,8 +129,7 @@ def run_module(name: str) -> None:
 
 
 def run_script(name: str) -> None:
-    """As runpy.run_path does, which would give the script a relative __file__ or an absolute sys.argv[0]: python gives
-    the opposite."""
+    """Like runpy.run_path, which would set a relative __file__ or an absolute sys.argv[0]; python sets the opposite."""
     file = str(Path(name).absolute())
     main = types.ModuleType("__main__")
     main.__dict__.update(

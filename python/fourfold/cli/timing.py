@@ -1,4 +1,4 @@
-"""What the demo and the benchmarks need of the machine that they measure."""
+"""Measuring: what the demo and the benchmarks share."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ NOISY_LOAD = 0.3
 
 
 def with_float64(tensor_or_module: Any) -> Any:
-    """The same in float64, which Apple's GPUs don't have: from there, on the CPU."""
+    """Converts to float64; from Apple's GPUs, which don't have it, on the CPU."""
     tensors = [tensor_or_module] if isinstance(tensor_or_module, torch.Tensor) else tensor_or_module.parameters()
     if any(tensor.device.type == "mps" for tensor in tensors):
         tensor_or_module = tensor_or_module.cpu()  # first: Metal can't convert either
@@ -19,14 +19,14 @@ def with_float64(tensor_or_module: Any) -> Any:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what runs on a device; on the CPU a call returns when its work is done."""
+    """Waits for a device's work; on the CPU calls are synchronous."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 @contextlib.contextmanager
 def pinned_threads(count: int) -> Iterator[None]:
-    """Run with so many intra-op threads, then with as many as before."""
+    """Runs with this many intra-op threads, then restores the previous number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -36,7 +36,7 @@ def pinned_threads(count: int) -> Iterator[None]:
 
 
 def load_average() -> float | None:
-    """Of the last minute, for the whole machine; None on a system that doesn't keep it."""
+    """The machine's load average of the last minute; None on a system without one."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 

@@ -1,4 +1,4 @@
-"""What the command line's subcommands share: its parser, its argument types, its one kind of error."""
+"""The common part of the command line's subcommands: the parser, argument types, and the error type."""
 
 import argparse
 import errno
@@ -13,16 +13,16 @@ import torch
 MOST = 2**48  # of a count; no memory holds more
 MOST_OF_A_SEED = 2**63 - 1
 MOST_OF_A_NUMBER = 1e30  # computed with in float32
-MOST_THREADS = 1024  # a system may refuse more by ending the process
+MOST_THREADS = 1024  # some systems end a process that starts more
 DIGITS = 20
 
 
 class UsageError(Exception):
-    """What was asked for can't be done here; ``str()`` of it is the one sentence the user sees."""
+    """A request that can't be met; ``str()`` is the one sentence that the user sees."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Fills descriptions to the terminal's width and leaves the examples in an epilog as they were written."""
+    """Fills descriptions to the terminal's width and leaves the examples in an epilog unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
@@ -65,7 +65,7 @@ def positive_number(text: str) -> float:
 
 
 def memory_fraction(text: str) -> float:
-    """The most that any backend takes; :func:`limit_memory` knows the device."""
+    """A number that some backend allows; :func:`limit_memory` checks it for the device."""
     try:
         value = float(text)
     except ValueError:
@@ -76,7 +76,7 @@ def memory_fraction(text: str) -> float:
 
 
 def output_file(text: str) -> Path:
-    """A file to be written later; refused now when that can't work, so that no long run ends in an error."""
+    """A file to be written later; rejected now if that can't work, so that no long run ends in an error."""
     reason = why_unwritable(Path(text))
     if reason is not None:
         words = "a file in a directory that exists and can be written to"
@@ -85,7 +85,7 @@ def output_file(text: str) -> Path:
 
 
 def output_directory(command: str, flag: str, path: Path, file: str) -> None:
-    """Makes a directory, and refuses one in which ``file`` can't be written later."""
+    """Creates a directory, and rejects one in which ``file`` can't be written later."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         reason = why_unwritable(path / file)
@@ -96,7 +96,7 @@ def output_directory(command: str, flag: str, path: Path, file: str) -> None:
 
 
 def why_unwritable(path: Path) -> str | None:
-    """Why a file can't be written; to ask leaves nothing behind."""
+    """Why a file can't be written, or None; the check leaves nothing behind."""
     path = Path(os.path.realpath(path))
     try:
         new = not path.exists()
@@ -107,7 +107,7 @@ def why_unwritable(path: Path) -> str | None:
                 path.unlink()
         elif path.is_dir():
             return os.strerror(errno.EISDIR)
-        elif not os.access(path, os.W_OK):  # of a pipe: who reads it would hear that it is opened
+        elif not os.access(path, os.W_OK):  # a pipe is not opened, because its reader would notice
             return os.strerror(errno.EACCES)
     except OSError as error:
         return error.strerror
@@ -119,7 +119,7 @@ def add_integer(group: argparse._ArgumentGroup, flag: str, default: int, text: s
 
 
 def add_machine(group: argparse._ArgumentGroup) -> None:
-    """The options of :func:`usable_device`, of :func:`limit_memory` and of how many threads run."""
+    """Adds the options for :func:`usable_device` and :func:`limit_memory`, and the number of threads."""
     device = "device of both: cpu, cuda, cuda:1, mps (%(default)s)"
     group.add_argument("--device", default="cpu", metavar="NAME", help=device)
     add_memory_fraction(group)
@@ -135,7 +135,7 @@ def add_memory_fraction(group: argparse._ArgumentGroup) -> None:
 
 
 def limit_memory(command: str, device: torch.device, fraction: float | None) -> None:
-    """Let torch allocate no more than that part of a GPU's memory; None changes nothing."""
+    """Lets torch allocate at most this part of a GPU's memory; None changes nothing."""
     if fraction is None:
         return
     if device.type == "cuda" and 0 < fraction <= 1:

@@ -3,7 +3,7 @@
 torch captures and differentiates; elementwise operators and reductions are fused into programs (cpp/program), which run
 without a compiler.
 
-``backend`` is imported when it is asked for: a process that runs loaded models compiles nests alone, without Dynamo."""
+``backend`` is imported lazily: a process that runs loaded models compiles loop nests without importing Dynamo."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["backend"]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name != "backend":

@@ -1,12 +1,12 @@
-"""Single operators: which of them a program computes as fast as torch if nothing is fused with them. All others are
-left to torch, whose kernels make one pass over memory as well, so that no single operator is slower than in eager mode.
+"""Single operators: those that a program computes as fast as torch's kernel if nothing is fused with them. All others
+fall back to torch, whose kernels also make one pass over memory, so that no single operator is slower than in eager
+mode.
 
-``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread. OURS,
-for programs that the interpreter runs, on processors with AVX2 and with AVX-512: it lists an operator if its program is
-no slower on either. NESTS, for those that run as loop nests, on a processor with AVX2: it lists an operator if its
-program is 1.2 times as fast at both sizes, and as fast with its gradient; those that were slower with AVX-512 are not
-in it. NORMS, on a processor with AVX-512, with both instruction sets: they are up to 7 times as fast, and at 1e6
-elements no slower."""
+``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread.
+OURS: programs in the interpreter, on processors with AVX2 and with AVX-512; an operator is listed if its program is no
+slower on either. NESTS: programs as loop nests, on a processor with AVX2; an operator is listed if its program is 1.2
+times as fast at both sizes, and as fast with its gradient, unless it was slower with AVX-512. NORMS: on a processor
+with AVX-512, with both instruction sets; they are up to 7 times as fast, and no slower at 1e6 elements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FUNCTIONS = OF_NUMBERS | words("""
 CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
-# Those of them that are ours over other dimensions than the innermost one in memory, as loop nests.
+# Reductions for which loop nests are as fast over dimensions other than the innermost one in memory.
 OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
 OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("erfc amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words(
@@ -66,7 +66,7 @@ OURS = {
     torch.bool: OF_INTEGERS | words("add all any heaviside rsqrt where"),
 }
 OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
-# Also ours of float32 below FEW elements: torch's kernels take ten microseconds to start.
+# Operators of float32 that also run as programs below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 
@@ -85,7 +85,7 @@ NESTS_OF_LOW = NESTS_OF_FLOATS | words("""
     threshold
 """)
 NESTS_OF_INTEGERS = words("amax amin angle deg2rad div.Tensor exp2 ldexp pow.Tensor_Scalar rad2deg reciprocal rsqrt")
-# Operators by dtype that are also ours where programs run as loop nests.
+# Additional operators by dtype, if programs run as loop nests.
 NESTS = {
     torch.float32: NESTS_OF_FLOATS | NORMS | words("_softmax amax hardswish isneginf isposinf"),
     torch.float64: NESTS_OF_FLOATS
@@ -104,7 +104,7 @@ NESTS = {
     torch.bool: NESTS_OF_INTEGERS | words("isnan nansum sum"),
 }
 
-# By dtype: operators so slow in a program that no fusion makes up for it.
+# By dtype: operators so slow in a program that fusion can't make up for it.
 SLOW = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16), words("prod")) | {
     torch.float16: words("div.Scalar_mode div.Tensor_mode prod _log_softmax _log_softmax_backward_data"),
 }
@@ -148,9 +148,8 @@ def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
 def is_ours(node: Node, as_nest: bool) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
-    if (
-        first is not None and first.device.type != "cpu"
-    ):  # the tables are the CPU's; a GPU's kernels pass over memory once
+    # The tables hold for CPUs; on a GPU torch's kernels make one pass over memory too.
+    if first is not None and first.device.type != "cpu":
         return False
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":

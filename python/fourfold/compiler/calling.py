@@ -1,4 +1,4 @@
-"""Calls of programs from Python: by the module compiled for this torch, or else through torch's dispatcher."""
+"""Calls programs from Python: through the module compiled for this torch, or else through torch's dispatcher."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fourfold.freezing import Freezable, is_frozen
 
 # The attributes in which wrappers hold a backend: torch.compile's, Dynamo's, functools.partial's and functools.wraps'.
 HOLDERS = ("compiler_fn", "_torchdynamo_orig_backend", "func", "__wrapped__")
-MOST_WRAPPERS = 16  # an object may answer to any attribute, as mocks do
+MOST_WRAPPERS = 16  # an object may have every attribute, as mocks do
 
 
 def is_for(backend: Callable[..., object], compiler: object) -> bool:
@@ -46,8 +46,8 @@ def takes(layer: object) -> bool:
 
 @functools.cache
 def enable(backend: Callable[..., object]) -> None:
-    """Extends Dynamo for all functions compiled with this backend later. A Dynamo without these extension points leaves
-    recurrent layers out of graphs, as it does for other backends; a warning says so."""
+    """Extends Dynamo for all functions compiled with this backend later. If Dynamo lacks these extension points, this
+    warns, and recurrent layers stay out of graphs, as with other backends."""
     try:
         trace_calls(backend)  # first: without it, captured layers would be unrolled
         capture_layers(backend)

@@ -18,7 +18,7 @@ from fourfold.compiler.views import VIEWS, memory_order
 from fourfold.devices import programs
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
-LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp takes
+LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp accepts
 
 
 def write_program(fused: Fused) -> str:
@@ -69,7 +69,7 @@ class Codegen:
         if node.op == "placeholder":
             self.values[node] = self.input(node, fake)
         elif node.op == "output" or not is_tensor(fake) and not isinstance(fake, (tuple, list)):
-            return  # the second: a size, which only views read
+            return  # a value that is not a tensor is a size, which only views read
         elif constant_of(node) is not None:
             self.values[node] = self.program.constant(TYPES[fake.dtype], constant_of(node))
         elif node.target in VIEWS:

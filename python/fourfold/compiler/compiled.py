@@ -65,7 +65,7 @@ class Compiled:
 
     @property
     def concatenations(self) -> Mapping[Node, Sequence[Node]]:
-        """The concatenations of which programs write parts, with these parts."""
+        """The concatenations into which programs write parts, with these parts."""
         return {} if self.plan is None or _native.module is None else self.plan.concatenations
 
     @functools.cached_property

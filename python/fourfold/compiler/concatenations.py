@@ -1,8 +1,8 @@
-"""Which results of programs are written where they belong in a concatenation, instead of being copied there.
+"""Finds the results of programs that are written directly into a concatenation, instead of being copied there.
 
-The parts that one program computes and that are of one size are joined by the program itself (passes/epilogues.py).
-For all others a graph's plan makes the memory of the concatenation first; each program writes its part of it, and what
-no program computes is copied."""
+Parts of one size that one program computes are joined by the program itself (passes/epilogues.py). For all others the
+graph's plan allocates the concatenation first; each program writes its part into it, and parts that no program computes
+are copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fourfold.devices import programs
 
 
 def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
-    """Each concatenation of which programs write parts, with these parts."""
+    """Each concatenation into which programs write parts, with these parts."""
     found = {}
     for node in module.graph.find_nodes(op="call_function", target=CONCATENATION):
         written = [part for part in parts_of(node)[0] if is_written(part, node)] if can_be_allocated(node) else []
@@ -27,7 +27,7 @@ def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
 
 
 def can_be_allocated(node: Node) -> bool:
-    """Whether its layout is known, and the sizes of its parts."""
+    """Whether its layout and the sizes of its parts are static, and its device runs programs."""
     fake, (parts, _) = node.meta["val"], parts_of(node)
     is_plain = fake.layout is torch.strided and not programs.obstacle(fake.device.type)
     sizes = [*fake.stride(), *(size for each in (node, *parts) for size in shape_of(each))]
@@ -35,13 +35,14 @@ def can_be_allocated(node: Node) -> bool:
 
 
 def is_part(part: Node, whole: torch.Tensor) -> bool:
-    """Of parts of another rank or dtype, torch ignores the one if it is empty and converts the other."""
+    """Whether a part has the rank and dtype of the whole. torch ignores empty parts of another rank, and converts parts
+    of another dtype."""
     fake = part.meta["val"]
     return is_tensor(fake) and (fake.dim(), fake.dtype) == (whole.dim(), whole.dtype)
 
 
 def is_written(part: Node, node: Node) -> bool:
-    """Whether a program's result is read by the concatenation alone, once."""
+    """Whether the part is a program's result that only the concatenation reads, once."""
     return is_result(part) and list(part.users) == [node] and parts_of(node)[0].count(part) == 1
 
 

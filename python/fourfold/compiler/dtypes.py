@@ -21,6 +21,7 @@ ROUNDED = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type
 
 
 def statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
-    """The dtype of the mean and the reciprocal deviation that torch's batch norm of x saves. torch traces x's."""
+    """The dtype of the mean and the reciprocal deviation that torch's batch norm of x saves. In traces it is x's
+    dtype."""
     is_mixed = any(each is not None and each.dtype != x.dtype for each in parameters)
     return torch.float32 if is_mixed else x.dtype

@@ -44,7 +44,7 @@ def backend(
     if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd passes a list
         return flatten_graph_inputs(module, inputs, compile)
     if any(node.target is torch.ops.higher_order.scan for node in module.graph.nodes):
-        from fourfold.scanning.in_graphs import can_be_cut, cut  # loaded where it is needed
+        from fourfold.scanning.in_graphs import can_be_cut, cut  # imported only if it is needed
 
         if can_be_cut(module.graph):
             return cut(module, compile, chosen)

@@ -1,4 +1,4 @@
-"""The fallback: if a program can't be compiled or run, torch's operators run instead, and a warning says so once."""
+"""The fallback: if a program can't be compiled or run, torch's operators run instead, with one warning an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant folding and algebraic simplification, exact to the bit but for powers. Rules take and return IR values."""
+"""Constant folding and algebraic simplification, bit-exact except for powers. Rules take and return IR values."""
 
 from __future__ import annotations
 

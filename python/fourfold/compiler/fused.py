@@ -23,7 +23,7 @@ UNKNOWN = object()  # a symbolic size that the subgraph can't compute
 
 
 class NotExtracted(Exception):
-    """The group can't become a subgraph; ``str()`` says why."""
+    """The group can't become a subgraph; ``str()`` gives the reason."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,7 +33,7 @@ class Fused:
 
     space: IterationSpace | None
     graph: Graph = field(default_factory=Graph)
-    text: str = ""  # the program's, which the lower pass writes
+    text: str = ""  # the program's text, written by the lower pass
     call: Callable[..., object] | None = None  # the program, loaded by the library
     __name__: str = "fused"
 
@@ -52,7 +52,7 @@ class Fused:
 
     @property
     def operator(self) -> object:
-        """The first operator, which reports of failures name."""
+        """The first operator, which identifies the group in failure reports."""
         return self.members[0].target
 
     @property
@@ -87,8 +87,8 @@ class Fused:
 
 
 class Extraction:
-    """Writes a group's subgraph, or extends that of a fused node. known: maps a node outside, and the dimensions with
-    which it is read, to its node within."""
+    """Writes a group's subgraph, or extends that of a fused node. known: maps an outer node, and the dimensions with
+    which it is read, to its node in the subgraph."""
 
     def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
         self.space = space
@@ -98,7 +98,7 @@ class Extraction:
         pairs = zip(inputs, self.fused.inputs, strict=True)
         self.known: dict[tuple[Node, Dims], Node] = {(node, space.dims[own]): own for node, own in pairs}
         self.sizes = Sizes(own for own in self.known.values() if is_tensor(own.meta["val"]))
-        self.members: dict[Node, Node] = {}  # and views of them
+        self.members: dict[Node, Node] = {}  # members, and views of them, with their copies
 
     def extract(self, members: Sequence[Node], outputs: Sequence[Node]) -> tuple[Fused, list[Node]]:
         """Returns the fused node's target and arguments. Raises NotExtracted."""
@@ -131,7 +131,7 @@ class Extraction:
         if (node, dims) not in self.known:
             with self.graph.inserting_before(self.first):
                 own = self.graph.placeholder(node.name)
-                own.target = own.name  # that of an argument, which is not made unique
+                own.target = own.name  # the graph makes node names unique, but not the names of arguments
             own.meta = {"val": node.meta["val"]}
             if is_tensor(node.meta["val"]):
                 self.sizes.add(own)
@@ -160,7 +160,7 @@ class Extraction:
         return self.members[node]
 
     def operand(self, node: Node, whole: Dims) -> object:
-        """The argument within for a node, read by a user with these dimensions."""
+        """The argument in the subgraph for a node that a user reads with these dimensions."""
         if node in self.space.dims:
             return self.within(node)
         if not is_tensor(node.meta["val"]):
@@ -175,7 +175,7 @@ class Extraction:
         return self.write(node, torch.ops.aten.full.default, (sizes, constant_of(node)), {"dtype": fake.dtype})
 
     def outside(self, node: Node, dims: Dims) -> object:
-        """The node within for a tensor computed outside: an input, or a view of one."""
+        """The node in the subgraph for a tensor computed outside: an input, or a view of one."""
         if not is_tensor(node.meta["val"]):
             return self.number(node)
         if (node, dims) not in self.known:
@@ -188,7 +188,7 @@ class Extraction:
         return self.write(node, node.target, *torch.fx.map_arg((node.args, node.kwargs), operand))
 
     def write(self, node: Node, target: object, args: tuple, kwargs: dict[str, object]) -> Node:
-        """Writes the copy of a node. A reshape may have one size that the subgraph doesn't know; torch infers it."""
+        """Writes the copy of a node. One size of a reshape may be unknown in the subgraph; torch infers it."""
         unknown = sum(each is UNKNOWN for each in flat((args, kwargs)))
         if unknown > (target in RESHAPES):
             raise NotExtracted("a size that no input of its group has")
@@ -258,8 +258,8 @@ def results_of(node: Node) -> list[Node | None]:
 
 
 def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, Node]]) -> list[Node]:
-    """Makes these the results of a fused node: each a node within, and the node outside that it replaces. Removes the
-    operators and inputs that no result needs. Returns the nodes of the results."""
+    """Makes these the results of a fused node: each is a node of the subgraph and the outer node that it replaces.
+    Removes the operators and inputs that no result needs. Returns the nodes of the results."""
     fused, graph = node.target, node.graph
     fused.graph.output_node().args = (tuple(own for own, _ in results),)
     given = dict(zip(fused.inputs, inputs, strict=True))

@@ -1,9 +1,9 @@
-"""Which results of programs are written into inputs that the graph updates.
+"""Finds the results of programs that are written into inputs that the graph updates.
 
 AOTAutograd removes mutation from a graph and copies each new value into its input at the end of the graph. If nothing
-reads the old value after the program that computes the new one, the program writes it into the input. Whether the
-program may do so while it reads the input itself is decided for each call, with the call's memory: by cpp/bindings/
-outputs.h."""
+reads the old value after the program that computes the new one, the program writes it into the input. If the program
+also reads the input itself, cpp/bindings/outputs.h decides at each call, from the tensors' memory, whether it may write
+in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RETURNED = "returned inputs"  # in a graph's meta: see returned_inputs
 
 def returned_inputs(metadata: object) -> dict[int, int | None]:
     """The graph's results that are inputs or views of inputs: torch returns the inputs, or makes the views, and ignores
-    the values of these results. Each with the input's index, for a view None. metadata: AOTAutograd's."""
+    the values of these results. Maps each result to the input's index, or to None for a view. metadata:
+    AOTAutograd's."""
     from torch._functorch._aot_autograd.schemas import OutputType
 
     first = metadata.num_mutated_inp_runtime_indices
@@ -94,12 +95,12 @@ def readers(node: Node) -> list[Node]:
 
 
 def is_returned(user: Node) -> bool:
-    """Whether it returns the memory of what it reads, also through views."""
+    """Whether the memory that it reads is returned, directly or through views."""
     return user.op == "output" or not is_new(user) and any(map(is_returned, user.users))
 
 
 def is_new(node: Node) -> bool:
-    """Whether the memory of an operator's results belongs to nothing else."""
+    """Whether an operator's results have memory of their own."""
     target = node.target
     if node.op == "output" or isinstance(target, Fused):
         return True

@@ -132,7 +132,7 @@ class Program:
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:
-        # Zero and minus zero are equal, and so are True, 1 and 1.0.
+        # The key has the repr, since 0.0 == -0.0 and True == 1 == 1.0.
         key = (op, type, tuple(map(id, operands)), repr(attribute))
         if key not in self._known:
             self._known[key] = Value(self, op, type, operands, attribute)

@@ -159,7 +159,7 @@ class IterationSpace:
             self.results[node] = results
         return results[0]
 
-    # Two spaces as one.
+    # Merging two spaces.
 
     def merged(self, other: IterationSpace, pairs: Pairs, nodes: Iterable[Node]) -> IterationSpace | None:
         """The merged space, or None. pairs: dimensions of this space and of the other that correspond. nodes: those
@@ -200,7 +200,7 @@ class IterationSpace:
 
     def refined_alike(self, other: IterationSpace, pairs: Pairs) -> Pairs:
         """The pairs, after splitting axes of one space like the other's dimension. Splits static sizes only: a program
-        reads symbolic sizes from its inputs, of which perhaps none has the size of a part."""
+        reads symbolic sizes from its inputs, and perhaps no input has a part's size."""
 
         def is_product(size: Size, sizes: list[Size]) -> bool:
             return all(isinstance(each, int) for each in sizes) and same(size, math.prod(sizes))
@@ -230,7 +230,7 @@ class IterationSpace:
         return mapping if complete else None
 
     def in_order(self, other: IterationSpace) -> Pairs:
-        """Pairs axes in order if all sizes agree, for spaces that nothing else relates."""
+        """Pairs axes in order if all sizes agree, for spaces without other known correspondences."""
         alike = len(self.sizes) == len(other.sizes) and all(map(same, self.sizes, other.sizes))
         return [((axis,), (axis,)) for axis in range(len(self.sizes))] if alike else []
 

@@ -15,13 +15,13 @@ class Loop:
     the series and the invariants.
 
     body: the compiled graph of one step (``compiled.Compiled``). Its inputs are the states that it reads, a step's
-    element of each series, and the invariants; its results the new states, and what is kept of the step.
-    native: the body as C++ calls it, a ``fourfold.Graph``; None without the module for this torch.
+    element of each series, and the invariants; its results are the new states and the step's other results.
+    native: the body as C++ calls it, a ``fourfold.Graph``; None without the C++ module for this torch.
     feeds: for each state that the body reads, the index of the new state that the next step reads there.
-    trails: for each new state, whether the result is all of them, with the initial one, of shape (steps + 1, …), or the
-    last one alone. series: how many. reverse: whether the last step runs first; results are in the series' order.
+    trails: for each new state, whether the loop returns all of them, with the initial one, of shape (steps + 1, …), or
+    only the last one. series: how many. reverse: whether the last step runs first; results are in the series' order.
 
-    Results: for each new state the last or all, then what is kept, of shape (steps, …)."""
+    Results: for each new state the last or all, then the steps' other results, of shape (steps, …)."""
 
     body: object
     native: object

@@ -19,9 +19,9 @@ INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called 
 class Options:
     """trace: log each program, by the logger ``fourfold.compiler`` at level INFO.
 
-    generator: what runs programs: "interpreter"; "auto", the interpreter until a layout comes again and its loop nest
-    is compiled; "llvm", loop nests, each compiled when it is first called. As the environment variable
-    FOURFOLD_GENERATOR, which is the default."""
+    generator: what runs programs: "interpreter"; "auto", the interpreter until a layout recurs and its loop nest is
+    compiled; "llvm", loop nests, each compiled when it is first called. The default is the environment variable
+    FOURFOLD_GENERATOR."""
 
     trace: bool = False
     generator: str | None = None
@@ -46,7 +46,7 @@ class Options:
 
 
 def generator_of_environment() -> str:
-    """What FOURFOLD_GENERATOR says. Raises ValueError for anything but a generator."""
+    """The generator in FOURFOLD_GENERATOR, or the default. Raises ValueError for anything but a generator."""
     name = os.environ.get(VARIABLE) or DEFAULT
     if name not in GENERATORS:
         raise ValueError(f"fourfold: expected {VARIABLE} to be one of {', '.join(GENERATORS)}, but got {name!r}")
@@ -54,7 +54,7 @@ def generator_of_environment() -> str:
 
 
 def refuse_others(given: Mapping[str, object]) -> None:
-    """Raises TypeError for arguments of torch.compile that only other backends have, and says what to write instead."""
+    """Raises TypeError, with the alternative, for arguments of torch.compile that only other backends have."""
     known = ", ".join(field.name for field in fields(Options))
     if "mode" in given:
         mode = given["mode"]

@@ -11,13 +11,13 @@ from torch.fx import Node
 
 from fourfold.compiler.support import has_effect
 
-MOST_VISITED = 2000  # units, in search of a cycle; beyond it two units are not merged, so that time stays linear
+MOST_VISITED = 2000  # units in one search for a cycle; beyond it two units are not merged, which keeps the time linear
 Change = Callable[[], None]
 
 
 class Order:
     """``wait`` and ``merge`` return a change, or None if it would create a cycle. Call the change to apply it, before
-    asking for another."""
+    requesting another."""
 
     def __init__(self) -> None:
         self.position: list[int] = []
@@ -25,7 +25,7 @@ class Order:
         self.after: list[set[int]] = []
 
     def add(self, before: Iterable[int]) -> int:
-        """Adds a unit behind all others."""
+        """Adds a unit after all others."""
         unit = len(self.position)
         self.position.append(unit)
         self.before.append(set(before))

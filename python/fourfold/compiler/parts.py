@@ -1,4 +1,4 @@
-"""Parts of a dimension: which nodes join them, which are one of them, and where the dimension is in a view."""
+"""Parts of a dimension: nodes that join them, nodes that take one of them, and the dimension's index in a view."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STACK = aten.stack.default
 SLICE = aten.slice.Tensor
 SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 SELECT, UNBIND, RESHAPE = aten.select.int, aten.unbind.int, aten.reshape.default
-MOST_STACKED = 8  # parts of one element along a dimension, computed apart
-# Parts of different sizes are computed by a program each: few, of so many bytes together.
+MOST_STACKED = 8  # parts of one element along a dimension that are computed separately
+# Parts of different sizes are computed by one program each if they are few and the whole has enough bytes.
 MOST_UNEQUAL = 4
 FEWEST_BYTES = 1 << 16
 Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the places along it
@@ -31,7 +31,7 @@ Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the pla
 
 @dataclass(frozen=True)
 class Parting:
-    """How a dimension is divided into parts of these lengths: one behind the other, or equal ones interleaved."""
+    """How a dimension is divided into parts of these lengths: consecutive ones, or interleaved ones of equal length."""
 
     lengths: tuple[Size, ...]
     is_interleaved: bool = False
@@ -46,7 +46,7 @@ class Parting:
 
     @functools.cached_property
     def length(self) -> Size | None:
-        """That of each part; None if they differ."""
+        """The length of each part; None if they differ."""
         first = self.lengths[0]
         return first if all(each is first or same(each, first) for each in self.lengths) else None
 
@@ -87,8 +87,8 @@ class Joined:
 
 
 def joined(node: Node) -> Joined | None:
-    """The parts of a concatenation or a stack, or of a stack along a new dimension behind the one that a reshape merges
-    it with: these are interleaved. Those of a concatenation may differ in size."""
+    """The parts of a concatenation or a stack. They are interleaved if they are stacked along a new dimension that a
+    reshape merges with the one before it. The parts of a concatenation may differ in size."""
     if node.target is CONCATENATION:
         parts, dim = parts_of(node)
         if len(parts) < 2 or any(len(shape_of(part)) != len(shape_of(node)) for part in parts):
@@ -120,7 +120,7 @@ def joined(node: Node) -> Joined | None:
 
 
 def are_worthwhile(parting: Parting, node: Node) -> bool:
-    """Whether parts of different sizes are computed apart."""
+    """Whether parts of different sizes are worth separate programs."""
     sizes = [*shape_of(node), *parting.lengths]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return False
@@ -134,7 +134,7 @@ def parts_of(node: Node) -> tuple[Sequence[Node], int]:
 
 
 def flatten(graph: Graph) -> None:
-    """Makes the parts of a concatenation parts of the one along the same dimension that alone reads it."""
+    """Merges each concatenation into the one along the same dimension that is its only user."""
 
     def flat(node: Node, dim: int) -> list[Node]:
         parts, own = parts_of(node)
@@ -155,7 +155,7 @@ def flatten(graph: Graph) -> None:
 
 
 def takes_pieces(user: Node) -> bool:
-    """Whether it takes nothing but slices or selections, perhaps along a dimension that a reshape makes."""
+    """Whether it only slices or selects, possibly along a dimension that a reshape creates."""
     if user.target is RESHAPE:
         return bool(user.users) and all(map(is_selection, user.users))
     return user.target is SLICE or is_selection(user) or user.target in SPLITS and has_items(user)
@@ -170,7 +170,7 @@ def has_items(node: Node) -> bool:
 
 
 def pieces(user: Node) -> list[Piece]:
-    """The slices that a user takes of its operand; none where a size or a bound is symbolic."""
+    """The slices that a user takes of its operand; empty if a size or a bound is symbolic."""
     if user.target is RESHAPE:
         return [piece for selection in user.users for piece in selected(selection, shape_of(user.args[0]))]
     given, shape = named(user.target, user.args, user.kwargs), shape_of(user.args[0])
@@ -207,7 +207,7 @@ def selected(node: Node, shape: Sequence[Size]) -> list[Piece]:
 
 
 def divides(rest: Sequence[Size], count: Size, shape: Sequence[Size], dim: int) -> bool:
-    """Whether a dimension of this shape has been divided by the count, which leaves the rest."""
+    """Whether dividing this dimension of the shape by the count gives the rest."""
     if len(rest) != len(shape) or not 0 <= dim < len(shape) or not isinstance(count, int):
         return False
     whole = [*rest[:dim], rest[dim] * count, *rest[dim + 1 :]]
@@ -225,7 +225,7 @@ def dim_of_view(view: Node, dim: int) -> int | None:
 
 
 def dim_of_base(view: Node, dim: int) -> int | None:
-    """The reverse."""
+    """The dimension of a view's base that is this dimension of the view, or None."""
     base, shape = shape_of(view.args[0]), shape_of(view)
     if view.target in PERMUTATIONS:
         return permutation(view)[dim]
@@ -236,7 +236,7 @@ def dim_of_base(view: Node, dim: int) -> int | None:
 
 
 def place_in(old: Sequence[Size], new: Sequence[Size], dim: int) -> int | None:
-    """Where a reshape puts a dimension, with as many elements before it and behind it."""
+    """A dimension's index after a reshape: that of the same size with as many elements before and after it."""
     for place, size in enumerate(new):
         if same(size, old[dim]) and is_product(new[:place], old[:dim]) and is_product(new[place + 1 :], old[dim + 1 :]):
             return place

@@ -11,15 +11,15 @@ from fourfold.compiler.dtypes import FLOAT32, FLOAT64
 
 Value = Any  # fourfold.compiler.ir.Value, whose module imports folding, which imports this one
 
-TORCHS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents of which torch's own kernel computes no general power
+TORCHS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents for which torch's kernel avoids the general power
 MOST = 16
-# Whole and half exponents beyond which the rounding errors of float32 add up to more than 4 units in the last place,
-# which products of every mantissa showed.
+# The largest whole and half exponents whose float32 rounding errors add up to at most 4 units in the last place,
+# measured with every mantissa.
 MOST_SINGLE, MOST_SINGLE_HALF = 5, 3.5
 
 
 def power(x: Value, exponent: float) -> Value | None:
-    """None for an exponent that is neither whole nor half of a whole number, or that is too large."""
+    """The power; None for an exponent that is neither whole nor half of a whole number, or that is too large."""
     apply = x.program.apply
     if abs(exponent) == 0.5:
         return apply("sqrt" if exponent > 0 else "rsqrt", x)
@@ -38,7 +38,7 @@ def power(x: Value, exponent: float) -> Value | None:
 
 
 def is_product(exponent: object) -> bool:
-    """Whether it is an exponent for which torch computes the general power."""
+    """Whether torch computes the general power for this exponent, and ``power`` a product."""
     if not isinstance(exponent, (int, float)) or exponent in TORCHS:
         return False
     return abs(exponent) <= MOST and exponent * 2 % 1 == 0

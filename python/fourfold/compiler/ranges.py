@@ -1,5 +1,5 @@
-"""A sum along one dimension, of tensors that each cover a range of it. It is kept as pieces, and no summand is padded
-to the whole."""
+"""A sum of tensors that each cover a range of one dimension. It is stored as pieces; no summand is padded to the
+whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_APART = 4  # pieces that are added to one by one; more are concatenated first, so that operators stay few
+MOST_APART = 4  # pieces to which a summand is added one by one; more are concatenated first, to limit the operators
 END = (1 << 63) - 1  # of a slice without an end
 
 
@@ -33,7 +33,7 @@ class Ranges:
         self.pieces: list[Piece] = []  # in order, without overlaps
 
     def add(self, new: Piece) -> None:
-        """Adds to each element, behind what has been added to it before."""
+        """Adds a piece. The summands of an element are added in the order of these calls."""
         self.split(new.start)
         self.split(new.stop)
         first, last = (bisect.bisect_left(self.pieces, place, key=start_of) for place in (new.start, new.stop))
@@ -97,7 +97,7 @@ class Ranges:
             return self.joined(self.pieces, 0, size).value
         start, stop = self.pieces[0].start, self.pieces[-1].stop
         known = self.joined(self.pieces, start, stop).value
-        bounds = start, stop or END  # of negative places the last ends at 0
+        bounds = start, stop or END  # with negative indices, the last piece stops at 0
         return torch.ops.aten.slice_backward.default(known, self.like.shape, self.dim, *bounds, 1)
 
     def interleaved(self, step: int) -> Tensor:

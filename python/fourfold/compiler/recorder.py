@@ -15,7 +15,7 @@ from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import refuse
 from fourfold.compiler.views import RESHAPES
 
-OF_RESULT = ("val", "tensor_meta", "desc")  # what a replaced node doesn't pass on to its replacements
+OF_RESULT = ("val", "tensor_meta", "desc")  # meta that replacements don't inherit
 
 
 class NotRecorded(Exception):
@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def inferred(self, sizes: Sequence[object]) -> list[object]:
-        """A reshape's sizes; one that no node has, such as a product of symbols, is left to torch to infer."""
+        """A reshape's sizes, with -1, which torch infers, for one that no node has, such as a product of symbols."""
         unknown = [k for k, size in enumerate(sizes) if isinstance(size, torch.SymInt) and not self.has(size)]
         return [-1 if unknown == [k] else size for k, size in enumerate(sizes)]
 
@@ -155,7 +155,8 @@ def rewritten(
     reader: str = "it reads",
 ) -> list[Node] | None:
     """Replaces a node by what ``rewrite`` computes and returns the new nodes. None if ``rewrite`` returns
-    NotImplemented or results whose dtype or layout differs from the traced ones. reader: how a refusal begins."""
+    NotImplemented or results whose dtype or layout differs from the traced ones. reader: how the reason of a refusal
+    begins."""
     recorder = Recorder(node, inputs, decompositions)
     try:
         with recorder:
@@ -191,6 +192,6 @@ def is_alike(result: Node | None, expected: object) -> bool:
 
 
 def layout(value: Tensor) -> tuple[torch.dtype, list[str], list[str]]:
-    """Without the strides of dimensions of size 1, which mean nothing."""
+    """Dtype, sizes and strides, without the strides of dimensions of size 1, which mean nothing."""
     sizes, strides = ([str(size) for size in sizes] for sizes in (value.shape, value.stride()))
     return value.dtype, sizes, [stride for size, stride in zip(sizes, strides, strict=True) if size != "1"]

@@ -1,6 +1,6 @@
 """Selects the runtime of a compiled function's two graphs: one autograd node in C++ if they are simple, otherwise
-AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and take longer than small
-graphs do."""
+AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and cost more than small graphs
+take to run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def inference(forward: Compiled, inputs: int) -> Callable[..., object]:
 def training(
     forward: Compiled, make_backward: Callable[[], Compiled], metadata: object, backward: GraphModule
 ) -> Callable[..., object] | None:
-    """None if the backward takes values that the metadata does not describe."""
+    """The function with its gradient; None if the backward takes values that the metadata does not describe."""
     differentiable = [info.requires_grad for info in metadata.output_info]
     wanted = [isinstance(node, Node) for node in backward.graph.output_node().args[0]]
     taken = len(backward.graph.find_nodes(op="placeholder"))

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 
 class Sizes:
-    """The sizes of numbers and of tensors' dimensions. If several nodes have one size, the first one added counts."""
+    """The sizes of numbers and of tensors' dimensions. If several nodes have one size, the first one added is used."""
 
     def __init__(self, nodes: Iterable[Node] = ()):
         self.found: dict[object, tuple[Node, int | None]] = {}

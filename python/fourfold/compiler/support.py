@@ -32,12 +32,12 @@ def can_be_held(value: torch.Tensor) -> bool:
 
 
 def device_of(node: Node) -> torch.device | None:
-    """That of its results."""
+    """The device of its results."""
     return next((value.device for value in results_of(node) if is_tensor(value)), None)
 
 
 def is_number_elsewhere(value: torch.Tensor, device: torch.device | None) -> bool:
-    """Whether a program of that device takes a tensor as a number: one element on the CPU, as torch's operators do."""
+    """Whether a program of that device takes a 0-d CPU tensor as a number, as torch's operators do."""
     return value.device.type == "cpu" and value.dim() == 0 and device is not None and device.type != "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Operators that torch writes in terms of others before any backend is asked, kept whole while a graph is traced."""
+"""Keeps operators whole that torch decomposes while it traces a graph, before any backend runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-# Their Python kernels write them in many operators; torch's own kernels are 2 to 20 times as fast.
+# Their decompositions consist of many operators; torch's own kernels are 2 to 20 times as fast.
 KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
 KEYS = ("Autograd", "CompositeImplicitAutograd")
 
 _lock = threading.Lock()
 _tracing = 0  # how many traces keep them whole now
-_aside: list[tuple[object, dict[object, object]]] = []  # operators, with the kernels that were taken from them
+_aside: list[tuple[object, dict[object, object]]] = []  # operators, with the kernels that were removed from them
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def leave() -> None:
 
 def kept_overloads() -> list[object]:
     """The overloads that torch has Python kernels for; none under a torch that keeps these elsewhere."""
-    import torch._decomp  # which registers them
+    import torch._decomp  # registers them
 
     found = []
     for name in dir(torch.ops.aten):

@@ -140,7 +140,7 @@ def splits(dims: Dims, shape: Sequence[Size], sizes: Sequence[Size]) -> dict[int
     remaining = [(axis, sizes[axis]) for dim in reversed(dims) for axis in reversed(dim)]
     parts: dict[int, list[Size]] = {}
     for size in shape:
-        while not is_one(size):  # what the next axes have to fill of the dimension
+        while not is_one(size):  # what the next axes have to fill of this dimension
             if not remaining:
                 return None
             axis, own = remaining.pop()

@@ -17,11 +17,11 @@ from fourfold.demo.training import Run, Trio, agreement, in_turns, prepare, spee
 PROMPTS = (b"def ", b"class ", b"    for ")
 SAMPLE_LENGTH = 200
 PICTURE = "fourfold-demo.png"
-LSTM_PART = 4  # of the others' steps one takes
+LSTM_PART = 4  # takes one step for this many of the others'
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, compare and report; returns the exit code: 0 when both loss curves agree, else 1."""
+    """Trains, compares and reports; returns the exit code: 0 if both loss curves agree, else 1."""
     with joined(options.device, options.fsdp) as processes:
         return demonstrate(options, processes)
 
@@ -38,7 +38,7 @@ def demonstrate(options: argparse.Namespace, processes: Processes) -> int:
         processes.say(opening + processes.describe(options.batch_size))
         train(runs, options, corpus, device, processes)
         seeds = range(options.seed, options.seed + len(PROMPTS))
-        # By all processes: each has a part of the parameters only where they are sharded.
+        # In all processes: if the parameters are sharded, each process has only a part of them.
         samples = [write(fused.model, corpus, *sample, SAMPLE_LENGTH) for sample in zip(PROMPTS, seeds, strict=True)]
     characters = options.batch_size * options.sequence_length
     losses_agree, ratios = agreement(plain.losses, fused.losses), speedups(plain.seconds, fused.seconds)
@@ -69,7 +69,7 @@ def usable(options: argparse.Namespace, processes: Processes) -> torch.device:
 
 
 def save_picture(result: report.Result, directory: Path) -> str:
-    """Draws the picture where matplotlib is installed; says where it is or how to get it."""
+    """Draws the picture if matplotlib is installed; returns a line with its path, or how to install matplotlib."""
     if not importable("matplotlib"):
         return "For a picture of both trainings install matplotlib: pip install 'fourfold[demo]'."
     from fourfold.demo import picture
@@ -87,11 +87,11 @@ def train(
     runs: Trio, options: argparse.Namespace, corpus: corpora.Corpus, device: torch.device, processes: Processes
 ) -> None:
     eighths = 0
-    # A turn is a fortieth of the training, an equal number of steps in each so that their times can be compared.
+    # A turn is a fortieth of the training, with an equal number of steps in each so that their times can be compared.
     turn = max(1, options.steps // 40)
 
     def steps_of(run: Run, steps: int) -> int:
-        return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # which is only timed
+        return steps if run is not runs.lstm else max(1, steps // LSTM_PART)  # the LSTM is only timed
 
     turns = [min(turn, options.steps - start) for start in range(0, options.steps, turn)]
     with progress(sum(steps_of(run, steps) for steps in turns for run in runs), processes.is_first) as bar:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 
 class Silent:
-    """Where there is no terminal or no tqdm."""
+    """Without a terminal, or without tqdm."""
 
     def update(self, steps: int) -> None: ...
 
@@ -16,7 +16,7 @@ class Silent:
 
 
 class Mute(Silent):
-    """Of a process that another one speaks for."""
+    """For processes other than the first, which prints for all."""
 
     def write(self, line: str) -> None: ...
 

@@ -35,7 +35,7 @@ class Corpus:
 def read(length: int = LENGTH, directory: Path | None = None) -> Corpus:
     """The first characters of the top-level modules in order of their file names: the same on every run of one Python.
 
-    Raises UsageError when the directory (the standard library's where none is given) holds less than that.
+    Raises UsageError if the directory (by default the standard library's) holds less than that.
     """
     directory = directory or Path(sysconfig.get_paths()["stdlib"])
     text = b""

@@ -1,4 +1,4 @@
-"""The processes that torchrun starts: each trains on its part of every batch, and the first speaks for all."""
+"""The processes that torchrun starts: each trains on its part of every batch, and the first one prints for all."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 -m fourfold demo"
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among ``count``. launched: by torchrun, be it as the only one. sharded: FSDP2 and not DDP."""
+    """This process among ``count``. launched: by torchrun, even if alone. sharded: by FSDP2 instead of DDP."""
 
     rank: int = 0
     count: int = 1
@@ -37,7 +37,7 @@ class Processes:
             print(text, flush=True)
 
     def device(self, name: str) -> str:
-        """Of a process: of the GPUs the one that has its number. Raises UsageError for what processes can't share."""
+        """This process's device: the GPU with its number. Raises UsageError for devices that processes can't share."""
         if not self.launched or name == "cpu":
             return name
         if name == "cuda":
@@ -51,7 +51,7 @@ class Processes:
             )
 
     def part(self, batch: Tensor) -> Tensor:
-        """This process's of (time, batch): equal ones, so that the mean over processes is the batch's."""
+        """This process's part of (time, batch): parts are equal, so that the mean over processes is the batch's."""
         return batch.chunk(self.count, dim=1)[self.rank]
 
     def parallel(self, model: nn.Module, device: torch.device) -> nn.Module:
@@ -63,7 +63,7 @@ class Processes:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        # Of what nothing here does: to change a module's output in place.
+        # This warning is about changing a module's output in place, which nothing here does.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         mesh = init_device_mesh(device.type, (self.count,))
         for part in (*model.children(), model):
@@ -76,7 +76,7 @@ class Processes:
         return losses / self.count
 
     def agreed(self, work: Callable[[], T]) -> T:
-        """What the work gives each process; UsageError in all of them where one raises it."""
+        """Each process's result of the work; if one raises UsageError, all of them do."""
         result, sentence = None, ""
         try:
             result = work()
@@ -104,7 +104,7 @@ def joined(device: str, sharded: bool) -> Iterator[Processes]:
     """The processes that torchrun started, as a group of torch.distributed; else this one alone.
 
     The first prints the sentence of a UsageError, which all raise, before any process ends: torchrun stops the others
-    as soon as one has failed. Raises UsageError where ``sharded`` is wanted of a process alone.
+    as soon as one has failed. Raises UsageError if ``sharded`` is requested for a single process.
     """
     if not (dist.is_available() and dist.is_torchelastic_launched()):
         if sharded:
@@ -122,6 +122,6 @@ def joined(device: str, sharded: bool) -> Iterator[Processes]:
         dist.barrier()
         dist.destroy_process_group()
         raise SystemExit(2) from None
-    # First: the models' last reference to the group would wait, with the GIL, for a thread of it that wants the GIL.
+    # First: freeing the models' last reference to the group would wait, with the GIL, for a thread that needs the GIL.
     gc.collect()
     dist.destroy_process_group()

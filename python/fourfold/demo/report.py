@@ -1,4 +1,4 @@
-"""What the demo says before and after the trainings."""
+"""The demo's output before and after the trainings."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ HINT = (
 
 @dataclass(frozen=True)
 class Result:
-    """Both trainings and what their comparison gave."""
+    """Both trainings and their comparison."""
 
     plain: Run
     fused: Run

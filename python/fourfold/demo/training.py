@@ -33,9 +33,9 @@ class CharacterModel(nn.Module):
 
 @dataclass
 class Run:
-    """One model's training: what it needs to go on, each step's loss, each block's seconds per step.
+    """One model's training: its state, each step's loss, each block's seconds per step.
 
-    parallel: the model as each of the processes calls it.
+    parallel: the model that each of the processes calls.
     """
 
     name: str
@@ -85,15 +85,15 @@ def prepare(
     device: torch.device,
     processes: Processes = ALONE,
 ) -> Trio:
-    """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order; and beside
-    them torch's own LSTM of that size, another cell."""
+    """The plain and the fourfold training, with the same parameters, optimizer, schedule and data order; and that of
+    torch's own LSTM of the same size, another cell."""
 
     def factor(step: int) -> float:
-        """Of the learning rate: a linear rise over a tenth of the steps times a half cosine down to zero."""
+        """The learning rate's factor: a linear rise over a tenth of the steps times a half cosine down to zero."""
         return min(1.0, 10 * (step + 1) / steps) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
     def run(name: str, model: CharacterModel) -> Run:
-        parallel = processes.parallel(model, device)  # which may replace the parameters
+        parallel = processes.parallel(model, device)  # may replace the parameters
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return Run(name, model, parallel, processes, optimizer, schedule, torch.Generator().manual_seed(seed))
@@ -109,7 +109,7 @@ def prepare(
 
 
 def in_turns(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:
-    """Train all by blocks of steps, who goes first changing each time; yields the steps done after each block."""
+    """Trains all by blocks of steps, in alternating order; yields the steps done after each block."""
     for number, start in enumerate(range(0, steps, block)):
         count = min(block, steps - start)
         for run in runs if number % 2 == 0 else runs[::-1]:
@@ -147,13 +147,13 @@ def agreement(plain: list[float], fused: list[float]) -> Agreement:
 
 
 def windowed(losses: Sequence[float]) -> list[float]:
-    """Means over windows of Agreement.WINDOW steps or a few more; one window where there are fewer."""
+    """Means over windows of Agreement.WINDOW steps or a few more; one window if there are fewer."""
     parts = torch.tensor(losses, dtype=torch.float64).tensor_split(max(1, len(losses) // Agreement.WINDOW))
     return [part.mean().item() for part in parts]
 
 
 def speedups(plain: list[float], fused: list[float]) -> list[float]:
-    """Ratios of the two runs' block times; the first block is warm-up and left out."""
+    """Ratios of the two runs' block times, without the first block, which is warm-up."""
     return [a / b for a, b in zip(plain[1:], fused[1:], strict=True)]
 
 
@@ -161,7 +161,7 @@ def speedups(plain: list[float], fused: list[float]) -> list[float]:
 def write(
     model: CharacterModel, corpus: Corpus, prompt: bytes, seed: int, length: int, temperature: float = 0.7
 ) -> str:
-    """Let the model go on after a prompt, one character a time, each drawn from its prediction."""
+    """Continues a prompt, one character at a time, each drawn from the model's prediction."""
     device = model.linear.weight.device
     generator = torch.Generator().manual_seed(seed)
     text = corpus.encode(prompt).tolist()

@@ -1,1 +1,1 @@
-"""What compiles programs for a GPU at run time: the text that their kernels call, and the vendors' compilers."""
+"""Run-time compilation for GPUs: the definitions that kernels call, and the vendors' compilers."""

@@ -10,7 +10,7 @@ import torch
 
 from fourfold.devices.runtime_compiler import Installed, RuntimeCompiler, first_library
 
-# ROCm 5 has its functions in the runtime's library as well, and Debian there alone.
+# ROCm 5 has these functions in the runtime's library too, and Debian only there.
 SONAMES = ("libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so", "libamdhip64.so.5")
 # Results equal those of the same operations one by one.
 OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off")
@@ -19,7 +19,7 @@ OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off")
 class Hiprtc(RuntimeCompiler):
     def __init__(self, path: str | Path):
         super().__init__(path, "hiprtc")
-        self._lock = threading.Lock()  # nothing says that threads may compile at the same time
+        self._lock = threading.Lock()  # hipRTC's documentation doesn't promise thread safety
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """A module for the runtime: code for ``gfx90a`` or another architecture.

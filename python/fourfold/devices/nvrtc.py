@@ -19,7 +19,7 @@ OPTIONS = ("-std=c++17", "--fmad=false")
 class Nvrtc(RuntimeCompiler):
     def __init__(self, path: str | Path):
         super().__init__(path, "nvrtc")
-        # NVRTC 13.0 doesn't look for this library of its own beside itself, but takes one that is loaded.
+        # NVRTC 13.0 doesn't look for this library in its own folder, but uses one that is loaded.
         version = ".".join(map(str, self.version))
         with contextlib.suppress(OSError):
             self._builtins = ctypes.CDLL(str(self.path().with_name(f"libnvrtc-builtins.so.{version}")))
@@ -55,7 +55,7 @@ def _majors() -> list[int]:
 
 
 def _paths() -> list[Path]:
-    """Where torch's package brings it, as a dependency or inside, and where toolkits are."""
+    """Its paths in torch's dependencies, in torch's own package, and in toolkits."""
     package = Path(torch.__file__).parent
     paths = []
     for major in _majors():

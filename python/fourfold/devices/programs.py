@@ -13,21 +13,22 @@ import torch
 from fourfold import _C
 from fourfold.devices import hiprtc, nvrtc
 
-# By the name of a device's type in torch: its number there.
+# The numbers of torch's device types.
 NUMBERS = {"cpu": 0, "cuda": 1, "mps": 13}
 
 
-# Those whose programs compute in float32 where others take float64 to be exact.
+# Device types whose programs compute in float32 where others use float64 to be exact.
 WITHOUT_FLOAT64 = {"mps"}
 
-# Those that run a program before its kernels are compiled, and without.
+# Device types that run programs before their kernels are compiled, or without kernels.
 INTERPRETED = {"cpu"}
 
 
 @dataclass(frozen=True)
 class Language:
-    """printer: the module of fourfold.compiler.nest that prints kernels. compile: a source, an architecture and a name
-    for messages into what the library loads. obstacle: why nothing can be compiled, or None."""
+    """printer: the module of fourfold.compiler.nest that prints kernels. compile: compiles a source for an architecture
+    to what the library loads; its third argument is a name for messages. obstacle: why nothing can be compiled, or
+    None."""
 
     printer: str
     compile: Callable[[str, str, str], bytes]
@@ -37,11 +38,11 @@ class Language:
         return importlib.import_module(f"fourfold.compiler.nest.{self.printer}")
 
 
-# By the first word of a target: those of cuda/ and metal/.
+# By the first word of a target in cuda/ and metal/.
 LANGUAGES = {
     "cuda": Language("cuda", nvrtc.installed.compile, nvrtc.installed.obstacle),
     "hip": Language("cuda", hiprtc.installed.compile, hiprtc.installed.obstacle),
-    # The system compiles it, in the library.
+    # The library passes the source to the system's compiler.
     "metal": Language("metal", lambda source, architecture, name: source.encode(), lambda: None),
 }
 
@@ -62,5 +63,5 @@ def language_of(type: str) -> str:
 
 
 def place_of(device: torch.device) -> tuple[int, int]:
-    """A device as the library takes it: the number of its type, and its index."""
+    """A device in the library's form: the number of its type, and its index."""
     return NUMBERS[device.type], device.index or 0

@@ -1,4 +1,4 @@
-"""What NVRTC and hipRTC have in common: the same functions under two prefixes."""
+"""The common part of NVRTC and hipRTC, which have the same functions under two prefixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class CompilationError(RuntimeError):
-    """A kernel that its compiler refuses. ``log`` is what the compiler says."""
+    """A kernel that failed to compile. ``log`` is the compiler's output."""
 
     def __init__(self, message: str, log: str):
         super().__init__(f"{message}\n{log}" if log else message)
@@ -27,12 +27,11 @@ class RuntimeCompiler:
         self.version = major.value, minor.value
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
-        """What the driver or the runtime loads."""
+        """Compiles a source to what the driver or the runtime loads."""
         raise NotImplementedError
 
     def compiled(self, source: str, name: str, options: Sequence[str], result: str) -> bytes:
-        """What ``source`` compiles to, with these options: ``result`` is Code, CUBIN or PTX. ``name`` stands in
-        messages."""
+        """Compiles a source with these options. result: Code, CUBIN or PTX. name: for messages."""
         program = ctypes.c_void_p()
         self._call("CreateProgram", 0, ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
         try:
@@ -46,7 +45,7 @@ class RuntimeCompiler:
             self._function("DestroyProgram")(ctypes.byref(program))
 
     def path(self) -> Path:
-        """Of the library, which may have been found by its soname."""
+        """The path of the library, which may have been found by its soname."""
 
         class Found(ctypes.Structure):
             _fields_ = [
@@ -82,9 +81,9 @@ class RuntimeCompiler:
 
 
 class Installed:
-    """The compiler that this process finds, loaded when it is first asked for.
+    """The compiler that this process finds, loaded at its first use.
 
-    kind: its class. library: finds its soname or path. missing: what to say where there is none."""
+    kind: its class. library: finds its soname or path. missing: the error if there is none."""
 
     def __init__(self, kind: type[RuntimeCompiler], library: Callable[[], str | None], missing: str):
         self.kind = kind
@@ -92,14 +91,14 @@ class Installed:
         self.missing = missing
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
-        """The ``compile`` of the compiler that torch uses, or else the system's."""
+        """Compiles with the compiler that torch uses, or else with the system's."""
         reason = self.obstacle()
         if reason is not None:
             raise CompilationError(reason, "")
         return self.compiler.compile(source, architecture, name)
 
     def obstacle(self) -> str | None:
-        """None, or why nothing can be compiled."""
+        """Why nothing can be compiled, or None."""
         return self.missing if self.library is None else None
 
     @cached_property

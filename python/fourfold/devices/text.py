@@ -1,4 +1,4 @@
-"""What printed kernels call, as one text a language, which the build puts beside the compiled files."""
+"""The definitions that printed kernels call, one text per language, which the build puts beside the compiled files."""
 
 from functools import cache
 from pathlib import Path
@@ -8,13 +8,13 @@ from fourfold import _C
 
 @cache
 def cuda() -> str:
-    """For NVIDIA's and AMD's compilers: ``cuda/nest.cuh`` with all that it includes."""
+    """The definitions for NVIDIA's and AMD's compilers: ``cuda/nest.cuh`` with all that it includes."""
     return _read("cuda.cuh")
 
 
 @cache
 def metal() -> str:
-    """In Metal's language: ``metal/nest.h`` with all that it includes."""
+    """The definitions in Metal's language: ``metal/nest.h`` with all that it includes."""
     return _read("metal.h")
 
 

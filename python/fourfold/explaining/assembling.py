@@ -1,4 +1,4 @@
-"""Puts an explanation together: of the graphs and the scans of the calls that were observed."""
+"""Assembles an explanation from the graphs and the scans of the observed calls."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not the name of an operation
 
 @dataclass(frozen=True)
 class Box:
-    """kind: input, saved, gradient; operator, again, torch (not in a program), view, program; result, kept; within a
-    program also given. tip: the tooltip. reads: names of boxes. inside: of a program."""
+    """kind: input, saved, gradient; operator, again, torch (not in a program), view, program; result, kept; and given,
+    within a program. tip: the tooltip. reads: names of boxes. inside: a program's boxes."""
 
     name: str
     kind: str
@@ -137,7 +137,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Operators:
-    """Operators of a step that come from one of its lines; source is empty where none is known."""
+    """Operators of a step that come from one of its lines; source is empty if the line is unknown."""
 
     source: str
     names: tuple[str, ...]
@@ -149,8 +149,8 @@ class Operators:
 
 @dataclass(frozen=True)
 class Tensors:
-    """A state, an x or what the step closes over. name: as in the user's code; own: in programs. value: dtype and shape
-    of one step."""
+    """A state, an x or a tensor that the step closes over. name: as in the user's code; own: in programs. value: dtype
+    and shape in one step."""
 
     name: str
     own: str
@@ -159,9 +159,9 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor that the forward keeps for the backward. value: dtype and shape of one step, or of all if has_steps is
-    False. bytes: of memory that neither an input nor a tensor before it in the list has; None if its size depends on
-    data. note: where it comes from."""
+    """A tensor that the forward keeps for the backward. value: dtype and shape in one step, or in all if has_steps is
+    False. bytes: of memory that it doesn't share with inputs or earlier tensors of the list; None if its size depends
+    on data. note: where it comes from."""
 
     name: str
     value: str
@@ -174,8 +174,8 @@ class Kept:
 class Loop:
     """The loop of a scan. way: "nest", one loop nest over the steps; "stages", parts of a step that C++ runs in each;
     "steps", the graph of a step that C++ runs for each; "python", the same in Python. until: the way until the nest is
-    compiled; empty for none. stages: of the way "stages". reasons: why not in the ways before, by way. code: the graph
-    of a step."""
+    compiled; empty for none. stages: those of the way "stages". reasons: by faster way, why it is not used. code: the
+    graph of a step."""
 
     way: str
     until: str
@@ -189,9 +189,9 @@ class Loop:
 @dataclass(frozen=True)
 class ScanHalf:
     """The forward or the backward of a scan. before, inside, after: the step's operators by where they run: for all
-    steps at once before the loop, in it, for all steps at once after it. trails: the states whose values of all steps
-    are kept. loop: None if nothing runs in one. around: the programs before and after it. code: the graph of the
-    sequence. kept: for the backward; kept_bytes: in all, None if the sizes depend on data."""
+    steps at once before the loop, in the loop, for all steps at once after it. trails: the states whose values of all
+    steps are kept. loop: None if nothing runs in one. around: the programs before and after the loop. code: the graph
+    of the sequence. kept: for the backward; kept_bytes: their sum, None if sizes depend on data."""
 
     name: str
     before: tuple[Operators, ...]
@@ -217,9 +217,9 @@ class ScanHalf:
 
 @dataclass(frozen=True)
 class Scan:
-    """Calls of fourfold.scan with the same step and sizes. count: how many. place: of the step in its file. reason: why
-    the steps run in Python, one by one; empty if they don't. has_hooks: whether hooks, such as those of
-    torch.utils.checkpoint, get what is kept. forward: None if the steps run in Python, or there are none."""
+    """Calls of fourfold.scan with the same step and sizes. count: of the calls. place: the step's file and line.
+    reason: why the steps run in Python, one by one; empty if they don't. has_hooks: whether hooks, such as those of
+    torch.utils.checkpoint, receive what is kept. forward: None if the steps run in Python, or there are none."""
 
     step: str
     place: str
@@ -241,7 +241,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class Stage:
-    """Seconds, the first time and again; None if there is no such time."""
+    """Seconds of the first run and of later ones; None if not measured."""
 
     name: str
     first: float | None

@@ -1,4 +1,4 @@
-"""How the loop of a scan runs: as one loop nest, in stages, or step by step; and why not otherwise.
+"""How the loop of a scan runs: as one loop nest, in stages, or step by step; and why not in a faster way.
 
 The conditions are those of cpp/model/loop_step.cpp and loop_stages.cpp, for the layouts of a call."""
 
@@ -24,8 +24,8 @@ from fourfold.explaining.reading import NUMBERS, is_view, operator_name
 from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
-# As in cpp/model/loop_products.cpp: bytes of a product that are computed at once, by whether its matrix is large;
-# from how many rows on, and up to how many bytes of the input's matrix, two products are added in one pass.
+# As in cpp/model/loop_products.cpp: the bytes of a product that are computed at once, by whether its matrix is large;
+# and from how many rows, and up to how many bytes of the input's matrix, two products are added in one pass.
 ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
 FEWEST_ADDED, LARGEST_ADDED = 8, 256 * 1024
 PRODUCTS = {
@@ -40,7 +40,7 @@ OF_MATRICES = (aten.mv.default, aten.addmv.default)  # the matrix comes first
 
 
 class NotPossible(Exception):
-    """The loop doesn't run in this way; the message says why."""
+    """The loop can't run in this way; the message gives the reason."""
 
 
 def obstacle(whole: Compiled) -> str:
@@ -53,7 +53,7 @@ def obstacle(whole: Compiled) -> str:
 
 
 def on_other_devices(call: LoopCall) -> str:
-    """The devices of its tensors but the CPU."""
+    """The devices of its tensors, except the CPU."""
     devices = {str(each.device) for each in call.given if isinstance(each, Tensor)} - {"cpu"}
     return ", ".join(sorted(devices))
 
@@ -97,17 +97,17 @@ def layout_of_nest(call: LoopCall, generator: str) -> str:
 
 
 def described_as(value: Tensor) -> tuple[int, list[int], list[int], int]:
-    """As the library takes it: dtype, sizes, strides, and the bytes before it in its memory."""
+    """The library's description: dtype, sizes, strides, and the offset in bytes into its memory."""
     return NUMBERS[value.dtype], list(value.shape), list(value.stride()), value.storage_offset() * value.itemsize
 
 
 def first_of_nest(call: LoopCall) -> int:
-    """The step that the nest begins with."""
+    """The first step that the nest runs."""
     return call.steps - 2 if call.loop.reverse else 1
 
 
 def only_program(call: LoopCall) -> Node:
-    """The body's program, if that is all of it."""
+    """The body's program, if the body consists of just one."""
     body = call.loop.body
     expect_plan(body)
     programs = fused_nodes(body.module.graph)
@@ -126,7 +126,7 @@ def expect_plan(body: Compiled) -> None:
 
 
 def names_outside(body: Compiled) -> list[str]:
-    """The plan's steps that are no programs, by name; views only if there is nothing else."""
+    """The names of the plan's steps that are not programs; of views only if there is nothing else."""
     operators = [node for node in body.nodes if isinstance(node.target, torch._ops.OpOverload)]
     names = [operator_name(node) for node in operators if not is_view(node)] or list(map(operator_name, operators))
     others = [what for what, *_ in body.plan.steps if what not in ("program", "operator", "item")]
@@ -134,8 +134,8 @@ def names_outside(body: Compiled) -> list[str]:
 
 
 def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, int]], dict[int, int]]:
-    """Of each output of the program one step's tensor, and how many elements behind it the next one's lies, 0 where the
-    last one's is kept; and by new state the output that it is."""
+    """For each output of the program one step's tensor, and the distance in elements to the next step's, 0 if only the
+    last one is kept; and for each new state its output."""
     loop, graph = call.loop, call.loop.body.module.graph
     inputs = graph.find_nodes(op="placeholder")
     index = {result: k for k, result in enumerate(results_of(node))}
@@ -163,8 +163,8 @@ def series_of_outputs(call: LoopCall, node: Node) -> tuple[list[tuple[Tensor, in
 
 
 def element_of(call: LoopCall, node: Node, output_of: dict[int, int], number: int) -> tuple[Tensor | None, int, int]:
-    """A step's tensor for an input of the program, None for a number; the output that the next step reads there, or -1;
-    and how many elements behind it the next one's lies."""
+    """For an input of the program: a step's tensor, None for a number; the output that the next step reads there, or
+    -1; and the distance in elements to the next step's tensor."""
     loop = call.loop
     place = call.loop.body.module.graph.find_nodes(op="placeholder").index(node)
     is_state, is_invariant = place < len(loop.feeds), place >= len(loop.feeds) + loop.series
@@ -183,7 +183,7 @@ def step_stride(call: LoopCall, series: Tensor) -> int:
 
 
 def stages_of(call: LoopCall) -> list[str]:
-    """What C++ runs in each step, in order. Raises NotPossible."""
+    """The stages that C++ runs in each step, in order. Raises NotPossible."""
     if devices := on_other_devices(call):
         raise NotPossible(f"on {devices} the steps run one by one")
     if call.steps < FEWEST_OF_STAGES:
@@ -233,7 +233,7 @@ def is_list(value: object) -> bool:
 
 
 def is_packed(node: Node, call: LoopCall, roots: Roots) -> bool:
-    """Whether it is a product with a matrix that stays the same, which is packed before the first step."""
+    """Whether it is a product with an invariant matrix, which is packed before the first step."""
     shift = PRODUCTS[node.target]
     factors = node.args[shift : shift + 2]
     a, b = reversed(factors) if node.target in OF_MATRICES else factors
@@ -247,7 +247,7 @@ def is_packed(node: Node, call: LoopCall, roots: Roots) -> bool:
 
 
 def stage_of_product(node: Node, call: LoopCall, roots: Roots) -> str:
-    """The stage of a product with a packed matrix; empty for one that another adds in its own pass."""
+    """The stage of a product with a packed matrix; empty for one that another product adds in its own pass."""
     name = operator_name(node)
     if any(begins_with_product(user, call, roots) for user in node.users):
         return ""
@@ -260,7 +260,7 @@ def stage_of_product(node: Node, call: LoopCall, roots: Roots) -> str:
 
 
 def begins_with_product(node: Node, call: LoopCall, roots: Roots) -> bool:
-    """Whether it is computed in one pass with the product of the input that it begins with."""
+    """Whether it is computed in one pass together with the input's product, to which it adds its own."""
     if node.target is not aten.addmm.default or not is_packed(node, call, roots):
         return False
     start, out = node.args[0], call.body[node]
@@ -271,7 +271,7 @@ def begins_with_product(node: Node, call: LoopCall, roots: Roots) -> bool:
 
 
 def is_of_input(node: Node, call: LoopCall, roots: Roots) -> bool:
-    """Whether it is a product of a step's own values, and of nothing that depends on the state."""
+    """Whether it is a product of a step's own values that doesn't depend on the state."""
     if node.target not in (aten.mm.default, aten.addmm.default) or not is_packed(node, call, roots):
         return False
     *start, a, b = node.args
@@ -281,7 +281,7 @@ def is_of_input(node: Node, call: LoopCall, roots: Roots) -> bool:
 
 
 def together(node: Node, call: LoopCall, roots: Roots) -> int:
-    """For how many steps a packed product is computed at once; what depends on the state is one of a step."""
+    """For how many steps a packed product is computed at once; 1 if it depends on the state."""
     is_result = node in call.loop.body.module.graph.output_node().args[0]
     if is_result or not is_of_input(node, call, roots):
         return 1
@@ -290,7 +290,7 @@ def together(node: Node, call: LoopCall, roots: Roots) -> int:
 
 
 class Roots:
-    """By value of a step the one whose memory it is a view of."""
+    """Maps each value of a step to the value whose memory it is a view of."""
 
     def __init__(self, call: LoopCall):
         self.call = call
@@ -324,7 +324,7 @@ class Roots:
         return root in self.inputs[len(loop.feeds) : len(loop.feeds) + loop.series]
 
     def copied(self) -> int:
-        """How many results are copied in every step: views, inputs, and values that are two results."""
+        """How many results are copied in every step: views, inputs, and values returned twice."""
         loop, homes, copies = self.call.loop, set(), 0
         results = list(self.call.loop.body.module.graph.output_node().args[0])
         last = [k < len(loop.trails) and not loop.trails[k] for k in range(len(results))]

@@ -1,4 +1,4 @@
-"""The loop nests of programs: who runs a program, and its nest as C++ or a GPU's language, LLVM IR or assembly."""
+"""The loop nests of programs: what runs a program, and its nest as C++ or a GPU's language, LLVM IR or assembly."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from fourfold.compiler.nest.reading import read
 from fourfold.devices import programs as devices
 from fourfold.explaining.data import Program, grouped, plural
 
-PRINTED = ("c", "llvm", "assembly")
-
 
 def nest_of(program: Program) -> Nest | Grid:
-    """Raises NotCompiled where there is none."""
+    """Raises NotCompiled if there is none."""
     if not program.layout:
         raise NotCompiled("its sizes depend on data")
     return built(program.text, program.layout)
 
 
 def built(text: str, layout: str) -> Nest | Grid:
-    """Of a program's text. Raises NotCompiled where there is none."""
+    """The nest of a program's text. Raises NotCompiled if there is none."""
     if is_grid(layout):
         return build_grid(read(text), GridLayout.of(layout))
     return build(read(text), Layout.of(layout), target().lanes)
 
 
 def target() -> llvm.Target:
-    """Of the CPU level in use, or the smallest one if that has no nests."""
+    """The target of the CPU level in use, or the smallest one if that level has no nests."""
     return llvm.TARGETS.get(llvm.level(), llvm.TARGETS["avx2"])
 
 
@@ -48,8 +46,8 @@ def refusal(program: Program) -> str:
 
 
 def printed(program: Program, what: str, prelude: bool = False) -> str:
-    """Raises NotCompiled if the program has no nest, ImportError for assembly without llvmlite, ValueError for what
-    the device's compiler doesn't go through."""
+    """Raises NotCompiled if the program has no nest, ImportError for assembly without llvmlite, and ValueError for
+    output that the device's compiler doesn't produce."""
     nest = nest_of(program)
     if isinstance(nest, Grid):
         if what != "c":
@@ -66,7 +64,7 @@ def printed(program: Program, what: str, prelude: bool = False) -> str:
 
 
 def printed_grid(program: Program, grid: Grid, prelude: bool) -> str:
-    """In the language of its device."""
+    """The kernels in the language of the program's device."""
     language = devices.LANGUAGES[devices.language_of(program.device)].module()
     return language.print_file(grid) if prelude else language.print_grid(grid)
 

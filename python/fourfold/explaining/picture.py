@@ -23,7 +23,8 @@ INSTALL = "explain: expected the package igraph for pictures; pip install 'fourf
 
 @dataclass(eq=False)
 class Place:
-    """The place of a box, or of an edge where it crosses a layer. x: its middle; y, bottom: the layer's."""
+    """The place of a box, or of an edge where it crosses a layer. x: the middle; y, bottom: the layer's top and
+    bottom."""
 
     width: float
     height: float
@@ -126,7 +127,7 @@ def place_of(box: Box) -> Place:
 
 
 def layered(boxes: Sequence[Box], places: dict[str, Place]) -> list[list[Place]]:
-    """Assigns each box to a layer, and returns the edges, with a place of their own in each layer that they cross."""
+    """Assigns each box to a layer, and returns the edges, each with a place in every layer that it crosses."""
     readers: dict[str, list[Place]] = {}
     for box in boxes:
         places[box.name].layer = 1 + max((places[name].layer for name in box.reads), default=-1)

@@ -44,8 +44,8 @@ clipped = functools.partial(cut, most=30)  # for a line in a box
 
 
 def short_reason(reason: str) -> str:
-    """The first lines of torch's long text: the kind of break and its explanation; of a function that a package keeps
-    out of graphs, the package's reason."""
+    """The first lines of torch's long text: the kind of break and its explanation; for a function that a package
+    excludes from graphs, the package's reason."""
     if found := DISABLED.search(reason):
         return found[1]
     kept = [line.strip().removeprefix("Explanation: ") for line in reason.splitlines()[:2]]
@@ -74,7 +74,7 @@ def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> G
 
 
 def touched(node: Node) -> list[Node]:
-    """What an operator reads and writes."""
+    """The tensors that an operator reads and writes."""
     return [node.args[1], node] if node.target is COPY else [*node.all_input_nodes, node]
 
 
@@ -104,7 +104,8 @@ def without_registries(name: str) -> str:
 def half_of(
     half: record.Half, name: str, of: str, inputs: Inputs, results: Sequence[str], kept: int = 0, copied: int = 0
 ) -> Half:
-    """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last are saved."""
+    """inputs: each placeholder's name and kind of box. results: their names. kept: how many of the last ones are
+    saved."""
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
     copied_parts, done, left = left_of(half.compiled)
@@ -131,8 +132,8 @@ def half_of(
 
 
 def left_of(compiled: Compiled) -> tuple[dict[Node, list[Node]], set[Node], list[Node]]:
-    """The concatenations of which programs write parts, each with the other parts; what programs write in place; and
-    the operators that torch runs."""
+    """The concatenations into which programs write parts, each with the other parts; the operators whose results
+    programs write in place; and the operators that torch runs."""
     copied_parts = {node: parts_left(node, written) for node, written in compiled.concatenations.items()}
     done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
     return copied_parts, done, [node for node in compiled.nodes if is_operator(node) and node not in done]
@@ -303,7 +304,7 @@ def values_of(node: Node) -> tuple[object, ...]:
 
 
 def moved(steps: Iterable[Iterable[Node]]) -> int | None:
-    """The bytes of the tensors in all steps; None if a size is known only at run time."""
+    """The bytes of the tensors in all steps; None if a size is unknown before run time."""
     values = [value for nodes in steps for node in nodes for value in values_of(node)]
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
     return sum(map(bytes_of, tensors)) if all(map(has_hints, tensors)) else None

@@ -37,7 +37,7 @@ Settings = Mapping[str, object] | None
 @dataclass
 class Observed:
     captured: list[Captured]  # without graphs that torch discarded to capture them again
-    breaks: list[str]  # why a graph ended before the function did
+    breaks: list[str]  # reasons of the graph breaks
     scans: list[Scan] = field(default_factory=list)  # with their backward
     stages: list[Stage] = field(default_factory=list)
     compilations: int = 0  # "again" is the median of this many
@@ -115,7 +115,7 @@ def compiled(
         return made
 
     timed.__name__ = "fourfold"  # in torch's messages
-    timed.__wrapped__ = backend  # shows capture.is_for that this wraps our backend
+    timed.__wrapped__ = backend  # lets capture.is_for recognize our backend
     function = torch.compile(fresh(f), backend=timed, dynamic=dynamic, **apart())
     seconds = call(function)
     stages = {CAPTURE: seconds[0] - sum(whole)}  # includes the forward's run
@@ -143,7 +143,7 @@ def called(call: Function, args: Sequence[Any], kwargs: Mapping[str, Any], diffe
 
 def differentiable(results: object, since: int) -> tuple[list[torch.Tensor], list[GradientEdge]]:
     """The results computed since then that have a gradient, and the edges at which their graph ends: leaves, whose
-    .grad stays unchanged, and autograd graphs that existed before, which stay usable."""
+    .grad stays unchanged, and autograd graphs that existed before, which can still be used."""
     tensors = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     roots = [tensor for tensor in tensors if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= since]
     pending = [root.grad_fn for root in roots]
@@ -161,14 +161,14 @@ def differentiable(results: object, since: int) -> tuple[list[torch.Tensor], lis
 
 
 def uncompiled(f: Function) -> Function:
-    """The function that torch.compile was given."""
+    """The function that was passed to torch.compile."""
     from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 
     return f._orig_mod if isinstance(f, OptimizedModule) else innermost_fn(f)
 
 
 def apart() -> dict[str, bool]:
-    """From torch 2.13 on, an option by which compiling here doesn't count against the recompilation limit, even at
+    """An option since torch 2.13, with which compiling here doesn't count against the recompilation limit, even at
     graph breaks in functions that f calls, which torch compiles under their own code."""
     return {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 

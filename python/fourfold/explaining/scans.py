@@ -46,7 +46,7 @@ def scans_of(scans: Sequence[record.Scan]) -> tuple[data.Scan, ...]:
 
 
 def kind_of(scan: record.Scan) -> tuple[object, ...]:
-    """Equal for calls that run the same for tensors of the same shapes."""
+    """Equal for calls that run in the same way for tensors of the same shapes."""
     call = scan.call
     layouts = [(each.dtype, each.shape, each.stride()) for each in (*call.carries, *call.xs)]
     step = scan.recurrence and id(scan.recurrence)
@@ -82,7 +82,7 @@ def scan_of(scan: record.Scan, count: int) -> data.Scan:
 
 
 def step_and_place(scan: record.Scan) -> tuple[str, str]:
-    """The step's name, and where it is defined."""
+    """The step's name, and the file and line of its definition."""
     if scan.step is None:
         return "torch's scan operator", ""
     step = scan.step
@@ -117,12 +117,12 @@ def names_of(scan: record.Scan) -> list[Named]:
 
 
 def name_of(source: str, step: object) -> str:
-    """As the step's author writes it."""
+    """The source as the step's author writes it."""
     return without_registries(re.sub(r"G\['__import_[^']*'\]\.", "", capture.readable(source, step)))
 
 
 def names_of_leaves(scan: record.Scan) -> dict[tuple[str, int], str]:
-    """Of the states and the xs, as the step's parameters have them."""
+    """The names of the states and the xs, from the step's parameters."""
     names = parameters(scan.step)
     found: dict[tuple[str, int], str] = {}
     if scan.structure is None:
@@ -146,8 +146,8 @@ def parameters(step: object) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Half:
-    """A forward or a backward in a call. function: the step's name. names: of the inputs of the graph of the sequence,
-    without the number of steps. results: the graph's; None if sizes depend on data, and so what the values are."""
+    """A forward or a backward in a call. function: the step's name. names: of the inputs of the sequence's graph,
+    without the number of steps. results: the graph's; None if sizes depend on data, so that the values are unknown."""
 
     name: str
     function: str
@@ -183,7 +183,7 @@ def halves_of(scan: record.Scan, names: Sequence[str]) -> tuple[ScanHalf, ScanHa
 
 
 def names_of_results(scan: record.Scan) -> list[str]:
-    """Of the differentiable ones, states first."""
+    """The names of the differentiable results, states first."""
     captured, halves = scan.recurrence.captured, scan.recurrence.halves
     known = names_of_leaves(scan)
     names = [known[key] for key in (("carry", k) for k in range(len(captured.carries)))]
@@ -200,7 +200,7 @@ def half_of(
     names: Sequence[str],
     inputs: Sequence[object] | None,
 ) -> Half:
-    """key: of the graph of the sequence. inputs: with the number of steps; None if unknown."""
+    """key: of the sequence's graph. inputs: with the number of steps; None if unknown."""
     whole, compiled = scan.recurrence.wholes[key]
     shapes, results = Shapes(compiled.module), None
     with contextlib.suppress(*DEPENDS_ON_DATA):
@@ -228,10 +228,10 @@ def by_line(nodes: Sequence[Node], function: str) -> tuple[Operators, ...]:
 
 
 def line_of(node: Node, function: str) -> str:
-    """The innermost line of the step's author that computes it. function: the step's name, which is left out."""
+    """The innermost line of the user's code that computes it. function: the step's name, which is omitted."""
     frames = FRAME.findall(node.meta.get("stack_trace") or "")
     frames = [frame for frame in frames if not frame[0].startswith(TRACING)]
-    own = [frame for frame in frames if not frame[0].startswith(PACKAGE)] or frames  # of a layer of this package
+    own = [frame for frame in frames if not frame[0].startswith(PACKAGE)] or frames  # otherwise a layer of this package
     if not own:
         return ""
     _, number, where, code = own[-1]
@@ -240,11 +240,11 @@ def line_of(node: Node, function: str) -> str:
 
 
 def trails_of(half: Half) -> tuple[str, ...]:
-    """The states of which all values are kept."""
+    """The states whose values of all steps are kept."""
     if half.whole.loop is None:
         return ()
     step = half.step
-    # Behind the states the loop has sums, which are no trails.
+    # After the states the loop has sums, which are not trails.
     trails = [k for k, is_trail in zip(step.changing(), half.whole.loop.trails, strict=False) if is_trail]
     return tuple(half.names[step.reads[k]] for k in trails)
 
@@ -279,7 +279,7 @@ def loop_of(whole: Compiled, loop: Loop, call: LoopCall | None) -> data.Loop:
 
 
 def in_loop(program: Program, layout: str) -> Program:
-    """layout: of the nest over all steps; empty where there is none."""
+    """layout: of the nest over all steps; empty if there is none."""
     return replace(program, name=f"loop_{program.name}", layout=layout or program.layout)
 
 

@@ -1,5 +1,5 @@
-"""What the values of a call look like, without computing them: fake tensors with the shapes, strides and memory that
-the call's have."""
+"""Finds the layouts of a call's values without computing them: fake tensors with the call's shapes, strides and
+memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fourfold.compiler.loop import Loop
 from fourfold.compiler.views import memory_order
 
 DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-FEWEST_OF_STAGES = 4  # steps, as cpp/model/loop_step.cpp has it
+FEWEST_OF_STAGES = 4  # steps, as in cpp/model/loop_step.cpp
 
 
 @dataclass(frozen=True)
 class LoopCall:
-    """A loop in a call. given: its operands behind the number of steps. body: the values of the first step, by node of
-    the body; results: those of the body. rows: of each result all steps', None where the last one's is kept."""
+    """A loop in a call. given: its operands after the number of steps. body: the values of the first step, by node of
+    the body; results: the body's. rows: for each result its values of all steps, None if only the last one is kept."""
 
     loop: Loop
     steps: int
@@ -53,7 +53,7 @@ class Shapes(Interpreter):
         return super().run_node(node)
 
     def of_program(self, fused: Fused, given: Sequence[object]) -> object:
-        """Its results lie as the program writes them."""
+        """The results, in the layouts in which the program writes them."""
         results = Interpreter(GraphModule({}, fused.graph)).run(*given, enable_io_processing=False)
         laid = [laid_out(value, own.meta["val"]) for value, own in zip(results, fused.outputs, strict=True)]
         return laid[0] if len(laid) == 1 else tuple(laid)
@@ -79,12 +79,12 @@ def new_mode() -> FakeTensorMode:
 
 
 def faked(mode: FakeTensorMode, value: object) -> object:
-    """Of the same sizes, strides and memory."""
+    """A fake tensor with the same sizes, strides and memory."""
     return mode.from_tensor(value.detach(), static_shapes=True) if isinstance(value, Tensor) else value
 
 
 def laid_out(value: Tensor, like: Tensor) -> Tensor:
-    """With its dimensions in memory in the order in which they are in another tensor, without gaps."""
+    """The tensor with the dimension order in memory of another tensor, without gaps."""
     strides, stride = [0] * value.dim(), 1
     for d in reversed(memory_order(like)):
         strides[d] = stride

@@ -1,4 +1,4 @@
-"""An explanation in 100 columns of plain text, and the tables that its page shows too."""
+"""An explanation in 100 columns of plain text, and the tables that the page shows too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from fourfold.explaining.data import Graph, Half, Kept, Outside, Programs, Scan, ScanHalf, Stage, grouped, plural
 
 COLUMNS = 100
-MOST_GRAPHS = 3  # with rows of their own in the first table
+MOST_GRAPHS = 3  # with separate rows in the first table
 MOST_REASONS = 4  # in a summary
 NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
 BYTES = (

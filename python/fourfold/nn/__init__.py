@@ -1,4 +1,4 @@
-"""fourfold's operators as modules. Parameters bear the names and shapes of the published tutorials, so their
+"""fourfold's operators as modules. Parameters have the names and shapes of the published tutorials, so their
 checkpoints load."""
 
 from fourfold.nn.elementwise import Axpby, Softshrink
@@ -9,5 +9,5 @@ from fourfold.nn.of_cells import Recurrent
 
 __all__ = ["GRU", "LLTM", "LSTM", "MLP", "Axpby", "GRUCell", "LLTMCell", "LSTMCell", "Recurrent", "Softshrink"]
 
-for _name in __all__:  # where people import them from is what a pickle and a class's repr say
+for _name in __all__:  # pickles and the classes' reprs name the public module
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""What the modules check before an operator does, in words about the module."""
+"""The modules' checks before an operator's own, with messages about the module."""
 
 import numbers
 from typing import Any
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fourfold.operators._check import is_dense, kind_of
 
-# The types of tensor that mean what they say. torch's stand-ins, while a program is captured, do.
+# Tensor types without behaviour of their own, including torch's stand-ins while a program is captured.
 PLAIN = frozenset({Tensor, nn.Parameter, FakeTensor, FunctionalTensor})
 
 
@@ -25,8 +25,8 @@ def expect_size(module: str, name: str, value: Any) -> int:
 
 
 def expect_features(module: str, input: Any, input_size: int, parameter: Tensor) -> None:
-    """What a user got wrong is the input, though it may be the parameters that then do not fit."""
-    if isinstance(input, torch.fx.Proxy):  # which stands for a tensor while symbolic_trace looks on
+    """Reports a wrong input as such, although the error may have been about the parameters, which then don't fit."""
+    if isinstance(input, torch.fx.Proxy):  # stands for a tensor in symbolic_trace
         return
     if not isinstance(input, Tensor):
         raise TypeError(f"{module}: expected the input to be a torch.Tensor, but got {type(input).__name__}")
@@ -58,14 +58,14 @@ def expect_unbatched(module: str, name: str, state: Tensor) -> Tensor:
 
 
 def expect_pair(module: str, state: Any, names: str) -> tuple[Tensor, Tensor]:
-    """A recurrent state: two tensors, and not one tensor that could be cut in two."""
+    """A recurrent state: a pair of tensors; one tensor, which could be unpacked too, is rejected."""
     if not isinstance(state, (tuple, list)) or len(state) != 2 or not all(isinstance(s, Tensor) for s in state):
         raise TypeError(f"{module}: expected the state to be a pair of tensors, {names}")
     return state[0], state[1]
 
 
 def not_dense(*arguments: Any) -> str | None:
-    """What the first tensor is, among a layer's arguments, that is not dense."""
+    """Describes the first tensor among a layer's arguments that is not dense; None if there is none."""
     for argument in arguments:
         if isinstance(argument, (tuple, list)):
             found = not_dense(argument.data) if isinstance(argument, PackedSequence) else not_dense(*argument)

@@ -43,7 +43,7 @@ class Softshrink(nn.Module):
             if not not_dense(x):
                 raise
             try:
-                return nn.functional.softshrink(x, self.lambd)  # which takes a nested tensor
+                return nn.functional.softshrink(x, self.lambd)  # supports nested tensors
             except (NotImplementedError, RuntimeError):
                 raise error from None
 

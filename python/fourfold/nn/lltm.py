@@ -20,7 +20,7 @@ class _Tutorials(nn.Module):
     _all_weights: Sequence[Sequence[str]]
 
     def reset_parameters(self) -> None:
-        layer: Any = self  # it is no RNNBase, but has the attributes of one
+        layer: Any = self  # not an RNNBase, but it has the same attributes
         nn.RNNBase.reset_parameters(layer)  # the tutorial has the same initialisation
 
     def _add_parameters(self, names: Sequence[str], input_size: int, bias: bool, like: dict[str, Any]) -> None:
@@ -32,7 +32,7 @@ class _Tutorials(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for _, bias in self._all_weights:
             key = prefix + bias
-            if getattr(state_dict.get(key), "shape", None) == (1, 3 * self.hidden_size):  # as the tutorial has it
+            if getattr(state_dict.get(key), "shape", None) == (1, 3 * self.hidden_size):  # the tutorial's shape
                 state_dict[key] = state_dict[key].reshape(-1)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -121,7 +121,7 @@ class LLTM(Layers, _Tutorials):
 
     _name = "LLTM"
     _operator = staticmethod(F.lltm)
-    proj_size = 0  # which torch's repr reads
+    proj_size = 0  # read by torch's repr
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch._C._is_tracing
 _dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _any_autocast_enabled = torch._C._is_any_autocast_enabled
-# In which dtypes oneDNN has an LSTM for this CPU, by torch's own answer; torch asks none for float32.
+# Whether oneDNN has an LSTM for this CPU, by dtype, according to torch, which checks nothing for float32.
 _ONEDNN = {torch.float32: True}
 if torch.backends.mkldnn.is_available():
     _ONEDNN[torch.bfloat16] = torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -27,7 +27,7 @@ if torch.backends.mkldnn.is_available():
 
 
 def _dtype_under_autocast(state: Tensor) -> torch.dtype:
-    """Of what torch's own steps give under a CPU's autocast: it casts the products alone, and the state is added."""
+    """The dtype of torch's own results under autocast on a CPU: it casts the products only, and the state is added."""
     return torch.promote_types(state.dtype, torch.get_autocast_dtype("cpu"))
 
 
@@ -39,26 +39,27 @@ def in_torchs_dtype(
     output: Tensor,
     final: tuple[Tensor, ...],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """A layer's results in the dtype that torch.nn's have under a CPU's autocast. name: LSTM or GRU."""
+    """A layer's results in the dtype of torch.nn's results under autocast on a CPU. name: LSTM or GRU."""
     if not _any_autocast_enabled() or not x.is_cpu or not torch.is_autocast_enabled("cpu"):
         return output, final
     onednn = torch.backends.mkldnn.is_available() and (_is_compiling() or torch._C._get_mkldnn_enabled())
     if onednn and name == "LSTM" and batch_sizes is None and _ONEDNN.get(x.dtype, False):
-        return output, final  # torch.nn.LSTM hands such an input to oneDNN, whose results have autocast's dtype
+        return output, final  # torch.nn.LSTM runs such an input in oneDNN, whose results have autocast's dtype
     dtype = _dtype_under_autocast(states[-1])
     return output.to(dtype), tuple(s.to(dtype) for s in final)
 
 
 @functools.cache
 def _outside_dynamo() -> Callable[..., tuple]:
-    """Dynamo breaks its graph at every nn.LSTM and GRU, ours too, unless ``allow_rnn`` is set or it captures for
-    fourfold. It would then try each function that the layer calls, at some tenths of a second each."""
+    """Runs a layer outside of Dynamo, which breaks its graph at every nn.LSTM and GRU, ours too, unless ``allow_rnn``
+    is set or it captures for fourfold. It would then try each function that the layer calls, at some tenths of a second
+    each."""
     return torch.compiler.disable(lambda layer, *arguments: layer._forward(*arguments))
 
 
 def _as_torch_has_it(layer: Any, kind: str, error: Exception, *arguments: Any) -> Any:
-    """A call with a tensor that is not dense, which the operators refused with that error. torch's own layer takes some
-    of them."""
+    """Calls torch's own layer with a tensor that is not dense, which the operators rejected with that error; torch
+    supports some of them."""
     try:
         return layer._torch_class.forward(layer, *arguments)
     except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
@@ -67,7 +68,7 @@ def _as_torch_has_it(layer: Any, kind: str, error: Exception, *arguments: Any) -
 
 
 class _TorchLayers(Layers):
-    """What LSTM and GRU share: torch's checks in torch's words, and autocast's dtypes."""
+    """The common part of LSTM and GRU: torch's checks with torch's messages, and autocast's dtypes."""
 
     _torch_class: type[nn.RNNBase]
 
@@ -89,7 +90,7 @@ class _TorchLayers(Layers):
         return self._forward(input, hx, reset)
 
     def _captured(self, input: Any, hx: Any, reset: Any) -> tuple:
-        """ONNX has torch's own layers, for any number of steps; ours would be written out step by step."""
+        """Exports torch's own layer to ONNX, which has it for any number of steps; ours would be unrolled."""
         if reset is None and _onnx.is_exporting():
             return self._torch_class.forward(self, input, hx)
         return self._forward(input, hx, reset)
@@ -112,7 +113,7 @@ class _TorchLayers(Layers):
         return states if batched else [s.unsqueeze(1) for s in states]
 
     def _check(self, x: Tensor, states: Sequence[Tensor], weight: Tensor, batch_sizes: Tensor | None) -> None:
-        """The fast path compares; only what looks wrong goes through torch's own checks."""
+        """Compares shapes and dtypes; only if something is wrong, torch's own checks run."""
         batch = states[0].shape[1] if batch_sizes is not None else x.shape[1]
         shape = self._state_shape(batch)
         fits = x.shape[-1] == self.input_size and x.dtype == weight.dtype and all(s.shape == shape for s in states)
@@ -193,7 +194,7 @@ CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class _Cell(Freezable):
-    """One step of a layer: a sequence of length one. _states: what torch's errors call the parts of the state."""
+    """One step of a layer: a sequence of length one. _states: the names of the state's parts in torch's errors."""
 
     _name: str
     _torch_class: type[nn.RNNCellBase]
@@ -253,7 +254,7 @@ class _Cell(Freezable):
                 )
 
     def _step_under_autocast(self, x: Tensor, states: Sequence[Tensor], parameters: list[Tensor | None]) -> Any:
-        """In the dtype of the state that torch's cell returns: rounded at each step, a state would soon stand still."""
+        """Computes in the dtype of torch's new state: a state rounded to less at each step would soon stop changing."""
         dtype = _dtype_under_autocast(states[-1])
         given = (x.unsqueeze(0), *states, *parameters)
         with torch.autocast("cpu", enabled=False):

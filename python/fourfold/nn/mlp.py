@@ -19,7 +19,7 @@ _ABSENT = object()
 
 
 def activation_of(child: nn.Module) -> str | None:
-    """mlp_layers' name for what the module computes, if it has one."""
+    """mlp_layers' name for what the module computes; None if it has none."""
     if type(child) is nn.GELU and child.approximate != "none":
         return None
     return ACTIVATIONS.get(type(child))
@@ -128,12 +128,13 @@ class MLP(nn.Module):
         return x
 
     def _lists(self) -> tuple[list[Tensor], list[Tensor | None]] | None:
-        """The weights and biases, or None where a child is not what it was made as, or somebody looks at one."""
+        """The weights and biases; None if a child was replaced, has hooks, or has parameters that are not plain
+        tensors."""
         if not self._modules:
             hidden_weights, output_weights, hidden_bias, output_bias = tensors_of(self, _TUTORIAL)
             return [hidden_weights, output_weights], [hidden_bias, output_bias]
         weights, biases = [], []
-        # All in one loop: a look at each child costs as much as the smallest network's products.
+        # One loop for all checks: a loop over the children costs as much as the smallest network's products.
         for child in self._modules.values():
             if child._forward_hooks or child._forward_pre_hooks or child._backward_hooks or child._backward_pre_hooks:
                 return None
@@ -156,7 +157,7 @@ class MLP(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        if self._modules:  # which say the rest
+        if self._modules:  # the children's reprs have the rest
             return ""
         said = ", ".join(map(str, self.sizes))
         said += "" if self.hidden_bias is not None else ", bias=False"

@@ -194,7 +194,7 @@ def initial_state(cell: nn.Module, x: Tensor) -> Any:
 
 
 def states_of(given: Any, count: int, batch: int, name: str) -> list[Any]:
-    """A layer's and direction's state each."""
+    """The state of each layer and direction."""
     for leaf in pytree.tree_leaves(given):
         if not isinstance(leaf, Tensor) or leaf.dim() < 2 or leaf.shape[:2] != (count, batch):
             got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -213,7 +213,7 @@ def run_cell(
     cell: nn.Module, x: Tensor, state: Any, reset: Tensor | None, to: Any, is_step: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Any]:
     """One layer in one direction."""
-    from fourfold.scanning import scan  # it loads the compiler, and with it torch's
+    from fourfold.scanning import scan  # imports the compiler, and with it torch's
 
     returns_state = isinstance(cell, (nn.LSTMCell, nn.GRUCell, nn.RNNCell, LLTMCell))
 
@@ -232,7 +232,7 @@ def run_cell(
 
 
 def chosen(mask: Tensor, a: Any, b: Any) -> Any:
-    """By sequence of the batch."""
+    """Selects a state for each sequence of the batch."""
 
     def one(left: Tensor, right: Tensor) -> Tensor:
         return torch.where(mask.view(-1, *[1] * (left.dim() - 1)), left, right)

@@ -1,5 +1,5 @@
-"""What LLTM, LSTM and GRU share. An operator computes one layer in one direction; here they are composed: layers,
-directions, dropout between, packed input, and the restarts that a mask gives."""
+"""The common part of LLTM, LSTM and GRU. An operator computes one layer in one direction; this module composes layers,
+directions, dropout between layers, packed input, and restarts from a mask."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ _is_compiling = torch.compiler.is_compiling
 
 
 def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
-    """Parameters by name. A module's own look-up of attributes costs as much as the smallest network, but it alone
-    finds what is computed from other parameters."""
+    """Parameters by name. A module's own attribute look-up costs as much as the smallest network, so it is used only
+    for parameters that are computed from others."""
     found = module._parameters
     return [found[name] if name in found else getattr(module, name) for name in names]
 
@@ -23,12 +23,12 @@ def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
 class Layers(Freezable):
     """A module that has torch.nn.LSTM's ``num_layers``, ``batch_first``, ``bidirectional`` and ``dropout``.
 
-    Such a class says its _name, as errors have it; in _all_weights the parameters' names of each layer and direction,
-    in the order of the states; and
+    Subclasses define _name, for errors; _all_weights, the parameters' names of each layer and direction, in the order
+    of the states; and
 
-    - _wrong_dimensions(input): what is wrong of an input with neither 2 nor 3.
-    - _given_states(hx, batch, batched): the user's states, looked at, with a batch. batch is None for packed input.
-    - _check(x, states, weight, batch_sizes): whatever else must fit before the operator runs; x is time first.
+    - _wrong_dimensions(input): the message for an input with neither 2 nor 3 dimensions.
+    - _given_states(hx, batch, batched): the user's states, checked, with a batch. batch is None for packed input.
+    - _check(x, states, weight, batch_sizes): all other checks before the operator runs; x is time first.
     """
 
     _name: str
@@ -67,7 +67,7 @@ class Layers(Freezable):
 
     def _forward_packed(self, input: PackedSequence, hx: Any, reset: Any, parameters: list) -> tuple:
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        # With a state given its batch is the batch, so that a captured graph need not read batch_sizes.
+        # A given state determines the batch size, so that a captured graph need not read batch_sizes.
         states = self._zero_states(data, int(batch_sizes[0])) if hx is None else self._given_states(hx, None, True)
         self._check(data, states, parameters[0][0], batch_sizes)
         if hx is not None and sorted_indices is not None:
@@ -113,9 +113,9 @@ def run_layers(
     reset: Tensor | None = None,
     prepacked: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The last layer's output and the final states, as ``states``.
+    """The last layer's output and the final states, in the form of ``states``.
 
-    operator: computes one layer in one direction. parameters: of each layer and direction, as it takes them.
+    operator: computes one layer in one direction. parameters: the operator's, for each layer and direction.
     x: (time, batch, input_size), or (rows, input_size) when packed. reset: (time, batch) or (rows), or None.
     states: (directions * num_layers, batch, hidden_size) each.
     """
@@ -148,7 +148,7 @@ def run_layers(
 
 
 def lay_out_reset(name: str, reset: Any, input: Tensor, batch_first: bool) -> Tensor | None:
-    """The mask as the operators take it, time first. ``input`` is the module's input as the user gave it."""
+    """The mask in the operators' layout, time first. input: the module's input, as the user passed it."""
     if reset is None:
         return None
     if not isinstance(reset, Tensor):
@@ -184,7 +184,7 @@ def lay_out_packed_reset(name: str, reset: Any, input: PackedSequence) -> Tensor
             "packed, with the same lengths and the same enforce_sorted"
         )
         comparable = given is not None and wanted is not None and given.shape == wanted.shape
-        if comparable and torch.compiler.is_compiling():  # a captured graph knows no values: it compares when it runs
+        if comparable and torch.compiler.is_compiling():  # a captured graph has no values: it compares at run time
             torch._assert_async((given == wanted.to(given.device)).all(), sentence)
         elif not comparable or not torch.equal(given, wanted.to(given.device)):
             raise ValueError(sentence)
@@ -197,7 +197,7 @@ def reset_of_reverse(reset: Tensor | None, batch_sizes: Tensor | None) -> Tensor
         return None
     if batch_sizes is None:
         moved = reset.roll(-1, 0)
-        # Not concatenated from parts, whose sizes a captured graph would add up; nor assigned, which DTensor lacks.
+        # Not a concatenation, whose sizes a captured graph would add up; nor an assignment, which DTensor lacks.
         moved[-1:].fill_(False)
         return moved
     # A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.

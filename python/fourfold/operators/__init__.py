@@ -1,1 +1,1 @@
-"""One file an operator: its checks, fake kernel, gradient and vmap rule, and the function that people call."""
+"""One file per operator: its checks, fake kernel, gradient and vmap rule, and its public function."""

@@ -1,5 +1,5 @@
-"""The dimensions of an operator's tensors by name, and which of them may be split between devices: what DTensor's rules
-(``sharding.py``) are made of."""
+"""Names the dimensions of an operator's tensors, and those of them that may be split between devices, for DTensor's
+rules (``sharding.py``)."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ Dimensions = tuple[Mapping[str, tuple[str, ...]], frozenset[str]]
 
 @dataclass(frozen=True)
 class Axes:
-    """How the parts of an operator's arguments give the parts of its results.
+    """How parts of an operator's arguments determine parts of its results.
 
     of(a): the dimensions of the arguments and results that have independent ones, by the schema's names; a result
         without a name has the name "". A part of the arguments along an independent dimension gives that part of the
-        results. "time*batch" is a dimension that holds both, "1" one that is broadcast. ``a`` has the forward's
-        arguments by their names, and something with a shape for each tensor.
-    linear, linear_backward: the arguments in which, together, the operator is linear; the same of its gradient's.
+        results. "time*batch" is a dimension that merges both, "1" a broadcast one. ``a`` has the forward's arguments by
+        name, and an object with a shape for each tensor.
+    linear, linear_backward: the arguments in which the operator, or that of its gradient, is jointly linear.
     """
 
     of: Callable[[SimpleNamespace], Dimensions]
@@ -48,7 +48,8 @@ ELEMENTWISE = Axes(of_elements, linear_backward=("grad",))
 
 
 def of_rows(a: SimpleNamespace, kept: str) -> Dimensions:
-    """Of a network: all dimensions of x but the last. kept: the result that has a row for each of x's."""
+    """Of a network: all dimensions of x but the last are independent. kept: the result that has a row for each of
+    x's."""
     leading = tuple(f"d{k}" for k in range(len(a.x.shape) - 1))
     rows = ("*".join(leading) or "1", "hidden_size")
     return {"x": (*leading, "input_size"), "output": (*leading, "output_size"), kept: rows}, frozenset(leading)
@@ -64,7 +65,7 @@ def _register(_: ModuleType) -> None:
         from fourfold.operators import sharding
 
         sharding.register()
-    except (ImportError, AttributeError) as error:  # torch has no public interface that takes all that rules need
+    except (ImportError, AttributeError) as error:  # the rules need more than torch's public interface
         warnings.warn(
             f"fourfold has no sharding rules for the DTensors of torch {torch.__version__}, which its operators then "
             f"refuse: {error}",

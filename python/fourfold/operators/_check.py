@@ -1,8 +1,8 @@
-"""The sentences in which an operator refuses its arguments, with their Python type: TypeError for a dtype or a thing
-that is no tensor, ValueError for a shape, a device or a value.
+"""Argument checks of operators, with their error messages. TypeError is for a dtype, or for something that is not a
+tensor; ValueError for a shape, a device or a value.
 
-cpp/ops/check.h says the same sentences; it runs on every call. These run for fake tensors, and to give a call that C++
-refused its Python type. They read nothing but metadata, so shapes may be symbolic.
+cpp/ops/check.h has the same messages and checks every call. These checks run for fake tensors, and when C++ has
+rejected a call, to choose the Python exception. They read only metadata, so shapes may be symbolic.
 """
 
 import math
@@ -27,7 +27,7 @@ def spelled(sizes: Sequence[Any]) -> str:
 
 
 def expect_tensors(op: str, **tensors: Any) -> None:
-    """Each is a dense tensor, and all are on one device that has a kernel for the operator."""
+    """Raises unless each is a dense tensor, and all are on one device that has a kernel for the operator."""
     first = None
     for name, tensor in tensors.items():
         expect_tensor(op, name, tensor)
@@ -56,7 +56,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """What a tensor is that is not dense."""
+    """Describes a tensor that is not dense."""
     if tensor.is_nested:
         return "a nested tensor; torch.nested.to_padded_tensor makes a dense one"
     return f"layout {tensor.layout}"
@@ -64,7 +64,7 @@ def kind_of(tensor: Tensor) -> str:
 
 def has_kernel(op: str, device: torch.device) -> bool:
     key = {"cpu": "CPU", "cuda": "CUDA", "mps": "MPS", "meta": "Meta"}.get(device.type)
-    # The plain-torch package composes its operators of torch's, for every device.
+    # The plain package composes its operators from torch's, which run on every device.
     keys = ("CompositeImplicitAutograd", *([key] if key else []))
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(f"fourfold::{op}", each) for each in keys)
 
@@ -90,7 +90,7 @@ def expect_dtype(op: str, name: str, tensor: Tensor, dtype: torch.dtype) -> None
 
 
 def expect_shape(op: str, name: str, tensor: Tensor, shape: dict[str, Any]) -> None:
-    """``shape`` gives each dimension's name and size, None for any."""
+    """shape: each dimension's name and size, None for any size."""
     sizes = list(shape.values())
     if tensor.dim() != len(sizes) or any(e is not None and s != e for s, e in zip(tensor.shape, sizes, strict=True)):
         names = ", ".join(shape)
@@ -102,7 +102,8 @@ def expect_shape(op: str, name: str, tensor: Tensor, shape: dict[str, Any]) -> N
 
 
 def expect_countable(op: str, name: str, *sizes: Any) -> None:
-    """That what has these sizes can be counted: an empty tensor may have any, whose products would overflow in C++."""
+    """Raises if the product of the sizes, with 0 as 1, might overflow in C++: an empty tensor may have any other
+    sizes."""
     if all(isinstance(size, int) for size in sizes) and math.prod(size or 1 for size in sizes) >= MOST_ELEMENTS:
         raise ValueError(
             f"{op}: expected {name} to have sizes whose product, a 0 counted as 1, is below 2^48, "
@@ -120,7 +121,7 @@ def expect_bias(op: str, name: str, tensor: Tensor, size_name: str, size: Any) -
 
 
 def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, shape: dict[str, Any]) -> None:
-    """What a backward is handed beside the forward's arguments: on their device, of any floating dtype, or None."""
+    """Checks a gradient that is passed to a backward: on the forward's device, of any floating dtype, or None."""
     if tensor is not None:
         expect_tensors(op, like=like, **{name: tensor})
         expect_floating(op, name, tensor)
@@ -128,7 +129,7 @@ def expect_gradient(op: str, name: str, tensor: Tensor | None, like: Tensor, sha
 
 
 def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, shape: dict[str, Any]) -> None:
-    """What the forward kept for its backward."""
+    """Checks what the forward kept for its backward."""
     expect_tensors(op, like=like, kept=tensor)
     if tensor.dim() == 1 and tensor.shape[0] == 0 and all(size != 0 for size in shape.values()):
         raise ValueError(f"{op}: the forward call saved nothing for its backward; call it with save_for_backward=True")
@@ -137,7 +138,7 @@ def expect_kept(op: str, tensor: Tensor, like: Tensor, dtype: torch.dtype, shape
 
 
 def expect_mask(op: str, output_mask: Sequence[bool], count: int) -> None:
-    """What a backward is told of its results: which are wanted, of a list each element."""
+    """Checks a backward's output_mask: which gradients are needed, with an entry for each element of a list."""
     if len(output_mask) != count:
         raise ValueError(
             f"{op}: expected output_mask to have one for each of the {count} gradients, but got {len(output_mask)}"
@@ -145,7 +146,7 @@ def expect_mask(op: str, output_mask: Sequence[bool], count: int) -> None:
 
 
 def expect_gradient_of_output(op: str, grad: Tensor, x: Tensor, output_size: Any) -> None:
-    """The gradient of what has x's leading dimensions."""
+    """Checks the gradient of an output with x's leading dimensions."""
     expect_tensors(op, x=x, grad=grad)
     expect_floating(op, "grad", grad)
     if grad.shape != (*x.shape[:-1], output_size):
@@ -153,7 +154,7 @@ def expect_gradient_of_output(op: str, grad: Tensor, x: Tensor, output_size: Any
 
 
 def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> None:
-    """The one check that reads data."""
+    """The only check that reads data."""
     most, total = batch, 0
     for t, size in enumerate(batch_sizes.tolist()):
         if size < 1 or size > most or (t == 0 and size != batch):
@@ -170,15 +171,15 @@ def expect_batch_sizes(op: str, batch_sizes: Tensor, rows: int, batch: int) -> N
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:
-    """What a call on such a tensor keeps for its backward, which is what it computes in: the CPU's products of float16
-    and bfloat16 are in float32, a GPU's in these themselves."""
+    """The dtype in which a call computes, and keeps values for its backward: float32 for float16 and bfloat16 on the
+    CPU, these themselves on a GPU."""
     return torch.float32 if like.dtype in (torch.float16, torch.bfloat16) and not like.is_cuda else like.dtype
 
 
 def allows_tf32(like: Tensor) -> bool:
-    """Whether products of float32 may round their factors to TF32, by torch's own setting; only GPUs have it."""
-    if not isinstance(like, Tensor) or not like.is_cuda:  # what else it is, the operator refuses or a tracer records
+    """Whether products of float32 may round their factors to TF32, by torch's setting; GPUs only."""
+    if not isinstance(like, Tensor) or not like.is_cuda:  # the operator rejects other types, or a tracer records them
         return False
-    if torch.compiler.is_compiling():  # the getter that Dynamo knows, and guards
+    if torch.compiler.is_compiling():  # the getter that Dynamo supports and guards
         return torch._C._get_cublas_allow_tf32()
     return torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -1,4 +1,4 @@
-"""One declaration an operator, from which come it and the operator of its gradient."""
+"""Declares an operator together with the operator of its gradient."""
 
 import inspect
 from collections.abc import Callable
@@ -31,21 +31,22 @@ def declare(
     convert: Callable[..., tuple] | None = None,
     axes: Axes,
 ) -> Operator:
-    """An operator, and the one of its gradient where the library has one.
+    """Declares an operator, and the operator of its gradient if the library has one.
 
-    check(op, a): raises ValueError or TypeError for arguments that the kernel would refuse; reads metadata only. ``a``
-        has the arguments by their names, and ``op`` is the operator's name, or its backward's, whose arguments are all
-        of the operator's that it takes. check_backward(op, a): of the others.
+    check(op, a): raises ValueError or TypeError for arguments that the kernel would reject; reads metadata only. ``a``
+        has the arguments by name. ``op`` is the operator's name or its backward's, for those of the operator's
+        arguments that the backward takes. check_backward(op, a): checks the backward's other arguments.
     fake(a), fake_backward(a): the outputs' shapes, dtypes and strides, for arguments that passed the check; by default
         a gradient is dense, in the shape of its argument.
-    definition: the outputs that have a gradient, in plain torch, from arguments by the schema's names, as many of them
-        as it has. It defines forward-mode derivatives, and the gradient of what has no backward operator.
-    vmap(op, size, dims, a), vmap_backward: the outputs and where they are mapped, ``dims`` being where ``a`` is.
-        Without it, or where it returns None, one call per element.
+    definition: computes the differentiable outputs in plain torch. Its parameters have the names of the schema's
+        arguments, or of some of them. It defines forward-mode derivatives, and the gradient of operators that have no
+        backward operator.
+    vmap(op, size, dims, a), vmap_backward: return the outputs and their mapped dimensions; ``dims`` has those of ``a``.
+        Without it, or if it returns None, there is one call per element.
     casts: whether autocast casts the inputs, as it does for torch's own products.
-    gradient: of the one operator that is differentiated by torch's own operations: what it keeps, and its gradients.
-    convert: a function's arguments as the operator takes them; C++ does without it where no dtype is to be chosen.
-    axes: the dimensions of its tensors, which say how DTensors may be sharded.
+    gradient: for the one operator whose gradient consists of torch's operations: what it keeps, and its gradients.
+    convert: converts a function's arguments to the operator's; C++ skips it if there is no dtype to choose.
+    axes: the dimensions of its tensors, which determine how DTensors may be sharded.
     """
     if not hasattr(torch.ops.fourfold, name):
         raise ImportError(f"fourfold's library was built without the operator {name}; build it again: make build")
@@ -66,8 +67,8 @@ def declare(
 
 
 def _in_order(schema: Schema, definition: Callable[..., Any], casts: bool) -> Callable[..., Any]:
-    """The definition as a function of all arguments in order; its outputs as one flat tuple. What casts is computed in
-    float32 where it is float16 or bfloat16, as the kernels do, and its outputs are rounded once."""
+    """The definition as a function of all arguments in order, with its outputs as one flat tuple. If it casts, float16
+    and bfloat16 are computed in float32, as in the kernels, and the outputs are rounded once."""
     places = {name: schema.arguments.index(name) for name in inspect.signature(definition).parameters}
 
     def defined(*args: Any) -> Any:
@@ -86,8 +87,8 @@ def _in_order(schema: Schema, definition: Callable[..., Any], casts: bool) -> Ca
 
 
 def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema) -> Callable[..., Any]:
-    """The definition of a backward operator: the definition's gradients, of shape (0) where they are not wanted. A
-    function of the forward's arguments alone: what it kept is computed from them once more."""
+    """The definition of a backward operator: the definition's gradients, of shape (0) if not needed. It depends on the
+    forward's arguments alone, and recomputes what the forward kept."""
     rule = rule_of(forward, backward)
 
     def gradient(*args: Any) -> Any:
@@ -108,7 +109,7 @@ def _gradient_of(defined: Callable[..., Any], forward: Schema, backward: Schema)
 
 
 def _like_arguments(backward: Schema, a: SimpleNamespace) -> tuple:
-    """Gradients in the shapes of their arguments, (0) where they are not wanted."""
+    """Gradients in the shapes of their arguments, (0) if not needed."""
     arguments = [getattr(a, name.removeprefix("grad_")) for name in backward.results]
     flat, structure = tree_flatten(arguments)
     wanted = [p.shape if need and p is not None else (0,) for p, need in zip(flat, a.output_mask, strict=True)]

@@ -1,4 +1,4 @@
-"""What operators share that take a floating point tensor x, and numbers, to a tensor like x, element by element."""
+"""Declares elementwise operators of a floating-point tensor x and of numbers, whose result is like x."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -11,13 +11,13 @@ from fourfold.operators import _axes, _check
 from fourfold.operators._declare import declare
 from fourfold.operators._operator import Operator
 
-ELEMENTWISE: list[str] = []  # those that are declared here
+ELEMENTWISE: list[str] = []  # the operators declared here
 
 
 def declare_elementwise(
     name: str, definition: Callable[..., Tensor], check: Callable[[str, SimpleNamespace], None]
 ) -> Operator:
-    """check(op, a): of the numbers' values."""
+    """check(op, a): checks the numbers' values."""
 
     def check_arguments(op: str, a: SimpleNamespace) -> None:
         _check.expect_tensors(op, **({"grad": a.grad} if hasattr(a, "grad") else {}), x=a.x)
@@ -50,7 +50,7 @@ def _check_backward(op: str, a: SimpleNamespace) -> None:
 
 
 def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple:
-    """The mapped dimension is one more."""
+    """The mapped dimension is an additional leading dimension."""
     whole = dict(vars(a))
     for name, d in vars(dims).items():
         if isinstance(whole[name], Tensor):

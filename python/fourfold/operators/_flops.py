@@ -1,5 +1,5 @@
-"""Floating-point operations for torch.utils.flop_counter: as many as it counts in an operator's definition in plain
-torch, which are its matrix products. Elementwise operators have none, as torch's have none."""
+"""Formulas for torch.utils.flop_counter: the number that it counts for an operator's definition in plain torch, which
+is that of its matrix products. Elementwise operators have none, like torch's."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fourfold._when_imported import when_imported
 from fourfold.operators._schema import Schema, schema_of
 
 COUNTER = "torch.utils.flop_counter"
-Wanted = dict[str, bool]  # of each argument, whether its gradient is
+Wanted = dict[str, bool]  # for each argument, whether its gradient is needed
 
 
 def _rows(x: Tensor) -> int:
@@ -22,7 +22,7 @@ def _rows(x: Tensor) -> int:
 
 
 def _first_rows(a: SimpleNamespace) -> int:
-    """Rows of the step that a sequence begins with."""
+    """The rows of a sequence's first step."""
     known = a.batch_sizes is not None and a.reverse and not isinstance(a.batch_sizes, torch._subclasses.FakeTensor)
     batch = int(a.batch_sizes[-1]) if known and len(a.batch_sizes) else a.h_0.shape[0]
     return min(batch, _rows(a.input))
@@ -34,7 +34,7 @@ def _separate(a: SimpleNamespace) -> int:
 
 
 def _separate_backward(a: SimpleNamespace, wanted: Wanted) -> int:
-    """Only the first step's h is given: the others' are computed, and need their gradients."""
+    """Only the first step's h is an argument; later ones are computed, and always need their gradients."""
     rows = _rows(a.input)
     by_x, by_h = 2 * a.weight_ih.numel(), 2 * a.weight_hh.numel()
     later = rows - _first_rows(a) * (not wanted["h_0"])
@@ -65,7 +65,7 @@ def _network(x: Tensor, weights: Sequence[Tensor]) -> int:
 
 
 def _network_backward(x: Tensor, weights: Sequence[Tensor], mask: Sequence[bool]) -> int:
-    """mask: of x, all weights, all biases. A layer's input needs its gradient where anything before it does."""
+    """mask: for x, all weights, all biases. A layer's input needs its gradient if anything before it does."""
     count, below, products = len(weights), mask[0], 0
     for k, w in enumerate(weights):
         of_weight, of_bias = mask[1 + k], mask[1 + count + k]
@@ -103,7 +103,7 @@ def _forward(schema: Schema, name: str, *args: Any, **kwargs: Any) -> int:
 
 def _backward(schema: Schema, name: str, *args: Any, **kwargs: Any) -> int:
     a = _given(schema, args, kwargs)
-    # Of lists the mask has an entry for each element, and the names don't serve.
+    # For lists the mask has an entry per element, so that the names don't match.
     names = [result.removeprefix("grad_") for result in schema.results]
     return int(BACKWARD[name](a, dict(zip(names, a.output_mask, strict=False))))
 
@@ -117,11 +117,11 @@ def _register(counter: ModuleType) -> None:
     for name in FORWARD:
         for which, formula in ((name, _forward), (f"{name}_backward", _backward)):
             operator = getattr(torch.ops.fourfold, which)
-            if operator not in counter.flop_registry:  # importlib.reload asks again
+            if operator not in counter.flop_registry:  # importlib.reload runs this again
                 of_tensors = counter.register_flop_formula(operator, get_raw=True)
                 of_tensors(partial(formula, schema_of(which), name))
 
 
 def enable() -> None:
-    """When torch's counter is imported: on a machine with Triton that import takes tenths of a second."""
+    """Registers when torch's counter is imported: on a machine with Triton that import takes tenths of a second."""
     when_imported(COUNTER, _register)

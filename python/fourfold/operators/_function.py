@@ -1,9 +1,8 @@
-"""An operator as a Function that every transform accepts: for functorch, and for torch's Autograd key where C++ does
-not serve it.
+"""An operator as an autograd.Function that supports every transform: for functorch, and for torch's Autograd key if
+there is no kernel in C++.
 
-Second derivatives, and those of forward mode, are those of the operator's definition in plain torch. Operators are
-mapped by torch.vmap, and by torch's older one, behind ``is_grads_batched`` and ``torch.autograd.functional``'s
-``vectorize``.
+Second and forward-mode derivatives are those of the operator's definition in plain torch. torch.vmap maps operators,
+and so does torch's older vmap, which ``is_grads_batched`` and ``torch.autograd.functional``'s ``vectorize`` use.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,16 +29,16 @@ _BATCHED = torch._C._parse_dispatch_key("Batched")
 
 
 def function_of(operator: "Operator", lengths: tuple[int, ...]) -> type[torch.autograd.Function]:
-    """It takes and gives flat tuples."""
+    """The Function takes and returns flat tuples."""
     methods = _Methods(operator, lengths)
     names = ("forward", "setup_context", "backward", "jvp", "vmap")
-    # By this name a result's grad_fn is known: fourfold_softshrinkBackward.
+    # A result's grad_fn has this name, such as fourfold_softshrinkBackward.
     members = {name: staticmethod(getattr(methods, name)) for name in names}
     return type(f"fourfold_{operator.name}", (torch.autograd.Function,), members)
 
 
 class _Methods:
-    """Of the Function, for lists of these lengths."""
+    """The Function's methods, for lists of these lengths."""
 
     def __init__(self, operator: "Operator", lengths: tuple[int, ...]) -> None:
         self.operator = operator
@@ -66,8 +65,8 @@ class _Methods:
         ctx.constants = tuple(None if isinstance(a, Tensor) else a for a in kept)
 
     def _arguments_of(self, rule: Rule, inputs: tuple, output: tuple) -> list:
-        """What the backward takes of a forward's arguments and outputs; of a result a copy, so that a user may change
-        it in place, as torch.nn's layers allow."""
+        """The forward's arguments and outputs that the backward takes. Results are copied, so that users may change
+        them in place, as torch.nn's layers allow."""
         kept = []
         for kind, place in rule.sources:
             if kind == ARGUMENT:
@@ -82,7 +81,7 @@ class _Methods:
             return (None,) * count
         if self.operator.gradient:
             return tuple(self.operator.gradient[1](ctx.facts, grads[0], ctx.needs_input_grad))
-        # Once: under checkpointing each access unpacks anew, and a second one is refused.
+        # Read once: under checkpointing each access unpacks again, and a second one raises an error.
         kept = [b if a is None else a for a, b in zip(ctx.saved_tensors, ctx.constants, strict=True)]
         rule = self.operator.rule
         if rule is None:
@@ -123,7 +122,7 @@ class _Methods:
 
 
 def _of_tensors(f: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[..., Any], list[int]]:
-    """f as a function, with a tuple of outputs, of its floating point tensors alone, and where these stand in args."""
+    """f as a function of its floating-point tensors alone, which returns a tuple, and the indices of these in args."""
     places = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
 
     def of_tensors(*tensors: Tensor) -> Any:
@@ -152,8 +151,8 @@ def vjp_of(f: Callable[..., Any], args: Sequence[Any], grads: Sequence[Tensor | 
 
 
 def jvp_of(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Tensor | None]) -> tuple:
-    """The outputs' tangents, as the gradient's own gradient: u ↦ Jᵀu is linear, and its pullback takes a tangent t to
-    J t. A jvp of f would be forward mode inside forward mode, which torch refuses in a captured graph."""
+    """The outputs' tangents, by a gradient of the gradient: u ↦ Jᵀu is linear, and its pullback maps a tangent t to J
+    t. A jvp of f would nest forward mode, which torch doesn't support in a captured graph."""
     of_tensors, places = _of_tensors(f, args)
     primals = tuple(args[k] for k in places)
     directions = tuple(
@@ -165,20 +164,20 @@ def jvp_of(f: Callable[..., Any], args: Sequence[Any], tangents: Sequence[Tensor
 
 
 def map_each(name: str, op: Callable[[tuple], tuple], info: Any, in_dims: tuple, args: Sequence) -> tuple[tuple, tuple]:
-    """One call per element: right for every operator, and as fast as a loop. ``op`` takes and gives flat tuples."""
+    """One call per element: correct for every operator, and as fast as a loop. op takes and returns flat tuples."""
     if info.batch_size == 0:
         raise ValueError(f"{name}: cannot vmap over a dimension of size 0 here; skip the empty batch instead")
     results = []
     for k in range(info.batch_size):
-        # functorch gives a list that holds no tensors a list of dimensions.
+        # For a list without tensors functorch passes a list of dimensions.
         mapped = (isinstance(a, Tensor) and d is not None for a, d in zip(args, in_dims, strict=True))
         results.append(op(tuple(a.select(d, k) if m else a for a, d, m in zip(args, in_dims, mapped, strict=True))))
     return tuple(torch.stack(column) for column in zip(*results, strict=True)), (0,) * len(results[0])
 
 
 def older_map_each(name: str, op: Callable[[tuple], tuple], args: Sequence) -> tuple:
-    """torch's older vmap maps an operator by a loop of its own, but none that takes lists."""
-    # The last level first: torch wants a tensor's levels to be added in their order.
+    """torch's older vmap has a loop of its own as a fallback, but not for operators with lists."""
+    # The last level first: torch requires that a tensor's levels are added in order.
     level = max(_last_level(a) for a in args if isinstance(a, Tensor))
     in_dims = tuple(0 if isinstance(a, Tensor) and _is_mapped(a, level) else None for a in args)
     whole = [a if d is None else _remove_batch_dim(a, level, 1, d) for a, d in zip(args, in_dims, strict=True)]
@@ -188,7 +187,7 @@ def older_map_each(name: str, op: Callable[[tuple], tuple], args: Sequence) -> t
 
 
 def _is_mapped(tensor: Tensor, level: int) -> bool:
-    """Whether torch's older vmap maps the tensor at that level. One that it doesn't map is expanded to any size."""
+    """Whether torch's older vmap maps the tensor at that level. Otherwise _remove_batch_dim expands it to any size."""
     return _remove_batch_dim(tensor, level, 2, 0).shape[0] == _remove_batch_dim(tensor, level, 3, 0).shape[0]
 
 

@@ -1,15 +1,15 @@
-"""What makes an operator of torch's out of a kernel: gradients, transforms, fake tensors and autocast.
+"""Turns a kernel into an operator of torch: gradients, transforms, fake tensors and autocast.
 
-Each operator is declared once (``_declare.py``), from which come all the roads on which a call can arrive:
+Each operator is declared once (``_declare.py``). The declaration covers all ways in which it can be called:
 
 ========================================  ==============================================================
-a call from ``fourfold.functional``       :attr:`Operator.call`: C++ that reads the arguments and asks torch's
+a call from ``fourfold.functional``       :attr:`Operator.call`: C++ that reads the arguments and calls torch's
                                           dispatcher, or :meth:`Operator.call_by_python`, which does the same
-``torch.ops.fourfold.*``, exported or     the kernel at torch's Autograd key: C++'s, or the Function below; for
-compiled programs                         forward-mode derivatives always the latter's
-``torch.func`` transforms                 the kernel at functorch's front key: a Function that knows every transform
+``torch.ops.fourfold.*``, exported or     the kernel at torch's Autograd key: C++'s, or the Function of
+compiled programs                         ``_function.py``; for forward-mode derivatives always the latter
+``torch.func`` transforms                 the kernel at functorch's front key: a Function that supports all transforms
 fake tensors                              ``fake``, with the same checks as C++
-autocast                                  inputs cast where the operator has products; the key is excluded below
+autocast                                  inputs are cast if the operator has products; the key is excluded below
 ========================================  ==============================================================
 """
 
@@ -29,8 +29,8 @@ from fourfold.operators._schema import Schema, rule_of
 
 library = torch.library.Library("fourfold", "FRAGMENT")
 
-# torch's own names for what no public function tells at this price. Bound here, one that a future torch lacks fails at
-# import, and not in the middle of a call.
+# Private functions of torch, where public ones are missing or slower. They are bound here, so that one that a future
+# torch lacks fails at import, and not during a call.
 _any_requires_grad = torch._C._any_requires_grad
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _transforms_active = torch._C._are_functorch_transforms_active
@@ -46,9 +46,9 @@ Args = Sequence[Any]
 
 @dataclass(eq=False)
 class Operator:
-    """One operator of the library ``fourfold``, from what ``declare`` is given; its definition takes all arguments in
-    order. backward: the operator of its gradient; forward: of a backward, the operator whose gradient it is. axes: the
-    dimensions of its tensors, for DTensor."""
+    """One operator of the library ``fourfold``, with the arguments of ``declare``; its definition takes all arguments
+    in order. backward: the operator of its gradient; forward: for a backward, the operator that it differentiates.
+    axes: the dimensions of its tensors, for DTensor."""
 
     name: str
     check_named: Callable[..., None]
@@ -86,8 +86,8 @@ class Operator:
     def _register_transforms(self) -> None:
         torch.library.register_fake(f"fourfold::{self.name}", self._fake, lib=library)
         library.impl(self.name, self._autograd, "Autograd")
-        # functorch takes this key before all others while a transform is active. A Function that arrives only at the
-        # Autograd key is refused by torch.func.grad, and a bare operator there would give zeros.
+        # While a transform is active, functorch dispatches to this key before all others. torch.func.grad rejects a
+        # Function that is only at the Autograd key, and a bare operator there would give zeros.
         library.impl(self.name, self._transformed, "FuncTorchDynamicLayerFrontMode")
         if self.schema.lists:
             library.impl(self.name, self._older_map, "Batched")
@@ -102,20 +102,20 @@ class Operator:
         except (RuntimeError, TypeError) as caught:
             error = caught
         try:
-            self.refuse(error, *args)  # where it is nobody's context
+            self.refuse(error, *args)  # outside the except block, so that it has no context
         finally:
             del error
 
     def traced(self, *args: Any) -> Any:
-        """The same where a program is captured, for ONNX in torch's operators. What refuses is the fake kernel, in the
-        same words."""
+        """The same while a program is captured, for ONNX in torch's operators. The fake kernel raises the same
+        errors."""
         args = self._converted(args)
         if _onnx.is_exporting():
             return self.definition(*args)
         return self._without_kept(self.op(*(args if _is_grad_enabled() else self._keeping(args, False))))
 
     def _converted(self, args: tuple) -> tuple:
-        """For a number the dispatcher would take a tensor, and its gradient would be lost."""
+        """Rejects a tensor in place of a number: the dispatcher would accept it, and its gradient would be lost."""
         for k in self.schema.numbers:
             if k < len(args) and isinstance(args[k], Tensor):
                 _check.expect_number(self.name, self.schema.arguments[k], args[k])
@@ -134,7 +134,7 @@ class Operator:
         return self._keeping(args, recording)
 
     def _keeping(self, args: tuple, recording: bool) -> tuple:
-        """The arguments with those that say what is kept."""
+        """The arguments with save_for_backward and need_weights set."""
         args = list(self.schema.full(args))
         for k, name in enumerate(self.schema.arguments):
             if name == "save_for_backward":
@@ -144,22 +144,22 @@ class Operator:
         return tuple(args)
 
     def refuse(self, error: Exception, *args: Any) -> NoReturn:
-        """Raises the error of a call, with the type that a Python user expects where it refuses the arguments."""
+        """Raises the error of a call; if the arguments were rejected, as the exception that a Python user expects."""
         refusal = error
         try:
             self.check(*args)
-            # What only the data says, as in batch_sizes, C++ alone has checked.
+            # C++ alone checks what depends on data, such as batch_sizes.
             if str(error).startswith(f"{self.name}: "):
                 refusal = ValueError(str(error))
         except (TypeError, ValueError) as found:
             refusal = found
         if refusal is not error:
-            refusal.__context__ = None  # torch's words for the same
+            refusal.__context__ = None  # torch's message for the same error
             refusal = refusal.with_traceback(None)
         try:
             raise refusal
         finally:
-            del refusal, error  # whose traceback holds this frame, and with it the arguments
+            del refusal, error  # the traceback holds this frame, and with it the arguments
 
     def call_flat(self, lengths: tuple[int, ...], flat: Args) -> tuple:
         return self.schema.flatten_results(self.op(*self.schema.nest(lengths, flat)))
@@ -168,8 +168,8 @@ class Operator:
         lengths, flat = self.schema.flatten(args)
         if _is_grad_enabled() and _any_requires_grad(*flat):
             return self.schema.nest_results(lengths, self.function(lengths).apply(*flat))
-        # Asked of the tensors: Python's count of open levels is not kept by a captured graph, and counts levels that
-        # other threads have opened.
+        # Read from the tensors: a captured graph doesn't keep Python's count of open levels, which also includes levels
+        # that other threads have opened.
         if not any(isinstance(a, Tensor) and _unpack_dual(a, level=0)[1] is not None for a in flat):
             with _below_autograd():
                 return self.op(*args)
@@ -208,7 +208,8 @@ class Operator:
 
 
 def _cast(args: tuple) -> tuple:
-    """The arguments as autocast wants a product's; above autograd, so that a Function keeps what the kernel saw."""
+    """The arguments, cast like a product's by autocast; above autograd, so that a Function keeps what the kernel
+    got."""
     device = next(a.device.type for a in args if isinstance(a, Tensor))
     if not torch.is_autocast_enabled(device):
         return args

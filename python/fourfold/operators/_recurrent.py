@@ -1,4 +1,4 @@
-"""What the recurrent operators share: from a cell's description, checks, fake kernels, gradients and vmap rules."""
+"""Derives the checks, fake kernels, gradients and vmap rules of recurrent operators from a cell's description."""
 
 import functools
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from fourfold.operators._schema import schema_of
 
 
 def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Callable[..., tuple]) -> Operator:
-    """The operator, its backward's and the one that prepacks its weights.
+    """Declares the operator, its backward, and the operator that prepacks its weights.
 
-    kept: how many values of a hidden unit the forward keeps of its gates.
+    kept: how many values of its gates the forward keeps for each hidden unit.
     parameters: the shapes of the arguments that hold the weights, in order.
     definition: the operator in plain torch; returns the output and the final state.
     """
@@ -26,7 +26,7 @@ def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Cal
     states = {argument: "batch hidden_size" for argument in schema.arguments if argument.endswith("_0")}
 
     def shapes(packed: bool) -> tuple[dict[str, str], dict[str, str]]:
-        """Of arguments and results, with a dimension of rows in the place of time and batch where input is packed."""
+        """The shapes of arguments and results; packed input has a dimension of rows instead of time and batch."""
         steps, rows = ("rows", "rows") if packed else ("time batch", "time*batch")
         given = {"input": f"{steps} input_size", **states, "reset": f"? {steps}", **parameters}
         made = {"output": f"{steps} hidden_size", "kept": f"{rows} {kept}*hidden_size", "cells": f"{rows} hidden_size"}
@@ -44,7 +44,7 @@ def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Cal
             _check.expect_dtype(op, "batch_sizes", a.batch_sizes, torch.int64)
             _check.expect_shape(op, "batch_sizes", a.batch_sizes, {"time": None})
         if getattr(a, "prepacked", None) is not None:
-            # What metadata tells of it; whose weights they are, C++ reads in them.
+            # Checks metadata only; C++ reads from the data which weights were packed.
             _check.expect_tensors(op, input=a.input, prepacked=a.prepacked)
             _check.expect_dtype(op, "prepacked", a.prepacked, torch.uint8)
             _check.expect_shape(op, "prepacked", a.prepacked, {"bytes": None})
@@ -59,15 +59,16 @@ def declare(name: str, *, kept: int, parameters: dict[str, str], definition: Cal
 
 
 def kept_dtype(like: Tensor) -> torch.dtype:
-    """bfloat16 is kept as it is, whatever it is computed in; float16 is computed in float32 on a CPU, and kept so."""
+    """bfloat16 is kept as bfloat16, whatever it is computed in; float16 is computed and kept in float32 on a CPU."""
     return like.dtype if like.dtype == torch.bfloat16 else _check.kept_dtype(like)
 
 
 def _declare_prepack(op: str, parameters: dict[str, str]) -> None:
-    """The operator that lays a layer's weights out ahead of calls, for fake tensors and vmap. There is no gradient."""
+    """Registers fake kernel and vmap rule of the operator that packs a layer's weights ahead of calls. It has no
+    gradient."""
     name = f"{op}_prepack"
     prepack, schema = getattr(torch.ops.fourfold, name).default, schema_of(name)
-    # The first of these says the hidden size.
+    # The first of these determines the hidden size.
     shapes = dict(sorted(parameters.items(), key=lambda item: item[0] == "weight_ih"))
     (first, shape), *_ = shapes.items()
     rows, columns = map(_shapes.spelled, shape.split())
@@ -83,7 +84,7 @@ def _declare_prepack(op: str, parameters: dict[str, str]) -> None:
         sizes = {"hidden_size": hidden_size, **({"input_size": weights.shape[1] - hidden_size} if both_inputs else {})}
         sizes = _shapes.check(name, shapes, a, sizes)
         dtype = str(weights.dtype).removeprefix("torch.")
-        # C++ alone knows how it lays weights out, so their sizes are no symbols here.
+        # Only C++ knows the layout of packed weights, so their sizes can't be symbolic here.
         size = _C.prepacked_bytes(op, dtype, int(sizes["input_size"]), int(sizes["hidden_size"]))
         return weights.new_empty(size, dtype=torch.uint8)
 
@@ -96,7 +97,7 @@ def _declare_prepack(op: str, parameters: dict[str, str]) -> None:
 
 
 def _with_known_batch_sizes(name: str, definition: Callable[..., tuple]) -> Callable[..., tuple]:
-    """The definition, which reads batch_sizes."""
+    """The definition, preceded by a check of batch_sizes, which it reads."""
 
     @functools.wraps(definition)
     def known(**given: Any) -> tuple:

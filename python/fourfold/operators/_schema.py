@@ -1,7 +1,7 @@
-"""What an operator's schema says: its arguments, and how it is differentiated.
+"""Reads an operator's schema: its arguments, and how it is differentiated.
 
-What ``NAME_backward`` takes and gives stands in the names of the two schemas, which is read here as
-``fourfold/autograd.h`` reads it; docs/design.md gives the rule.
+The names in the two schemas determine what ``NAME_backward`` takes and returns. ``fourfold/autograd.h`` reads them in
+the same way; docs/design.md gives the rule.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ GRADIENT, ARGUMENT, OUTPUT, MASK = "gradient", "argument", "output", "mask"
 class Rule:
     """How an operator is differentiated.
 
-    differentiable: the places of the arguments that have a gradient, in the order of the backward's results.
-    outputs: how many of the outputs, the first, have a gradient. The others are kept for the backward.
-    sources: what each argument of the backward is, and where it stands among the outputs or arguments.
+    differentiable: the indices of the arguments that have a gradient, in the order of the backward's results.
+    outputs: the number of leading outputs that have a gradient. The others are kept for the backward.
+    sources: the kind of each argument of the backward, and its index among the outputs or arguments.
     """
 
     differentiable: tuple[int, ...]
@@ -31,8 +31,8 @@ class Rule:
 class Schema:
     """An operator's arguments.
 
-    torch's Functions see tensors only among their own arguments, not in lists. To them the arguments are one flat
-    tuple, the lists' elements in their places, and ``lengths`` says how many elements each list has.
+    torch's Functions find tensors only among their own arguments, not in lists. They get the arguments as one flat
+    tuple, with the elements in place of each list; ``lengths`` has the number of elements of each list.
     """
 
     def __init__(self, schema: torch.FunctionSchema) -> None:
@@ -46,7 +46,7 @@ class Schema:
         self.single = len(self.results) == 1
 
     def full(self, args: Sequence[Any]) -> tuple:
-        """The dispatcher drops arguments that equal their default."""
+        """All arguments: the dispatcher omits those that equal their default."""
         return (*args, *self.defaults[len(args) :])
 
     def named(self, args: Sequence[Any]) -> SimpleNamespace:
@@ -58,11 +58,11 @@ class Schema:
         return tuple(len(args[k]) for k in self.lists), _flattened(args, self.lists)
 
     def nest(self, lengths: Sequence[int], flat: Sequence[Any]) -> tuple:
-        """The arguments of flat ones."""
+        """The arguments from flat ones."""
         return _nested(flat, len(self.arguments), self.lists, lengths)
 
     def spans(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Where each argument stands among the flat ones."""
+        """The indices of each argument among the flat ones."""
         places = self.nest(lengths, range(len(self.arguments) - len(self.lists) + sum(lengths)))
         return [place if isinstance(place, list) else [place] for place in places]
 

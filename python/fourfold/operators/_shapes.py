@@ -1,8 +1,7 @@
-"""Shapes as strings, "batch 3*hidden_size", from which come an operator's checks, fake kernels and vmap rule.
+"""Derives an operator's checks, fake kernels and vmap rule from shapes as strings, such as "batch 3*hidden_size".
 
-A dimension is a product or a sum of sizes, which have names, and of numbers. The first tensor that has a size says how
-large it is. A tensor that may be left out has a "? " before its shape; "(1) 3*hidden_size" is a bias, which may be a
-row too.
+A dimension is a product or a sum of named sizes and of numbers. The first tensor that has a size determines it. An
+optional tensor has a "? " before its shape; "(1) 3*hidden_size" is a bias, which may also be a row.
 """
 
 import math
@@ -31,19 +30,19 @@ def declare(
     kept_dtype: Callable[[Tensor], torch.dtype] = _check.kept_dtype,
     dtypes: Dtypes | None = None,
 ) -> Operator:
-    """An operator, and its backward's, by the shapes of their tensors.
+    """Declares an operator and its backward from the shapes of their tensors.
 
     layout(a): the shapes of the arguments and of the results.
     definition: the operator in plain torch.
-    check_more(op, a, sizes): what else must fit.
-    kept_dtype(like): of what the forward keeps for the backward.
-    dtypes: of the arguments that have another than the first.
+    check_more(op, a, sizes): further checks.
+    kept_dtype(like): the dtype of what the forward keeps for the backward.
+    dtypes: for the arguments whose dtype differs from the first one's.
     """
     schema, backward = schema_of(name), schema_of(f"{name}_backward")
     kept = schema.results[rule_of(schema, backward).outputs :]
 
     def results_of(op: str, a: SimpleNamespace) -> dict[str, dict[str, Any]]:
-        """The results' shapes, of arguments that fit each other."""
+        """Checks the arguments; returns the results' shapes."""
         given, made = layout(a)
         sizes = check(op, given, a, dtypes=dtypes)
         check_more(op, a, sizes)
@@ -92,7 +91,7 @@ def _with_batch(given: Shapes, made: Shapes) -> Dimensions:
 
 
 def size_of(dimension: str, sizes: Sizes) -> Any:
-    """None where a size in it is not known yet."""
+    """The size of a dimension; None if it contains an unknown size."""
     terms = []
     for term in dimension.split("+"):
         factors = [int(f) if f.isdigit() else sizes.get(f) for f in term.split("*")]
@@ -107,16 +106,16 @@ def spelled(dimension: str) -> str:
 
 
 def expected(shape: str, sizes: Sizes) -> dict[str, Any]:
-    """Each dimension's name and size, as the sentences of the checks have them."""
+    """Each dimension's name and size, spelled as in error messages."""
     return {spelled(dimension): size_of(dimension, sizes) for dimension in shape.split()}
 
 
 def check(
     op: str, shapes: Shapes, a: SimpleNamespace, sizes: Sizes | None = None, dtypes: Dtypes | None = None
 ) -> Sizes:
-    """That tensors fit each other: on one device, of one floating dtype but for ``dtypes``, in these shapes.
+    """Raises unless tensors fit together: on one device, of one floating dtype except for ``dtypes``, in these shapes.
 
-    a: the tensors by name, None for one that is left out. sizes: those that are known. Returns all.
+    a: the tensors by name, None for an omitted one. sizes: the known ones. Returns all of them.
     """
     given = {n: t for n, shape in shapes.items() if (t := getattr(a, n)) is not None or not shape.startswith("? ")}
     _check.expect_tensors(op, **given)
@@ -140,9 +139,9 @@ def check(
 def folded(
     op: Any, shapes: Shapes, results: Shapes, size: int, dims: SimpleNamespace, a: SimpleNamespace
 ) -> tuple[tuple, tuple] | None:
-    """vmap by more batch: a mapped dimension of that size is folded into the dimension named batch of each tensor that
-    has one, and unfolded in the results. None where a tensor without one is mapped, or a result, as of packed input,
-    has none."""
+    """vmap as a larger batch: the mapped dimension, of that size, is folded into the batch dimension of each tensor
+    that has one, and unfolded in the results. None if a tensor without one is mapped, or if a result has none, as for
+    packed input."""
     mapped = {name for name, d in vars(dims).items() if isinstance(getattr(a, name), Tensor) and d is not None}
     with_batch = [n for n in shapes if "batch" in shapes[n].split() and isinstance(getattr(a, n), Tensor)]
     if not mapped <= set(with_batch) or not all("batch" in shape for shape in results.values()):
@@ -161,7 +160,7 @@ def folded(
 
 def _unfolded(output: Tensor, shape: str, size: int, sizes: Sizes) -> tuple[Tensor, int]:
     first, *rest = shape.split()
-    if output.dim() == 1 and rest:  # left out
+    if output.dim() == 1 and rest:  # not computed
         return output.expand(size, 0), 0
     if first == "time*batch":
         parts = output.reshape(sizes["time"], size, sizes["batch"], *output.shape[1:])

@@ -14,7 +14,7 @@ from fourfold.operators._axes import Axes
 from fourfold.operators._declare import declare
 
 _REAL = (*_check.FLOATING, *_check.INTEGRAL)
-_LARGEST_WHOLE = 2**53  # a factor travels as a double, which holds whole numbers exactly up to here
+_LARGEST_WHOLE = 2**53  # factors are passed as doubles, which represent whole numbers exactly up to here
 
 
 def _check_arguments(op: str, a: SimpleNamespace) -> None:
@@ -66,7 +66,7 @@ def _facts(x: Tensor, y: Tensor, alpha: float, beta: float, dtype: torch.dtype |
 
 
 def _gradients(facts: list[tuple], grad: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
-    """A scaling each, which torch does in one pass; a factor of 1, the usual β, needs none."""
+    """Each is a scaling, which torch computes in one pass; a factor of 1, the usual β, needs none."""
     gradients: list[Tensor | None] = [None] * len(needed)
     for k, (factor, shape, dtype) in enumerate(facts):
         if needed[k]:
@@ -79,7 +79,7 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
     operands = ((a.x, dims.x), (a.y, dims.y))
     rank = max(t.dim() - (d is not None) for t, d in operands)
     dtype = a.dtype
-    if dtype is None:  # which the operator would promote anew, with ranks that count the mapped dimension
+    if dtype is None:  # otherwise the operator would promote again, with ranks that include the mapped dimension
         dtype = torch.result_type(*(_PROBES[t.dtype, min(t.dim() - (d is not None), 1)] for t, d in operands))
     aligned = []
     for t, d in operands:
@@ -90,15 +90,15 @@ def _vmap(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tupl
     return (op(*aligned, a.alpha, a.beta, dtype),), (0,)
 
 
-# A tensor of each dtype, of rank 0 and 1: all that promotion asks of a tensor. The calls give torch no size and no
-# device to read, for which it looks for NumPy, with a warning where there is none.
+# A tensor of each dtype, of rank 0 and 1: promotion depends on nothing else. No sizes and devices are passed here: to
+# read them torch looks for NumPy, and warns if there is none.
 _PROBES = {(dtype, 1): torch.frombuffer(bytearray(8), dtype=dtype, count=1) for dtype in _REAL}
 _PROBES |= {(dtype, 0): probe.squeeze() for (dtype, _), probe in _PROBES.items()}
 
 
 def _promoted(x: Tensor, y: Tensor, alpha: float | None = None, beta: float | None = None) -> torch.dtype:
     """The dtype of αx + βy, or of x + y, as torch promotes."""
-    if torch.compiler.is_compiling():  # a graph holds no dtypes, but it holds tensors that have one
+    if torch.compiler.is_compiling():  # a graph can't hold dtypes, but tensors that have one
         a, b = (torch.empty((1,) * min(t.dim(), 1), dtype=t.dtype, device="meta") for t in (x, y))
         return (a + b if alpha is None else alpha * a + beta * b).dtype
     if alpha is None:
@@ -109,7 +109,7 @@ def _promoted(x: Tensor, y: Tensor, alpha: float | None = None, beta: float | No
 
 
 def _convert(x: Tensor, y: Tensor, alpha: float, beta: float) -> tuple:
-    """With the result's dtype, which the factors' types decide too, unless all is of one floating point type."""
+    """Adds the result's dtype, which depends on the factors' types too, unless all have one floating-point type."""
     numbers = type(alpha) in (int, float) and type(beta) in (int, float)
     tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
     if tensors and numbers and x.dtype == y.dtype and x.dtype.is_floating_point:
@@ -117,7 +117,7 @@ def _convert(x: Tensor, y: Tensor, alpha: float, beta: float) -> tuple:
     _check.expect_number("axpby", "alpha", alpha)
     _check.expect_number("axpby", "beta", beta)
     if not tensors or x.dtype not in _REAL or y.dtype not in _REAL:
-        return x, y, alpha, beta  # which the operator refuses
+        return x, y, alpha, beta  # the operator rejects these
     dtype = _promoted(x, y, alpha, beta)
     if dtype.is_floating_point:
         return x, y, float(alpha), float(beta), dtype

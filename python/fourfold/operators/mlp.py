@@ -14,7 +14,7 @@ from fourfold.operators import _check
 from fourfold.operators._axes import Axes, of_rows
 from fourfold.operators._declare import declare
 
-Names = tuple[str, str, str, str, str]  # what errors call a layer's weights, bias, size, input's size and output
+Names = tuple[str, str, str, str, str]  # names in errors: a layer's weights, bias, size, input size and output
 _NAMES: tuple[Names, ...] = (
     ("hidden_weights", "hidden_bias", "hidden_size", "input_size", "the hidden layer"),
     ("output_weights", "output_bias", "output_size", "hidden_size", "the output"),
@@ -24,7 +24,8 @@ _NAMES: tuple[Names, ...] = (
 def check_layers(
     op: str, x: Tensor, names: Sequence[Names], weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> tuple[Any, list]:
-    """That each layer takes what the one before gives. Returns the rows, and the sizes of the input and all outputs."""
+    """Checks that each layer's input has the size of the previous output. Returns the rows, and the sizes of the input
+    and all outputs."""
     _check.expect_tensors(op, x=x)
     _check.expect_floating(op, "x", x)
     if x.dim() == 0:
@@ -65,7 +66,8 @@ def _fake(a: SimpleNamespace) -> tuple[Tensor, ...]:
 
 
 def with_leading_dimension(op: Any, size: int, dims: SimpleNamespace, a: SimpleNamespace) -> tuple | None:
-    """vmap of a network: with the parameters unmapped, the mapped dimension is one more leading dimension of x."""
+    """vmap of a network: if only x is mapped, the mapped dimension is an additional leading dimension of x; else
+    None."""
     mapped = {
         name for name, d in vars(dims).items() if (any(e is not None for e in d) if type(d) is list else d is not None)
     }

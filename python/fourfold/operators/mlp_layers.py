@@ -36,7 +36,7 @@ def _check_arguments(op: str, a: SimpleNamespace) -> None:
 
 
 def _keeps_bits(x: Tensor, activation: str) -> bool:
-    """Whether a relu whose weights' gradients nobody wants is kept as bits: by the CPU's kernels."""
+    """Whether a relu is kept as bits if no gradient of a weight is needed: only the CPU's kernels do that."""
     return activation == "relu" and not x.is_cuda
 
 
@@ -104,12 +104,12 @@ def mlp_layers(
         biases = (None,) * len(weights)
     if is_compiling():
         return FORWARD.traced(x, weights, biases, activation)
-    # The operator of such a network takes no lists, which cost more than its products may.
+    # mlp's operator takes no lists, which can cost more than the products.
     if activation == "relu" and len(weights) == len(biases) == 2 and isinstance(x, Tensor):
         try:
-            # Unless a backward will ask for no more than a relu's bits.
+            # Not if the backward needs only a relu's bits.
             if not x.requires_grad or weights[0].requires_grad or weights[1].requires_grad:
                 return mlp.FORWARD.call(x, weights[0], biases[0], weights[1], biases[1])
         except (AttributeError, RuntimeError, TypeError, ValueError):
-            pass  # what is wrong is said below, in this operator's own names
+            pass  # the call below raises the error with this operator's names
     return FORWARD.call(x, weights, biases, activation)

@@ -1,8 +1,8 @@
-"""How DTensors pass through the operators. Imported when ``torch.distributed.tensor`` is.
+"""DTensor's sharding rules for the operators. Imported together with ``torch.distributed.tensor``.
 
-Rows of a batch are independent, and so are all elements of an elementwise operator: DTensors that are sharded along
-these give results that are. Weights are replicated, and their gradients from a part of the batch are Partial sums.
-What is sharded otherwise is refused: the steps of a sequence, and the units of a layer, need each other.
+Rows of a batch are independent, and so are all elements of an elementwise operator: results are sharded like DTensors
+that are sharded along these. Weights are replicated, and their gradients from a part of the batch are Partial sums.
+Other shardings are rejected: the steps of a sequence, and the units of a layer, depend on each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Names = tuple[str, ...]
 
 
 def register() -> None:
-    """Gives DTensor the rules of all operators."""
+    """Registers the rules of all operators with DTensor."""
     for operator in declared.values():
         forward = operator.forward or operator
         _register(operator.op, Rule(operator.schema, forward, operator.name != forward.name))
@@ -35,33 +35,33 @@ def register() -> None:
 
 
 def _register(op: torch._ops.OpOverload, rule: "Rule") -> None:
-    # torch keeps what a rule gives, for calls with equal arguments; what it compares begins at this place. A mask of
-    # results, or a bias that is None, decides too.
+    # torch caches a rule's result for calls with equal arguments, which it compares from this index on: a mask of
+    # results, or a bias that is None, matters too.
     info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=bool(rule.schema.lists))
     DTensor._op_dispatcher.sharding_propagator.register_op_strategy(op, rule, info)
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A tensor that a call is given."""
+    """A tensor argument of a call."""
 
     name: str
     spec: DTensorSpec
     dimensions: Names | None  # None: every part needs all of it
-    own: bool  # an argument of the forward's, not what a backward is handed beside these
+    own: bool  # an argument of the forward, not one that only its backward has
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Of one operator. forward: the operator that says the dimensions; None where all is replicated."""
+    """The rule of one operator. forward: the operator that defines the dimensions; None if all is replicated."""
 
     schema: Schema
     forward: Operator | None
     is_backward: bool
 
     def __call__(self, call: OpSchema) -> OpStrategy:
-        """The one way to run this call. Raises NotImplementedError, which torch passes on as it is, where there is
-        none."""
+        """The only strategy for this call. Raises NotImplementedError if there is none, which torch passes on
+        unchanged."""
         a = self.schema.named([_as_list(value) for value in call.args_schema])
         dimensions, independent = self.forward.axes.of(a) if self.forward else ({}, frozenset())
         arguments = list(self._arguments(a, dimensions))
@@ -80,7 +80,7 @@ class Rule:
         return OpStrategy([OpSpec(results[0] if self.schema.single else tuple(results), inputs)])
 
     def _arguments(self, a: SimpleNamespace, dimensions: dict[str, Names]) -> Iterator[Argument]:
-        """In torch's order."""
+        """The tensor arguments in torch's order."""
         for name in self.schema.arguments:
             value = getattr(a, name)
             own = not self.is_backward or name in self.forward.schema.arguments
@@ -89,7 +89,7 @@ class Rule:
                     yield Argument(name, _spec_of(each), dimensions.get(self._source(name)), own)
 
     def _source(self, name: str) -> str:
-        """The argument or result of the forward's that has the same dimensions."""
+        """The forward's argument or result with the same dimensions."""
         if not self.is_backward:
             return name
         forward = self.forward.schema
@@ -109,8 +109,8 @@ class Rule:
         others = [p for argument, p in zip(arguments, placed, strict=True) if argument.name not in linear]
         if len(sums) == 1 and all(map(Placement.is_replicate, others)) and _is_linear(sums, arguments, linear):
             return Chosen(None, sums.pop(), linear)
-        # What a backward is handed decides only where the forward's arguments don't, and nothing is kept in an order of
-        # its own.
+        # Arguments that only a backward has decide only if the forward's don't, and if nothing that was kept merges
+        # dimensions.
         ordered = any(_holds_several(argument.dimensions, independent) for argument in arguments)
         for own in (True, False) if not ordered else (True,):
             for argument, placement in zip(arguments, placed, strict=True):
@@ -140,7 +140,7 @@ class Rule:
 
     @property
     def _has_words(self) -> bool:
-        """Whether a dimension's name says more than its number."""
+        """Whether the names of dimensions are more helpful than their numbers."""
         return self.forward is not None and self.forward.name not in ("mlp", "mlp_layers")
 
     def _expect_as_kept(self, argument: Argument, placements: Names, independent: frozenset[str]) -> None:
@@ -174,7 +174,7 @@ class Rule:
         return specs
 
     def _mask(self, a: SimpleNamespace, k: int) -> list[bool]:
-        """Which gradients are wanted of the result: of a list, of each element."""
+        """Whether the result's gradient is needed; for a list, one value for each element."""
         if not hasattr(a, "output_mask"):
             return [True]
         lengths = [
@@ -187,7 +187,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a dimension of the mesh splits: a dimension of tensors, or, of linear arguments, sums; else nothing."""
+    """What a mesh dimension splits: a dimension of tensors, or, for linear arguments, sums; else nothing."""
 
     split: str | None
     sums: Placement | None = None
@@ -205,16 +205,16 @@ class Chosen:
         if self.split is None:
             return Replicate()
         place = _place(self.split, dimensions)
-        return Partial("sum") if place is None else Shard(place)  # the gradient of what all parts share
+        return Partial("sum") if place is None else Shard(place)  # the gradient of an argument that all parts share
 
 
 def _place(split: str | None, dimensions: Names | None) -> int | None:
-    """Where among a tensor's dimensions is the one that is split."""
+    """The index of the dimension of a tensor that is split, or None."""
     return next((k for k, name in enumerate(dimensions or ()) if split in name.split("*")), None)
 
 
 def _holds_several(dimensions: Names | None, independent: frozenset[str]) -> bool:
-    """Whether a dimension holds an independent one and others, in an order that a part of it doesn't show."""
+    """Whether a dimension merges an independent one with others, in an order that a part doesn't determine."""
     return any("*" in name and independent & set(name.split("*")) for name in dimensions or ())
 
 
@@ -226,12 +226,12 @@ def _is_linear(sums: set[Placement], arguments: Sequence[Argument], linear: Name
 
 
 def _as_list(value: Any) -> Any:
-    """A list of tensors; torch has a tuple of its own for one without None."""
+    """A list of tensors; torch represents one without None as a TupleStrategy."""
     return list(value.children) if isinstance(value, TupleStrategy) else value
 
 
 def _spec_of(value: OpStrategy | DTensorSpec) -> DTensorSpec:
-    """torch 2.10 leaves the elements of a list that begins with None as they are."""
+    """The spec of a tensor; torch 2.10 passes elements of a list that begins with None as specs."""
     return value if isinstance(value, DTensorSpec) else value.strategies[0].output_spec
 
 

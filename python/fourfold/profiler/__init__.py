@@ -22,8 +22,8 @@ from fourfold.profiler._rows import Row
 
 __all__ = ["Row", "profile"]
 
-Row.__module__ = __name__  # where people import it from
-NSIGHT = "NSYS_PROFILING_SESSION_ID"  # which Nsight Systems sets for what it runs
+Row.__module__ = __name__  # its public module
+NSIGHT = "NSYS_PROFILING_SESSION_ID"  # set by Nsight Systems for the processes that it runs
 RANGES = (
     "No table: the operators were emitted as NVTX or roctx ranges, and the tool that recorded them shows their times. "
     "Use nvtx=False for a table."
@@ -92,7 +92,7 @@ class profile:
                 reason = (_running or profile)._end_first
                 raise RuntimeError(f"profile: expected no other profile to be running, but {reason}")
             _running = self
-        with contextlib.ExitStack() as started:  # what was started is stopped where the next can't be
+        with contextlib.ExitStack() as started:  # if a step fails, the earlier ones are undone
             started.callback(_end)
             if self._nvtx:
                 started.enter_context(torch.autograd.profiler.emit_nvtx())
@@ -106,7 +106,7 @@ class profile:
                 started.callback(torch.mps.profiler.stop)
             self._start = Event()
             self._start.record()
-            self._start.synchronize()  # torch's on MPS take the host's time when the host hears of them
+            self._start.synchronize()  # torch's events on MPS take the host's time at notification
             self._started = started.pop_all()
         return self
 
@@ -119,7 +119,7 @@ class profile:
                 end.record()
                 end.synchronize()  # signposts and kernels that end later would be lost
                 self._elapsed = self._start.elapsed_time(end)
-            except RuntimeError:  # a device that failed in the block fails here again: the block's own error says more
+            except RuntimeError:  # a device that failed in the block fails here again; the block's error is more useful
                 if error is None:
                     raise
 
@@ -164,9 +164,9 @@ class profile:
         return self.table()
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what was recorded as a Chrome trace, which https://ui.perfetto.dev shows; compressed where the name
-        ends in .gz. Raises RuntimeError before the block has ended, with NVTX ranges and where another profile ended
-        this one, and OSError."""
+        """Writes the recording as a Chrome trace, which https://ui.perfetto.dev shows; compressed if the name ends in
+        .gz. Raises RuntimeError before the block has ended, with NVTX ranges, and if another profile ended this one;
+        and OSError."""
         self._expect_end("export_chrome_trace")
         self._expect_whole("export_chrome_trace")
         if self._nvtx:
@@ -201,7 +201,7 @@ def _end() -> None:
 
 
 def _torchs_profiler(with_stack: bool) -> torch.profiler.profile:
-    """Of the CPU, and of the accelerator where torch's profiler knows its kind."""
+    """A profiler of the CPU, and of the accelerator if torch's profiler supports it."""
     known = {torch.profiler.ProfilerActivity.CPU}
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     activity = getattr(torch.profiler.ProfilerActivity, accelerator.type.upper(), None) if accelerator else None

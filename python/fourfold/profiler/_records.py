@@ -1,4 +1,4 @@
-"""What torch.profiler has recorded, as calls and the work that they put on a device: all that the table is made of."""
+"""Converts the recording of torch.profiler to calls, and to the work that they launched on a device, for the table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.autograd import DeviceType
 Kind = Literal["operator", "autograd", "region", "part"]
 OPERATOR = re.compile(r"\w+::\w+")
 ENGINE = "autograd::engine::"
-PLAIN_NODE = re.compile(r"\w+Backward\d+|torch::autograd::\w+|fourfold_\w+")  # which only calls operators
+PLAIN_NODE = re.compile(r"\w+Backward\d+|torch::autograd::\w+|fourfold_\w+")  # nodes that only call operators
 
 
 class Operand(NamedTuple):
-    """A tensor that was given to a call; those of a list each."""
+    """A tensor argument of a call; each element of a list is one."""
 
     device: torch.device
     dtype: torch.dtype
@@ -26,7 +26,7 @@ class Operand(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A kernel, copy or fill that ran on a device, by its type. call: the id of the call that put it there, else 0."""
+    """A kernel, copy or fill that ran on a device of this type. call: the id of the call that launched it, else 0."""
 
     call: int
     device: str
@@ -36,23 +36,23 @@ class Work(NamedTuple):
 
 @dataclass
 class Call:
-    """Something that the host ran: an operator; a node of autograd or its engine; a region that somebody named; or a
-    part of one of these that torch names too."""
+    """Something that the host ran: an operator; a node of autograd or its engine; a named region; or a part of one of
+    these that torch records under a name."""
 
     id: int
     name: str
-    nanoseconds: int  # on the host, what it calls included
+    nanoseconds: int  # on the host, including its calls
     kind: Kind = "operator"
     operands: tuple[Operand, ...] = ()
     calls: list[Call] = field(default_factory=list)
 
 
 def calls_of(result: Any) -> list[Call]:
-    """The outermost calls of a result of torch's profiler, recorded with shapes. Frames of Python, and calls of the
-    driver's library, are left out: what lies in them takes their place."""
+    """The outermost calls of a result of torch's profiler, recorded with shapes. Python frames and calls of the
+    driver's library are replaced by the calls within them."""
     outermost: list[Call] = []
     events = [(event, outermost) for event in reversed(result.experimental_event_tree())]
-    while events:  # no recursion: with Python's frames the tree is as deep as they are
+    while events:  # not recursive: with Python frames the tree is as deep as the stack
         event, siblings = events.pop()
         tag, fields = event.typed
         if tag.name == "TorchOp":
@@ -66,8 +66,8 @@ def calls_of(result: Any) -> list[Call]:
 
 
 def kind_of(name: str, scope: str) -> Kind:
-    """scope: torch's RecordScope, by its name. A node that somebody wrote, or compiled, counts as an operator: its time
-    is that code's."""
+    """scope: the name of torch's RecordScope. A custom or compiled autograd node counts as an operator: its time is
+    that of its own code."""
     if scope == "USER_SCOPE":
         return "region"
     if scope == "BACKWARD_FUNCTION":
@@ -86,7 +86,7 @@ def _operands(inputs: list[Any]) -> Iterator[Operand]:
 
 
 def work_of(result: Any) -> list[Work]:
-    """What ran on devices beside the CPU, as far as torch's profiler knows: nothing on MPS."""
+    """The work on devices other than the CPU that torch's profiler records: none on MPS."""
     return [
         Work(event.linked_correlation_id(), device_of(event.device_type()), event.name(), event.duration_ns())
         for event in result.events()
@@ -95,5 +95,5 @@ def work_of(result: Any) -> list[Work]:
 
 
 def device_of(kind: DeviceType) -> str:
-    """As a tensor there calls its device."""
+    """The device type's name in torch."""
     return "cuda" if kind == DeviceType.HIP else kind.name.lower()

@@ -1,4 +1,4 @@
-"""From calls and work to rows: whose time, whose bytes, who fell back to the CPU. Knows nothing of torch's profiler."""
+"""Attributes the time, bytes and CPU fallbacks of calls and work to rows. Independent of torch's profiler."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from fourfold.profiler._records import ENGINE, Call, Operand, Work
 
 AUTOGRAD = "autograd"
 NO_OPERATOR = "no operator"
-# What copies from one device to another, by which of its tensors is written; the inner ones are some backends' way.
+# Operators that copy between devices, with the index of the tensor that they write; some backends use the last two.
 COPIES = {"aten::copy_": 0, "aten::_copy_from": 1, "aten::_copy_from_and_resize": 1}
 READS_ONE_NUMBER = "aten::_local_scalar_dense"  # item()
-TO_CPU = "aten::_to_cpu"  # what torch's fallback begins with, for every backend
+TO_CPU = "aten::_to_cpu"  # the first call of torch's CPU fallback, on every backend
 
 
 @dataclass
 class Row:
-    """What an operator did in one dtype on one kind of device.
+    """The figures of an operator in one dtype on one type of device.
 
-    A fourfold operator's figures include everything that it calls, such as torch's products, and those of an operator
-    that fell back to the CPU its copies and what the CPU did for it. Another operator's are its own: rows add up.
+    A fourfold operator's figures include everything that it calls, such as torch's products. Those of an operator that
+    fell back to the CPU include its copies and the CPU's work. All other figures are self time, so rows add up.
 
-    operator: its name in torch's dispatcher, fourfold::lltm; or a name for other work.
-    dtype: of the floating-point tensors that it was given, else of the others, "float32" or "float32, int64"; "" where
-        it was given none.
-    device: cpu, cuda, mps; "" where no tensor and no kernel tells.
-    calls: how many.
-    device_time: ms that the device worked for it; on the CPU the host's. None where torch can't tell, as on mps, and
-        where device is "".
+    operator: its name in torch's dispatcher, such as fourfold::lltm; or a name for other work.
+    dtype: of its floating-point arguments, else of its other tensors, "float32" or "float32, int64"; "" if it has none.
+    device: cpu, cuda, mps; "" if neither tensors nor kernels show it.
+    calls: the number of calls.
+    device_time: ms of work on the device; on the CPU the host's. None if torch can't measure it, as on mps, and if
+        device is "".
     host_time: ms that the host spent in it.
-    copied: bytes that it copied from one device to another.
-    fell_back: how many of the calls the CPU did, because there is no kernel for the device.
+    copied: bytes that it copied between devices.
+    fell_back: the number of calls that ran on the CPU because there is no kernel for the device.
     """
 
     operator: str
@@ -52,14 +51,14 @@ class Row:
 
 @dataclass
 class Owner:
-    """Whose what a call calls is. row: the call's, None in a region. keeps: whether all that is within is the row's
-    too; but what falls back within a fourfold operator has its own."""
+    """The row that a call's inner calls belong to. row: the call's, None in a region. keeps: whether all inner calls
+    belong to the row, except those that fall back within a fourfold operator, which have their own."""
 
     caller: Call | None = None
     row: Row | None = None
     keeps: bool = False
     fell_back: bool = False
-    copying: bool = False  # whether the bytes of what is within are counted already
+    copying: bool = False  # whether the bytes of inner calls are counted already
 
     def owns(self, call: Call, fell_back: bool) -> bool:
         if self.row is None:
@@ -78,7 +77,7 @@ class Ledger:
         return self.rows.setdefault((key + ("", ""))[:3], Row(*key))
 
     def enter(self, call: Call, owner: Owner) -> Owner:
-        """Count one call; gives the owner of what it calls."""
+        """Counts one call; returns the owner of its inner calls."""
         fell_back, keeps = falls_back(call), owner.keeps
         if owner.owns(call, fell_back):
             row, fell_back = owner.row, owner.fell_back
@@ -99,7 +98,7 @@ class Ledger:
 
 
 def rows_of(calls: Iterable[Call], work: Sequence[Work]) -> list[Row]:
-    """All rows, in the order in which their operators were first called. Work is its caller's row's."""
+    """All rows, in the order in which their operators were first called. Work counts for its caller's row."""
     ledger = Ledger(defaultdict(list))
     for piece in work:
         ledger.work[piece.call].append(piece)
@@ -113,7 +112,7 @@ def rows_of(calls: Iterable[Call], work: Sequence[Work]) -> list[Row]:
         row.calls += 1
         row.device_time = (row.device_time or 0.0) + 1e-6 * piece.nanoseconds
     rows = list(ledger.rows.values())
-    known = {row.device for row in rows if row.device_time is not None}  # where torch knows the kernels
+    known = {row.device for row in rows if row.device_time is not None}  # whose kernels torch records
     for row in rows:
         if row.device in ("cpu", "meta") and row.device_time is None:
             row.device_time = row.host_time
@@ -123,13 +122,13 @@ def rows_of(calls: Iterable[Call], work: Sequence[Work]) -> list[Row]:
 
 
 def falls_back(call: Call) -> bool:
-    """Whether the CPU did it, its tensors copied there and back."""
+    """Whether the call ran on the CPU, with its tensors copied there and back."""
     return any(inner.name == TO_CPU or (inner.name == call.name and falls_back(inner)) for inner in call.calls)
 
 
 def bytes_copied(call: Call) -> int:
-    """From one device to another, reckoned from the tensors: torch converts before it copies, so in the type of what is
-    written."""
+    """The bytes that a call copies between devices, computed from its tensors: in the dtype that is written, since
+    torch converts before it copies."""
     operands = call.operands
     if call.name in COPIES and len(operands) > 1 and operands[0].device != operands[1].device:
         written = operands[COPIES[call.name]]
@@ -151,6 +150,6 @@ def described(call: Call) -> tuple[str, str]:
 
 
 def operands_of(call: Call) -> tuple[Operand, ...]:
-    """Those that it was given; an operator that makes a tensor gives it to itself, to be filled."""
+    """A call's operands; an operator that creates a tensor passes it to an inner call of the same name, to fill it."""
     inner = (each.operands for each in call.calls if each.name == call.name)
     return call.operands or next(inner, ())

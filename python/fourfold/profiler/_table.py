@@ -1,4 +1,4 @@
-"""The table that a profile prints, and the sentences below it."""
+"""The table that a profile prints, and the notes below it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fourfold.profiler._rows import Row
 
-HOST = ("", "cpu", "meta")  # where what runs takes the host's time
+HOST = ("", "cpu", "meta")  # devices whose work takes the host's time
 HEADINGS = ("calls", "dtype", "device", "device ms", "share", "host ms", "copied", "fell back")
 ON_THE_CPU = ("calls", "dtype", "device", "ms", "share", "copied", "fell back")
 OWN = "A fourfold operator's figures include everything that it calls; a torch operator's are its self time."
@@ -37,7 +37,7 @@ def table(rows: Sequence[Row], elapsed: float | None, torch_rows: int | None) ->
 
 
 class Columns:
-    """What stands in a line: where all is on the CPU, its time once."""
+    """The columns of the table; if everything ran on the CPU, there is one time."""
 
     def __init__(self, rows: Sequence[Row]):
         self.several = any(row.device not in HOST for row in rows)
@@ -59,12 +59,12 @@ class Columns:
 
 
 def weight(row: Row) -> float:
-    """What takes most time stands first."""
+    """The sort key: the longest time comes first."""
     return -max(row.device_time or 0.0, row.host_time)
 
 
 def added(rows: Sequence[Row]) -> Row:
-    """The sum; of the times on devices those of the accelerator, where there is one, else the CPU's."""
+    """The sum of rows, with the device time of the accelerator if there is one, else of the CPU."""
     devices = {row.device for row in rows}
     devices = devices - set(HOST) or devices & {"cpu"}
     sum_of = Row("", "", devices.pop() if len(devices) == 1 else "")

@@ -1,3 +1,3 @@
 """``fourfold.save`` and ``fourfold.load``: exported programs in one file.
 
-load.py and what it imports is all that a process needs which only runs models; save.py brings the compiler."""
+A process that only runs models needs load.py and what it imports; save.py imports the compiler."""

@@ -1,5 +1,5 @@
-"""From an exported program to the graph that a file holds: decomposed, with what it changes copied at its end, and
-through the compiler's passes."""
+"""Lowers an exported program to the graph of a file: decomposes it, copies what it changes at its end, and runs the
+compiler's passes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fourfold.saving.tensors import PLAIN
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
-# Composite operators that stay whole, by how their names begin: their decomposition differs from device to device,
-# or it has an effect, the check for singular matrices.
+# Prefixes of composite operators that stay whole: their decomposition differs between devices, or has an effect, the
+# check for singular matrices.
 WHOLE = (
     *("scaled_dot_product_attention", *KEPT),
     *("inverse", "linalg_solve", "linalg_inv", "linalg_tensorinv", "linalg_tensorsolve"),
     *("linalg_cholesky", "linalg_lu_factor", "linalg_ldl_factor"),
 )
-# What the file needn't say: it holds shapes and dtypes, and all of its runs are without gradients.
+# Operators that the file doesn't need: it holds shapes and dtypes, and runs without gradients.
 NEEDLESS = (aten._assert_tensor_metadata.default,)
-# New memory that nothing has written is zero: a file's graph reads no memory of others.
+# Uninitialized memory becomes zeros, so that a file's graph can't read what was there before.
 ZEROS = {
     aten.empty.memory_format: aten.zeros.default,
     aten.empty_like.default: aten.zeros_like.default,
@@ -85,7 +85,8 @@ def expect_inputs(program: ExportedProgram) -> None:
 
 
 def expect_own_memory(program: ExportedProgram) -> None:
-    """Raises ValueError for tensors that share memory of which the program changes one: a file stores them apart."""
+    """Raises ValueError if the program changes one of several tensors that share memory: a file stores them
+    separately."""
     targets = {spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target is not None}
     changed = {targets[node.name] for node in map(memory_of, changed_nodes(program)) if node.name in targets}
     known: dict[int, str] = {}
@@ -101,7 +102,7 @@ def expect_own_memory(program: ExportedProgram) -> None:
 
 
 def changed_nodes(program: ExportedProgram) -> Iterator[Node]:
-    """What the program's operators change in place."""
+    """The nodes that the program's operators change in place."""
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
@@ -111,13 +112,13 @@ def changed_nodes(program: ExportedProgram) -> Iterator[Node]:
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     with warnings.catch_warnings():
-        # Of torch's own pickling of pytrees' specs, while it copies graphs.
+        # torch pickles pytrees' specs while it copies graphs.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         return program.run_decompositions(table(program))
 
 
 def table(program: ExportedProgram) -> dict[object, object]:
-    """As torch.compile's backend decomposes: composite operators in others, and what programs compute."""
+    """The decompositions of torch.compile's backend, and those of composite operators."""
     composite = "CompositeImplicitAutograd"
     found = {
         op: how
@@ -130,7 +131,7 @@ def table(program: ExportedProgram) -> dict[object, object]:
 
 
 def recurrent(program: ExportedProgram) -> dict[object, object]:
-    """torch's LSTM and GRU become fourfold's operators, if that computes all of the program's calls."""
+    """Replaces torch's LSTM and GRU by fourfold's operators, if these can compute all of the program's calls."""
     found = {}
     for op in NAMES:
         calls = [n for m in graphs_of(program) for n in m.graph.find_nodes(op="call_function", target=op)]
@@ -145,7 +146,7 @@ def graphs_of(program: ExportedProgram) -> list[GraphModule]:
 
 
 def inline_modes(module: GraphModule) -> None:
-    """Regions of torch.no_grad() and the like run as they are: nothing of a file computes gradients."""
+    """Inlines regions of torch.no_grad() and similar modes: a file computes no gradients."""
     found = True
     while found:
         found = module.graph.find_nodes(op="call_function", target=higher_order.wrap_with_set_grad_enabled)
@@ -180,9 +181,9 @@ def expect_operators(module: GraphModule) -> None:
 
 
 def write_outputs(program: ExportedProgram, module: GraphModule) -> list[object]:
-    """Makes the graph's outputs its results that are computed; what the program changes is copied at the end."""
+    """Makes the computed results the graph's outputs, and copies at its end what the program changes."""
     graph, output = module.graph, module.graph.output_node()
-    specs = program.graph_signature.input_specs  # whose names may be taken otherwise in a copy of the graph
+    specs = program.graph_signature.input_specs  # their names may be taken in a copy of the graph
     inputs = zip(specs, graph.find_nodes(op="placeholder"), strict=True)
     placeholders = {spec.arg.name: node for spec, node in inputs}
     names = {spec.target: spec.arg.name for spec in specs if spec.target is not None}
@@ -202,7 +203,7 @@ def write_outputs(program: ExportedProgram, module: GraphModule) -> list[object]
             raise Unsaved(f"{spec.arg.name}, an output of kind {spec.kind.name}")
     with graph.inserting_before(output):
         for k, (_, result) in enumerate(changes):
-            if memory_of(result).op == "placeholder":  # which another copy may change before
+            if memory_of(result).op == "placeholder":  # another copy may change it before
                 copy = graph.call_function(aten.clone.default, (result,))
                 copy.meta["val"] = result.meta["val"]
                 changes[k] = changes[k][0], copy

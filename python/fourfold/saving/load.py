@@ -100,8 +100,8 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
 
 
 def _generator(device: torch.device) -> int:
-    """What runs programs, -1 for torch's operators. Loop nests are compiled behind calls, where llvmlite is installed,
-    and a GPU's kernels when a layout first comes."""
+    """The generator's number, -1 for torch's operators. Loop nests are compiled in the background if llvmlite is
+    installed, and a GPU's kernels when a layout is first called."""
     from fourfold.compiler.nest import service
     from fourfold.devices import programs
 

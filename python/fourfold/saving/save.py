@@ -20,7 +20,7 @@ from fourfold.saving.signature import Signature
 from fourfold.saving.steps import Encoder, Unsaved, constant
 from fourfold.saving.tensors import Stored, order_of, temporary_beside, write
 
-VERSION = 1  # rises when older releases can't read what is written
+VERSION = 1  # increases when older releases can't read new files
 KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 
 
@@ -63,7 +63,7 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
 
 class File:
     def __init__(self, program: ExportedProgram):
-        """Raises Unsaved, and ValueError in a sentence."""
+        """Raises Unsaved, and ValueError with a whole message."""
         self.stored = Stored()
         self.encoder = Encoder(self.stored)
         structure = {
@@ -73,7 +73,7 @@ class File:
         self.structure = json.dumps(structure)
         program, module, results = lowered(program)
         self.signature = Signature(program)
-        tensors = self.tensors(program)  # first: they have their own names
+        tensors = self.tensors(program)  # first, so that they keep their own names
         self.graph = {
             "symbols": self.signature.symbols,
             "tensors": tensors,
@@ -123,7 +123,7 @@ class File:
             temporary.unlink(missing_ok=True)
 
     def check(self, path: Path) -> None:
-        """Loads what was written. Raises ValueError where that fails, as for operators that files must not call."""
+        """Loads the written file. Raises ValueError if that fails, as for operators that files may not call."""
         try:
             _native.module.Model(str(path), None, sorted(self.encoder.namespaces), 0)
         except ValueError as error:

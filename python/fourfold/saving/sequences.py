@@ -1,5 +1,5 @@
-"""torch's ``scan`` operator in an exported graph: the graph of the whole sequence, compiled as ``fourfold.scan``
-compiles it, becomes one node."""
+"""Compiles torch's ``scan`` operator in an exported graph: the graph of the whole sequence, compiled like
+``fourfold.scan``'s, becomes one node."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def size_of_first(module: GraphModule, x: Node, before: Node) -> object:
 
 
 def compiled_sequence(step: GraphModule, given: Sequence[object], carries: int, xs: int, steps: object) -> Compiled:
-    """Its inputs are the number of steps and what the operator is given; its results the operator's."""
+    """Its inputs are the number of steps and the operator's arguments; its results are the operator's."""
     for node in step.graph.nodes:
         if "val" in node.meta:
             node.meta[VALUE] = node.meta["val"]

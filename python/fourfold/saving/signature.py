@@ -1,4 +1,4 @@
-"""The arguments of an exported program as a file holds them: dtypes, shapes, and the bounds of symbolic sizes."""
+"""The arguments of an exported program in a file: dtypes, shapes, and the bounds of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Signature:
         self.symbols: dict[str, dict[str, int | None]] = {}
 
     def arguments(self, inputs: Sequence[Node], relies_on_layout: set[Node]) -> list[dict[str, object]]:
-        """inputs: the graph's. relies_on_layout: those whose memory layout torch's operators rely on."""
+        """inputs: the graph's. relies_on_layout: those whose memory layout matters to torch's operators."""
         specs = self.program.graph_signature.input_specs
         return [
             self.argument(spec.arg, node, node in relies_on_layout)

@@ -1,4 +1,4 @@
-"""The steps of a plan, as a file holds them in JSON: what cpp/model/reader.cpp reads."""
+"""The steps of a plan in JSON, for a file; cpp/model/reader.cpp reads them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fourfold.saving.tensors import Stored
 
 
 class Unsaved(Exception):
-    """A step that a file can't hold; the message says why."""
+    """A step that a file can't hold; the message gives the reason."""
 
 
 def constant(value: object) -> object:
-    """As cpp/model/operators.cpp reads constants. Raises Unsaved."""
+    """A constant in the form that cpp/model/operators.cpp reads. Raises Unsaved."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -42,7 +42,7 @@ def constant(value: object) -> object:
 
 
 def counted(step: dict[str, object], results: int) -> dict[str, object]:
-    """With the number of its results, where that is not one."""
+    """Adds the number of a step's results, unless it is one."""
     return step if results == 1 else step | {"results": results}
 
 
@@ -105,7 +105,7 @@ class Encoder:
         return self.programs.index(made)
 
     def operators_of(self, fused: Fused) -> dict[str, object]:
-        """What runs where the program can't: on devices without programs, for other layouts."""
+        """The fallback where the program can't run: on devices without programs, for other layouts."""
         try:
             return self.graph(Writer(fused.inputs).write(GraphModule({}, fused.graph)))
         except NeedsPython as reason:

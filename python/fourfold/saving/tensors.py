@@ -60,7 +60,7 @@ class Stored:
         self._known: dict[tuple[object, ...], str] = {}
 
     def add(self, name: str, tensor: Tensor) -> str:
-        """The name under which the file has it. Raises ValueError."""
+        """Adds a tensor; returns its name in the file. Raises ValueError."""
         if why := refusal(name, tensor):
             raise ValueError(f"save: {why}")
         tensor = tensor.detach()
@@ -75,15 +75,15 @@ class Stored:
 
 
 def order_of(tensor: Tensor) -> list[int] | None:
-    """A dense tensor's dimensions by decreasing stride, or None where they are in order."""
+    """A dense tensor's dimensions by decreasing stride; None if they are in order."""
     order = memory_order(tensor)
     is_dense = torch.ops.aten.is_non_overlapping_and_dense(tensor)
     return order if is_dense and not tensor.is_contiguous() else None
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Wide elements come first, as safetensors' own writer has them, and tensors of whole cache lines before others, so
-    that nearly all begin at one."""
+    """Writes wide elements first, like safetensors' own writer, and tensors of whole cache lines before others, so that
+    nearly all tensors begin at a cache line."""
 
     def place(name: str) -> tuple[int, bool, str]:
         tensor = tensors[name]
@@ -110,5 +110,5 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder, of a file that can replace this one at once."""
+    """A name in the same folder, for a file that can replace this one atomically."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""A model's graph for people to read."""
+"""A model's graph as readable text."""
 
 from __future__ import annotations
 

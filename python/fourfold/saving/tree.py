@@ -1,5 +1,5 @@
-"""The structure of a model's arguments and results, as its file holds it in JSON. Reading it imports nothing: a type
-other than Python's containers has to be registered with ``torch.utils._pytree`` already."""
+"""The structure of a model's arguments and results in a file's JSON. Reading it imports nothing: a type other than
+Python's containers has to be registered with ``torch.utils._pytree`` already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 Tree = object  # LEAF, or {"tuple": [trees]} and so on
 LEAF = "*"
 KEYS = (str, int, float, bool)
-# torch reads these by importing a module that the file names.
+# To read these, torch would import a module that the file names.
 IMPORTING = (defaultdict,)
 
 
@@ -43,7 +43,7 @@ def encoded(spec: pytree.TreeSpec) -> Tree:
 
 
 class Structure:
-    """Takes arguments apart, and puts results together."""
+    """Flattens arguments and unflattens results."""
 
     def __init__(self, text: str):
         """Raises ValueError."""
@@ -79,7 +79,7 @@ class Structure:
 
 
 def count(tree: Tree) -> int:
-    """How many leaves it has. Raises what reading another object raises."""
+    """The number of leaves. Raises the errors of reading a malformed tree."""
     return 1 if tree == LEAF else sum(map(count, items_of(tree)))
 
 

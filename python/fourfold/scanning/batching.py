@@ -30,8 +30,8 @@ DRAWING = frozenset(
 
 
 def batched(node: Node, value: Values, is_batched: Callable[[Node], bool], steps: object) -> object:
-    """The operator applied to every step's operands, by torch's rules for vmap. What is the same in every step is drawn
-    for each of them."""
+    """The operator applied to every step's operands, by torch's vmap rules. Random operators draw for each step, even
+    where all steps have the same operands."""
     operands = node.all_input_nodes
     values = [value(each) for each in operands]
 
@@ -45,7 +45,7 @@ def batched(node: Node, value: Values, is_batched: Callable[[Node], bool], steps
     if draws(node):
         return drawn(node, value, is_batched, steps, apply)
     dims = tuple(0 if is_batched(each) else None for each in operands)
-    if all(dim is None for dim in dims) or node.target is aten.fill.Scalar:  # which torch has no rule for
+    if all(dim is None for dim in dims) or node.target is aten.fill.Scalar:  # fill has no vmap rule in torch
         return apply(*values)
     if node.target in (aten.cat.default, aten.stack.default):
         return joined(node, value, is_batched, steps)
@@ -61,7 +61,7 @@ def batched(node: Node, value: Values, is_batched: Callable[[Node], bool], steps
 
 @contextlib.contextmanager
 def without_fallback() -> Iterator[None]:
-    """Operators without a rule raise RuntimeError, where torch applies them to each step and warns."""
+    """Makes operators without a vmap rule raise RuntimeError; torch would apply them to each step, with a warning."""
     before = torch._C._functorch._is_vmap_fallback_enabled()
     torch._C._functorch._set_vmap_fallback_enabled(False)
     try:
@@ -71,7 +71,7 @@ def without_fallback() -> Iterator[None]:
 
 
 def plus_product(start: Tensor, rows: Tensor, weights: Tensor, has_rows: bool) -> Tensor:
-    """The rows of all steps in one operator, where torch's rule makes two."""
+    """The rows of all steps in one operator; torch's vmap rule makes two."""
     every = rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2])
     if has_rows:
         start = start.expand(*rows.shape[:2], weights.shape[1]).reshape(every.shape[0], weights.shape[1])
@@ -79,21 +79,21 @@ def plus_product(start: Tensor, rows: Tensor, weights: Tensor, has_rows: bool) -
 
 
 def joined(node: Node, value: Values, is_batched: Callable[[Node], bool], steps: object) -> Tensor:
-    """torch's rule for vmap would fix the number of steps."""
+    """Avoids torch's vmap rule, which would fix the number of steps."""
     dim = node.args[1] if len(node.args) > 1 else 0
     parts = [of_every_step(each, value, is_batched, steps) for each in node.args[0]]
     return node.target(parts, dim + 1 if dim >= 0 else dim)
 
 
 def divided(node: Node, value: Values) -> list[Tensor]:
-    """torch's rule for vmap would fix a size that is a symbol."""
+    """Avoids torch's vmap rule, which would fix a symbolic size."""
     tensor, sizes, *dims = torch.fx.map_arg(node.args, value)
     dim = dims[0] if dims else node.kwargs.get("dim", 0)
     return node.target(tensor, sizes, dim + 1 if dim >= 0 else dim)
 
 
 def of_every_step(node: Node, value: Values, is_batched: Callable[[Node], bool], steps: object) -> object:
-    """A tensor's value for all steps, expanded where all have the same."""
+    """A tensor's value for all steps, expanded if all steps have the same one."""
     known = value(node)
     return known if is_batched(node) or not isinstance(known, Tensor) else known.expand([steps, *known.shape])
 
@@ -111,7 +111,7 @@ def drawn(
         if isinstance(args[0], (list, tuple)):
             args = ([steps, *args[0]], *args[1:])
         return node.target(*args, **kwargs)
-    # Expanded, since a rule may draw once for what all steps have in common.
+    # Expanded, since a vmap rule may draw once for operands that all steps share.
     operands = list(map(whole, node.all_input_nodes))
     dims = (0, *(0 if isinstance(each, Tensor) else None for each in operands))
     every = torch.empty(steps, device="cpu")

@@ -1,5 +1,5 @@
-"""Captures one step: Dynamo traces it once, whatever the length of the sequence, and hands its graph to a function that
-runs the whole loop."""
+"""Captures one step: Dynamo traces it once, whatever the length of the sequence, and passes its graph to a function
+that runs the whole loop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NUMBERS = (bool, int, float)
 @dataclass(frozen=True)
 class Call:
     """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. runs_again: whether
-    the backward runs the steps again. read: of a step that leaves values outside, what it reads from outside, each with
-    Dynamo's expression for where."""
+    the backward runs the steps again. read: for a step that leaves values outside, what it reads from outside, each
+    value with Dynamo's expression for its source."""
 
     carries: Sequence[Tensor]
     xs: Sequence[Tensor]
@@ -51,7 +51,7 @@ def result(value: Tensor, index: int) -> Tensor:
 
 
 def number_like(old: Tensor, new: bool | int | float | complex) -> Tensor:
-    """A number as a tensor, of the state's precision; what is of another kind or shape is refused later."""
+    """A number as a tensor, of the state's precision; other kinds and shapes are rejected later."""
     made = torch.tensor(new)
     return made.to(old.dtype) if made.is_floating_point() and old.is_floating_point() else made
 
@@ -81,8 +81,8 @@ def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
 @dataclass(frozen=True)
 class Captured:
     """A step as Dynamo traced it. inputs: for each of the graph's inputs, ("carry", k), ("x", k) or ("closure", k).
-    carries, ys: the indices of the new state's and the result's tensors among the graph's results. effects: those of
-    values that the step leaves outside, of which the last step's count."""
+    carries, ys: the indices of the new state's and the result's tensors among the graph's results. effects: the indices
+    of values that the step leaves outside, for which the last step's count."""
 
     module: GraphModule
     fakes: Sequence[object]
@@ -118,7 +118,7 @@ def source_of(node: Node) -> str:
 
 
 def role_of(node: Node, index: int) -> tuple[str, int]:
-    """By the source that Dynamo recorded: an item of step_once's argument ``carries`` or ``xs``."""
+    """From the source that Dynamo recorded: an item of step_once's argument ``carries`` or ``xs``."""
     source = getattr(node.meta.get("grapharg"), "source", None)
     base = getattr(source, "base", None)
     name = getattr(base, "local_name", None)
@@ -137,8 +137,9 @@ def current_call() -> Call:
 def trace(
     step: Callable[..., object], structure: Structure, call: Call, backend: Backend
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
-    """Runs the loop through the graph that Dynamo has, or captures, for this step. Dynamo sees tensors of one step, and
-    floating-point states that require a gradient, because gradients may reach a state through later steps alone."""
+    """Runs the loop with Dynamo's graph of this step, which is captured if there is none yet. Dynamo traces it with
+    tensors of one step, and with floating-point states that require a gradient, because gradients may reach a state
+    through later steps alone."""
     wants = torch.is_grad_enabled()
     carries = [stand_in(each, wants and is_differentiable(each)) for each in call.carries]
     first = [x.detach()[0] if call.steps else x.new_zeros(x.shape[1:]) for x in call.xs]
@@ -173,12 +174,12 @@ def trace(
 
 
 def expect_unchanged(source: str, value: object, known: Mapping[str, object]) -> None:
-    """Raises RuntimeError for a tensor or a number that the step reads from outside and replaces: each step would read
+    """Raises RuntimeError for a tensor or a number that the step reads from outside and replaces: every step would read
     the first one's."""
     try:
         found = eval(source, {"L": known, "G": step_once.__globals__, "torch": torch})
     except (AttributeError, IndexError, KeyError, NameError, SyntaxError, TypeError):
-        return  # no expression of Python's: a tensor that Dynamo found in another way, such as a view's base
+        return  # not a Python expression: Dynamo found the tensor in another way, such as a view's base
     is_changed = found is not value if isinstance(value, Tensor) else type(value) in NUMBERS and found != value
     if is_changed and isinstance(found, (Tensor, *NUMBERS)):
         name = readable(source, known["step"])
@@ -186,8 +187,8 @@ def expect_unchanged(source: str, value: object, known: Mapping[str, object]) ->
 
 
 def expect_guards(function: Callable[..., object], known: Mapping[str, object]) -> None:
-    """Raises RuntimeError if what Dynamo assumes of Python objects in a graph that it has just traced, in a call with
-    these arguments, doesn't hold behind the call: each step would see what the first one sees."""
+    """Raises RuntimeError if a guard of a graph that Dynamo has just traced, in a call with these arguments, fails
+    after the call: every step would see the Python objects that the first one sees."""
     entries = _debug_get_cache_entry_list(function._torchdynamo_orig_callable.__code__)
     if not entries or entries[0].guard_manager.check(known):
         return
@@ -202,7 +203,7 @@ def expect_guards(function: Callable[..., object], known: Mapping[str, object]) 
 
 
 def readable(expression: str, step: object) -> str:
-    """Dynamo's expression for an object, in the step's words."""
+    """Dynamo's expression for an object, with the names in the step's code."""
     variables = getattr(step, "__code__", step_once.__code__).co_freevars
     cell = r"L\['step'\]\.__closure__\[(\d+)\]\.cell_contents"
     text = re.sub(cell, lambda found: variables[int(found[1])], expression)
@@ -211,7 +212,7 @@ def readable(expression: str, step: object) -> str:
 
 
 def stand_in(tensor: Tensor, requires_grad: bool) -> Tensor:
-    """A tensor that is none of the step's own: Dynamo takes the same tensor in two places for one."""
+    """A tensor that the step doesn't have elsewhere: Dynamo treats two occurrences of a tensor as one input."""
     return tensor.detach().requires_grad_(requires_grad)
 
 
@@ -242,10 +243,10 @@ def compiled_for(step: object, structure: Structure, backend: Backend) -> Callab
 
 
 def guards_of_step(guards: Sequence[object]) -> list[bool]:
-    """Whether Dynamo has to check each in every call. Most are about how step_once takes pytrees apart, and builtins:
-    each structure has a function of its own, and the others don't change."""
+    """Whether Dynamo has to check each guard in every call. Most are about the pytrees of step_once, and about
+    builtins: each structure has a function of its own, and the others don't change."""
     for guard in guards:
-        guard.orig_guard.obj_weakref = None  # torch expects the object of its first check, but W.T is another each time
+        guard.orig_guard.obj_weakref = None  # torch expects the first check's object, but W.T is always a new one
     return [not is_own(guard.name) for guard in guards]
 
 

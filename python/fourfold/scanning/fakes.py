@@ -14,26 +14,26 @@ from fourfold.compiler.recorder import NotRecorded
 
 
 class Fakes:
-    """For the fake values of a step, those of a whole sequence. The step's symbolic sizes become symbols of another
-    environment, and so does the number of steps; ``count`` is how many the first call has."""
+    """Converts the fake values of a step to those of a whole sequence. The step's symbolic sizes become symbols of
+    another environment, and so does the number of steps; ``count`` is that number in the first call."""
 
     def __init__(self, count: int):
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env)
         self.symbols: dict[object, object] = {}
-        self.known: set[object] = set()  # which sizes Dynamo has checked to be equal
-        self.steps = self.new_symbol("steps", max(count, 2))  # torch takes 0 and 1 for constants
+        self.known: set[object] = set()  # equalities of sizes that Dynamo has checked
+        self.steps = self.new_symbol("steps", max(count, 2))  # torch treats 0 and 1 as constants
 
     def new_symbol(self, name: str, hint: int) -> torch.SymInt:
         source = ConstantSource(f"{name}_{len(self.symbols)}")
-        # 0 and 1 are numbers that the step reads; of a tensor's sizes Dynamo makes constants.
+        # Hints of 0 and 1 are numbers that the step reads: Dynamo makes tensor sizes of 0 and 1 constants.
         general = {"positive": None, "do_not_specialize_zero_one": True} if hint < 2 else {}
         symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, **general)
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     @property
     def are_general(self) -> bool:
-        """Whether no operator has fixed a size, or assumes that two are equal of which Dynamo doesn't know it."""
+        """Whether no operator has fixed a size, or assumed an equality of sizes that Dynamo hasn't checked."""
         equal = (guard.expr for guard in self.env.guards if isinstance(guard.expr, sympy.Eq))
         return not self.env.replacements and all(each in self.known for each in equal)
 
@@ -54,7 +54,7 @@ class Fakes:
         return create(expression.xreplace(self.symbols), hint=given.node.hint)
 
     def tensor(self, given: Tensor, leading: object = None) -> Tensor:
-        """leading: the size of another first dimension, in contiguous memory."""
+        """leading: the size of an additional first dimension, in contiguous memory."""
         sizes = [self.number(size) for size in given.shape]
         with _disable_current_modes(), self.mode:  # a recorder is a mode, and would write nodes
             if leading is not None:

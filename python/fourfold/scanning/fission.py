@@ -1,4 +1,4 @@
-"""Splits the graph of one step: what runs for all steps before the loop, what within it, and what for all steps behind
+"""Splits the graph of one step into what runs for all steps before the loop, in the loop, and for all steps after
 it."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fourfold.compiler.views import PERMUTATIONS, hint
 
 aten = torch.ops.aten
 REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
-DTYPES = (torch.float32, torch.float64)  # whose sums of products may be rounded in another order
+DTYPES = (torch.float32, torch.float64)  # dtypes whose sums of products may be rounded in another order
 SUMS_OF_PRODUCTS = (aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.mm.default, aten.bmm.default)
 
 
@@ -38,8 +38,8 @@ class Place(enum.Enum):
 
 
 class Fission:
-    """kinds: of the graph's inputs. states: the nodes of the new states; each: those of which every step's are needed.
-    forced: operators that run in the loop in any case.
+    """kinds: of the graph's inputs. states: the nodes of the new states; each: nodes whose values of every step are
+    needed. forced: operators that run in the loop in any case.
 
     ``kind`` has the kind of every node, ``place`` the place of every operator."""
 
@@ -69,28 +69,28 @@ class Fission:
             return Place.INSIDE
         if node.target is operator.getitem:
             return self.place.get(node.args[0], Place.BEHIND)
-        if node.target in PERMUTATIONS and len(node.users) == 1:  # sink() moves it back, unless it is read in the loop
+        if node.target in PERMUTATIONS and len(node.users) == 1:  # sink() moves it back if the loop doesn't read it
             return self.place.get(node.args[0], Place.INSIDE)
         return Place.INSIDE if self.is_near(node) or self.is_short_reduction(node) else Place.BEHIND
 
     def is_near(self, node: Node) -> bool:
-        """Whether the loop computes it although no state needs it: cheap, and not larger than its operands."""
+        """Whether the loop computes it although no state needs it: it is cheap, and not larger than its operands."""
         operands = [each for each in node.all_input_nodes if self.kind[each] is Kind.CARRIED]
         if any(self.place.get(each) is Place.BEHIND for each in operands) or not is_computed(node, POINTWISE):
             return False
         return elements(node) <= max(map(elements, operands))
 
     def is_short_reduction(self, node: Node) -> bool:
-        """Whether it reduces short rows that the loop computes: a nest has them in registers, and behind the loop they
-        would be read from memory."""
+        """Whether it reduces short rows that the loop computes: a nest has them in registers; after the loop they would
+        be read from memory."""
         if self.rows is None or short_rows(node) != self.rows:
             return False
         return node.args[0].op == "placeholder" or self.place.get(node.args[0]) is Place.INSIDE
 
     def most_reduced(self, feeding: set[Node], needed: set[Node]) -> tuple | None:
-        """The rows that reductions in the loop are of, since a nest has rows along one axis only: those that states
-        need, or most others. None for a loop with products. needed: what states and series need; reductions that only
-        sums over the steps need are applied to these sums."""
+        """The rows that reductions in the loop have, since a nest has rows along one axis only: those that states need,
+        or else the most frequent ones. None for a loop with products. needed: what states and series need; reductions
+        that only sums over the steps need are applied to these sums."""
         carried = [node for node in needed if self.kind.get(node) is Kind.CARRIED]
         if any(node.target in SUMS_OF_PRODUCTS and node in feeding for node in carried):
             return None
@@ -100,8 +100,9 @@ class Fission:
         return max(sorted(counts), key=lambda rows: counts[rows]) if counts else None
 
     def sink(self, graph: Graph, feeding: set[Node]) -> None:
-        """Moves elementwise operators into the loop, or behind it, if all of what reads them is there. Views stay: they
-        cost nothing where they are computed once. So does what products read: it is no part of an elementwise loop."""
+        """Moves elementwise operators into the loop, or after it, if all of their users are there. Views stay: they
+        cost nothing where they are computed once. Operands of products stay too: products are not part of an
+        elementwise loop."""
         for node in reversed(graph.nodes):
             is_inside = self.place.get(node) is Place.INSIDE
             if is_inside and node.target in PERMUTATIONS and node not in feeding and not self.is_read_inside(node):
@@ -114,8 +115,8 @@ class Fission:
                 self.place[node] = Place.INSIDE
 
     def sink_products(self, graph: Graph) -> None:
-        """Moves products of a step's own values that nothing but the loop reads into a loop that multiplies anyway: it
-        computes them for some steps at once, whose results stay in the cache."""
+        """Moves products of a step's own values that only the loop reads into a loop that has products anyway: it
+        computes them for several steps at once, and their results stay in the cache."""
         if not any(place is Place.INSIDE and node.target in SUMS_OF_PRODUCTS for node, place in self.place.items()):
             return
         for node in graph.nodes:
@@ -126,11 +127,11 @@ class Fission:
                     self.place |= dict.fromkeys(read, Place.INSIDE)
 
     def can_run_ahead(self, node: Node) -> bool:
-        """Whether it multiplies a series by a matrix that stays the same, and adds a vector that does, or nothing."""
+        """Whether it multiplies a series by an invariant matrix, and adds nothing or an invariant vector."""
         value = node.meta.get("val")
         if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs or value.dtype not in DTYPES:
             return False
-        if value.device.type != "cpu":  # others run no products in the loop
+        if value.device.type != "cpu":  # the loop runs no products on other devices
             return False
         *start, a, b = node.args
         is_fixed = all(self.kind[each] is Kind.INVARIANT for each in (*start, b))
@@ -142,7 +143,7 @@ class Fission:
 
 
 def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] = ()) -> dict[Node, Kind]:
-    """Of every node, from those of the inputs. forced: operators that count as carried."""
+    """The kind of every node, from those of the inputs. forced: operators that count as carried."""
     found: dict[Node, Kind] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -161,7 +162,7 @@ def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] 
 
 
 def short_rows(node: Node) -> tuple | None:
-    """Of which shape and along which dimensions a reduction's rows are, if a nest can have these in registers."""
+    """The shape and dimensions of a reduction's rows, if a nest can keep these in registers."""
     if node.target not in REDUCTIONS or len(node.args) < 2 or not node.args[1]:
         return None
     value = node.args[0].meta["val"]

@@ -23,7 +23,7 @@ from fourfold.scanning.sequence import RunsInLoop, Whole, whole_of
 
 
 class RunsInPython(Exception):
-    """The step runs in Python, one by one; the message says why."""
+    """The step runs in Python, one by one; the message gives the reason."""
 
 
 def recurrence_of(captured: Captured, call: Call, options: Options) -> Recurrence:
@@ -54,7 +54,7 @@ def check_states(captured: Captured, call: Call) -> None:
 
 
 def are_equal(new: object, old: object) -> bool:
-    """Two symbols: Dynamo guards that they are equal."""
+    """Whether two sizes are equal; for two symbols Dynamo adds a guard."""
     is_symbol = isinstance(new, torch.SymInt) and isinstance(old, torch.SymInt)
     return bool(new == old) if is_symbol else hint(new) == hint(old)
 
@@ -64,7 +64,7 @@ def described(tensor: Tensor) -> str:
 
 
 def line_of(node: Node) -> str:
-    """Where the step computes it."""
+    """The line of the step that computes it."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     places = [k for k, line in enumerate(lines) if line.startswith("File ")]
     return f": {' '.join(lines[places[-1] :])}" if places else ""
@@ -74,8 +74,8 @@ FUNCTION = torch.ops.higher_order.autograd_function_apply
 
 
 class Recurrence:
-    """The function of a captured step. Dynamo calls it with the inputs of the step's graph, of which those that come
-    from the call of scan stand for whole sequences."""
+    """The function of a captured step. Dynamo calls it with the inputs of the step's graph; those that come from the
+    call of scan stand for whole sequences."""
 
     def __init__(self, captured: Captured, options: Options):
         self.captured = captured
@@ -187,15 +187,15 @@ class Recurrence:
         )
 
     def can_run_again(self) -> bool:
-        """Whether its steps, run in Python, give the same values and gradients that can be differentiated: PyTorch
-        doesn't differentiate the backward of a torch.autograd.Function that Dynamo has traced."""
+        """Whether its steps, run in Python, give the same values, and gradients that can be differentiated: PyTorch
+        can't differentiate the backward of a torch.autograd.Function that Dynamo has traced."""
         functions = self.captured.module.graph.find_nodes(op="call_function", target=FUNCTION)
         return not (self.halves.changed or functions or any(map(draws, self.halves.forward.graph.nodes)))
 
     def compiled(
         self, name: str, step: StepGraph, steps: int, reverse: bool, order: Sequence[int | None] | None = None
     ) -> Compiled:
-        """order: of the results; none for the number of steps, which is the first input."""
+        """order: of the results; the number of steps, which is the first input, gets None."""
         whole = whole_of(step, steps, reverse, self.options)
         if order is not None:
             output = whole.module.graph.output_node()
@@ -207,9 +207,9 @@ class Recurrence:
     def differentiated_again(
         self, reverse: bool, inputs: Sequence[object], grads: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The gradients of the inputs, which can be differentiated: those of the steps one by one."""
+        """The inputs' gradients, which can be differentiated, by running the steps one by one."""
         with torch.enable_grad():
-            # A view of each: a gradient must not pass through the history that one input has in another.
+            # Views, so that a gradient doesn't pass through the history by which one input depends on another.
             own = [each.view_as(each) if isinstance(each, Tensor) else each for each in inputs]
             wanted = [each for each in own if requires_grad(each)]
             results = self.one_by_one(reverse, *own)
@@ -222,7 +222,7 @@ class Recurrence:
         return [next(found) if requires_grad(each) else None for each in own]
 
     def one_by_one(self, reverse: bool, steps: int, *inputs: object) -> list[Tensor]:
-        """The results, states first, by the step's graph in Python."""
+        """The results, states first, by running the step's graph in Python."""
         captured = self.captured
         order = [*captured.carries, *captured.effects]
         carries = {k: value for (role, k), value in zip(captured.inputs, inputs, strict=True) if role == "carry"}
@@ -252,7 +252,7 @@ def in_python(
     differentiable: Sequence[bool],
     wanted: Sequence[bool],
 ) -> Callable[..., Sequence[object]]:
-    """The function with its gradient, without the module for this torch."""
+    """The function with its gradient, if there is no C++ module for this torch."""
 
     class Function(torch.autograd.Function):
         @staticmethod

@@ -30,7 +30,7 @@ KINDS = {"carry": Kind.CARRIED, "x": Kind.SERIES, "closure": Kind.INVARIANT}
 
 
 class Refused(Exception):
-    """The step can't run as one loop; the message says why."""
+    """The step can't run as one loop; the message gives the reason."""
 
 
 @dataclass
@@ -61,12 +61,12 @@ class StepGraph:
 @dataclass
 class Halves:
     """forward: its states are those of the captured step, then values that the step leaves outside (effects), then the
-    new values of the tensors outside that it changes in place. inference: without what is kept for the backward.
-    backward: None without gradients. Its states are the gradients of states; its inputs what the forward keeps, in that
-    order, and the gradients of the differentiable results, states first.
-    differentiable: for each result of the forward, states first. changed: the inputs that are changed in place.
-    gradients: for each input of the forward the index of its gradient among the backward's results, or None.
-    checks: the names of the functions whose errors the last series tell: numbers that are zero where there is none."""
+    new values of outside tensors that it changes in place. inference: the forward without what is kept for the
+    backward. backward: None without gradients. Its states are the gradients of states; its inputs are what the forward
+    keeps, in that order, and the gradients of the differentiable results, states first. differentiable: for each result
+    of the forward, states first. changed: the inputs that are changed in place. gradients: for each input of the
+    forward the index of its gradient among the backward's results, or None. checks: the names of linear algebra
+    functions, whose error codes are the last series; 0 is no error."""
 
     forward: StepGraph
     inference: StepGraph
@@ -78,7 +78,7 @@ class Halves:
 
 
 class Differentiation(Compilation):
-    """Has AOTAutograd trace the step's forward and backward, without compiling them."""
+    """Traces the step's forward and backward with AOTAutograd, without compiling them."""
 
     def __init__(self, captured: Captured, options: Options):
         super().__init__(Record(captured.module), options)
@@ -88,14 +88,15 @@ class Differentiation(Compilation):
     def partition(
         self, joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object
     ) -> tuple[GraphModule, GraphModule]:
-        """Results without their clones: the backward may read them as they are."""
+        """Partitions results without their clones, so that the backward may read them directly."""
         take_clones_off(joint.graph, self.step)
         joint.meta["free"] = self.free
         return super().partition(joint, given, num_fwd_outputs=num_fwd_outputs, **settings)
 
     def free(self, graph: Graph) -> set[Node]:
-        """Of a joint graph: what is in memory for every step in any case. States are not, except those that are results
-        of each step too, and those that the backward reads as each step begins: their new values are in that memory."""
+        """The values of a joint graph that are in memory for every step in any case. States are not, except those that
+        are also results of each step, and those that the backward reads at the start of each step: their new values are
+        in the same memory."""
         forward = forward_nodes(graph)
         inputs = [node for node in graph.find_nodes(op="placeholder") if "tangents" not in str(node.target)]
         results = graph.output_node().args[0][tokens_of(graph) :]
@@ -182,7 +183,7 @@ def halves_of(captured: Captured, options: Options) -> Halves:
 
 
 def tokens_of(graph: Graph) -> int:
-    """How many of the results, the first ones, only order the operators that have effects."""
+    """The number of leading results that only order operators with effects."""
     return len([each for each in graph.output_node().args[0] if isinstance(each, Node) and is_token(each)])
 
 
@@ -195,8 +196,8 @@ def is_effect(node: Node) -> bool:
 
 
 def take_checks_out(graph: Graph) -> dict[Node, str]:
-    """Removes what raises an error after a function of linear algebra, and the tokens that order it. Returns what it
-    reads, with the functions' names. Raises Refused for other effects."""
+    """Removes the error checks after functions of linear algebra, and the tokens that order them. Returns the values
+    that they check, with the functions' names. Raises Refused for other effects."""
     count, found = tokens_of(graph), {}
     output = graph.output_node()
     output.args = (type(output.args[0])(output.args[0][count:]),)
@@ -228,7 +229,7 @@ def changes_of(graph: Graph, inputs: Sequence[Node]) -> dict[Node, Node]:
 
 
 def finish(step: StepGraph) -> None:
-    """Rewrites the graph with its results alone. A state that stays as it is is none."""
+    """Rewrites the graph with its own results only. States that don't change become invariants."""
     step.kinds |= dict.fromkeys(step.unchanged(), Kind.INVARIANT)
     parts = [step.states, step.series, step.totals, step.kept or []]
     output = step.graph.output_node()
@@ -241,8 +242,8 @@ def finish(step: StepGraph) -> None:
 
 
 def take_clones_off(graph: Graph, captured: Captured) -> None:
-    """From states and results, except results in the memory of inputs, or of other results; and from all that only
-    operators read, which change nothing."""
+    """Removes clones from states and results, except from results in the memory of inputs or of other results; and from
+    values that only operators without side effects read."""
     for node in graph.nodes:
         if is_clone(node):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: not is_returned(user))
@@ -266,7 +267,7 @@ def take_clones_off(graph: Graph, captured: Captured) -> None:
 
 
 def memory_of(node: Node) -> Node:
-    """What a tensor is a view of."""
+    """The base of a view, through views of views."""
     while node.op == "call_function" and not is_new(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
@@ -281,7 +282,7 @@ def backward_of(graph: Graph, captured: Captured, requires: Sequence[bool]) -> t
     inputs = graph.find_nodes(op="placeholder")
     tangents = [node for node in inputs if "tangents" in str(node.target)]
     kept = [node for node in inputs if node not in tangents]
-    kept.sort(key=lambda node: is_tensor(node.meta["val"]))  # numbers first, as cpp/bindings/compiled.cpp gives them
+    kept.sort(key=lambda node: is_tensor(node.meta["val"]))  # numbers first, in the order of cpp/bindings/compiled.cpp
     wanted = [k for k, requires_grad in enumerate(requires) if requires_grad]
     if len(tangents) != len(wanted):
         raise Refused("AOTAutograd's backward takes other gradients than those of the results")

@@ -1,5 +1,5 @@
-"""torch's ``scan`` operator in a captured graph: the graph is cut in front of it and behind it, and the step runs as
-``fourfold.scan`` runs it."""
+"""Compiles torch's ``scan`` operator in a captured graph: cuts the graph before and after it, and runs the step like
+``fourfold.scan``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Compile = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 
 @dataclass
 class Part:
-    """A part of a cut graph: a function, the nodes that it reads, and those that it gives."""
+    """A part of a cut graph: a function, the nodes that it reads, and those that it returns."""
 
     function: Callable[..., Sequence[object]]
     inputs: Sequence[Node]
@@ -31,25 +31,25 @@ class Part:
 
 
 def can_be_cut(graph: Graph) -> bool:
-    """Whether the graph has torch's operator, and its parts mean the same by themselves: nothing in it changes a tensor
-    in place, which a part may have kept for its backward, or a mode, such as autocast, for parts behind."""
+    """Whether the graph has torch's operator, and its parts can run separately: nothing in it changes a tensor in
+    place, which a part may have kept for its backward, or a mode, such as autocast, for later parts."""
     return bool(graph.find_nodes(op="call_function", target=SCAN)) and not any(map(has_lasting_effect, graph.nodes))
 
 
 def has_lasting_effect(node: Node) -> bool:
     values = node.meta.get(VALUE)
     tensors = [each for each in (values if isinstance(values, (tuple, list)) else [values]) if is_tensor(each)]
-    if any(each.is_inference() or each._version for each in tensors):  # of the fake tensor, behind the whole trace
+    if any(each.is_inference() or each._version for each in tensors):  # the fake tensor's version after the whole trace
         return True
     return node.op == "call_function" and getattr(node.target, "__name__", "").startswith(OF_MODES)
 
 
-# How the functions' names begin that Dynamo writes for the beginning and the end of a mode, or of a transform.
+# Prefixes of the functions that Dynamo writes at the beginning and the end of a mode or a transform.
 OF_MODES = ("_enter_", "_exit_", "_set_grad_enabled", "_vmap_", "_grad_", "_jvp_", "_unwrap_", "_wrap_")
 
 
 def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object]:
-    """The function of a captured graph that has the operator. compile: of what lies between."""
+    """The function of a captured graph that has the operator. compile: compiles the parts between scans."""
     graph = module.graph
     inputs, output = graph.find_nodes(op="placeholder"), graph.output_node()
     parts: list[Part] = []
@@ -69,7 +69,7 @@ def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[...
 
 
 def pieces(graph: Graph) -> list[list[Node]]:
-    """The operators, cut before and behind each scan. The items of a tuple are in the piece that it is in."""
+    """The operators, cut before and after each scan. Items of a tuple are in the same piece as the tuple."""
     found: dict[int, list[Node]] = {}
     number: dict[Node, int] = {}
     now = 0
@@ -105,7 +105,7 @@ def between(module: GraphModule, nodes: Sequence[Node], compile: Compile) -> Par
 
 
 def as_input(value: object, requires_grad: bool | None = None) -> object:
-    """A fake value without history. requires_grad: None for as it does."""
+    """A fake value without history. requires_grad: None to keep the value's own."""
     if not is_tensor(value):
         return value
     return value.detach().requires_grad_(value.requires_grad if requires_grad is None else requires_grad)
@@ -147,7 +147,7 @@ def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Par
 
 
 def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> Captured:
-    """With inputs that require a gradient where one may reach them, as fourfold.scan's have."""
+    """The step, with inputs that require a gradient if one may reach them, as in fourfold.scan."""
     inputs = step.graph.find_nodes(op="placeholder")
     trains = any(is_tensor(node.meta.get(VALUE)) and node.meta[VALUE].requires_grad for node in given)
     fakes = []
@@ -164,7 +164,7 @@ def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: in
 
 
 def one_by_one(step: GraphModule, call: Call, others: Sequence[object]) -> Sequence[object]:
-    """The results, by the step's graph in Python."""
+    """The results, by running the step's graph in Python."""
     carries, rows = list(call.carries), []
     for t in range(call.steps):
         results = step(*carries, *(x[t] for x in call.xs), *others)

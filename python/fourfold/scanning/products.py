@@ -1,4 +1,4 @@
-"""Rewrites a step's products, so that only what multiplies the state runs in the loop, and as one operator."""
+"""Rewrites a step's products, so that the loop runs only those that multiply the state, as one operator."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VIEWING = (aten.expand.default, aten.view.default, aten._unsafe_view.default)
 
 
 def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | None]) -> None:
-    """``cat(h, x) @ W`` becomes a sum of products; a sum with products one operator for each, the state's last; slices
-    of a product that not all states need become products with slices; a vector times a state that is a matrix, and the
-    product of two vectors, elementwise operators and a sum, which a nest may have.
+    """Rewrites ``cat(h, x) @ W`` as a sum of products; a sum with products as one operator for each, the state's last;
+    slices of a product that not all states need as products with slices; and products of vectors, or of a vector and a
+    state that is a matrix, as elementwise operators and a sum, which a nest may have.
 
-    kinds: of the graph's inputs. Results are those of the graph's output node, some replaced."""
+    kinds: of the graph's inputs. The results stay those of the graph's output node; some are replaced."""
     for rewrite in (divide, add_up, narrow, spread):
         found = kinds_of(graph, kinds)
         rewrite(graph, found, ancestors([node for node in states if node is not None]))
@@ -38,7 +38,7 @@ def factor(graph: Graph, kinds: Mapping[Node, Kind], states: Sequence[Node | Non
 
 
 def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """A concatenation of the state and what doesn't need it is multiplied part by part."""
+    """Multiplies a concatenation of the state and of values that don't need it part by part."""
     for node in list(graph.nodes):
         if node.target not in (MM, ADDMM) or not is_product(node):
             continue
@@ -69,7 +69,7 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
         ) -> object:
             total = None if start is None else record.value(start)
             for part in parts:
-                record.numbers.add(part)  # whose sizes the places are made of
+                record.numbers.add(part)  # the places depend on its sizes
             for k, begin, end in places:
                 product = MM(record.value(parts[k]), SLICE(record.value(weights), 0, begin, end))
                 total = product if total is None else ADD(total, product)
@@ -79,14 +79,14 @@ def divide(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
 
 
 def know(written: Sequence[Node] | None, kinds: dict[Node, Kind]) -> None:
-    """Adds the kinds of nodes that have been written, which later sums read."""
+    """Adds the kinds of new nodes, which later sums read."""
     for node in written or ():
         kinds[node] = max((kinds[each] for each in node.all_input_nodes), default=Kind.INVARIANT)
 
 
 @dataclass(frozen=True)
 class Term:
-    """Of a sum: a value, or the product of two."""
+    """A term of a sum: a value, or the product of two."""
 
     factors: tuple[Node, ...]
 
@@ -99,7 +99,7 @@ class Term:
 
 
 def add_up(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """A sum that has products of the state begins with what doesn't need the state."""
+    """Starts a sum that has products of the state with the terms that don't need the state."""
     for node in list(graph.nodes):
         if not is_sum(node) or any(is_sum(user) and len(node.users) == 1 for user in node.users):
             continue
@@ -133,7 +133,7 @@ def is_sum(node: Node) -> bool:
 
 
 def terms_of(node: Node, whole: Node) -> list[Term]:
-    """Of a value that is a sum, or a part of one, through sums and products that nobody else reads."""
+    """The terms of a value that is a sum, or a part of one, through sums and products without other users."""
     is_own = node is whole or (len(node.users) == 1 and have_same_shape(node, whole))
     if is_own and is_sum(node):
         return [term for each in node.args for term in terms_of(each, whole)]
@@ -149,7 +149,7 @@ def is_product(node: Node) -> bool:
 
 
 def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """The columns of a product that no state needs are computed after the loop, or nowhere."""
+    """Computes the columns of a product that no state needs after the loop, or not at all."""
     for node in list(graph.nodes):
         if node.target is not MM or not is_product(node) or kinds[node] is not Kind.CARRIED:
             continue
@@ -160,25 +160,25 @@ def narrow(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
             continue
         a, b = node.args
         for user in list(node.users):
-            with Recorder(user, numbers_of(graph)) as record:  # behind the nodes of its bounds
+            with Recorder(user, numbers_of(graph)) as record:  # after the nodes of its bounds
                 bounds = [record.value(each) if isinstance(each, Node) else each for each in user.args[2:4]]
                 product = MM(record.value(a), SLICE(record.value(b), 1, *bounds))
-            user.replace_all_uses_with(record.node(product))  # what reads it doesn't mind how its rows lie
+            user.replace_all_uses_with(record.node(product))  # its users accept any layout of the rows
 
 
 def takes_columns(user: Node) -> bool:
-    """Whether it is a slice of columns that lie side by side."""
+    """Whether it is a slice of adjacent columns."""
     given = named(user.target, user.args, user.kwargs) if user.target is SLICE else {}
     return bool(given) and given["dim"] in (1, -1) and given["step"] == 1 and not user.kwargs
 
 
 def width(node: Node) -> int:
-    """Of a matrix, as far as the first call shows for a symbolic size."""
+    """The columns of a matrix; for a symbolic size, those of the first call."""
     return hint(node.meta["val"].shape[1])
 
 
 def spread(graph: Graph, kinds: dict[Node, Kind], feeding: set[Node]) -> None:
-    """Products of vectors, and of a vector and a state, by elementwise operators."""
+    """Replaces products of vectors, and of a vector and a state, by elementwise operators."""
     for node in list(graph.nodes):
         if node.target in (MM, aten.bmm.default, aten.mv.default) and node.meta["val"].dtype in DTYPES:
             product = elements_of_product(node, kinds, feeding)
@@ -191,8 +191,8 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def elements_of_product(node: Node, kinds: Mapping[Node, Kind], feeding: set[Node]) -> Product | None:
-    """The product as a function of its operands, if it is one of vectors that a state needs or of a short vector and a
-    state. Other products of vectors are one product of all steps: weights' gradients, in a batch of one."""
+    """The product as a function of its operands, if it multiplies vectors that a state needs, or a short vector and a
+    state. Other products of vectors are one product for all steps: weights' gradients, in a batch of one."""
     left, right = node.args
     if node.target is aten.mv.default:
         is_state = kinds[left] is Kind.CARRIED and is_short(left.meta["val"].shape[1])
@@ -214,7 +214,7 @@ def is_one(size: object) -> bool:
 
 
 def is_short(size: int | torch.SymInt) -> bool:
-    """As far as the first call shows, for a symbolic size: what is longer runs in stages."""
+    """Whether a nest can hold the size, judged by the first call for a symbolic one; longer ones run in stages."""
     return 0 < hint(size) <= LONGEST
 
 
@@ -224,8 +224,8 @@ def spread_one(node: Node, product: Product, inputs: Sizes) -> list[Node] | None
 
 
 def drop_views(graph: Graph) -> None:
-    """Takes out views of views, and those that change nothing: an elementwise operator whose result is read through a
-    view can't move into the loop."""
+    """Removes views of views, and those without effect: an elementwise operator whose result is read through a view
+    can't move into the loop."""
     for node in graph.nodes:
         if node.target not in VIEWING:
             continue
@@ -237,8 +237,8 @@ def drop_views(graph: Graph) -> None:
 
 
 def before_views(node: Node) -> tuple[Node, ...]:
-    """The operands as they were before torch.matmul flattened their batches; views of the state would be read behind
-    the loop."""
+    """The operands before torch.matmul flattened their batches; otherwise views of the state would be read after the
+    loop."""
     found = tuple(map(unflattened, node.args))
     leading = [list(map(str, each.meta["val"].shape[:-2])) for each in found]
     return found if leading[0] == leading[-1] else node.args
@@ -246,7 +246,7 @@ def before_views(node: Node) -> tuple[Node, ...]:
 
 def unflattened(node: Node) -> Node:
     while node.target in VIEWING:
-        first = 0 if node.target is aten.expand.default else -2  # one that repeats elements has another batch
+        first = 0 if node.target is aten.expand.default else -2  # an expansion changes the batch
         sizes = [[str(size) for size in each.meta["val"].shape[first:]] for each in (node, node.args[0])]
         if sizes[0] != sizes[1]:
             break

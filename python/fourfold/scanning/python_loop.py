@@ -1,4 +1,4 @@
-"""The steps one by one in Python: the definition, and what runs under transforms."""
+"""Runs the steps one by one in Python: the definition of scan, and the fallback under transforms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def python_loop(
     steps: int,
     reverse: bool,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
-    """The last carry's leaves, and the results' with their structure. Raises ValueError for no steps."""
+    """The last carry's leaves, the results' leaves and the results' structure. Raises ValueError for no steps."""
     if steps == 0:
         where = "under transforms and tracers, and without fourfold's compiled library"
         raise ValueError(f"scan: expected at least one step {where}, but got xs of size 0")

@@ -23,9 +23,8 @@ OF_TENSORS = "transforms, forward-mode differentiation, tracers and subclasses o
 @dataclass
 class Scan:
     """A call of scan. step, structure: None for torch's own scan operator. recurrence, inputs: the function that ran
-    and what it was called with, in the order of the step's graph. has_hooks: whether hooks, such as those of
-    torch.utils.checkpoint, get what is kept for the backward. reason: why the steps run in Python; empty if they
-    don't."""
+    and its inputs, in the order of the step's graph. has_hooks: whether hooks, such as those of torch.utils.checkpoint,
+    receive what is kept for the backward. reason: why the steps run in Python; empty if they don't."""
 
     call: capture.Call
     step: object = None
@@ -53,7 +52,7 @@ _scans: ContextVar[list[Scan] | None] = ContextVar("scans", default=None)
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Scan]]:
-    """Lists the scans that run within. Their steps are traced anew; those that were traced before stay as they are."""
+    """Lists the scans that run in the context. Their steps are traced again; earlier traces stay as they are."""
     before, capture._compiled = capture._compiled, weakref.WeakKeyDictionary()
     found: list[Scan] = []
     token = _scans.set(found)
@@ -65,7 +64,7 @@ def recording() -> Iterator[list[Scan]]:
 
 
 def called(step: object, structure: Structure, call: capture.Call, reason: str = "") -> None:
-    """reason: why the tensors need Python; other tensors stand for them, which outlive a transform."""
+    """reason: why the tensors need Python; they are recorded as stand-ins, which outlive a transform."""
     if (scans := _scans.get()) is not None:
         if reason:
             call = capture.Call([*map(stand_in, call.carries)], [*map(stand_in, call.xs)], call.steps, call.reverse)
@@ -90,7 +89,7 @@ def ran_in_python(call: capture.Call, reason: str) -> None:
 
 
 def scan_of(scans: list[Scan], call: capture.Call) -> Scan:
-    """A new one for a call that torch's own operator makes."""
+    """The record of a call; a new one for a call by torch's own operator."""
     found = next((each for each in reversed(scans) if each.call is call), None)
     if found is None:
         scans.append(found := Scan(call))

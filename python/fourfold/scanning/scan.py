@@ -61,7 +61,7 @@ def scan(
 
     Under torch.func's transforms, forward-mode differentiation and tracers, the steps run one by one in Python.
     """
-    if torch.compiler.is_dynamo_compiling():  # this thread's; is_compiling() is the process's
+    if torch.compiler.is_dynamo_compiling():  # is_dynamo_compiling() is for this thread, is_compiling() for the process
         if is_whole_graph_of_ours() and checkpoint_every is None:
             return through_torchs_operator(step, init, xs, dim, reverse)
         return outside_graphs(step, init, xs, dim, reverse, checkpoint_every)
@@ -101,8 +101,8 @@ def is_whole_graph_of_ours() -> bool:
 def through_torchs_operator(
     step: Callable[[Carry, Any], tuple[Carry, Any]], init: Carry, xs: Any, dim: int, reverse: bool
 ) -> tuple[Carry, Any]:
-    """What the step takes and returns are contiguous copies, since torch's operator allows no aliases and no other
-    layout of a new carry."""
+    """Runs torch's operator with contiguous copies of all that the step takes and returns, because it allows no
+    aliases, and no other layout of a new carry."""
     from torch._higher_order_ops.scan import scan as torchs
 
     def on_copies(carry: Any, x: Any) -> tuple[Any, Any]:
@@ -127,7 +127,7 @@ def copied(tree: Any) -> Any:
     'backend="fourfold" and no checkpoint_every'
 )
 def outside_graphs(*given: Any) -> tuple[Any, Any]:
-    """Dynamo breaks the graph here, and scan traces its step by itself."""
+    """Breaks Dynamo's graph: scan traces its step by itself."""
     return scan(*given)
 
 
@@ -156,7 +156,7 @@ def run(
     reverse: bool,
     runs_again: bool = False,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
-    """The last carry's leaves, and the results' with their structure."""
+    """The last carry's leaves, the results' leaves and the results' structure."""
     call = capture.Call(carries, sequences, steps, reverse, runs_again)
     record.called(step, structure, call)
     try:
@@ -179,7 +179,7 @@ def checkpointed(
     reverse: bool,
     every: int,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
-    """Pieces of the sequence, of which each is computed again in the backward."""
+    """Runs pieces of the sequence, each of which is computed again in the backward."""
     spec: list[pytree.TreeSpec] = []
 
     def piece(count: int, *leaves: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
@@ -202,12 +202,12 @@ def checkpointed(
 
 
 def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
-    """Dynamo calls it with the graph of a step. What can't run raises when it is called, so that Dynamo doesn't wrap
-    the error."""
+    """Dynamo calls it with the graph of a step. If the step can't run, the returned function raises the error, so that
+    Dynamo doesn't wrap it."""
     captured = capture.Captured.of(module, fakes)
     capture.current_call().traced.append(captured)
     if len(captured.carries) != len(capture.current_call().carries):
-        return module  # a carry of another structure, which capture.trace() refuses behind this one step
+        return module  # a carry of another structure, which capture.trace() rejects after this one step
     try:
         expect_no_changed_number(module)
         recurrence = recurrence_of(captured, capture.current_call(), Options())
@@ -221,21 +221,21 @@ def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., objec
 
 
 def expect_no_changed_number(module: GraphModule) -> None:
-    """Raises RunsInPython for a change in place that PyTorch loses: it takes a float64 tensor of no dimensions for a
-    number of Python's."""
+    """Raises RunsInPython for a change in place that PyTorch loses: it treats a 0-d float64 tensor as a Python
+    number."""
     for node in module.graph.find_nodes(op="placeholder"):
         value = node.meta.get("example_value")
         if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.float64 and is_changed(node):
             raise RunsInPython("it changes a float64 tensor of no dimensions in place")
 
 
-# The names of what changes its first argument: add_, operator.iadd.
+# Names of functions that change their first argument, such as add_ and operator.iadd.
 IN_PLACE = re.compile(r"[a-z]\w*_|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift|matmul)|setitem")
 
 
 def is_changed(node: Node) -> bool:
-    """Whether an operator changes a tensor of Dynamo's graph in place, or a view of it. Its version says more: PyTorch
-    counts making the fake of a view as a change, too."""
+    """Whether an operator changes a tensor of Dynamo's graph, or a view of it, in place. The version alone is not
+    enough: PyTorch also increments it when it makes the fake tensor of a view."""
     if node.meta["example_value"]._version == 0:
         return False
     reached, nodes = {node}, [node]
@@ -258,11 +258,11 @@ def raising(error: Exception) -> Callable[..., object]:
 
 
 def explained(error: Exception) -> str:
-    """The step's line, and Dynamo's reason."""
+    """The step's line and Dynamo's reason, as the end of an error message."""
     stack = getattr(error, "real_stack", None)
     frames = [frame for frame in stack or () if frame.filename != capture.__file__]
     at = f" at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line!r}" if frames else ""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if said and re.fullmatch(r"backend='.*' raised:", said[0]):  # by Dynamo, about an error of what traces the graph
+    if said and re.fullmatch(r"backend='.*' raised:", said[0]):  # Dynamo's prefix for errors of the backend
         del said[0]
     return f"{at}: {said[0] if said else type(error).__name__}"

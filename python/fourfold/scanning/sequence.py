@@ -43,7 +43,7 @@ class RunsInLoop(Exception):
 
 @dataclass(frozen=True)
 class Whole:
-    """The graph of a whole sequence, and where it has the step's operators. loop: None if nothing runs in one."""
+    """The graph of a whole sequence, and the places of the step's operators. loop: None if nothing runs in one."""
 
     module: GraphModule
     fission: Fission
@@ -51,7 +51,7 @@ class Whole:
 
 
 def whole_of(step: StepGraph, steps: int, reverse: bool, options: Options) -> Whole:
-    """steps: how many the first call has. Raises RunsInLoop, NotRecorded."""
+    """steps: their number in the first call. Raises RunsInLoop, NotRecorded."""
     forced: set[Node] = set()
     while True:
         try:
@@ -63,8 +63,8 @@ def whole_of(step: StepGraph, steps: int, reverse: bool, options: Options) -> Wh
 
 
 class Writer:
-    """Inputs: the number of steps, then the step's inputs; series with the steps as their first dimension. Results: the
-    last states, the series, the totals, and what is kept with the number of steps before it; None where the step has
+    """Inputs: the number of steps, then the step's inputs; series have the steps as their first dimension. Results: the
+    last states, the series, the totals, and what is kept, preceded by the number of steps; None where the step has
     None. forced: operators that run in the loop."""
 
     def __init__(self, step: StepGraph, fakes: Fakes, reverse: bool, options: Options, forced: Collection[Node]):
@@ -73,7 +73,7 @@ class Writer:
         states = [node for node in step.states if node is not None]
         each = [node for node in (*step.series, *(step.kept or ())) if node is not None]
         self.fission = Fission(step.graph, step.kinds, states, each, forced)
-        self.values: dict[Node, object] = {}  # of the step's nodes, of all steps where they are no invariants
+        self.values: dict[Node, object] = {}  # by node of the step; for all steps, except invariants
         self.summed: dict[Node, Tensor] = {}  # totals that the loop computes
         self.constants: dict[str, Tensor] = {}
         self.loop: Loop | None = None
@@ -89,7 +89,7 @@ class Writer:
             )
             results = self.results()
             output.args = (tuple(None if each is None else self.record.spelled(each) for each in results),)
-        if self.loop is not None:  # here, since a recorder is a mode, which would see what the passes compute
+        if self.loop is not None:  # after the block: a recorder, a mode, would record the passes
             compile_body(self.loop, self.options)
         eliminate_dead_code(self.graph)
         return Whole(GraphModule(self.constants, self.graph), self.fission, self.loop)
@@ -129,7 +129,7 @@ class Writer:
             return self.constant(node)
         if not is_tensor(fake) and not isinstance(fake, (tuple, list)):
             return self.fakes.number(fake)
-        for operand in node.all_input_nodes:  # first: an error is about this node
+        for operand in node.all_input_nodes:  # first, so that an error below is about this node
             self.value(operand)
         try:
             with silent(FAKES_LOG):
@@ -189,7 +189,8 @@ class Writer:
         return aten.full.default(sizes, 0, dtype=value.dtype, device=value.device, pin_memory=False)
 
     def last_of_trail(self, k: int, trail: Tensor, parts: Parts) -> Tensor:
-        """Sets the values of a state in all steps, before and after each, which are all its states but one."""
+        """Sets a state's values before and after every step, which are all values of the trail but the last or the
+        first."""
         first, rest = aten.slice.Tensor(trail, 0, 0, -1), aten.slice.Tensor(trail, 0, 1)
         old, new = (rest, first) if self.reverse else (first, rest)
         self.values[self.step.reads[k]] = old
@@ -200,9 +201,9 @@ class Writer:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the loop reads and gives. inside: its operators. states: the indices of the states that it computes. trails:
-    those of which all values are needed. summed: values that it adds up, as further states. kept: other values of which
-    those of all steps are needed."""
+    """What the loop reads and returns. inside: its operators. states: the indices of the states that it computes.
+    trails: those whose values of all steps are needed. summed: values that it adds up, as additional states. kept:
+    other values needed of all steps."""
 
     inside: Collection[Node]
     states: Sequence[int]
@@ -241,7 +242,7 @@ class Parts:
 
 @contextlib.contextmanager
 def silent(log: logging.Logger) -> Iterator[None]:
-    """torch logs what fake tensors can't compute as an error; here the operator runs in the loop then."""
+    """Silences torch's error log for what fake tensors can't compute: here the operator then runs in the loop."""
     before, log.disabled = log.disabled, True
     try:
         yield
@@ -255,7 +256,7 @@ def like(step: StepGraph, k: int) -> Node:
 
 
 def contiguous(value: Tensor) -> Tensor:
-    """A result as torch.stack returns it."""
+    """A result in the layout that torch.stack returns."""
     expected: int | torch.SymInt = 1
     for size, stride in reversed(list(zip(value.shape, value.stride(), strict=True))):
         if not statically_known_true(sym_or(size == 1, stride == expected)):
@@ -290,7 +291,7 @@ def looped(step: StepGraph, parts: Parts, reverse: bool) -> Loop:
 
 def placeholder(body: Graph, like: Node, name: str) -> Node:
     """An input of the body, with the value of a node of the step."""
-    made = body.placeholder(name.replace("tangents", "gradients"))  # tangents: what autograd gives a graph
+    made = body.placeholder(name.replace("tangents", "gradients"))  # tangents: autograd's name for gradients
     made.meta = {"val": like.meta["val"]}
     return made
 
@@ -301,7 +302,8 @@ def compile_body(loop: Loop, options: Options) -> None:
 
 
 def new_state(body: Graph, step: StepGraph, k: int, own: Mapping[Node, Node]) -> Node:
-    """The body's node of a new state. Another state or a series is copied, so that a program computes it."""
+    """The body's node of a new state. A state that is another state or a series is copied, so that a program computes
+    it."""
     old, new = step.reads[k], step.states[k]
     if new is not None and (new is old or own[new].op != "placeholder"):
         return own[new]

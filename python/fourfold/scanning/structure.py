@@ -1,4 +1,4 @@
-"""The structure of a scan's carry and sequence: pytrees, of which the tensors are leaves."""
+"""The structure of a scan's carry and sequence: pytrees with tensors as leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Structure:
-    """has_carry, has_x: for each leaf, whether it is a tensor, and not None."""
+    """has_carry, has_x: for each leaf, whether it is a tensor; otherwise it is None."""
 
     carry_spec: pytree.TreeSpec
     xs_spec: pytree.TreeSpec
@@ -22,8 +22,8 @@ class Structure:
 
     @classmethod
     def of(cls, init: object, xs: object, dim: int) -> tuple[Structure, list[Tensor], list[Tensor]]:
-        """And the carry's tensors, and the sequences' with the steps as the first dimension. Raises ValueError or
-        TypeError."""
+        """Returns the structure, the carry's tensors, and the sequences' tensors with the steps as the first dimension.
+        Raises ValueError or TypeError."""
         leaves, carry_spec = flattened(init)
         carries = [as_tensor(leaf, k) for k, leaf in enumerate(leaves) if leaf is not None]
         given, xs_spec = flattened(xs)
@@ -38,7 +38,7 @@ class Structure:
                     f"scan: expected tensors in xs with dimension {dim}, but got shape {tuple(leaf.shape)}"
                 )
         lengths = [leaf.shape[dim] for leaf in sequences]
-        if any(length != lengths[0] for length in lengths):  # symbolic while torch.export traces
+        if any(length != lengths[0] for length in lengths):  # symbolic under torch.export
             found = sorted({int(length) for length in lengths})
             raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {found}")
         if dim != 0:
@@ -57,7 +57,7 @@ LEAVES = (Tensor, torch.nn.Parameter, type(None))
 
 
 def flattened(tree: object) -> tuple[list[object], pytree.TreeSpec]:
-    """As ``pytree.tree_flatten``, which leaves a cycle of references behind each call for the garbage collector."""
+    """Like ``pytree.tree_flatten``, which leaves a reference cycle for the garbage collector after every call."""
     kind = type(tree)
     if kind in LEAVES:
         return [tree], leaf_spec()
@@ -73,12 +73,12 @@ def leaf_spec() -> pytree.TreeSpec:
 
 @functools.cache
 def spec_of_leaves(kind: type, count: int) -> pytree.TreeSpec:
-    """Of a tuple or a list."""
+    """The structure of a tuple or a list of leaves."""
     return pytree.tree_structure(kind([None] * count))
 
 
 def filled(has: Sequence[bool], leaves: Sequence[object]) -> list[object]:
-    """The leaves, with None where there is none."""
+    """The leaves, with None in place of missing ones."""
     following = iter(leaves)
     return [next(following) if is_there else None for is_there in has]
 

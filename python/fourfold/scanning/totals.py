@@ -22,20 +22,20 @@ LINEAR = PERMUTATIONS | RESHAPES | {aten.neg.default, SLICE, aten.slice_backward
 
 
 def commutes(node: Node) -> bool:
-    """Whether the total of its operand gives its own."""
+    """Whether its total can be computed from its operand's."""
     return node.target is SUM or (node.target in LINEAR and not node.kwargs)
 
 
 def base_of(node: Node, fission: Fission) -> Node:
-    """The value whose total gives a value's by operators after the loop that commute with the sum."""
+    """The value from whose total operators after the loop that commute with the sum compute this node's total."""
     while commutes(node) and fission.place.get(node) is Place.BEHIND:
         node = node.args[0]
     return node
 
 
 def summed_in_loop(totals: Collection[Node], others: Collection[Node], fission: Fission) -> list[Node]:
-    """What the loop adds up from step to step: values that it computes, of which nothing but totals is needed. As a
-    series they would have the size of all steps. others: the other results."""
+    """The values that the loop adds up from step to step: those that it computes and of which only totals are needed.
+    As a series they would have the size of all steps. others: the other results."""
     found = []
     for base in dict.fromkeys(base_of(total, fission) for total in totals):
         value = base.meta.get("val")
@@ -47,7 +47,7 @@ def summed_in_loop(totals: Collection[Node], others: Collection[Node], fission: 
 
 
 def only_summed(node: Node, totals: Collection[Node], others: Collection[Node], fission: Fission) -> bool:
-    """Whether what is after the loop reads a value only for totals."""
+    """Whether operators after the loop read a value only for totals."""
     if node in others:
         return False
     behind = [user for user in node.users if fission.place.get(user) is Place.BEHIND]
@@ -55,8 +55,8 @@ def only_summed(node: Node, totals: Collection[Node], others: Collection[Node], 
 
 
 class Totals:
-    """Sums over all steps. value: a node's value, of all steps where is_batched says so. has_value: whether it is known
-    already, without being computed for this. summed: totals that the loop has computed."""
+    """Sums over all steps. value: a node's value, for all steps if is_batched. has_value: whether it has been computed
+    already. summed: totals that the loop has computed."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Totals:
         return self.value(node).sum(0).to(node.meta["val"].dtype)
 
     def linear(self, node: Node) -> Tensor | None:
-        """The total by the totals of its operands, or by one larger product; None if the operator has no rule."""
+        """The total from the totals of the operands, or by one larger product; None if the operator has no rule."""
         target, args = node.target, node.args
         if target in LINEAR and not node.kwargs:
             return target(self.total(args[0]), *torch.fx.map_arg(args[1:], self.value))

@@ -3,7 +3,7 @@
 Each is a formula on values (``ir.Value``), registered by ``pointwise`` if its arguments broadcast to the result and by
 ``rows`` if it reduces along some dimensions. The lowering made of it, in ``POINTWISE`` or ``ROWS``, is called with a
 ``Call`` and the node's arguments, tensors as ``Operand``; it returns the value of the result, or a tuple of values.
-``CONSTANT`` has the operators whose result is filled with one number. ``refusal`` says which calls are left to torch.
+``CONSTANT`` has the operators whose result is filled with one number. ``refusal`` returns why torch has to run a call.
 ``decompositions`` has the operators that are decomposed into these.
 
 Formulas are those of torch's own kernels (aten/src/ATen/native/cpu), so that values agree at special points."""

@@ -56,7 +56,7 @@ def hardtanh_backward(grad: Value, x: Rounded, low: Number, high: Number) -> Val
 
 @pointwise(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(grad: Value, x: Rounded) -> Value:
-    return where((x > -3) & (x < 3), grad * single(1 / 6), 0)  # torch's constant, of float64 too
+    return where((x > -3) & (x < 3), grad * single(1 / 6), 0)  # torch's float32 constant, in float64 too
 
 
 @pointwise(aten.hardswish_backward.default)
@@ -115,7 +115,7 @@ def gelu_backward(grad: Value, x: Value, approximate: str) -> Value:
         return grad * ((t + 1) * 0.5 + x * 0.5 * ((1 - t * t) * inner))
     normal = (erf(x * SQRT_HALF) + 1) * 0.5
     density = exp(x * x * -0.5)
-    if x.type == FLOAT32:  # the sum would round such a density away, and its products would be subnormal
+    if x.type == FLOAT32:  # a density this small vanishes in the sum, and its products would be subnormal
         density = density - NEGLIGIBLE
     density = density * (1 / math.sqrt(2 * math.pi))
     if x.type == FLOAT32:
@@ -160,6 +160,6 @@ def log_sigmoid_backward(grad: Value, x: Value, z: Value) -> Value:
 
 @pointwise(aten.native_dropout_backward.default)
 def native_dropout_backward(call: Call, grad: Operand, mask: Argument, scale: Number) -> Value:
-    """Integers are masked as integers: a negative one gives no -0."""
+    """Integers are masked as integers, so that a negative one doesn't become -0."""
     g = call(grad) if grad.dtype == torch.bool else grad.value
     return call(g * call(mask, g.type)) * scale

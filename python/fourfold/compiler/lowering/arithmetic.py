@@ -204,7 +204,7 @@ pointwise(aten.fmax.default)(_without_nan(maximum))
 @pointwise(*overloads(aten.clamp), *overloads(aten.clamp_min), *overloads(aten.clamp_max), unless=beyond)
 def clamp(call: Call, x: Value, min: Argument | None = None, max: Argument | None = None) -> Value:
     for bound, choose in ((min, maximum), (max, minimum)):
-        if bound is not None:  # of equal zeros the second operand: a number's sign yields to x's
+        if bound is not None:  # of equal zeros the second operand: a tensor bound, or x for a number
             x = choose(x, call(bound)) if isinstance(bound, Operand) else choose(call(bound), x)
     return x
 

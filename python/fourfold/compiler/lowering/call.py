@@ -15,7 +15,7 @@ from fourfold.compiler.ir import Number, Program, Value
 
 
 class NotFusable(Exception):
-    """This call can't be part of a program; ``str()`` of it says why."""
+    """This call can't be part of a program; ``str()`` gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Call:
         return self.program.apply(narrow, value) if narrow else value
 
     def converted(self, argument: object, annotation: str) -> object:
-        """An argument as a formula's parameter takes it. Numbers that each call provides become values unless raw."""
+        """An argument converted for a formula's parameter. Numbers that each call provides become values unless raw."""
         if argument is None or annotation in RAW:
             return argument
         if annotation == "Rounded":

@@ -13,7 +13,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 @pointwise(prims.convert_element_type.default, aten._to_copy.default)
 def convert(call: Call, x: Argument) -> Value:
-    """Conversions by the user round, even within a program."""
+    """Explicit conversions round, even within a program."""
     given = x.dtype if isinstance(x, Operand) else None
     if call.dtype == torch.uint8 and given is not None and given.is_floating_point:
         return call(call.rounded(x, given), INT64)

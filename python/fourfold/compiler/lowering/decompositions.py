@@ -45,7 +45,7 @@ def decompositions() -> dict[object, Function]:
     found = get_decompositions(TORCHS) | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
-    # Exists once Dynamo has written it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
+    # Exists only after Dynamo has created it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
     return found | {torch.ops.prims.fma.default: multiply_add}
 
 
@@ -103,7 +103,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
 
 @decomposes(aten.constant_pad_nd.default, LATE)
 def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
-    """A concatenation, where one dimension is padded or cropped."""
+    """A concatenation, if only one dimension is padded or cropped."""
     padded = [k for k in range(len(pad) // 2) if (pad[2 * k], pad[2 * k + 1]) != (0, 0)]
     if len(padded) != 1 or suggest_memory_format(x) != CONTIGUOUS:
         return NotImplemented
@@ -121,7 +121,7 @@ def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
 
 @decomposes(aten.roll.default, LATE)
 def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> object:
-    """As torch's kernel does it: a concatenation."""
+    """A concatenation, like torch's kernel."""
     if len(shifts) != 1 or len(dims) != 1 or suggest_memory_format(x) != CONTIGUOUS:
         return NotImplemented
     dim = dims[0] % x.dim()
@@ -204,7 +204,7 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
-    """In pieces from which a backward can recompute it with two saved numbers per row."""
+    """Decomposes into pieces from which a backward can recompute it with two saved numbers per row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
     if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's kernel is faster
         return NotImplemented

@@ -1,5 +1,5 @@
-"""Operators on lists of tensors, which optimizers call, become operators on each tensor, which programs fuse. On other
-devices than the CPU they stay: torch has one kernel for a whole list there."""
+"""Operators on lists of tensors, which optimizers call, become operators on each tensor, which programs fuse. On
+devices other than the CPU they stay: there, torch has one kernel for a whole list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = {"alpha": "alpha", "value": "value", "scalars": "value"}  # arguments th
 
 
 def decompositions() -> dict[object, Function]:
-    """By operator."""
+    """The decompositions by operator."""
     found: dict[object, Function] = {}
     for name in NAMES.split():
         packet = getattr(torch.ops.aten, f"_foreach_{name}")

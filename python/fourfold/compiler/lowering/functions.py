@@ -95,5 +95,5 @@ def logit(x: Value, eps: Value | None) -> Value:
 @pointwise(aten.logit_backward.default)
 def logit_backward(grad: Value, x: Rounded, eps: Value | None) -> Value:
     low, high = (0, 1) if eps is None else (eps, 1 - eps)
-    inside = grad / abs(x * (1 - x))  # at -0 as at 0
+    inside = grad / abs(x * (1 - x))  # abs: the same for -0 as for 0
     return where((x < low) | (x > high), math.nan if eps is None else 0, inside)

@@ -14,7 +14,7 @@ from fourfold.compiler.views import hint
 
 aten = torch.ops.aten
 LOW = (torch.float16, torch.bfloat16)
-# A channel's elements in one image, below which torch's batch norm is faster. Measured with AVX2, trained with ReLU.
+# With fewer elements of a channel in one image, torch's batch norm is faster. Measured with AVX2 in training with ReLU.
 FEWEST = 45
 
 
@@ -73,18 +73,18 @@ def group_norm_backward(
     groups: int,
     mask: list[bool],
 ) -> object:
-    """From two sums over each channel of an image: one program adds up, one computes the input's gradient."""
+    """Uses two sums over each channel of an image: one program computes them, another one the input's gradient."""
     if not x.is_contiguous() or not is_real(x) or is_empty(x):
         return NotImplemented
     shape = batch, groups, channels // groups, size
-    g, value = computed(grad).reshape(shape), x.reshape(shape)  # which both programs convert
+    g, value = computed(grad).reshape(shape), x.reshape(shape)  # converted in both programs
     mean, rstd = (computed(each).reshape(batch, groups, 1, 1) for each in (mean, rstd))
     sums = (g * ((value - mean) * rstd)).sum(3, keepdim=True), g.sum(3, keepdim=True)
     own = None
     if mask[0]:
         scale = 1 if weight is None else weight.reshape(1, groups, -1, 1)
         slope, shift = ((each * scale).sum(2, keepdim=True) / (channels // groups * size) for each in sums)
-        # Not in terms of the normalized input, which the first program would then write to memory.
+        # Not in terms of the normalized input, which the first program would then have to write to memory.
         own = g * (rstd * scale) + ((mean - value) * (slope * rstd * rstd) - shift * rstd)
         own = own.to(x.dtype).reshape(x.shape)
     dtype = x.dtype if weight is None else weight.dtype
@@ -95,7 +95,7 @@ def group_norm_backward(
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """With known statistics."""
+    """Batch norm with known statistics."""
     scale = (variance + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
@@ -116,7 +116,7 @@ def batch_norm_in_training(
     momentum: float,
     eps: float,
 ) -> object:
-    """Each channel is a row. The running variance takes the unbiased one."""
+    """Each channel is a row. The running variance is updated with the unbiased variance."""
     over = reduced_by_channel(x)
     if not training or over is None:
         return NotImplemented
@@ -189,7 +189,7 @@ def centered(grad: Tensor, normal: Tensor, over: list[int]) -> Tensor:
 
 
 def computed(x: Tensor) -> Tensor:
-    """In the dtype in which torch's kernels compute."""
+    """x in the dtype in which torch's kernels compute."""
     return x.float() if x.dtype in LOW else x
 
 

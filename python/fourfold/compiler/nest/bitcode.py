@@ -7,15 +7,15 @@ from pathlib import Path
 
 from fourfold import _C
 
-# The CPU levels whose kernels compute in vectors, and the archive of each. Levels that add bfloat16 are the same here;
-# without others, the plain level's vectors are those of NEON, which only a build for Arm has an archive for.
+# The CPU levels with vector kernels, and the archive of each. Levels that add bfloat16 share one. The default level's
+# archive is NEON's, which only builds for Arm have.
 _ARCHIVES = {"default": "neon", "avx2": "avx2", "avx512": "avx512", "avx512_bf16": "avx512", "amx": "avx512"}
 _SUFFIX = ".bc"
 
 
 class Archive(Mapping[str, bytes]):
     """Each function's bitcode by its name, such as fourfold_exp_float32: a module with that function, which takes and
-    returns native vectors by value. Read from the file when it is asked for."""
+    returns native vectors by value. Functions are read from the file on demand."""
 
     def __init__(self, path: Path) -> None:
         self._zip = zipfile.ZipFile(path)
@@ -32,7 +32,7 @@ class Archive(Mapping[str, bytes]):
 
     @property
     def llvm_major(self) -> int:
-        """The major version of the LLVM that wrote it: that one and later ones read it."""
+        """The major version of the LLVM that wrote it; this version and later ones read it."""
         return int(self._zip.read("llvm").decode().partition(".")[0])
 
 
@@ -42,13 +42,13 @@ def _path(level: str) -> Path:
 
 @cache
 def functions(level: str) -> Mapping[str, bytes]:
-    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); none where this build has no
-    bitcode for it."""
+    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); empty if this build has no bitcode
+    for it."""
     return Archive(_path(level)) if _path(level).exists() else {}
 
 
 @cache
 def llvm_major(level: str) -> int | None:
-    """The oldest LLVM that reads ``functions(level)``, None where there are none."""
+    """The oldest LLVM that reads ``functions(level)``; None if there are no functions."""
     found = functions(level)
     return found.llvm_major if isinstance(found, Archive) else None

@@ -1,5 +1,5 @@
-"""Writes the nest of a program for a layout. Threads share elements, whole rows, the columns of each row, or rows of
-few columns."""
+"""Builds the loop nest of a program for a layout. Threads split the elements, whole rows, the columns of each row, or
+rows of few columns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
 
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
-    """lanes: of a float32 vector of the target. Raises NotCompiled."""
+    """lanes: how many a float32 vector of the target has. Raises NotCompiled."""
     plan = Plan(program)
     check(layout)
     functions = [once(plan, layout, lanes)]
@@ -83,7 +83,7 @@ def check(layout: Layout) -> None:
 
 
 def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
-    """What is stored once a call: outputs of one number."""
+    """The function that stores the outputs of one number, once a call."""
     outputs = [slot for slot in plan.outputs if slot.level == NUMBER and not slot.is_column_sum]
     if not outputs:
         return None
@@ -94,10 +94,10 @@ def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
 
 
 class Shared(Stages):
-    """The loops that threads share."""
+    """Loops whose iterations threads split."""
 
     def elements(self) -> Function:
-        """begin and end: elements of the only axis, or chunks of the innermost axis of all others."""
+        """begin and end: elements if there is one axis, otherwise chunks of the innermost axis across all others."""
         if len(self.column_axes) == 1:
             count = self.writer.index("-", END, BEGIN, "count")
             pointers = self.advanced(self.base, self.axes[-1], BEGIN)
@@ -121,12 +121,12 @@ class Shared(Stages):
         return self.function
 
     def numbers(self) -> Function:
-        """All steps of numbers: there is one element to share."""
+        """All steps of numbers: there is only one element, which threads can't split."""
         StepsOfNumbers(self, self.base).write()
         return self.function
 
     def run_turned(self, place: Place) -> None:
-        """A piece of the innermost axis, in all rows of the axis along which tensors lie across."""
+        """A piece of the innermost axis, in all rows of the axis along which transposed tensors are contiguous."""
         writer, axis = self.writer, self.layout.turned
         if axis is None:
             return self.run(0, place, {})
@@ -194,7 +194,7 @@ class Shared(Stages):
         return self.function
 
     def combine(self, stage: int) -> Function | None:
-        """What the blocks come to; the row's outputs behind the last stage."""
+        """Combines the blocks' partial results; after the last stage, also stores the row's outputs."""
         plan, writer = self.plan, self.writer
         is_last = stage == plan.stages - 1
         if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
@@ -215,7 +215,7 @@ class Shared(Stages):
         return self.function
 
     def enter_row(self, stage: int) -> dict[int, Ref]:
-        """The addresses of the present row, whose values of all stages up to this one are known then."""
+        """The current row's addresses; computes the row's values of all stages up to this one."""
         pointers = Odometer(
             self, range(self.layout.rows), self.argument(INT64, ROW_INDEX, name="row"), self.base
         ).pointers()
@@ -229,7 +229,7 @@ class Shared(Stages):
         return pointers
 
     def partials(self, value: Value, type: str) -> Ref:
-        """The parts of a reduction by block, and behind them the whole."""
+        """The address of a reduction's partial results by block, which the total follows."""
         every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
         each = self.writer.index("+", self.argument(INT64, BLOCKS, name="blocks"), 1)
         offset = self.writer.index("*", each, every.index(value))
@@ -238,8 +238,8 @@ class Shared(Stages):
 
     @contextmanager
     def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[Turned]:
-        """Transposes so many rows of the tensors that lie across into memory of the thread's own, and back behind the
-        block. Gives a function of addresses and a row, which replaces those of these tensors."""
+        """Transposes this many rows of transposed inputs into the thread's scratch memory, and outputs back after the
+        with block. Yields a function that replaces these tensors' addresses, given all addresses and a row."""
         writer, inner = self.writer, self.axes[-1]
         memory, start = {}, self.behind_kept()
         most = writer.index(
@@ -271,7 +271,7 @@ class Shared(Stages):
                 writer.body.append(Transpose(to, step, memory[slot.index], columns, columns, rows, slot.kind))
 
     def behind_kept(self) -> Ref:
-        """The memory of a thread behind that of blocks and of kept values."""
+        """The thread's scratch memory after that of blocks and of kept values."""
         columns = self.writer.index("+", self.column_count, SLACK)
         kept = self.writer.index("*", columns, self.plan.bytes_of_column)
         return self.advance(self.behind_blocks(), "uint8", kept, "panels")

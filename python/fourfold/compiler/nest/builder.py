@@ -1,4 +1,4 @@
-"""What the functions of a nest begin with: a call's arguments, addresses, and numbers."""
+"""The common parts of a nest's functions: a call's arguments, addresses, and numbers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ COMBINED = {
     "all": "bitwise_and",
     "any": "bitwise_or",
 }
-CHAINS = 4  # of a reduction, each a vector
-SLACK = 64  # elements behind scratch memory that whole vectors may touch
+CHAINS = 4  # accumulators of a reduction, each a vector
+SLACK = 64  # elements after scratch memory that whole vectors may access
 
 
 def bytes_of_block(plan: Plan, layout: Layout, lanes: int) -> int:
-    """Of the memory that gathers what a block's reductions read, where columns run along several axes; of rows side by
-    side, of what they come to, which has the size of SLACK elements."""
+    """Bytes per element of a block's scratch memory. If columns run along several axes, it gathers the operands of the
+    block's reductions. For rows side by side it holds partial results, which fill the size of SLACK elements."""
     most = max(len(plan.sums(stage)) for stage in range(plan.stages))
     if layout.split == SIDE_BY_SIDE:
         return SIZES[FLOAT64] * CHAINS * lanes * lanes * most // SLACK
@@ -34,7 +34,7 @@ def bytes_of_block(plan: Plan, layout: Layout, lanes: int) -> int:
 
 
 def across(plan: Plan, layout: Layout) -> list[Slot]:
-    """The tensors whose neighbours in memory are not those along the innermost axis."""
+    """The transposed tensors: contiguous along the layout's turned axis instead of the innermost one."""
     if layout.turned is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
         return []
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
@@ -44,7 +44,7 @@ def across(plan: Plan, layout: Layout) -> list[Slot]:
 
 
 class Builder:
-    """A function of a nest, as it is written."""
+    """Builds one function of a nest."""
 
     def __init__(self, name: str, plan: Plan, layout: Layout, lanes: int):
         self.plan, self.layout, self.lanes = plan, layout, lanes
@@ -53,7 +53,7 @@ class Builder:
         self.slots: list[Slot] = [*plan.inputs, *plan.outputs]
         self.axes = range(layout.axes)
         self.column_axes = self.axes[layout.rows :]
-        self.known: dict[Value, Operand] = {}  # numbers, and the present row's values
+        self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
         self.base = {
             slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind, name=slot.name)
             for slot in self.slots
@@ -61,7 +61,7 @@ class Builder:
         first = FIRST_TENSOR + len(self.slots)
         self.size = {axis: self.argument(INT64, first + axis, name="size") for axis in self.axes}
         self.first_stride = first + layout.axes
-        self.first_step = self.first_stride + layout.axes * len(self.slots)  # where a loop over steps has its numbers
+        self.first_step = self.first_stride + layout.axes * len(self.slots)  # of a loop over steps: count, strides
         self.strides: dict[tuple[int, int], Operand] = {}
         self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
         self.block = self.argument(INT64, BLOCK, name="block_size")
@@ -84,7 +84,7 @@ class Builder:
         return self.argument(INT64, index, name=f"{slot.name}_stride")
 
     def step_count(self) -> Ref:
-        """Of a loop over steps."""
+        """The number of steps of a loop over steps."""
         return self.argument(INT64, self.first_step, name="steps")
 
     def at_step(self, pointers: dict[int, Ref], step: Operand) -> dict[int, Ref]:

@@ -1,7 +1,7 @@
-"""Prints a nest as C++ that people read; what runs is the same nest as LLVM IR.
+"""Prints a nest as readable C++; the same nest runs as LLVM IR.
 
-``prelude.h`` has what the functions call. A ``Dialect`` spells types, numbers, loads, stores and loops: that of another
-language overrides what it spells differently."""
+``prelude.h`` defines what the functions call. A ``Dialect`` has the syntax of types, numbers, loads, stores and loops;
+those of other languages override what differs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ from fourfold.compiler.nest.loops import (
 )
 
 LONGEST = 90  # of an expression without a name
-NAMED = frozenset(
-    {"load", "load_strided", "load_column", "argument", "mask", "splat"}
-)  # what is not written within an expression
+# Operations whose results always get a variable.
+NAMED = frozenset({"load", "load_strided", "load_column", "argument", "mask", "splat"})
 
 
 def print_nest(nest: Nest, dialect: Dialect | None = None) -> str:
@@ -58,8 +57,8 @@ def print_nest(nest: Nest, dialect: Dialect | None = None) -> str:
 
 
 def print_file(nests: dict[str, Nest]) -> str:
-    """A whole file: each nest in a namespace of that name. What the library's elementary functions are called by is
-    exported, for the addresses to be put in."""
+    """A whole file: each nest in a namespace of that name. The variables through which the library's elementary
+    functions are called are exported, so that their addresses can be filled in."""
     lanes = next(iter(nests.values())).lanes
     dialect = Dialect(lanes)
     texts, called = [], set()
@@ -84,9 +83,9 @@ class Printer:
     def __init__(self, function: Function, dialect: Dialect):
         self.function, self.dialect = function, dialect
         self.lines: list[str] = []
-        self.names: dict[str, str] = {}  # by the nest's name
-        self.kinds: dict[str, str] = {SCRATCH.name: "uint8"}  # what is at an address
-        self.left: Counter[str] = Counter()  # uses to come of what waits
+        self.names: dict[str, str] = {}  # by the name in the nest
+        self.kinds: dict[str, str] = {SCRATCH.name: "uint8"}  # the kind of the elements at an address
+        self.left: Counter[str] = Counter()  # remaining uses of waiting expressions
         self.inlined: dict[str, Expression] = {}  # written wherever they are used: k + 8
         self.scopes = [Scope(set(dialect.reserved))]
         self.called: set[tuple[str, str]] = set()
@@ -103,7 +102,7 @@ class Printer:
         self.print(self.function.body)
 
     def count_all(self) -> None:
-        """How often each value is used, by what is used itself."""
+        """Counts the uses of each value by live statements."""
         before = None
         while before != self.live:
             before = set(self.live)
@@ -155,7 +154,7 @@ class Printer:
         self.emit(f"{type} {self.name(ref)} = {value.code};")
 
     def settle(self, variables: set[str]) -> None:
-        """Gives names to what reads variables that are about to change."""
+        """Declares waiting expressions that read variables about to change."""
         for scope in self.scopes:
             for name, (ref, value) in list(scope.waiting.items()):
                 if value.reads & variables:
@@ -181,11 +180,11 @@ class Printer:
         return waiting[1]
 
     def index(self, operand: Operand) -> Expression:
-        """Of indices, whose constants have no type."""
+        """An index; its constants have no type."""
         return Expression(str(operand.value)) if isinstance(operand, Constant) else self.value(operand)
 
     def beside(self, operand: Operand, other: Operand) -> Expression:
-        """An operand of an operator, which takes a number for a vector of it."""
+        """An operand of an operator, which takes a number instead of a splat."""
         if isinstance(operand, Constant) and operand.lanes and isinstance(other, Ref):
             return self.value(Constant(operand.value, operand.type))
         return self.value(operand)
@@ -295,7 +294,7 @@ class Printer:
             self.scopes[-1].arguments.append((let.attribute, self.names[ref.name]))
 
     def is_known(self, let: Let) -> bool:
-        """Whether the same argument has a name here."""
+        """Whether the same argument already has a name in this scope."""
         found = next((name for scope in self.scopes for a, name in scope.arguments if a == let.attribute), None)
         if found is not None:
             self.names[let.result.name], self.kinds[let.result.name] = found, let.attribute[1]
@@ -306,7 +305,7 @@ class Printer:
         lets = (statement for statement in body if isinstance(statement, Let))
         return any(let.op == "where" and let.operands[0] == ref and ref not in let.operands[1:] for let in lets)
 
-    # What nests have besides a program's operations.
+    # Operations that only nests have.
 
     def let_argument(self, let: Let) -> Expression:
         index, kind = let.attribute

@@ -1,4 +1,4 @@
-"""Machine code of nests in the folder that FOURFOLD_CACHE names, for other processes."""
+"""Caches the machine code of nests for other processes, in the folder FOURFOLD_CACHE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fourfold import _C, __version__
 VARIABLE = "FOURFOLD_CACHE"
 FORMAT = 2
 
-# What attach_nest takes besides addresses: the functions' names, empty where there is none, and the nest's numbers.
+# The arguments of attach_nest except addresses: the functions' names, empty for a missing one, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]
 
 
@@ -26,8 +26,8 @@ def digest(text: str) -> str:
 
 
 class Cache:
-    """Code by program, layout and all that it depends on: the compiler's version or the text that it compiles first,
-    the library's build, and the processor's level or the device's architecture."""
+    """Code by program, layout and everything else that it depends on: the compiler's version or a digest of the
+    prelude, the library's build, and the processor's level or the device's architecture."""
 
     def __init__(self, folder: Path, target: str, compiler: str):
         facts = sorted((name, str(value)) for name, value in _C.build_info().items())
@@ -42,7 +42,7 @@ class Cache:
         try:
             head, _, code = self.path(text, layout).read_bytes().partition(b"\n")
             return json.loads(head), code
-        except (OSError, ValueError):  # nothing there, or a file that something else wrote
+        except (OSError, ValueError):  # no file, or one that something else wrote
             return None
 
     def put(self, text: str, layout: str, head: Head, code: bytes) -> None:
@@ -50,4 +50,4 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(json.dumps(head).encode() + b"\n" + code)
-        part.replace(path)  # whole, or not at all
+        part.replace(path)  # atomically

@@ -1,5 +1,5 @@
-"""Prints a grid as CUDA C, which is HIP too: ``cuda/nest.cuh`` has what differs between the two, and all that kernels
-call."""
+"""Prints a grid as CUDA C, which HIP compiles too: ``cuda/nest.cuh`` has the differences between the two, and all that
+kernels call."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def print_grid(grid: Grid) -> str:
 
 
 def print_file(grid: Grid) -> str:
-    """What the run-time compiler takes."""
+    """The source for the run-time compiler."""
     return printer.print_file(grid, Dialect(grid))
 
 
 def prelude() -> str:
-    """What kernels call."""
+    """The definitions that kernels call."""
     return text.cuda()
 
 
@@ -51,7 +51,7 @@ class Dialect(printer.GridDialect):
         return f'extern "C" __global__ void {bounds} fourfold_{function.name}(Arguments arguments) {{'
 
     def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
-        """Not unrolled: a body has as many vectors in flight as its layout says."""
+        """Not unrolled: the layout sets how many vectors a body has in flight."""
         return f'_Pragma("unroll 1") {super().loop(index, begin, end, step)}'
 
     def argument(self, index: int) -> Expression:

@@ -1,5 +1,5 @@
-"""How a language of the C family spells nests: C++ with vectors of GCC and Clang.
-That of another language overrides what it spells differently."""
+"""The syntax of nests in a language of the C family: C++ with the vectors of GCC and Clang. Other languages override
+what differs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KEYWORDS = frozenset(re.findall(r"\w+", """
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """reads: the variables that it does, whose value it has to be written before the next assignment to."""
+    """reads: the variables that it reads; it has to be written out before the next assignment to one of them."""
 
     code: str
     binding: int = ATOM
@@ -61,7 +61,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address, and by how many elements it is moved."""
+    """An address, and the number of elements by which it is moved."""
 
     base: Expression
     index: Expression | None
@@ -87,7 +87,7 @@ class Place:
 
 @dataclass(slots=True)
 class Scope:
-    """Names that C++ knows in a block, and expressions that wait for the one place where they are written."""
+    """The names declared in a block, and expressions that wait to be inlined where they are used."""
 
     names: set[str]
     waiting: dict[str, tuple[Ref, Expression]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Dialect:
         return KEYWORDS | called_names(self.prelude())
 
     def prelude(self) -> str:
-        """What functions call, once in a file."""
+        """The definitions that functions call, once per file."""
         text = (Path(__file__).parent / "prelude.h").read_text(encoding="utf-8")
         text = re.sub(r"(?<=[a-z2468])N\b", str(self.lanes), text)
         text = text.replace("float64xH", f"float64x{self.lanes // 2}")
@@ -123,7 +123,7 @@ class Dialect:
         return f"{kind}*"
 
     def loop(self, index: str, begin: str, end: str, step: str | None) -> str:
-        """step: None where the body ends with it."""
+        """step: None if the body ends with the increment."""
         step = "" if step is None else f" ++{index}" if step == "1" else f" {index} += {step}"
         return f"for (int64 {index} = {begin}; {index} < {end};{step}) {{"
 
@@ -172,7 +172,7 @@ class Dialect:
         return f"{shortest(value)}f" if type == FLOAT32 else repr(value)
 
     def not_finite(self, value: float) -> str:
-        """As a float32."""
+        """The number as a float32."""
         return "nan" if value != value else "infinity" if value > 0 else "-infinity"
 
 
@@ -181,14 +181,14 @@ def call(name: str, *given: str | None) -> str:
 
 
 def shortest(value: float) -> str:
-    """The fewest digits that give a float32."""
+    """The fewest digits that round to the same float32."""
     text = next(text for digits in range(1, 18) if single(float(text := f"{value:.{digits}g}")) == single(value))
     return text if re.search(r"[.e]", text) else f"{text}.0"
 
 
 @cache
 def called_names(text: str) -> frozenset[str]:
-    """The functions that a text defines or calls, which variables must not hide."""
+    """The functions that a text defines or calls, which variables must not shadow."""
     return frozenset(re.findall(r"\b(\w+)\(", text))
 
 

@@ -1,4 +1,4 @@
-"""Compiles LLVM IR in this process, by llvmlite."""
+"""Compiles LLVM IR in this process with llvmlite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fourfold import _C
 from fourfold.compiler.nest import bitcode
 from fourfold.compiler.nest.llvm_memory import TRANSPOSE
 
-# By the CPU level whose kernels the library uses: what its nests may use, and what they are.
+# By the library's CPU level: the features that nests may use, and the processor that they are compiled for.
 FEATURES = {
     "avx2": "+avx2,+fma,+f16c,+bmi,+bmi2",
     "avx512": "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+fma,+f16c,+bmi,+bmi2,-prefer-256-bit",
@@ -22,12 +22,13 @@ PROCESSORS = {"avx2": "haswell", "avx512": "skylake-avx512"}
 
 
 def keep_for_good(owner: object) -> None:
-    """What llvmlite would free when the interpreter ends, after the functions that it needs for that are gone."""
+    """Keeps an object alive that llvmlite would free at the interpreter's exit, when functions needed for that are
+    gone."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 class Engine:
-    """One for the process. Code stays as long as the process."""
+    """One per process. Code is never unloaded."""
 
     def __init__(self, level: str):
         llvm.initialize_native_target()
@@ -66,7 +67,7 @@ class Engine:
 
     def optimized(self, ir: str) -> llvm.ModuleRef:
         module = self.parsed(llvm.parse_assembly(ir))
-        module.verify()  # the passes end the process where a value isn't known in all places that read it
+        module.verify()  # the passes abort the process if a value doesn't dominate all of its uses
         self.link(module)
         options = llvm.create_pipeline_tuning_options(speed_level=1)
         options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
@@ -86,7 +87,7 @@ class Engine:
         return module
 
     def link(self, module: llvm.ModuleRef) -> None:
-        """Inlines the vector functions that there is bitcode of."""
+        """Inlines the vector functions that have bitcode."""
         own = {function.name for function in module.functions if not function.is_declaration}
         wanted = [function.name for function in module.functions if function.is_declaration]
         for name in filter(self.functions.__contains__, wanted):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from fourfold.compiler.ir import Value
 
-# What threads share: elements, whole rows, the columns of each row, rows of few columns, or rows that lie side by side.
+# How threads split the work: by elements, rows, columns of each row, rows of few columns, or rows adjacent in memory.
 ELEMENTS, ROWS, COLUMNS, SHORT_ROWS, SIDE_BY_SIDE = "ercsb"
 BROADCAST, UNIT, STRIDED, ROW_BY_ROW = "01nc"
-CONTINUED = "d"  # an axis of a row's columns that a tensor steps through as through one with the next
-STREAMED = "="  # 1, of an output that is stored past the caches
+CONTINUED = "d"  # an axis of a row's columns that acts as one with the next axis
+STREAMED = "="  # stride 1, of an output with non-temporal stores
 
 
 SERIES = "s"  # of a loop over steps: each step has a tensor of its own
@@ -18,7 +18,7 @@ SERIES = "s"  # of a loop over steps: each step has a tensor of its own
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Of a loop over steps whose body the program is. feeds: for each input the output whose value the next step reads
+    """A loop over steps whose body is the program. feeds: for each input the output whose value the next step reads
     there, or None. series: for each tensor, inputs first, whether each step has its own."""
 
     feeds: tuple[int | None, ...]
@@ -31,14 +31,15 @@ class Steps:
         return cls(feeds, tuple(each == SERIES for each in (*inputs, *outputs)))
 
     def changes(self, value: Value) -> bool:
-        """Whether it is an input that has another value in another step."""
+        """Whether it is an input whose value differs between steps."""
         return value.op == "input" and (self.feeds[value.attribute] is not None or self.series[value.attribute])
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """split: what threads share. rows: how many of the axes number the rows. strides: for each tensor, inputs first,
-    the class of its stride along each axis. columns: how many short rows have. steps: None without a loop over them."""
+    """split: how threads split the work. rows: how many leading axes number the rows. strides: for each tensor, inputs
+    first, the class of its stride along each axis. columns: how many short rows have. steps: None without such a
+    loop."""
 
     split: str
     rows: int
@@ -55,20 +56,21 @@ class Layout:
         return cls(head[0], int(rows), strides, int(columns or 0), Steps.of(steps) if steps else None)
 
     def stride(self, tensor: int, axis: int) -> str:
-        """Its class: a digit is the stride itself."""
+        """The class of its stride; a digit is the stride itself."""
         return UNIT if self.is_streamed(tensor) and axis == self.axes - 1 else self.strides[tensor][axis]
 
     def is_streamed(self, tensor: int) -> bool:
         return self.strides[tensor][-1] == STREAMED
 
     def has_dense_columns(self, tensor: int) -> bool:
-        """Whether it steps through all axes of a row's columns as through one."""
+        """Whether the axes of a row's columns act as one axis for it."""
         own = self.strides[tensor][self.rows :]
         return all(a == CONTINUED or a == b == BROADCAST for a, b in zip(own, own[1:], strict=False))
 
     @property
     def turned(self) -> int | None:
-        """The axis along which tensors lie side by side whose neighbours are not those along the innermost axis."""
+        """The axis along which tensors are contiguous that are strided along the innermost one; None without such
+        tensors."""
         across = [strides for strides in self.strides if strides[-1] == STRIDED]
         found = [axis for axis in range(self.axes - 1) if any(strides[axis] == UNIT for strides in across)]
         return found[-1] if found else None

@@ -12,7 +12,7 @@ TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}  # by CPU level
 
 
 def level() -> str:
-    """The CPU level in use, without what it has for products of bfloat16."""
+    """The CPU level in use, without its instructions for products of bfloat16."""
     name = _C.cpu_capability()
     return "avx512" if name in ("avx512_bf16", "amx") else name
 
@@ -28,7 +28,7 @@ class Printer(Memory):
     def text(self) -> str:
         self.print(self.function.body)
         head = f"define void @{self.function.name}(i64 %begin, i64 %end, ptr %arguments, ptr %scratch) nounwind {{"
-        fence = ["  fence seq_cst"] * self.streams  # other threads see what was stored past the caches
+        fence = ["  fence seq_cst"] * self.streams  # makes non-temporal stores visible to other threads
         start = ["  br label %start", "start:"]
         return "\n".join([head, "entry:", *self.allocas, *start, *self.lines, *fence, "  ret void", "}"])
 
@@ -79,7 +79,7 @@ class Printer(Memory):
             text = self.index(op, *map(self.value, operands))
         else:
             text = self.operation(op, result, operands)
-        # Every value has the name that the nest gave it.
+        # Every value keeps its name in the nest.
         self.rename(text, result.name, vector(result.type, result.lanes))
 
     def rename(self, made: str, name: str, type: str) -> None:

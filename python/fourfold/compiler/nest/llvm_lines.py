@@ -1,4 +1,4 @@
-"""Lines of LLVM IR, and how it spells values and types."""
+"""Lines of LLVM IR, and its syntax of values and types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, FLOATING, INT32,
 from fourfold.compiler.nest.loops import POINTER, Constant, Function, Operand, Ref
 
 TYPES = {BOOLEAN: "i1", INT32: "i32", INT64: "i64", FLOAT32: "float", FLOAT64: "double", POINTER: "ptr"}
-# What memory holds of each kind.
+# The type of each kind in memory.
 MEMORY = {
     "boolean": "i8", "uint8": "i8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double",
@@ -21,7 +21,7 @@ INDEX = {"+": "add nsw", "-": "sub nsw", "*": "mul nsw", "/": "sdiv", "%": "srem
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """has_byte_masks: whether it loads and stores vectors of bytes and halves under a mask."""
+    """has_byte_masks: whether it has masked loads and stores of 8-bit and 16-bit elements."""
 
     lanes: int
     has_byte_masks: bool
@@ -35,8 +35,8 @@ class Lines:
         self.lines: list[str] = []
         self.allocas: list[str] = []
         self.declared: set[str] = set()
-        self.left: dict[str, Operand] = {}  # by mask: how many lanes it has
-        self.streams = False  # whether something is stored past the caches
+        self.left: dict[str, Operand] = {}  # by mask: how many lanes are set
+        self.streams = False  # whether there are non-temporal stores
         self.rows_loaded: dict[tuple, str] = {}
         self.count = 0
 

@@ -57,12 +57,12 @@ class Memory(Operations):
         return self.widened(loaded, kind, lanes)
 
     def picked(self, pointer: Operand, offset: Operand, step: int, kind: str, lanes: int) -> str:
-        """Lanes so many elements apart, picked out of vectors. The last of these ends with the last lane, because
-        memory may end there."""
+        """Loads lanes that are this many elements apart, by shuffles of contiguous vectors. The last vector ends with
+        the last lane, because memory may end there."""
         type, last = vector_of(MEMORY[kind], lanes), step * (lanes - 1) + 1 - lanes
         first = self.temporary(f"mul nsw i64 {self.value(offset)}, {step}")
         begins = [*range(0, (step - 1) * lanes, lanes), last]
-        vectors: list[tuple[str, list[int]]] = []  # with the element that each lane holds, from the first on
+        vectors: list[tuple[str, list[int]]] = []  # each with the element that each lane holds, counted from the first
         for begin in begins:
             at = self.temporary(f"add nsw i64 {first}, {begin}")
             place = self.temporary(f"getelementptr inbounds {MEMORY[kind]}, ptr {self.value(pointer)}, i64 {at}")
@@ -77,7 +77,7 @@ class Memory(Operations):
     def picked_of(
         self, a: tuple[str, list[int]], b: tuple[str, list[int]], step: int, lanes: int, type: str
     ) -> tuple[str, list[int]]:
-        """What two vectors hold of the wanted elements, each in its lane."""
+        """The wanted elements that two vectors hold, each in its lane."""
         held = [*a[1], *b[1]]
         wanted = [step * lane for lane in range(lanes)]
         chosen = [held.index(element) if element in held else -1 for element in wanted]
@@ -86,7 +86,7 @@ class Memory(Operations):
         return vector, [-1 if place < 0 else held[place] for place in chosen]
 
     def pointers(self, pointer: Operand, offset: Operand, stride: Operand, kind: str, lanes: int) -> str:
-        """The addresses of lanes that lie a stride apart."""
+        """The addresses of lanes that are a stride apart."""
         first = self.temporary(f"mul nsw i64 {self.value(offset)}, {self.value(stride)}")
         place = self.temporary(f"getelementptr inbounds {MEMORY[kind]}, ptr {self.value(pointer)}, i64 {first}")
         strides = self.splat("i64", self.value(stride), lanes)
@@ -95,7 +95,7 @@ class Memory(Operations):
         return self.temporary(f"getelementptr inbounds {MEMORY[kind]}, ptr {place}, <{lanes} x i64> {offsets}")
 
     def copy(self, to: str, source: str, mask: Operand, kind: str, times: int = 1) -> None:
-        """Copies as many elements as a mask has lanes, or so many times as many."""
+        """Copies as many elements as a mask has set lanes, or a multiple of them."""
         left = self.index("min", self.value(self.left[mask.name]), str(mask.lanes))
         size = self.temporary(f"mul nsw i64 {left}, {SIZES[kind] * times}")
         operands = (("ptr", to), ("ptr", source), ("i64", size), ("i1", "false"))
@@ -164,7 +164,7 @@ class Memory(Operations):
         lanes = store.columns[0].lanes
         parts = [self.narrowed(self.value(column), kind, lanes) for column in store.columns]
         own, all_lanes = vector_of(MEMORY[kind], lanes), lanes
-        while len(parts) > 1 or all_lanes < lanes * columns:  # two by two, the last with itself
+        while len(parts) > 1 or all_lanes < lanes * columns:  # in pairs, an odd last one with itself
             pairs = [(parts[k], parts[min(k + 1, len(parts) - 1)]) for k in range(0, len(parts), 2)]
             chosen = ", ".join(f"i32 {k}" for k in range(2 * all_lanes))
             parts = [

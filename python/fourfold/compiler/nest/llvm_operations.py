@@ -24,7 +24,7 @@ COMPARISONS = {
 INTRINSICS = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "copysign": "copysign",
 }  # fmt: skip
-# Behind a fence: LLVM would round float16 numbers as such, which processors without them do one at a time.
+# After a fence: otherwise LLVM rounds in float16, which processors without float16 arithmetic do one number at a time.
 ROUNDINGS = ("floor", "ceil", "trunc", "round")
 
 
@@ -91,7 +91,7 @@ class Operations(Lines):
         return self.call(f"llvm.{name}.{suffix}", type, *((type, value) for value in values))
 
     def extreme(self, op: str, like: Operand, a: str, b: str) -> str:
-        """NaN where either is; of two zeros the second."""
+        """NaN if either is NaN; of two zeros the second."""
         type, mask = vector(like.type, like.lanes), vector(BOOLEAN, like.lanes)
         first = self.temporary(f"fcmp {'olt' if op == 'minimum' else 'ogt'} {type} {a}, {b}")
         chosen = self.temporary(f"select {mask} {first}, {type} {a}, {type} {b}")
@@ -99,7 +99,7 @@ class Operations(Lines):
         return self.temporary(f"select {mask} {nan}, {type} {a}, {type} {chosen}")
 
     def function_call(self, op: str, type: str, lanes: int, values: list[str]) -> str:
-        """A vector function of a vector register; of a number, in its first lane."""
+        """Calls a vector function, which takes a register; a number is passed in its first lane."""
         register = self.target.lanes if type == FLOAT32 else self.target.lanes // 2
         if not lanes:
             given = [self.splat(TYPES[type], value, register) for value in values]
@@ -158,7 +158,7 @@ class Operations(Lines):
         return self.choose(far, type, lanes, zero, shifted)
 
     def division(self, op: str, like: Operand, a: str, b: str) -> str:
-        """As formulas/pointwise.h: a quotient by 0 is 0, one by -1 wraps around."""
+        """As in formulas/pointwise.h: a quotient by 0 is 0, one by -1 wraps around."""
         type, lanes, mask = vector(like.type, like.lanes), like.lanes, vector(BOOLEAN, like.lanes)
         zero, one = self.constant(0, like), self.constant(1, like)
         by_zero = self.temporary(f"icmp eq {type} {b}, {zero}")
@@ -183,7 +183,7 @@ class Operations(Lines):
         return self.temporary(f"sub {type} {quotient}, {self.choose(off, type, lanes, one, zero)}")
 
     def quotient(self, like: Operand, a: str, b: str) -> str:
-        """Of int32 by way of float64, which is exact and has vectors."""
+        """A quotient; vectors of int32 use float64, which is exact and has vector instructions."""
         type = vector(like.type, like.lanes)
         if like.type != INT32 or not like.lanes:
             return self.temporary(f"sdiv {type} {a}, {b}")
@@ -192,7 +192,7 @@ class Operations(Lines):
         return self.temporary(f"fptosi {wide} {self.temporary(f'fdiv {wide} {a}, {b}')} to {type}")
 
     def conversion(self, to: str, operand: Operand) -> str:
-        """To a type, or to the values that a narrower kind can hold."""
+        """Converts to a type, or to the values that a narrower kind can hold."""
         value, lanes, own = self.value(operand), operand.lanes, operand.type
         type = vector(own, lanes)
         if to in ("int8", "uint8", "int16", "float16", "bfloat16"):
@@ -239,7 +239,7 @@ class Operations(Lines):
         return self.temporary(f"bitcast {vector_of('i32', lanes)} {bits} to {vector_of('float', lanes)}")
 
     def rounded_bits(self, value: str, lanes: int) -> str:
-        """A bfloat16's bits, by integers: processors' instruction takes subnormal numbers for zero."""
+        """A bfloat16's bits, by integer arithmetic: the processors' instruction treats subnormal numbers as zero."""
         bits, constant = vector_of("i32", lanes), lambda n: splatted(f"i32 {n}", lanes)
         own = self.temporary(f"bitcast {vector_of('float', lanes)} {value} to {bits}")
         high = self.temporary(f"lshr {bits} {own}, {constant(16)}")

@@ -1,4 +1,4 @@
-"""A loop nest as data: functions of statements over numbers, vectors and addresses. No statement names a target.
+"""A loop nest as data: functions of statements over numbers, vectors and addresses, independent of the target.
 
 Every value is assigned once, except variables. Vectors have as many lanes as a float32 vector of the target, whatever
 their type."""
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fourfold.compiler.dtypes import INT64
 
 POINTER = "pointer"
-INDEX = "index"  # of grids: as wide as the layout needs
+INDEX = "index"  # the type of indices in grids: as wide as the layout needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +37,26 @@ class Let:
     """One operation, a program's (cpp/program/operations.h) or one of these:
 
     argument: the call's argument of that index (attribute), an integer or an address
-    + - * / % min <: of indices, int64
-    advance: an address moved by so many elements of a kind (attribute)
-    load: a number or a vector of a kind (attribute) at an address and an offset; with a third operand, a mask, only the
-        lanes that it has; strided, of each lane so many elements apart, with a fourth
-    load_column: of rows that follow one another, each a row's elements of a kind, the elements of one column: an
-        address and an offset, those of the first row; the attribute is (kind, column, columns)
+    + - * / % min <: on indices, int64
+    advance: an address moved by a number of elements of a kind (attribute)
+    load: a number or a vector of a kind (attribute) at an address and an offset; a third operand is a mask of the lanes
+        to load
+    load_strided: likewise; the last operand is the distance between lanes, in elements
+    load_column: one column of dense rows that follow one another, at the first row's address and offset; the attribute
+        is (kind, column, columns)
     splat: a vector of one number
-    mask: the first lanes, so many of them
-    select: the second operand or the third, whole, by a number of type boolean
+    mask: the first lanes, as many as the operand
+    select: the whole second or third operand, by a scalar boolean
     fold: a reduction (attribute) of a vector's lanes, by halves, in the result's type
-    get: what a variable holds
+    get: a variable's value
 
-    and, of grids, whose threads run the same function:
+    and, in grids, whose threads run the same function:
 
-    thread, block, blocks: the thread's index in its block, the block's index, and how many blocks there are
-    exchange: the value that another of 32 lanes has, whose index differs in one bit (attribute)
-    both: of two conditions
-    number: what the call's argument of that index (attribute) holds, of the result's type
-    shared: the address of the block's own memory, behind so many bytes (attribute)"""
+    thread, block, blocks: the thread's index in its block, the block's index, and the number of blocks
+    exchange: the value of another of 32 lanes, whose index differs in one bit (attribute)
+    both: the conjunction of two conditions
+    number: the call's argument of that index (attribute), in the result's type
+    shared: the address in the block's shared memory at an offset in bytes (attribute)"""
 
     result: Ref
     op: str
@@ -65,8 +66,8 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A number or a vector to an address and an offset, converted to a kind; where there is a mask, its lanes alone.
-    is_streamed: past the caches; the address is a multiple of the vector's bytes, or of 64 where it has more."""
+    """Stores a number or a vector at an address and an offset, converted to a kind; with a mask, only its lanes.
+    is_streamed: a non-temporal store; the address is a multiple of the vector's bytes, or of 64 if it has more."""
 
     value: Operand
     pointer: Ref
@@ -79,8 +80,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """Rows that follow one another, each of as many elements as there are vectors of columns; of as many rows as the
-    mask has lanes."""
+    """Stores rows that follow one another, each with one element of every column's vector; with a mask, as many rows as
+    it has set lanes."""
 
     columns: tuple[Operand, ...]
     pointer: Ref
@@ -91,7 +92,7 @@ class StoreRows:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """A matrix of a kind into its transpose: to[r * to_step + c] = source[c * source_step + r]."""
+    """Writes the transpose of a matrix of a kind: to[r * to_step + c] = source[c * source_step + r]."""
 
     to: Ref
     to_step: Operand
@@ -104,7 +105,7 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable, and what it holds at first."""
+    """A variable and its initial value."""
 
     result: Ref
     initial: Operand
@@ -135,14 +136,14 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """No thread of a block goes on before all have come; what they wrote into shared memory can be read then."""
+    """A barrier of a block's threads, after which all of them see what each wrote to shared memory."""
 
 
 Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When | Barrier
 
 
 def operands(statement: Statement) -> tuple[Operand | None, ...]:
-    """What a statement reads."""
+    """The operands that a statement reads."""
     if isinstance(statement, Let):
         return statement.operands
     if isinstance(statement, Store):
@@ -163,8 +164,8 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
 
 @dataclass(slots=True)
 class Function:
-    """Called with begin and end, a range of what the nest's threads share, the call's arguments, and scratch memory of
-    its thread."""
+    """Called with begin and end, the thread's range of the work that threads split; the call's arguments; and the
+    thread's scratch memory."""
 
     name: str
     body: list[Statement] = field(default_factory=list)
@@ -172,7 +173,7 @@ class Function:
 
 @dataclass(slots=True)
 class Kernel(Function):
-    """A function that every thread of a grid runs. threads: of a block; shared: the bytes that its threads share."""
+    """A function that every thread of a grid runs. threads: of a block; shared: bytes of the block's shared memory."""
 
     threads: int = 256
     shared: int = 0
@@ -184,8 +185,8 @@ SCRATCH = Ref("scratch", POINTER)
 
 @dataclass(slots=True)
 class Nest:
-    """functions: None where there is nothing to do. bytes_of_column, _block, _panel: of scratch memory; sums: how
-    many reductions have partial results, where threads share rows. cpp/cpu/program/loops.cpp calls them."""
+    """functions: None for those with nothing to do. bytes_of_column, _block, _panel: of scratch memory; sums: how many
+    reductions have partial results, if threads split rows. cpp/cpu/program/loops.cpp calls them."""
 
     functions: list[Function | None]
     lanes: int
@@ -198,7 +199,8 @@ class Nest:
 @dataclass(slots=True)
 class Grid:
     """The kernels of a call, launched one after the other. numbers: how many integers a call passes; tensors: the kind
-    of each tensor that it passes, inputs first, then outputs, then memory for what kernels leave to the next."""
+    of each tensor that it passes, inputs first, then outputs, then memory for results that kernels pass to the next
+    one."""
 
     kernels: list[Kernel]
     lanes: int
@@ -217,7 +219,7 @@ class Writer:
         self.count = 0
 
     def name(self, base: str) -> str:
-        """A name of its own; printers for people leave out the number where they can."""
+        """A unique name; readable printers omit the number if they can."""
         self.count += 1
         return f"{base}.{self.count}"
 
@@ -229,7 +231,7 @@ class Writer:
         return result
 
     def index(self, op: str, a: Operand | int, b: Operand | int, name: str = "i") -> Operand:
-        """An operation on indices; those with constants are made here."""
+        """An operation on indices; folds constants."""
         type = self.index_type
         a, b = (Constant(x, type) if isinstance(x, int) else x for x in (a, b))
         if isinstance(a, Constant) and isinstance(b, Constant) and op in "+-*":

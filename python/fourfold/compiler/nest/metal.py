@@ -12,10 +12,10 @@ from fourfold.compiler.nest.loops import Grid, Kernel, Let, Loop, Statement, Var
 from fourfold.compiler.nest.plan import NotCompiled
 from fourfold.devices import text
 
-MOST_BUFFERS = 31  # a kernel's, the numbers' among them
-MOST_CONSTANTS = 4096  # bytes that a call encodes by itself, without a buffer
+MOST_BUFFERS = 31  # of a kernel, including the one for numbers
+MOST_CONSTANTS = 4096  # bytes that a call passes without a buffer
 MOST_SHARED = 32 * 1024
-# The language's own words, besides C++'s.
+# Metal's reserved words, besides those of C++.
 KEYWORDS = frozenset(re.findall(r"\w+", """
     as_type bfloat char2 char4 constant device float2 float4 fragment half intersection kernel long2 long4 mesh metal
     object object_data ray_data sampler short2 short4 stitchable texture thread threadgroup threadgroup_imageblock uchar
@@ -29,17 +29,17 @@ def print_grid(grid: Grid) -> str:
 
 
 def print_file(grid: Grid) -> str:
-    """What the system compiles."""
+    """The source that the system compiles."""
     return printer.print_file(grid, Dialect(grid))
 
 
 def prelude() -> str:
-    """What kernels call."""
+    """The definitions that kernels call."""
     return text.metal()
 
 
 class Dialect(cuda.Dialect):
-    """Where it spells something as CUDA C does, it takes it from there."""
+    """Inherits from CUDA C what both languages have in common."""
 
     def __init__(self, grid: Grid):
         super().__init__(grid)
@@ -73,7 +73,7 @@ class Dialect(cuda.Dialect):
             "uint block_index [[threadgroup_position_in_grid]]",
             "uint block_count [[threadgroups_per_grid]]",
         ]
-        name = f"fourfold_{function.name}"  # the host's too, which would be that of the namespace and this one
+        name = f"fourfold_{function.name}"  # also the host's, which would otherwise have the namespace's name before it
         attributes = f'kernel, host_name("{name}"), max_total_threads_per_threadgroup({function.threads})'
         return f"[[{attributes}]] void {name}(\n    {', '.join(parameters)}) {{"
 
@@ -102,7 +102,7 @@ class Dialect(cuda.Dialect):
 
 
 def computes_float64(body: list[Statement]) -> bool:
-    """Whether a value is of that type, whatever memory holds."""
+    """Whether any value is computed in float64, whatever the tensors' types."""
     for statement in body:
         if isinstance(statement, (Let, Variable)) and statement.result.type == FLOAT64:
             return True

@@ -12,7 +12,7 @@ from fourfold.compiler.nest.plan import Slot
 
 
 class Odometer:
-    """Counts through axes: each tensor's offset moves along."""
+    """Counts through axes and updates each tensor's offset."""
 
     def __init__(self, builder: Builder, axes: Sequence[int], start: Operand, pointers: dict[int, Ref]):
         self.builder, self.axes, self.base = builder, list(axes), pointers

@@ -1,5 +1,5 @@
-"""The stages of a program. A stage passes once over a row's columns; a reduction's result is known behind its stage.
-Values that a later stage reads are kept for the row, or computed again where that is cheap."""
+"""The stages of a program. A stage passes once over a row's columns; a reduction's result is available after its stage.
+Values that a later stage reads are kept for the row, or recomputed if that is cheap."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fourfold.compiler.ir import Output, Program, Value
 
 REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
 COSTS = {name: cost for name, _, _, cost in _C.operations()}
-CHEAP = 6  # what is computed again rather than kept, in additions
+CHEAP = 6  # values of at most this cost, in additions, are recomputed instead of kept
 LOAD = 1
 
 
 class NotCompiled(Exception):
-    """No nest is built for a program and layout; the interpreter runs it. The message says why."""
+    """No nest is built for a program and layout; the interpreter runs it. The message gives the reason."""
 
 
 NUMBER, ROW, ELEMENT = range(3)  # a value's level: one for the call, one for each row, one for each element
@@ -26,7 +26,7 @@ NUMBER, ROW, ELEMENT = range(3)  # a value's level: one for the call, one for ea
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor, or a part of one, as a nest sees it; its index among the inputs and, behind these, the outputs."""
+    """A tensor, or a part of one, as a nest accesses it. index: its place among the inputs and then the outputs."""
 
     index: int
     kind: str
@@ -34,12 +34,12 @@ class Slot:
     value: Value | None = None  # of outputs
     is_column_sum: bool = False
     name: str = "x"
-    interleaved: tuple[int, int] = (0, 1)  # of outputs: which of so many whose elements take turns in memory
+    interleaved: tuple[int, int] = (0, 1)  # (k, n): it is the k-th of n outputs that are interleaved in memory
 
 
 class Plan:
     def __init__(self, program: Program, keeps: bool = True):
-        """keeps: whether there is memory for the row's values, which are computed again otherwise."""
+        """keeps: whether there is memory for the row's values, which are recomputed otherwise."""
         self.program = program
         self.values = program.values()
         self.level: dict[Value, int] = {}
@@ -82,7 +82,7 @@ class Plan:
         return ROW if level == NUMBER and self.program.outer == 0 else level
 
     def find_kept(self) -> dict[Value, int]:
-        """The kept values, each with its offset in the row's memory, in bytes of an element."""
+        """The kept values, each with its offset in the row's memory, in bytes per column."""
         kept: dict[Value, int] = {}
         for value in self.values:
             stage = self.stage[value] - (value.op in REDUCTIONS)
@@ -100,7 +100,7 @@ class Plan:
         return self.level[value] == ELEMENT and self.stage[value] < stage and value.op != "input"
 
     def cost_again(self, value: Value, stage: int, kept: dict[Value, int]) -> int:
-        """What it costs a stage to compute a value of an earlier stage."""
+        """The cost of recomputing in a stage a value of an earlier stage."""
         if self.level[value] < ELEMENT or self.stage[value] == stage or value in kept:
             return 0
         if value.op == "input":
@@ -118,7 +118,7 @@ class Plan:
         return -(-sum(SIZES[value.type] for value in self.kept) // 8) * 8
 
     def sums(self, stage: int) -> list[Value]:
-        """The reductions of what a stage computes."""
+        """The reductions of values that a stage computes."""
         return [value for value in self.values if value.op in REDUCTIONS and self.stage[value] == stage + 1]
 
     def stores(self, stage: int) -> list[Slot]:
@@ -151,7 +151,7 @@ class Plan:
         return value.op == "input" or (value in self.kept and self.stage[value] < stage)
 
     def scalars(self, level: int, stage: int | None = None) -> list[Value]:
-        """The values of a level, and of a stage, that are no constants."""
+        """The values of a level, and of a stage, that are not constants."""
         return [
             v
             for v in self.values
@@ -163,7 +163,7 @@ SIZES = {kind: size for _, kind, _, _, size in _C.dtypes()}
 
 
 def takes_turns(output: Output) -> bool:
-    """Whether its parts have one element each along a dimension whose elements lie side by side."""
+    """Whether its parts are interleaved: one element each along the innermost dimension in memory."""
     return output.join >= 0 and output.dims[output.join] == () and output.order[-1] == output.join
 
 

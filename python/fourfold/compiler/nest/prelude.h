@@ -1,5 +1,5 @@
-// What printed loop nests call. Vectors have N lanes, whatever their type. Integers wrap around and nothing is contracted:
-// compile with -std=c++20 -fwrapv -ffp-contract=off -fno-math-errno and the flags of the CPU level.
+// The definitions that printed loop nests call. Vectors have N lanes, whatever their type. Integers wrap around and
+// nothing is contracted:
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ using Function = void(int64 begin, int64 end, const int64* arguments, uint8* scr
 constexpr int lanes = N;
 constexpr float32 infinity = __builtin_inff(), nan = __builtin_nanf("");
 
-// What memory holds of dtypes that are computed in another type.
+// The formats in memory of dtypes that are computed in another type.
 
 struct boolean {
   uint8 byte = 0;
@@ -55,7 +55,7 @@ struct bfloat16 {
 // Vectors.
 
 struct boolxN {
-  int32xN bits;  // of a lane all or none
+  int32xN bits;  // all or none of a lane's
   boolxN() = default;
   boolxN(int32xN bits) : bits(bits) {}
   boolxN(int64xN bits) : bits(__builtin_convertvector(bits, int32xN)) {}
@@ -86,7 +86,7 @@ inline float32xN splat(float32 x) { return x - float32xN{}; }
 inline float64xN splat(float64 x) { return x - float64xN{}; }
 inline boolxN splat(bool x) { return boolxN(x); }
 
-// The first lanes, so many of them.
+// The first lanes, as many as count.
 inline boolxN first(int64 count) {
   int32xN bits{};
   for (int l = 0; l < lanes; ++l) bits[l] = -(l < count);
@@ -166,7 +166,7 @@ void store(Kind* to, V value) {
   memcpy(to, &value, sizeof value);
 }
 
-// Past the caches, from which nobody reads it soon.
+// A non-temporal store, for data that is not read soon.
 template <typename Kind, typename V>
 void stream(Kind* to, V value) {
 #if defined(__clang__)
@@ -176,7 +176,7 @@ void stream(Kind* to, V value) {
 #endif
 }
 
-// A matrix into its transpose.
+// Writes the transpose of a matrix.
 template <typename Kind>
 void transpose(Kind* to, int64 to_step, const Kind* source, int64 source_step, int64 rows, int64 columns) {
   for (int64 r = 0; r < rows; ++r) {

@@ -68,6 +68,6 @@ class Reader:
 
 
 def bracketed(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words between brackets, and those behind them."""
+    """The words between brackets, and those after them."""
     end = words.index("]")
     return words[1:end], words[end + 1 :]

@@ -1,7 +1,7 @@
-"""Compiles the nests that running programs ask for, on a thread of its own.
+"""Compiles the nests that running programs request, on a thread of its own.
 
-The library asks for a nest when a program's layout comes again (cpp/program/nests.h), and runs the interpreter until
-it is there."""
+The library requests a nest when a program's layout recurs (cpp/program/nests.h), and runs the interpreter until the
+nest is ready."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def obstacle() -> str:
 
 
 def compiles(generator: str | None = None) -> bool:
-    """Whether programs run as loop nests. None: as FOURFOLD_GENERATOR says."""
+    """Whether programs run as loop nests. None: FOURFOLD_GENERATOR decides."""
     return (generator or generator_of_environment()) != "interpreter" and not obstacle()
 
 
 def number(generator: str | None = None, device: torch.device = CPU) -> int:
-    """A generator as the library knows it; starts the compiler where it is wanted. None: as FOURFOLD_GENERATOR says.
-    device: where the program runs."""
+    """A generator's number in the library; starts the compiler's thread if it is needed. None: FOURFOLD_GENERATOR
+    decides. device: where the program runs."""
     if compiles(generator) or device.type not in programs.INTERPRETED:
         start()
     return GENERATORS.index(generator or generator_of_environment())
 
 
 class Service:
-    """refusals: why a text's nest for a layout is not compiled. failures: likewise, for errors."""
+    """refusals: by text and layout, why a nest is not compiled. failures: likewise, for errors."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -89,7 +89,7 @@ class Service:
                 self.thread.start()
 
     def stop(self) -> None:
-        """Before Python ends: a thread that waits in C++ can't be ended then."""
+        """Called before Python exits: later, a thread that waits in C++ can't be stopped."""
         with self.lock:
             self.is_wanted = False
             _C.serve_nests(False)
@@ -103,7 +103,7 @@ class Service:
                 if request is not None:
                     self.answer(*request)
         finally:
-            _C.serve_nests(False)  # nobody waits for a thread that has ended
+            _C.serve_nests(False)  # no call waits for a thread that has ended
 
     def answer(self, text: str, layout: str, target: str) -> None:
         with self.busy:
@@ -119,7 +119,7 @@ class Service:
                 self.compile(text, layout)
         except NotCompiled as refusal:
             self.refusals[text, layout] = reason = str(refusal)
-        except Exception as error:  # the interpreter or torch's operators run the program, and the log says why
+        except Exception as error:  # the interpreter or torch's operators run the program, and the log has the reason
             self.failures[text, layout] = reason = f"{type(error).__name__}: {error}"
             log.warning("a loop nest was not compiled; its program runs without", exc_info=True)
         else:
@@ -177,12 +177,12 @@ def start() -> None:
 
 
 def forget() -> None:
-    """In a child process, whose copy of the thread does not run."""
+    """Resets the service in a child process, in which the thread does not run."""
     service.thread = None
     service.lock = threading.Lock()
     service.busy.release()
 
 
-# A process forks between two nests: LLVM's locks are free then.
+# A fork waits until no nest is being compiled: LLVM's locks are free then.
 os.register_at_fork(before=service.busy.acquire, after_in_parent=service.busy.release, after_in_child=forget)
 atexit.register(service.stop)

@@ -53,7 +53,7 @@ class ShortRows(Builder):
     # Values by column; one that is the same in all columns is the same object in each.
 
     def classes(self, value: Value) -> str:
-        """Of an input's strides along the rows' last axis and along the columns."""
+        """The classes of an input's strides along the rows' last axis and along the columns."""
         return self.layout.strides[value.attribute][self.axis :]
 
     def is_fixed(self, value: Value) -> bool:
@@ -149,7 +149,7 @@ class ShortRows(Builder):
             body.append(Store(vectors[column], place, k, slot.kind, mask, stride))
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:
-        """As a block of a longer row: in the lanes of its chains, and these in halves."""
+        """In the order of a block of a longer row: by the lanes of its chains, which are then folded by halves."""
         lanes: list[Operand | None] = [None] * self.lanes
         for column, vector in enumerate(columns):
             lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)

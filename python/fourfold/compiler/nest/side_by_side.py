@@ -1,5 +1,5 @@
-"""Rows that lie side by side in memory, as where a reduction runs over channels: a vector holds one column of many
-rows, and a stage passes over the columns."""
+"""Rows that are adjacent in memory, as in a reduction over channels: a vector holds one column of many rows, and a
+stage loops over the columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Known = dict[Value, Operand]
 
 
 class SideBySide(ShortRows):
-    """A reduction adds up in the order in which the row of each lane would be added up alone: a block's columns go to
-    the lanes of four chains in turn. Each lane of a chain is a vector in scratch memory here."""
+    """A reduction adds up each lane's row in the order of a row on its own: a block's columns go to the lanes of four
+    chains in turn. Each lane of a chain is a vector in scratch memory here."""
 
     def side_by_side(self) -> Function:
         self.kept_base = self.behind_blocks()
         return self.short_rows()
 
     def find_fixed(self) -> None:
-        """Nothing: what is the same in all rows differs from column to column."""
+        """Finds none: values that are the same in all rows differ from column to column."""
 
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         known: Known = {}
@@ -47,7 +47,7 @@ class SideBySide(ShortRows):
         return self.splat(self.scalar(value), value) if self.plan.level[value] == NUMBER else known[value]
 
     def run_stage(self, stage: int, known: Known, k: Operand, masks: tuple[Ref, ...]) -> Known:
-        """Its reductions' results."""
+        """Runs a stage; returns its reductions' results."""
         writer, plan = self.writer, self.plan
         sums = plan.sums(stage)
         if not sums:
@@ -83,7 +83,7 @@ class SideBySide(ShortRows):
     # A block's partial results.
 
     def chains(self, value: Value) -> Ref:
-        """Where the vectors of a reduction are."""
+        """The address of a reduction's chains."""
         order = self.plan.sums(self.plan.stage[value] - 1).index(value)
         size = CHAINS * self.lanes * self.lanes * SIZES[FLOAT64]
         return self.advance(SCRATCH, "uint8", Constant(order * size, INT64), f"{self.plan.name(value)}_chains")
@@ -101,7 +101,7 @@ class SideBySide(ShortRows):
         self.writer.body.append(Store(self.combined(value.op, old, vector), pointer, offset, value.type))
 
     def folded(self, value: Value) -> Operand:
-        """As a vector of chains is folded: the chains, and then their lanes in halves."""
+        """Folds as a vector of chains is folded: the chains, and then their lanes by halves."""
         pointer, type = self.chains(value), total_type(value.op, value.type)
 
         def chain(number: int, lane: int) -> Ref:
@@ -130,7 +130,7 @@ class SideBySide(ShortRows):
         masks: tuple[Ref, ...],
         place: Operand | None = None,
     ) -> None:
-        """place: where its reductions add up."""
+        """place: the lane of the chains to which its reductions add."""
         own = dict(known)
         for value in self.plan.elements(stage):
             if value.op == "input":

@@ -2,7 +2,7 @@
 
 Reductions add up as the interpreter does (cpp/cpu/kernels/reductions.h): a block's elements go to the lanes of four
 chains in turn, the chains are folded, and the blocks' results added in order, sums and products of float32 in float64.
-So a nest gives the interpreter's bits, from any number of threads."""
+So a nest gives the same bits as the interpreter, with any number of threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 
 class Stages(Builder):
     def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
-        """Its reductions' totals."""
+        """Runs a stage; returns its reductions' totals."""
         writer, plan = self.writer, self.plan
         sums = plan.sums(stage)
         if not sums:
@@ -41,7 +41,7 @@ class Stages(Builder):
         return totals
 
     def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
-        """So many columns of a row; gives what its reductions come to there."""
+        """Runs a stage over this many columns of a row; returns its reductions' results there."""
         sums = {value: Sum(value) for value in self.plan.sums(stage)}
         if self.has_one_axis(stage):
             for each in sums.values():
@@ -53,8 +53,9 @@ class Stages(Builder):
         return {value: self.folded(each) for value, each in sums.items()}
 
     def has_one_axis(self, stage: int) -> bool:
-        """Whether all tensors of a stage step through a row's columns as through one axis. Others of the program may
-        not: the weights of a group norm repeat along each channel, and are read behind the statistics."""
+        """Whether the axes of a row's columns act as one axis for all tensors of a stage. They may not for other
+        tensors of the program: the weights of a group norm repeat along each channel, and are read after the
+        statistics."""
         loaded = [value.attribute for value in self.plan.elements(stage) if value.op == "input"]
         stored = [slot.index for slot in self.plan.stores(stage) if not slot.is_column_sum]
         return all(self.layout.has_dense_columns(tensor) for tensor in (*loaded, *stored))
@@ -73,8 +74,8 @@ class Stages(Builder):
     def run_segments(
         self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand, sums: dict[Value, Sum]
     ) -> None:
-        """A block of columns that run along several axes: the innermost axis piece by piece. What is reduced is
-        gathered first, so that the order of a sum does not depend on the layout."""
+        """A block of columns that run along several axes: the innermost axis piece by piece. The operands of reductions
+        are gathered first, so that the order of a sum does not depend on the layout."""
         writer, inner = self.writer, self.axes[-1]
         for k, each in enumerate(sums.values()):
             offset = writer.index("*", writer.index("+", self.block, SLACK), k * SIZES[FLOAT64])
@@ -98,7 +99,7 @@ class Stages(Builder):
             self.run_chains(each, count)
 
     def run_chains(self, each: Sum, count: Operand) -> None:
-        """Adds up what a buffer holds."""
+        """Adds up the contents of a buffer."""
         kind = each.value.type
 
         def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
@@ -113,9 +114,9 @@ class Stages(Builder):
     # Vectors.
 
     def vectors(self, count: Operand, copies: int, body: Body) -> None:
-        """body(indices, mask, chain) for whole vectors, `copies` of them at a time, for those that are left, and then
-        under a mask; chain is the index of the chain that what is left goes to. Where there are two copies the vector
-        that may be left has a mask too: such bodies are long."""
+        """Calls body(indices, mask, chain) for whole vectors, `copies` of them at a time, then for the remaining ones,
+        and then under a mask. chain: the index of the chain to which a remaining vector is added. With two copies, a
+        remaining whole vector has a mask too: such bodies are long."""
         writer, lanes = self.writer, self.lanes
         step = lanes * copies
         main = whole = writer.index("*", writer.index("/", count, step), step, "main")
@@ -130,7 +131,8 @@ class Stages(Builder):
             body([k], mask, Constant(CHAINS - 1, INT64))
 
     def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
-        """All vectors of a stage in one piece of the innermost axis. buffered: where it begins in the sums' buffers."""
+        """All vectors of a stage in one piece of the innermost axis. buffered: the piece's start in the sums'
+        buffers."""
         kind = VectorBody if self.layout.steps is None else StepsBody
         body = kind(self, stage, place, sums, buffered)
         has_chains = sums and buffered is None

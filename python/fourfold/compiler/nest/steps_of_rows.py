@@ -16,9 +16,9 @@ from fourfold.compiler.nest.plan import ELEMENT, NUMBER, REDUCTIONS, NotCompiled
 from fourfold.compiler.nest.short_rows import ShortRows
 
 LONGEST = 128  # columns of a row that a step reduces
-COPIES = 4  # vectors at a time of others: each waits for its own state of the step before
-MOST_OPERATIONS = 3000  # of all columns together, of rows side by side
-IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds whose elements are what the program computes with
+COPIES = 4  # vectors at a time without reductions: each waits for its own state of the step before
+MOST_OPERATIONS = 3000  # of all columns together, for rows side by side
+IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds that programs compute in directly
 
 
 def check_rows(plan: Plan, layout: Layout) -> None:
@@ -54,7 +54,7 @@ def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
 
 
 class LoopOverSteps(abc.ABC):
-    """A value of a step is a list of numbers or vectors."""
+    """The loop over steps. A value of a step is a list of numbers or vectors."""
 
     def __init__(self, builder: Builder, pointers: dict[int, Ref]):
         self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
@@ -111,15 +111,15 @@ class LoopOverSteps(abc.ABC):
 
     @abc.abstractmethod
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
-        """A value of the step whose tensors are at these addresses. known: the values before it."""
+        """Computes a value of the step whose tensors are at these addresses. known: the values before it."""
 
     @abc.abstractmethod
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
-        """An input."""
+        """Loads an input."""
 
     @abc.abstractmethod
     def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
-        """A result."""
+        """Stores a result."""
 
 
 def are_numbers(plan: Plan) -> bool:
@@ -128,7 +128,7 @@ def are_numbers(plan: Plan) -> bool:
 
 
 class StepsOfNumbers(LoopOverSteps):
-    """Of numbers alone, such as one channel's filter."""
+    """Steps of numbers alone, such as one channel's filter."""
 
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
         if value.is_constant:
@@ -148,7 +148,7 @@ class StepsOfNumbers(LoopOverSteps):
 
 
 def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
-    """All steps of a row; without reductions, of some vectors at a time."""
+    """All steps of a row; without reductions, of a few vectors at a time."""
     columns, writer = builder.layout.columns, builder.writer
     most = columns if has_reductions(builder.plan) else COPIES * builder.lanes
     whole = columns // most * most
@@ -166,8 +166,8 @@ def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
 
 
 class StepsOfRow(LoopOverSteps):
-    """Of columns of one row: a value is one number, or their vectors, of which the last may have lanes without a
-    column."""
+    """Steps of columns of one row: a value is one number, or the columns' vectors, of which the last may have lanes
+    without a column."""
 
     def __init__(self, builder: Builder, pointers: dict[int, Ref], columns: int):
         super().__init__(builder, pointers)
@@ -226,7 +226,7 @@ class StepsOfRow(LoopOverSteps):
         return (self.mask,) if self.mask is not None and start == self.starts[-1] else ()
 
     def reduced(self, value: Value, vectors: list[Operand]) -> Ref:
-        """Adds up as the interpreter does: see stages.py."""
+        """Adds up in the interpreter's order: see stages.py."""
         op, kind, type = value.op, value.operands[0].type, total_type(value.op, value.type)
         combined: Callable[..., Operand] = functools.partial(self.builder.combined, op)
         first = Constant(identity(op, kind), kind, self.lanes)
@@ -251,13 +251,13 @@ class StepsOfRow(LoopOverSteps):
 
 
 def chain_of(column: int, columns: int, lanes: int) -> int:
-    """The chain to which a column of a row goes: see Stages.vectors()."""
+    """The chain to which a column of a row is added: see Stages.vectors()."""
     return CHAINS - 1 if column >= columns // lanes * lanes else column // lanes % CHAINS
 
 
 class StepsSideBySide(ShortRows):
-    """Of rows that lie side by side in memory: a vector holds one column of many rows, and a value is a list of one for
-    each column."""
+    """Steps of rows that are adjacent in memory: a vector holds one column of many rows, and a value is a list of one
+    vector for each column."""
 
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         of_first_step = self.pointers
@@ -268,7 +268,7 @@ class StepsSideBySide(ShortRows):
         return not self.layout.steps.changes(value) and super().is_fixed(value)
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:
-        """Adds up as the interpreter does a row of which each column has a lane: see stages.py."""
+        """Adds up in the interpreter's order for a row with a lane for each column: see stages.py."""
         chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
         for column, vector in enumerate(columns):
             chain, lane = chains[chain_of(column, len(columns), self.lanes)], column % self.lanes

@@ -12,13 +12,13 @@ from fourfold.compiler.nest.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store, StoreRows
 from fourfold.compiler.nest.plan import ELEMENT, Slot, cost
 
-EXPENSIVE = 10  # an operation from which on two vectors at a time keep a processor busy
-LONG = 24  # operations from which on likewise
+EXPENSIVE = 10  # the cost of an operation at which two vectors at a time keep a processor busy
+LONG = 24  # the number of operations with the same effect
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a loop over columns stands: each tensor's address there, the index among the row's columns, and how many of
+    """The position of a loop over columns: each tensor's address, the index among the row's columns, and how many of
     these follow along the innermost axis."""
 
     pointers: dict[int, Ref]
@@ -50,7 +50,7 @@ class VectorBody:
         self.hoist()
 
     def grouped(self) -> Iterator[list[Slot]]:
-        """What is stored together: outputs whose elements take turns in memory."""
+        """Groups the outputs that are stored together: those that are interleaved in memory."""
         for k, slot in enumerate(self.stores):
             turn, parts = slot.interleaved
             group = self.stores[k - turn : k - turn + parts]
@@ -66,7 +66,7 @@ class VectorBody:
         return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
 
     def hoist(self) -> None:
-        """What is the same for all of them."""
+        """Hoists values that are the same for all vectors."""
         for value in self.values:
             if value.op == "input" and self.stride(value.attribute) == BROADCAST and not self.changes(value):
                 self.splats[value] = self.builder.splat(self.load(value, None, None), value)
@@ -77,7 +77,7 @@ class VectorBody:
             self.hoist_scalar(value)
 
     def changes(self, value: Value) -> bool:
-        """Whether an input has another value in another step."""
+        """Whether an input's value differs between steps."""
         return False
 
     def hoist_scalar(self, value: Value) -> None:
@@ -89,12 +89,12 @@ class VectorBody:
         return UNIT if is_turned else self.builder.layout.stride(slot, self.inner)
 
     def step(self, slot: Slot) -> Operand | None:
-        """How many elements lie from one lane to the next, if they don't lie side by side."""
+        """The distance between lanes, in elements; None if they are contiguous or broadcast."""
         is_apart = self.stride(slot.index) not in (BROADCAST, UNIT)
         return self.builder.strides[slot.index, self.inner] if is_apart else None
 
     def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
-        """An input's vector at an index, or its number where it has one for all."""
+        """An input's vector at an index, or its number if k is None."""
         slot = self.plan.inputs[value.attribute]
         pointer = self.place.pointers[slot.index]
         if k is None:
@@ -115,8 +115,8 @@ class VectorBody:
         )
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
-        """Several vectors, operation by operation: a processor computes the same function of several at once, but not
-        several of a vector's, each of which waits for the one before."""
+        """Writes several vectors, operation by operation: a processor overlaps the same operation on several vectors,
+        but not several operations on one, each of which waits for the one before."""
         known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
         for value in self.values:
             for copy, k in enumerate(places):

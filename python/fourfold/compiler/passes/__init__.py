@@ -52,7 +52,7 @@ HALF: Sequence[Pass] = (
 
 def run(passes: Sequence[Pass], module: GraphModule) -> GraphModule:
     """Runs passes, and records the seconds of each in ``module.meta["seconds"]``."""
-    for node in module.graph.nodes:  # refusals of an earlier list were about another graph
+    for node in module.graph.nodes:  # refusals by an earlier list of passes concern another graph
         node.meta = {key: value for key, value in node.meta.items() if key != REFUSAL}
     return recovering(functools.partial(run_all, passes), module)
 

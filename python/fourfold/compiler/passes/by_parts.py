@@ -1,7 +1,7 @@
-"""Computes what reads a concatenation part by part, and concatenates the results.
+"""Computes the users of a concatenation part by part, and concatenates the results.
 
-Programs write concatenations and read none. In rotary embedding, q * cos + cat([-q[h:], q[:h]]) * sin, the operands
-that are whole are sliced like the concatenation, and the sum of each half is computed; one program writes both. In the
+Programs can write concatenations, but not read them. In rotary embedding, q * cos + cat([-q[h:], q[:h]]) * sin, the
+whole operands are sliced like the concatenation, and the sum of each half is computed; one program writes both. In the
 gradient, slices of computed values are computed from slices of their operands."""
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ def by_parts(module: GraphModule) -> GraphModule:
 
 
 class Undivided(Exception):
-    """Something would have to be read or written once more than it is without the division."""
+    """The division would add a read or a write of memory."""
 
 
 @dataclass
 class Region:
-    """dims: the nodes to compute by parts, and the dimension of each that is divided. given: those that join the
-    parts. read: tensors in memory, of which slices are read. taken: slices of all these, and which part each is."""
+    """dims: the nodes to compute by parts, and the dimension of each that is divided. given: those of them that join
+    the parts. read: tensors in memory, of which slices are read. taken: slices of all these, with the index of each
+    one's part."""
 
     parting: Parting
     seed: Node
@@ -85,7 +86,7 @@ class Region:
         for node, dim in self.read.items():
             for user in node.users:
                 self.take(user, dim)
-        for node in sorted(self.dims, reverse=True):  # a view that nothing divided reads stays behind the concatenation
+        for node in sorted(self.dims, reverse=True):  # a view without divided users is applied after the concatenation
             if node.target in VIEWS and not any(user in self.dims or self.is_taken(user) for user in node.users):
                 del self.dims[node]
 
@@ -102,7 +103,7 @@ class Region:
         self.pending.append(node)
 
     def is_joined(self, node: Node, dim: int) -> bool:
-        """Whether it joins just these parts."""
+        """Whether it joins exactly these parts."""
         found = joined(node)
         return found is not None and found.dim == dim and found.parting == self.parting
 
@@ -119,8 +120,8 @@ class Region:
                 raise Undivided
 
     def take(self, user: Node, dim: int) -> bool:
-        """Whether the user takes nothing but exact parts, to compute with. One that the graph returns stays a slice of
-        the whole: the part may be a slice of an input."""
+        """Whether the user only reads exact parts to compute with. A slice that the graph returns stays a slice of the
+        whole, because the part may be a slice of an input."""
         if not takes_pieces(user) or is_returned(user):
             return False
         found = {}
@@ -181,8 +182,8 @@ def leads_on(view: Node) -> bool:
 
 
 def region_of(seed: Node) -> Region | None:
-    """What to divide with a concatenation that an elementwise operator reads, or with an elementwise operator of which
-    others read slices."""
+    """The region to divide, starting from a concatenation that an elementwise operator reads, or from an elementwise
+    operator whose result others slice."""
     found = joined(seed)
     if found is not None and found.is_stack and not any(map(is_fusible, found.parts)):
         return None
@@ -203,7 +204,7 @@ def region_of(seed: Node) -> Region | None:
 
 
 def parting_of_slices(node: Node) -> tuple[Parting | None, int]:
-    """How an operator's users divide its result, if each reads a part, and part of it is computed with."""
+    """How an operator's users divide its result, if all of them read parts and at least one part is computed with."""
     sliced = [user for user in node.users if takes_pieces(user)]
     if not sliced or len(sliced) < len(node.users):
         return None, 0
@@ -226,7 +227,7 @@ def parting_of_slices(node: Node) -> tuple[Parting | None, int]:
 
 
 def tiled(ranges: Iterable[range], size: int) -> Parting | None:
-    """The parts of which these ranges are some; None if they overlap or have steps."""
+    """A division that has these ranges among its parts; None if they overlap or have steps."""
     ordered = sorted(ranges, key=lambda each: each.start)
     bounds = [0, *(bound for each in ordered for bound in (each.start, each.stop)), size]
     if any(each.step > 1 for each in ordered) or bounds != sorted(bounds):
@@ -242,7 +243,7 @@ def divide(region: Region, inputs: Sizes) -> None:
 
 
 class Division:
-    """Writes the parts of a region's nodes beside them, and then replaces what reads the whole."""
+    """Writes the parts of a region's nodes beside them, and then replaces the uses of the whole."""
 
     def __init__(self, region: Region, inputs: Sizes):
         self.region = region
@@ -282,7 +283,7 @@ class Division:
         return piece
 
     def part_for(self, piece: Node, number: int) -> Node:
-        """A part as a slice has it, or as a selection, which lacks the dimension."""
+        """A part as a slice, or as a selection, which lacks the dimension: whichever the piece is."""
         source = self.source_of(piece)
         part = self.parts[source][number]
         if piece in part.args:  # the part itself is this selection
@@ -354,13 +355,13 @@ class Division:
 
 
 def selection_of(node: Node, dim: int, index: int) -> Node | None:
-    """What selects this index of a tensor, if anything does."""
+    """A node that selects this index of a tensor, or None."""
     found = [piece for user in node.users if user.target in (SELECT, UNBIND) for piece in pieces(user)]
     return next((piece for piece, along, places in found if along == dim and places.start == index), None)
 
 
 def after(node: Node) -> Node:
-    """The next node, behind all inputs."""
+    """The next node that is not an input."""
     following: Iterable[Node] = node.next
     while following.op == "placeholder":
         following = following.next

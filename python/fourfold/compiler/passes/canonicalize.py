@@ -17,8 +17,8 @@ CONTIGUOUS_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.def
 
 
 def canonicalize(module: GraphModule) -> GraphModule:
-    """Removes aliases, which mean nothing in a graph without gradients, and the dependency of a constant tensor on the
-    tensor whose shape it has. Turns views into reshapes, which copy a tensor that is not laid out as traced: torch
+    """Removes aliases, which have no effect in a graph without gradients, and the dependency of a constant tensor on
+    the tensor whose shape it has. Turns views into reshapes, which copy a tensor that is not laid out as traced: torch
     traces some operators, such as batch_norm of a transposed input, with other strides than they return, and programs
     read any layout. Folds operators on constants, and turns powers with a constant tensor as the exponent, as in the
     gradients of others, into powers with a number."""
@@ -44,14 +44,14 @@ def is_whole_slice(node: Node) -> bool:
 
 
 def number_of(node: Node) -> bool | int | float | None:
-    """The one number that fills a tensor, also where it is computed from other such tensors."""
+    """The one number that fills a tensor, also if it is computed from other such tensors."""
     if node.target in CONSTANT:
         number = CONSTANT[node.target](*node.args, **node.kwargs)
         return number if isinstance(number, (bool, int, float)) else None
     if not is_computed(node, POINTWISE) or any(constant_of(operand) is None for operand in node.all_input_nodes):
         return None
 
-    def one(operand: Node) -> Tensor:  # as many dimensions, which the dtype of the result depends on
+    def one(operand: Node) -> Tensor:  # of the same rank, on which the dtype of the result depends
         fake = operand.meta["val"]
         return torch.full([1] * fake.dim(), constant_of(operand), dtype=fake.dtype)
 

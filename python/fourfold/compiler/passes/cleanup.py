@@ -25,8 +25,8 @@ def eliminate_dead_code(graph: Graph) -> None:
 
 
 def sort(module: GraphModule) -> GraphModule:
-    """Sorts the nodes topologically and otherwise keeps their order, always that of nodes with effects. What reads an
-    input before its new value is copied into it still does so."""
+    """Sorts the nodes topologically and otherwise keeps their order; the order of nodes with effects never changes. A
+    node that reads an input before its new value is copied into it still does so."""
     nodes = list(module.graph.nodes)
     index = {node: k for k, node in enumerate(nodes)}
     waiting: dict[Node, int] = {}

@@ -59,7 +59,7 @@ def correct(node: Node, dtypes: Dtypes) -> None:
 
 
 def propagate(node: Node, value: object) -> None:
-    """To what is saved of it for the backward."""
+    """Sets the value of a node and of its aliases, which are saved for the backward."""
     node.meta["val"] = value
     for user in node.users:
         if user.target in ALIASES:

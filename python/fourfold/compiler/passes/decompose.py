@@ -1,5 +1,5 @@
-"""Decomposes operators, but only next to operators that fuse with the pieces, and those whose program is as fast as
-torch's kernel: alone, that is faster for the others."""
+"""Decomposes an operator if its pieces fuse with a neighbour, or if their program alone is as fast as torch's kernel.
+For the others torch's kernel is faster."""
 
 from __future__ import annotations
 

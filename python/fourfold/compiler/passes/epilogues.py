@@ -57,7 +57,7 @@ class Epilogues:
         fake = node.meta["val"]
         new = int(node.target is STACK)
         if not can_be_held(fake) or len(parts) > MOST_PARTS or any(len(shape_of(p)) + new != fake.dim() for p in parts):
-            return  # the last: a part of shape (0,)
+            return  # the last condition: a part of shape (0,)
         if not all(can_be_read(part) and part.meta["val"].dtype == fake.dtype for part in parts):
             return
         results = {part: found for part in parts if (found := where_computed(part)) is not None}
@@ -132,7 +132,7 @@ def is_expanded(x: Node, dims: Dims) -> bool:
 
 
 def result_of(node: Node) -> tuple[Node, Node] | None:
-    """The fused node that computes a tensor, and the result within; None for an epilogue's."""
+    """The fused node that computes a tensor, and the result's node in its subgraph; None for an epilogue's."""
     owner = node.args[0] if node.target is operator.getitem else node
     if not isinstance(owner.target, Fused):
         return None
@@ -142,7 +142,7 @@ def result_of(node: Node) -> tuple[Node, Node] | None:
 
 def has_room(fused: Fused, parts: int) -> bool:
     """Whether the program can join so many parts: the library multiplies the sizes of the axes and the number of parts
-    of each output, and refuses products from 2^48 on."""
+    of each output, and rejects products of 2^48 and more."""
     counts = [parts, *(len(own.args[0]) for own in fused.outputs if "epilogue" in own.meta and own.target is not SUM)]
     joins = sum(map(math.log2, counts))
     sizes = sum(math.log2(max(hint(size), 1)) for size in fused.space.sizes)
@@ -151,7 +151,7 @@ def has_room(fused: Fused, parts: int) -> bool:
 
 
 def where_computed(x: Node) -> tuple[Node, Dims] | None:
-    """The fused node that computes a tensor, or what it is a view of, and the tensor's dimensions there."""
+    """The fused node that computes a tensor or the base of this view, and the tensor's dimensions there."""
     views = []
     while x.op == "call_function" and x.target in VIEWS:
         views.append(x)

@@ -60,7 +60,8 @@ def flatten_one(node: Node, inputs: Sizes) -> None:
 
 
 def joined_within(node: Node, dim: int) -> tuple[Joined, list[list[int]]] | None:
-    """The concatenation along this dimension that a part is, and the permutations of it, if nothing else reads it."""
+    """The concatenation along this dimension that a part is, possibly permuted, and the permutations; None if anything
+    else reads it."""
     orders: list[list[int]] = []
     while node.target in PERMUTATIONS and len(node.users) == 1:
         orders.insert(0, permutation(node))

@@ -25,7 +25,7 @@ from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, mem
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)
-SUM = torch.ops.aten.sum.dim_IntList  # which epilogues attaches
+SUM = torch.ops.aten.sum.dim_IntList  # attached by the pass epilogues
 
 
 def fuse(module: GraphModule) -> GraphModule:
@@ -109,8 +109,9 @@ class Fusion:
         return is_placed or refuse(node, "a reduction of no elements, or of one")
 
     def takes_other_reductions(self, node: Node, over: list[int]) -> bool:
-        """Whether a reduction over other dimensions than the innermost one in memory is in a program: as a loop nest,
-        which computes rows that lie side by side, and unless it is a sum that can be another program's epilogue."""
+        """Whether a reduction over dimensions other than the innermost one in memory is in a program: only in a loop
+        nest, which computes adjacent rows together, or on a GPU, and not if it is a sum that can be another program's
+        epilogue."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
         return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue
@@ -137,7 +138,7 @@ class Fusion:
         group.space.dims[node] = dims
         return True
 
-    # Two groups as one.
+    # Merging two groups.
 
     def merged_of_operands(self, node: Node, dims: int) -> list[Group]:
         """Merges the groups that compute the operands, or the bases of views, where possible; returns the rest, the

@@ -18,13 +18,13 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.support import device_of
 
 log = logging.getLogger("fourfold.compiler")
-IN_LOOP = "in loop"  # in the meta of a loop's body, whose stages are programs, one operator alone too
+IN_LOOP = "in loop"  # in the meta of a loop's body, where even a single operator becomes a program
 
 
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
     as_nests = service.compiles(options.generator)
-    # A number, such as a count of steps, is copied in any case.
+    # 0-d results, such as a count of steps, are copied in any case.
     updated = [result for result in in_place.updates(module).values() if result.meta["val"].dim()]
     updated += [part for parts in concatenations(module).values() for part in parts]
     updating = {in_place.program_of(result) for result in updated}

@@ -22,7 +22,7 @@ from fourfold.compiler.views import has_hints, memory_order
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/steps.cpp takes them
 
 
-# Of sizes: what cpp/model/number_step.h computes.
+# Operations on sizes that cpp/model/number_step.h computes.
 ARITHMETIC = {
     operator.add: "add",
     operator.sub: "sub",
@@ -87,7 +87,7 @@ class Writer:
         self.count = len(inputs)
         self.plan = Plan()
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
-        self.targets: dict[Node, tuple[int, bool]] = {}  # by result: the tensor that is to have its value, whether new
+        self.targets: dict[Node, tuple[int, bool]] = {}  # by result: the tensor to write it to, and whether that is new
         self.joined_by: dict[Node, Node] = {}  # the concatenation of a part that a program writes
 
     def write(self, module: GraphModule) -> Plan:
@@ -184,7 +184,7 @@ class Writer:
         return found
 
     def begin(self, node: Node) -> None:
-        """Makes the memory of a concatenation."""
+        """Allocates a concatenation."""
         fake, (parts, dim) = node.meta["val"], parts_of(node)
         self.add(
             "concatenation", (list(fake.shape), list(fake.stride()), fake.dtype, fake.device), (dim, lengths_of(node))

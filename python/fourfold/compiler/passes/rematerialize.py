@@ -16,18 +16,18 @@ from fourfold.compiler.support import is_computed
 from fourfold.compiler.views import VIEWS, has_hints, hint
 
 MOST_STEPS = 64  # recomputed for one value
-FEW = 8  # how many times smaller a value, such as a row's deviation, is saved rather than what it is computed from
+FEW = 8  # an operand so many times smaller than the value, such as a row's deviation, is saved, not recomputed
 
 
 def rematerialize(module: GraphModule) -> GraphModule:
     """Copies into the backward the nodes that it can recompute from inputs, results and values that are saved anyway.
     ``module.meta["forward outputs"]``: how many of the results are the forward's. ``module.meta["free"]``: a function
-    that gives a graph's inputs and results which stay in memory without being saved; all of them without it."""
+    that returns a graph's inputs and results which stay in memory without being saved; without it, all of them."""
     graph = module.graph
     forward = forward_nodes(graph)
     if not forward:
         return module
-    changed, stays = changed_inputs(graph), set(forward)  # what reads a value as before
+    changed, stays = changed_inputs(graph), set(forward)  # stays: the users that keep reading the forward's value
     if "free" in module.meta:
         free = module.meta["free"](graph) - changed
         stays.add(graph.output_node())
@@ -41,7 +41,7 @@ def rematerialize(module: GraphModule) -> GraphModule:
     known = free.union(crossing)  # available to the backward without computation
     chosen: list[Node] = []
     few = max((bytes_of(n) for n in forward if n.op == "call_function"), default=0) / FEW
-    # Few bytes last: what larger values are recomputed from serves them too.
+    # Small values last: the sources of larger values serve them too.
     for node in sorted(reversed(crossing), key=lambda node: bytes_of(node) < few):
         if not all(is_computed(user, POINTWISE, ROWS, VIEWS, CONSTANT) for user in node.users if user not in stays):
             continue
@@ -49,7 +49,7 @@ def rematerialize(module: GraphModule) -> GraphModule:
         steps = steps_of(node, known) or []
         sources = {o for step in steps for o in step.all_input_nodes}.difference(steps, known)
         saved = bytes_of(node) - sum(map(bytes_of, sources))
-        # As many bytes: other values may be recomputed from the sources too, unless these are few.
+        # Equal bytes pay off unless they are few: other values may be recomputed from the same sources.
         pays_off = saved > 0 or saved == 0 and (bytes_of(node) >= few or all(map(computes_nothing, steps)))
         if steps and not sources & changed and pays_off:
             known |= sources
@@ -117,7 +117,7 @@ def is_cheap_slice(node: Node) -> bool:
 
 
 def is_divided(node: Node) -> bool:
-    """Whether it is a concatenation that nothing reads as a whole, where what reads it is computed by parts."""
+    """Whether it is a concatenation whose users are all computed by parts, so that none reads it as a whole."""
     return joined(node) is not None and all(is_computed(user, POINTWISE) for user in node.users)
 
 
@@ -129,7 +129,7 @@ def steps_of(node: Node, known: set[Node]) -> list[Node] | None:
     pending = [node]
     while pending:
         step = pending.pop()
-        if step in known or step in steps or not is_cheap(step):  # the last: a source, which would be saved instead
+        if step in known or step in steps or not is_cheap(step):  # the last: a source, which is saved instead
             continue
         if bytes_of(step) * FEW < bytes_of(node) and not is_free(step, known):
             continue

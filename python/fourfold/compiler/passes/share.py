@@ -1,7 +1,7 @@
-"""Shares common subexpressions: of equal calls one remains, so that one group computes what others also read.
+"""Eliminates common subexpressions: of equal calls one remains, so that one group computes what others also read.
 
 The IR shares equal operations of one program; this pass makes them one node before groups are formed. The backward
-of a norm, for instance, normalizes its input, and rematerialization does so again for the activation behind it."""
+of a norm, for instance, normalizes its input, and rematerialization does so again for the activation after it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def share(module: GraphModule) -> GraphModule:
 
 
 def replace(node: Node, other: Node) -> None:
-    """For all users that compute with it: two results of the graph stay two tensors."""
+    """Replaces a node in all users except those that return it: two results of the graph stay two tensors."""
     if other is not node:
         node.replace_all_uses_with(other, delete_user_cb=lambda user: not is_returned(user))
 
 
 def reshaped_back(node: Node) -> Node:
-    """What a chain of reshapes begins with, if it ends with the same shape and layout."""
+    """The start of a chain of reshapes, if the chain ends with the same shape and layout."""
     found = base = node
     while base.target in RESHAPES:
         base = base.args[0]

@@ -52,7 +52,7 @@ def of_gather(node: Node) -> Rewrite | None:
 
 
 def of_nll_loss(node: Node) -> Rewrite | None:
-    """torch's operator picks from the base and checks the targets; ignored targets count nothing."""
+    """torch's operator picks from the base and checks the targets; ignored targets don't count."""
     source, target, weight, reduction, ignored = node.args
     base = base_of(source, 1) if weight is None and len(shape_of(source)) == 2 and not node.kwargs else None
 

@@ -1,8 +1,8 @@
-"""Moves slices before cheap elementwise operators whose result is read by overlapping slices alone.
+"""Moves slices before cheap elementwise operators whose result is read only by overlapping slices.
 
-The gradient of a difference between neighbours, d[k - 1] - d[k], reads its operand at two places: one program computes
-both from tensors in memory, where d would be written to memory and read twice. Slices that don't overlap are parts
-(by_parts)."""
+The gradient of a difference between neighbours, d[k - 1] - d[k], reads its operand at two places. One program then
+computes both from tensors in memory; otherwise d would be written to memory and read twice. The pass by_parts handles
+slices that don't overlap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fourfold.compiler.recorder import NotRecorded, Recorder, numbers_of
 from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, is_one, shape_of
 
-# What takes a processor less time than reading a result again.
+# Operators that take a processor less time than reading their result again.
 CHEAP = words("""
     abs add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min div eq ge gt le lerp lt
     logical_and logical_not logical_or masked_fill maximum minimum mul ne neg relu rsub sgn sign square sub
@@ -31,12 +31,13 @@ CHEAP = words("""
 MOST_COMPUTED = 12  # operators for each slice
 MOST_SLICES = 8
 MOST_ROUNDS = 3
-MOST_AGAIN = 3  # of all slices together, in elements of the whole
+MOST_AGAIN = 3  # sizes of the whole, for all slices together
 
 
 @dataclass
 class Need:
-    """Which places along one dimension of a result are read; by slices, or by operators of whose results no more is."""
+    """The places along one dimension of a result that are read: by slices, or by operators whose results are read only
+    there."""
 
     dim: int
     places: set[range] = field(default_factory=set)
@@ -60,7 +61,7 @@ def sink_slices(module: GraphModule) -> GraphModule:
 
 
 def needs_of(graph: Graph) -> dict[Node, Need]:
-    """What is read of each operator before which slices move."""
+    """For each operator that slices move before, the places of its result that are read."""
     found: dict[Node, Need] = {}
     for node in reversed(graph.nodes):
         if is_cheap(node) and (need := need_of(node, found)) is not None:
@@ -75,7 +76,7 @@ def needs_of(graph: Graph) -> dict[Node, Need]:
 
 
 def that_vanish(needs: dict[Node, Need]) -> dict[Node, Need]:
-    """Those of which nothing is read any more once slices have moved before all of them."""
+    """Those whose results nothing reads once slices have moved before all of them."""
     found = dict(needs)
     while lost := [node for node in found if not reads_memory(node, found) or not is_read_by_slices(node, found)]:
         for node in lost:
@@ -88,7 +89,7 @@ def is_cheap(node: Node) -> bool:
 
 
 def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
-    """None if all of it is read."""
+    """The places of a node's result that its users read; None if they read all of it."""
     shape = shape_of(node)
     found: Need | None = None
     for user in node.users:
@@ -119,7 +120,7 @@ def is_part_of_program(user: Node) -> bool:
 
 
 def reads_memory(node: Node, needs: dict[Node, Need]) -> bool:
-    """Whether slices of its operands are computed likewise, or lie in memory anyway."""
+    """Whether the slices of its operands are computed in the same way, or lie in memory anyway."""
     return all(operand in needs or not is_divided(operand, node, needs[node]) or lies_in_memory(operand)
                for operand in node.all_input_nodes)  # fmt: skip
 
@@ -176,11 +177,11 @@ def compute_from_slices(piece: Node, needs: dict[Node, Need], recorder: Recorder
         recorder.erase()
         refuse(piece, f"its operands' slices read {reason}")
     else:
-        piece.replace_all_uses_with(result)  # its users don't mind how it lies: they are programs
+        piece.replace_all_uses_with(result)  # its users are programs, which read any layout
 
 
 def sliced(record: Recorder, node: Node, dim: int, place: range) -> Tensor:
-    """Of a slice, the slice of what it slices: two may be the same then."""
+    """The slice of a node; of a slice, the slice of its base, so that equal slices become equal calls."""
     start, stop = place.start, place.stop
     while node.target is SLICE and (found := pieces(node)) and found[0][1] == dim and found[0][2].step == 1:
         start, stop, node = start + found[0][2].start, stop + found[0][2].start, node.args[0]

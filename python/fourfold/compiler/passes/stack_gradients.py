@@ -1,5 +1,5 @@
-"""Stacks the gradients of parts of one tensor: torch traces each as zeros as large as the whole, and adds them up. One
-alone becomes a concatenation with zeros."""
+"""Stacks the gradients of parts of one tensor: torch traces each padded with zeros to the whole, and adds them up. A
+single one becomes a concatenation with zeros."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 ADD = aten.add.Tensor
 SELECT = aten.select_backward.default
 SLICE = aten.slice_backward.default
-MOST_STACKS = 4  # of parts that overlap, behind another summand
+MOST_STACKS = 4  # of overlapping parts, after another summand
 Total = Callable[[Recorder], Tensor]
 
 
@@ -51,8 +51,8 @@ class Part:
 
 @dataclass
 class Run:
-    """Parts along one dimension that are added one after the other, or one other summand. continues: the parts are
-    added to the sum so far, which is divided for that."""
+    """Consecutive summands that are parts along one dimension, or one other summand. continues: the parts are added to
+    the sum so far, which is divided for that."""
 
     nodes: list[Node] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
@@ -80,7 +80,7 @@ def stack_gradients(module: GraphModule) -> GraphModule:
 
 
 def concatenate(node: Node, inputs: Sizes) -> None:
-    """Makes a part's gradient a concatenation with zeros if what reads it will be computed by parts (by_parts)."""
+    """Makes a part's gradient a concatenation with zeros if its users will be computed by parts (by_parts)."""
     part = part_of(node)
     size = node.meta["val"].shape[part.dim] if part is not None else None
     if not isinstance(size, int) or part.step > 1 or not all(is_computed(user, POINTWISE) for user in node.users):
@@ -128,7 +128,7 @@ def summands(root: Node) -> list[Node]:
 
 
 def sliced(node: Node) -> Node:
-    """What the node is the gradient of a slice of everything of, as of x[:, t] with symbolic sizes."""
+    """Skips gradients of slices that cover the whole dimension, as in x[:, t] with symbolic sizes."""
     while node.target is SLICE and not node.kwargs:
         gradient, _, dim, start, _, step = node.args
         if (start, step) != (0, 1) or not same(gradient.meta["val"].shape[dim], node.meta["val"].shape[dim]):
@@ -138,7 +138,7 @@ def sliced(node: Node) -> Node:
 
 
 def part_of(node: Node) -> Part | None:
-    """None if the node is not the gradient of a part, or if its places are not known."""
+    """The part whose gradient the node is; None if there is none, or if its places are not known."""
     if node.target not in (SELECT, SLICE) or node.kwargs:
         return None
     gradient, sizes, dim, *place = node.args
@@ -159,7 +159,7 @@ def part_of(node: Node) -> Part | None:
 
 
 def part_of_unknown(gradient: Node, dim: int, start: int, stop: int, step: int) -> Part | None:
-    """Of a dimension of symbolic size, if the gradient's size shows that the places are within it."""
+    """A part of a dimension of symbolic size, if the gradient's size proves that the places are within it."""
     length = gradient.meta["val"].shape[dim]
     stop = 0 if start < 0 and stop == END else stop
     is_known = step == 1 and isinstance(length, int) and 0 < length == stop - start and (start >= 0 or stop <= 0)
@@ -167,7 +167,7 @@ def part_of_unknown(gradient: Node, dim: int, start: int, stop: int, step: int) 
 
 
 def stack(root: Node, inputs: Sizes) -> None:
-    """Replaces a sum, and then the sums that the new nodes are: of gradients of parts of parts."""
+    """Replaces a sum, and then the sums among the new nodes, which add gradients of parts of parts."""
     graph, pending = root.graph, [root]
     while pending:
         node = pending.pop()
@@ -181,8 +181,8 @@ def stack(root: Node, inputs: Sizes) -> None:
 
 
 def factored(terms: Sequence[Node]) -> Total | None:
-    """One operator of the sum of its operands, if the first summands apply it to gradients of parts: in a loop that
-    reads x[1:, t] or x.mT[t]."""
+    """Applies one operator to the sum of its operands, if the first summands apply it to gradients of parts, as in a
+    loop that reads x[1:, t] or x.mT[t]."""
     first = terms[0]
     if first.target not in (SELECT, SLICE, *VIEWS) or not leads_to_part(first.args[0]):
         return None
@@ -213,7 +213,7 @@ def are_alike(term: Node, first: Node) -> bool:
 
 
 def stacked(terms: Sequence[Node]) -> Total | None:
-    """The sum with runs of parts as stacks, if it has such."""
+    """The sum with runs of parts as stacks; None if it has no such runs."""
     runs = [part for k, run in enumerate(runs_of(terms)) for part in (divided(run) if k else [run])]
     if all(len(run.nodes) == 1 for run in runs):
         return None
@@ -244,8 +244,8 @@ def runs_of(terms: Sequence[Node]) -> list[Run]:
 
 
 def divided(run: Run) -> list[Run]:
-    """A run behind other summands: its elements are added to those one by one. Parts that don't overlap are one stack;
-    if there are many that do, the sum so far is divided instead."""
+    """Divides a run that follows other summands, to which its elements are added one by one. Parts that don't overlap
+    become one stack; if many overlap, the sum so far is divided instead."""
     if not run.parts:
         return [run]
     found: list[Run] = [Run()]
@@ -263,7 +263,7 @@ def divided(run: Run) -> list[Run]:
 
 
 def whole(run: Run, record: Recorder, before: Tensor | None = None) -> Tensor:
-    """The parts as one tensor, with zeros elsewhere, or added to what is before them."""
+    """The parts as one tensor, with zeros elsewhere, or added to the sum before them."""
     like, first = run.nodes[0].meta["val"], run.parts[0]
     found = Ranges(like, first.dim)
     if before is not None:

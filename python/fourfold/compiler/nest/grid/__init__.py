@@ -1,4 +1,4 @@
 """Loop nests for devices that run grids of threads: kernels, as the statements of ``nest.loops``.
 
-``layout`` reads a call's layout, ``build`` writes its kernels: ``elements``, ``rows`` and ``columns`` are what threads
-may share. ``printer`` prints them in a language of the C family."""
+``layout`` reads a call's layout, ``build`` writes its kernels: threads split ``elements``, ``rows`` or ``columns``.
+``printer`` prints them in a language of the C family."""

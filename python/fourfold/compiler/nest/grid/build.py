@@ -12,7 +12,7 @@ from fourfold.compiler.nest.loops import Grid
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
 from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
 
-MOST_SHARED = 48 * 1024  # bytes that every device gives a block; some have 32 KB
+MOST_SHARED = 48 * 1024  # bytes per block; metal.py checks Metal's own limit, which is lower
 
 
 def build(program: Program, layout: GridLayout) -> Grid:
@@ -40,7 +40,7 @@ def builders(plan: Plan, layout: GridLayout) -> list[GridBuilder]:
 
 
 def check_steps(plan: Plan, layout: GridLayout) -> None:
-    """Raises NotCompiled for loops over steps whose states are more than one element of each."""
+    """Raises NotCompiled for loops over steps that are not elementwise."""
     if layout.split != ELEMENTS:
         raise NotCompiled("a step with reductions")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):

@@ -1,4 +1,4 @@
-"""What the kernels of a grid begin with: a call's arguments, addresses, numbers, and reductions among threads."""
+"""The common parts of a grid's kernels: a call's arguments, addresses, numbers, and reductions among threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fourfold.compiler.nest.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, Plan, Slot, identity
 
-# The numbers that a call passes: cpp/program/grid.cpp has the same order. Behind them lie each axis' size, each axis'
-# stride by tensor, of a loop over steps their count and each tensor's stride, and each input that is a number.
+# The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
+# stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
 ROW_COUNT, COLUMN_COUNT, CHUNK, CHUNKS, FIRST_SIZE = range(5)
 LANES_OF_GROUP = 32  # threads that exchange values without shared memory
 BYTES_OF_PART = 8
@@ -22,7 +22,7 @@ BYTES_OF_PART = 8
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a thread has of a reduction."""
+    """A thread's part of a reduction."""
 
     op: str
     operand: Operand
@@ -30,7 +30,7 @@ class Total:
 
 @dataclass(slots=True)
 class Place:
-    """Where a thread has a vector of elements: each tensor's offset, and whether there is one; None for always."""
+    """A thread's vector of elements: each tensor's offset, and whether the vector exists; None if it always does."""
 
     offsets: dict[int, Operand]
     valid: Ref | None
@@ -38,7 +38,7 @@ class Place:
 
 
 class GridBuilder:
-    """A kernel, as it is written."""
+    """Builds one kernel."""
 
     def __init__(self, name: str, plan: Plan, layout: GridLayout, threads: int):
         self.plan, self.layout, self.lanes = plan, layout, layout.lanes
@@ -48,7 +48,7 @@ class GridBuilder:
         self.numbers = [slot.index for slot in plan.inputs if plan.program.inputs[slot.index].kind == "number"]
         self.axes = range(layout.axes)
         self.row_axes, self.column_axes = self.axes[: layout.rows], self.axes[layout.rows :]
-        self.known: dict[Value, Operand] = {}  # numbers, and the present row's values
+        self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
         self.base = {slot.index: self.address(slot) for slot in self.slots if slot.index not in self.numbers}
         self.size = {axis: self.argument(FIRST_SIZE + axis, "size") for axis in self.axes}
         self.strides = {(slot.index, axis): self.stride(slot, axis) for slot in self.slots for axis in self.axes}
@@ -68,7 +68,7 @@ class GridBuilder:
         return self.writer.let("argument", POINTER, attribute=(slot.index, slot.kind), name=slot.name)
 
     def scratch(self) -> Ref:
-        """Memory for what the call's next kernel reads."""
+        """Memory for results that the call's next kernel reads."""
         return self.writer.let("argument", POINTER, attribute=(len(self.slots), INT64), name="parts")
 
     def stride(self, slot: Slot, axis: int) -> Operand:
@@ -142,16 +142,16 @@ class GridBuilder:
                 self.writer.body.append(Store(self.scalar(slot.value), self.base[slot.index], offset, slot.kind))
 
     def store_numbers(self) -> None:
-        """What is stored once a call, by its first thread."""
+        """Stores the outputs of one number, by the call's first thread."""
         if any(slot.level == NUMBER and not slot.is_column_sum for slot in self.plan.outputs):
             is_first = self.both(self.let("equal", self.thread, 0), self.let("equal", self.block, 0))
             with self.writer.when(is_first):
                 self.store_scalars(NUMBER, {})
 
-    # Where tensors have an element.
+    # Offsets of elements.
 
     def offsets_along(self, axes: Sequence[int], index: Operand) -> dict[int, Operand]:
-        """Of the element with that index along these axes."""
+        """The offsets of the element with this index along these axes."""
         writer = self.writer
         found: dict[int, Operand] = {}
         for axis in reversed(axes):
@@ -170,7 +170,7 @@ class GridBuilder:
                 found[slot.index] = self.writer.index("+", before, moved, f"{slot.name}_at")
 
     def column_offsets(self, column: Operand, row: dict[int, Operand]) -> dict[int, Operand]:
-        """Of the element at that column of a row, whose first one's offsets are known."""
+        """The offsets of the element at this column of a row. row: the offsets of the row's first element."""
         axes, found = self.column_axes, dict(row)
         dense = [slot for slot in self.slots if self.layout.has_dense_columns(slot.index)]
         self.add_offsets(found, dense, axes[-1], column)
@@ -192,7 +192,8 @@ class GridBuilder:
         return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
 
     def write(self, values: Sequence[Value], places: Sequence[Place]) -> None:
-        """Computes the values that the places don't know, operation by operation, so that all loads come first."""
+        """Computes the values that the places lack, operation by operation for all places, so that all loads come
+        first."""
         for value in values:
             for place in places:
                 if value not in place.known:
@@ -212,7 +213,7 @@ class GridBuilder:
         return place.known[value]
 
     def step_of(self, slot: Slot) -> Operand | None:
-        """How far a vector's elements lie from each other, if not side by side."""
+        """The distance between a vector's elements; None for aligned, contiguous vectors."""
         if self.layout.is_aligned(slot.index):
             return None
         return self.strides[slot.index, self.axes[-1]]
@@ -250,7 +251,7 @@ class GridBuilder:
         return self.writer.let("fold", value.type, vector, attribute=value.op, name=self.plan.name(value))
 
     def exchanged(self, op: str, total: Operand, group: int) -> Operand:
-        """What neighbouring threads, so many, come to together: each of them has it."""
+        """Combines the totals of this many adjacent threads; each of them gets the result."""
         distance = 1
         while distance < group:
             other = self.writer.let("exchange", total.type, total, attribute=distance)
@@ -259,7 +260,7 @@ class GridBuilder:
         return total
 
     def shared_part(self, kind: str, place: int) -> Ref:
-        """The address of shared memory behind so many totals."""
+        """The address in shared memory after this many totals."""
         return self.writer.let("shared", POINTER, attribute=(kind, place * BYTES_OF_PART), name="shared")
 
     def barrier(self) -> None:
@@ -268,8 +269,9 @@ class GridBuilder:
     def across_parts(
         self, totals: Sequence[Total], parts: int, per_part: int, part: Operand, within: Operand, writes: Ref | None
     ) -> list[Operand]:
-        """Combines what the parts of a block have come to, in the order of the parts: each has so many of each total,
-        of which a thread needs the one at `within`. writes: whether a thread puts its part's down; None if all do."""
+        """Combines the totals of a block's parts through shared memory, in the order of the parts. per_part: how many
+        of each total a part has; a thread reads the one at `within`. writes: whether a thread stores its part's; None
+        if all do."""
         writer = self.writer
         lanes = [max(total.operand.lanes, 1) for total in totals]
         first = [sum(lanes[:k]) * parts * per_part for k in range(len(totals))]

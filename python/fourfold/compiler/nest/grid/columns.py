@@ -1,5 +1,4 @@
-"""Kernels over columns, each of which is summed over the rows, and those that add up what chunks of rows have come
-to."""
+"""Kernels that sum each column over the rows, and kernels that add up the sums of chunks of rows."""
 
 from __future__ import annotations
 
@@ -9,13 +8,11 @@ from fourfold.compiler.nest.grid.rows import partial_of
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
-PARTS = (
-    8  # of a chunk's rows, which the threads of a block add up side by side: cpp/program/grid.cpp has the same number
-)
+PARTS = 8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
 
 
 class Columns(GridBuilder):
-    """Neighbouring threads have neighbouring vectors of columns, in the rows of one part of the block's chunk."""
+    """Adjacent threads process adjacent vectors of columns, in the rows of one part of the block's chunk."""
 
     def __init__(self, name: str, plan: Plan, layout: GridLayout):
         super().__init__(name, plan, layout, LANES_OF_GROUP * PARTS)
@@ -28,12 +25,12 @@ class Columns(GridBuilder):
         return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
 
     def whole(self, slot: Slot, total: Operand) -> Operand:
-        """Of all parts of the block."""
+        """The total of all parts of the block."""
         return self.across_parts([Total("sum", total)], PARTS, LANES_OF_GROUP, self.part, self.own, None)[0]
 
 
 class SumsOfChunks(Columns):
-    """The rows of a chunk: the block's index says which, and which columns."""
+    """Sums over the rows of a chunk. The block's index gives the chunk and the columns."""
 
     def __init__(self, plan: Plan, layout: GridLayout):
         super().__init__("columns", plan, layout)
@@ -63,7 +60,7 @@ class SumsOfChunks(Columns):
         return self.kernel
 
     def place(self, at: Operand, copy: int, end: Operand, of_column: dict[int, Operand]) -> Place:
-        """One row, with the values that it has."""
+        """One row's place, with the row's values."""
         row = self.writer.index("+", at, copy * PARTS, "row")
         valid = self.both(self.is_column, self.let("<", row, end, name="is_row") if copy else None)
         if copy:
@@ -89,8 +86,8 @@ class SumsOfChunks(Columns):
                 self.store_vector(slot, place)
 
     def put(self, slot: Slot, total: Operand) -> None:
-        """By the threads of the first part: into memory for the next kernel, or the result if this is the only
-        chunk."""
+        """Stores a total, by the threads of the first part: in memory for the next kernel, or in the result if this is
+        the only chunk."""
         writer = self.writer
         with writer.when(self.both(self.is_column, self.let("equal", self.part, 0))):
             if self.layout.is_split:

@@ -1,4 +1,4 @@
-"""Kernels over elements: each thread takes some vectors of each tile of its block."""
+"""Kernels over elements: each thread processes some vectors of each tile of its block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Elements(GridBuilder):
         self.uniform: dict[Value, Ref] = {}
 
     def write_kernel(self) -> Kernel:
-        """Vectors, and behind them the elements that are too few for one."""
+        """Vectors, then the remaining elements, which are too few for one."""
         writer, lanes = self.writer, self.lanes
         self.store_numbers()
         if self.layout.steps is None:
@@ -35,7 +35,7 @@ class Elements(GridBuilder):
         return self.kernel
 
     def load_uniform(self) -> None:
-        """Reads what is one element for all, once a thread. A call without elements has no kernel."""
+        """Loads inputs with one element for all, once a thread. A call without elements launches no kernel."""
         for value in self.plan.elements(0):
             if value.op == "input" and set(self.layout.strides[value.attribute]) == {BROADCAST}:
                 self.uniform[value] = self.load(value, Constant(0, INDEX))
@@ -47,7 +47,7 @@ class Elements(GridBuilder):
         return self.writer.let("splat", value.type, one, lanes=self.lanes, name=self.plan.name(value))
 
     def place(self, at: Operand, copy: int, vectors: Operand) -> Place:
-        """The loop has found that there is the first of a thread's vectors."""
+        """The loop's condition has checked the first of a thread's vectors."""
         vector = self.writer.index("+", at, copy * THREADS)
         valid = None if copy == 0 else self.let("<", vector, vectors, name="valid")
         element = self.writer.index("*", vector, self.lanes, "element")
@@ -102,7 +102,7 @@ class StepsOfPlaces(LoopOverSteps):
             self.at(pointers, place, {slot.value: vector}, lambda place: self.builder.store_vector(slot, place))
 
     def at(self, pointers: dict[int, Ref], place: Place, known: dict[Value, Operand], write: object) -> object:
-        """What `write` gives for a place whose tensors lie at these addresses."""
+        """Calls ``write`` for a place whose tensors are at these addresses."""
         before, self.builder.base = self.builder.base, pointers
         found = write(Place(place.offsets, place.valid, known))
         self.builder.base = before

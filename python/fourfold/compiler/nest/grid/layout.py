@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from fourfold.compiler.nest.layout import BROADCAST, CONTINUED, UNIT, Steps
 
-# What the threads of a grid share: elements; rows, each by some threads that lie along its columns; rows that lie side
-# by side, along which the threads lie; or columns, which are summed over the rows.
+# How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent in
+# memory, with the threads along the rows; or by columns, which are summed over the rows.
 ELEMENTS, ROWS, SIDE_BY_SIDE, COLUMNS = "elements", "rows", "side", "columns"
-ALIGNED = "v"  # 1, of a tensor whose vectors begin at multiples of their size
+ALIGNED = "v"  # stride 1, and vectors begin at multiples of their size
 
 
 @dataclass(frozen=True, slots=True)
 class GridLayout:
-    """rows: how many of the axes number the rows. lanes: elements that a thread has side by side. copies: such vectors
-    that it has in flight. group: the threads of a row; of rows side by side and of columns, the threads that share one.
-    each: how many vectors of its row a thread keeps in registers, 0 for rows that are too long. is_split: whether
-    several blocks share a row. is_wide: whether indices take 64 bits. strides: for each tensor, inputs first, the class
-    of its stride along each axis."""
+    """rows: how many leading axes number the rows. lanes: contiguous elements of a thread, one vector. copies: vectors
+    that a thread has in flight. group: the threads of a row; for rows side by side and for columns, the threads that
+    share one. each: how many vectors of its row a thread keeps in registers, 0 for rows that are too long. is_split:
+    whether several blocks share a row. is_wide: whether indices have 64 bits. strides: for each tensor, inputs first,
+    the class of its stride along each axis."""
 
     split: str
     rows: int
@@ -43,7 +43,7 @@ class GridLayout:
         return cls(split, *(given[name] for name in names), *flags, strides, Steps.of(steps) if steps else None)
 
     def stride(self, tensor: int, axis: int) -> str:
-        """Its class: 0, 1, or another."""
+        """The class of its stride: 0, 1, or another."""
         found = self.strides[tensor][axis]
         return UNIT if found == ALIGNED else found
 
@@ -51,7 +51,7 @@ class GridLayout:
         return self.strides[tensor][-1] == ALIGNED
 
     def has_dense_columns(self, tensor: int) -> bool:
-        """Whether it steps through all axes of the columns as through one."""
+        """Whether the axes of the columns act as one axis for it."""
         own = self.strides[tensor][self.rows :]
         return all(a == CONTINUED or a == b == BROADCAST for a, b in zip(own, own[1:], strict=False))
 

@@ -1,4 +1,4 @@
-"""Prints the kernels of a grid in a language of the C family. A ``GridDialect`` spells what differs between two of
+"""Prints the kernels of a grid in a language of the C family. A ``GridDialect`` has the syntax that differs between
 them."""
 
 from __future__ import annotations
@@ -24,13 +24,8 @@ from fourfold.compiler.nest.loops import (
 )
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
-BITWISE = (
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_not",
-)  # of booleans: the language makes integers of them
-OF_THREAD = ("thread", "block", "blocks")
+# Of booleans, which the language converts to integers.
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 HEAD = """\
 typedef WIDTH index;
 FOURFOLD_FN index least(index a, index b) { return b < a ? b : a; }
@@ -69,10 +64,10 @@ class GridDialect(Dialect, abc.ABC):
 
     @abc.abstractmethod
     def shared(self, kind: str, offset: int) -> Expression:
-        """The address of shared memory behind so many bytes."""
+        """The address in shared memory at this offset in bytes."""
 
     def head_of_file(self) -> str:
-        """What all kernels read."""
+        """Definitions for all kernels."""
         return HEAD.replace("WIDTH", "int64" if self.grid.is_wide else "int32")
 
     def called(self, op: str, type: str) -> str:
@@ -102,7 +97,7 @@ class GridDialect(Dialect, abc.ABC):
 
 
 def print_grid(grid: Grid, dialect: GridDialect) -> str:
-    """The kernels, without what they call."""
+    """The kernels, without the prelude."""
     texts = []
     for kernel in grid.kernels:
         printer = GridPrinter(kernel, dialect)
@@ -112,7 +107,7 @@ def print_grid(grid: Grid, dialect: GridDialect) -> str:
 
 
 def print_file(grid: Grid, dialect: GridDialect) -> str:
-    """A whole source."""
+    """A whole source file."""
     text = print_grid(grid, dialect)
     return (
         f"{dialect.prelude()}\nnamespace fourfold {{\n\n{dialect.head_of_file()}\n{text}\n}}  // namespace fourfold\n"
@@ -134,7 +129,7 @@ class GridPrinter(Printer):
         self.emit("barrier();")
 
     def print_store(self, store: Store, body: list[Statement]) -> None:
-        """Under a condition as a whole."""
+        """A mask is a condition for the whole store."""
         value = self.value(store.value).code
         condition = "" if store.mask is None else f"if ({self.value(store.mask).code}) "
         stride = None if store.stride is None else self.index(store.stride)

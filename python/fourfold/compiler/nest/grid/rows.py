@@ -1,5 +1,5 @@
-"""Kernels over rows, whose columns some threads reduce together: neighbours, which lie along the columns; or, where
-rows lie side by side in memory, one of each group of neighbours, which lie along the rows."""
+"""Kernels over rows, each of which a group of threads reduces: adjacent threads, along the columns; or, for rows that
+are adjacent in memory, one thread of each group of 32, whose threads lie along the rows."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
 
 
 class Rows(GridBuilder):
-    """group: the threads of a row, which are a power of two."""
+    """The threads of a row, the layout's group, are a power of two."""
 
     def __init__(self, plan: Plan, layout: GridLayout, name: str = "rows"):
         self.is_across = layout.split == SIDE_BY_SIDE
         self.rows_of_block = LANES_OF_GROUP if self.is_across else max(1, LEAST_THREADS // layout.group)
         super().__init__(name, plan, layout, self.rows_of_block * layout.group)
         index, thread = self.writer.index, self.thread
-        # own: which of the block's rows a thread has; lane: which of the row's threads it is.
+        # own: the thread's row within the block; lane: the thread's index within the row.
         if self.rows_of_block == 1:
             self.own, self.lane = Constant(0, INDEX), thread
         elif self.is_across:
             self.own, self.lane = index("%", thread, LANES_OF_GROUP, "own"), index("/", thread, LANES_OF_GROUP, "lane")
         else:
             self.own, self.lane = index("/", thread, layout.group, "own"), index("%", thread, layout.group, "lane")
-        self.begin: Operand = Constant(0, INDEX)  # of the vectors of a row that this block has
+        self.begin: Operand = Constant(0, INDEX)  # the first of the row's vectors that this block processes
         self.end = index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
         self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
         self.added: dict[tuple[int, int], Ref] = {}  # by slot and vector of a row: the column's sum so far
@@ -45,7 +45,7 @@ class Rows(GridBuilder):
         self.store_numbers()
         blocks = writer.let("blocks", INDEX, name="blocks")
         first = writer.index("*", self.block, self.rows_of_block, "first")
-        self.number = writer.index("+", first, self.own, "number")  # of the threads of a row
+        self.number = writer.index("+", first, self.own, "number")  # of the row's group of threads
         self.begin_sums()
         step = writer.index("*", blocks, self.rows_of_block, "step")
         with writer.loop(first, self.row_count, step, name="present") as present:
@@ -55,8 +55,8 @@ class Rows(GridBuilder):
         return self.kernel
 
     def row_of(self, first: Operand) -> tuple[Operand, Ref | None]:
-        """The thread's row, and whether there is one. All threads of a block come to its barriers, and all lanes to an
-        exchange: those without a row take the last one."""
+        """The thread's row, and whether it exists. All threads of a block have to reach its barriers, and all lanes an
+        exchange, so threads without a row take the last one."""
         row = self.writer.index("+", first, self.own, "row")
         if self.rows_of_block == 1:
             return row, None
@@ -88,7 +88,7 @@ class Rows(GridBuilder):
     def stage(
         self, stage: int, places: list[Place], offsets: dict[int, Operand], valid: Ref | None
     ) -> dict[Value, Operand]:
-        """One pass over a row; what each of its threads has of the totals."""
+        """One pass over a row; returns each thread's part of the totals."""
         if places:
             return self.write_stage(stage, places, {})
         writer = self.writer
@@ -128,7 +128,7 @@ class Rows(GridBuilder):
         return totals
 
     def row_totals(self, stage: int, vectors: dict[Value, Operand]) -> dict[Value, Operand]:
-        """Of a whole row, in all of its threads."""
+        """The totals of a whole row, in all of its threads."""
         group = self.layout.group
         if not vectors or group == 1:
             return {value: self.fold(value, vector) for value, vector in vectors.items()}
@@ -145,8 +145,8 @@ class Rows(GridBuilder):
             found = self.across_parts(totals, group // LANES_OF_GROUP, 1, part, Constant(0, INDEX), is_first)
         return dict(zip(vectors, found, strict=True))
 
-    # Sums of columns: each group of threads adds up the rows that it has. The rows of a group depend on the number of
-    # rows alone, and so does the order of the sum.
+    # Sums of columns: each group of threads adds up its rows. The rows of a group depend on the number of rows alone,
+    # and so does the order of the sum.
 
     def begin_sums(self) -> None:
         for slot in self.sums:
@@ -175,7 +175,7 @@ class Rows(GridBuilder):
                 write(slot, at)
 
     def add_to_columns(self, slot: Slot, place: Place, k: int, at: Operand | None) -> None:
-        """To the sum in a register, or to that in memory, which no other thread touches."""
+        """Adds to the sum in a register, or to the one in memory, which no other thread accesses."""
         vector = self.masked("sum", self.operand(slot.value, place), place.valid)
         if at is None:
             variable = self.added[slot.index, k]
@@ -192,14 +192,14 @@ class Rows(GridBuilder):
         self.writer.body.append(Store(vector, memory, offset, slot.value.type))
 
     def partial(self, slot: Slot, at: Operand) -> tuple[Ref, Operand]:
-        """Where the group's sum of a vector of columns lies, of 8 bytes an element at most."""
+        """The address and offset of the group's sum of a vector of columns, with at most 8 bytes an element."""
         column = self.writer.index("*", at, self.lanes)
         return partial_of(self, slot, self.sums.index(slot), self.number, column)
 
 
 def partial_of(builder: GridBuilder, slot: Slot, number: int, chunk: Operand, column: Operand) -> tuple[Ref, Operand]:
-    """The address of an output's sums over chunks of rows, and the place of one. cpp/program/grid.cpp says how much
-    memory they take."""
+    """The address of an output's sums over chunks of rows, and the offset of one. cpp/program/grid.cpp computes how
+    much memory they take."""
     writer = builder.writer
     chunks, columns = builder.argument(CHUNKS, "chunks"), builder.argument(1, "columns")
     each = writer.index("*", chunks, columns)
@@ -208,8 +208,8 @@ def partial_of(builder: GridBuilder, slot: Slot, number: int, chunk: Operand, co
 
 
 class SplitRows(Rows):
-    """One stage of rows that several blocks share: each block has a chunk of a row's columns, and leaves what its
-    reductions have come to for the kernel of the next stage."""
+    """One stage of rows that several blocks share: each block reduces a chunk of a row's columns, and stores its totals
+    for the kernel of the next stage."""
 
     def __init__(self, plan: Plan, layout: GridLayout, number: int):
         super().__init__(plan, layout, f"stage_{number}")
@@ -242,7 +242,7 @@ class SplitRows(Rows):
         return self.kernel
 
     def of_chunk(self, value: Value, row: Operand, chunk: Operand) -> tuple[Ref, Operand]:
-        """Where a chunk's total lies: by reduction, row and chunk."""
+        """The address and offset of a chunk's total: by reduction, row and chunk."""
         writer = self.writer
         every = [v for stage in range(self.plan.stages) for v in self.plan.sums(stage)]
         each = writer.index("*", self.row_count, self.chunks)
@@ -250,7 +250,7 @@ class SplitRows(Rows):
         return memory, writer.index("+", writer.index("*", row, self.chunks), chunk)
 
     def of_chunks(self, stage: int, row: Operand) -> dict[Value, Operand]:
-        """What each thread has of a row's totals of an earlier stage: those of some of its chunks."""
+        """Each thread's part of a row's totals of an earlier stage: the totals of some of its chunks."""
         writer, totals = self.writer, {}
         for value in self.plan.sums(stage):
             first = Constant(identity(value.op, value.type), value.type)
