@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from fourfold.compiler.options import Options
 from fourfold.scanning import capture, record
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.python_loop import python_loop
-from fourfold.scanning.structure import Structure
+from fourfold.scanning.structure import Structure, expect_pair, filled
 
 Carry = TypeVar("Carry")
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -71,6 +72,7 @@ def scan(
         raise ValueError(f"scan: expected checkpoint_every to be a positive integer, but got {checkpoint_every!r}")
     structure, carries, sequences = Structure.of(init, xs, dim)
     if is_exported():
+        forget_traces_of_torchs_operator()
         return through_torchs_operator(step, init, xs, dim, reverse)
     steps = sequences[0].shape[0]
     if must_run_in_python((*carries, *sequences)):
@@ -88,6 +90,16 @@ def is_exported() -> bool:
     return torch.compiler.is_exporting() and not _onnx.is_exporting()
 
 
+def forget_traces_of_torchs_operator() -> None:
+    """Dynamo checks the sizes of what it has traced before. With the symbolic sizes of torch.export, such a check would
+    make them constants of the exported program."""
+    from torch._higher_order_ops.scan import scan as torchs
+
+    for constant in torchs.__code__.co_consts:
+        if isinstance(constant, types.CodeType):  # a nested function, one of which Dynamo traces
+            torch._dynamo.reset_code(constant)
+
+
 @torch._dynamo.assume_constant_result
 def is_whole_graph_of_ours() -> bool:
     """Whether Dynamo traces with fullgraph=True for this package's backend, which runs torch's operator as scan."""
@@ -102,24 +114,48 @@ def through_torchs_operator(
     step: Callable[[Carry, Any], tuple[Carry, Any]], init: Carry, xs: Any, dim: int, reverse: bool
 ) -> tuple[Carry, Any]:
     """Runs torch's operator with contiguous copies of all that the step takes and returns, because it allows no
-    aliases, and no other layout of a new carry."""
+    aliases, and no other layout of a new carry. It takes and returns no None."""
     from torch._higher_order_ops.scan import scan as torchs
 
-    def on_copies(carry: Any, x: Any) -> tuple[Any, Any]:
-        carry, y = step(copied(carry), copied(x))
-        return copied(carry), copied(y)
+    carries, carry_spec = pytree.tree_flatten(init)
+    sequences, xs_spec = pytree.tree_flatten(xs)
+    has_carry, has_x = ([leaf is not None for leaf in leaves] for leaves in (carries, sequences))
 
-    first = pytree.tree_map(lambda leaf: leaf.movedim(dim, 0), xs)
-    carry, y = torchs(on_copies, copied(init), first, dim=0, reverse=reverse)
-    return carry, pytree.tree_map(lambda leaf: stacked_along(leaf, dim), y)
+    def on_copies(carry: list[Tensor], x: list[Tensor]) -> tuple[list[Tensor], Any]:
+        given = pytree.tree_unflatten(filled(has_carry, copied(carry)), carry_spec)
+        returned = step(given, pytree.tree_unflatten(filled(has_x, copied(x)), xs_spec))
+        expect_pair(returned)
+        new, y = returned
+        news, spec = pytree.tree_flatten(new)
+        if spec != carry_spec:
+            raise TypeError(f"scan: expected the step to return a carry like init, {carry_spec}, but got {spec}")
+        return copied(news), pytree.tree_map(lambda leaf: absent() if leaf is None else copy(leaf), y)
+
+    first = [leaf.movedim(dim, 0) for leaf in sequences if leaf is not None]
+    last, y = torchs(on_copies, copied(carries), first, dim=0, reverse=reverse)
+    results = pytree.tree_map(lambda leaf: None if is_absent(leaf) else stacked_along(leaf, dim), y)
+    return pytree.tree_unflatten(filled(has_carry, last), carry_spec), results
 
 
-def copied(tree: Any) -> Any:
-    def copy(leaf: Any) -> Tensor:
-        is_tensor = isinstance(leaf, Tensor)
-        return leaf.clone(memory_format=torch.contiguous_format) if is_tensor else torch.tensor(leaf)
+def copied(leaves: Sequence[Any]) -> list[Tensor]:
+    """Copies of all but None."""
+    return [copy(leaf) for leaf in leaves if leaf is not None]
 
-    return pytree.tree_map(copy, tree)
+
+def copy(leaf: Any) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format) if isinstance(leaf, Tensor) else torch.tensor(leaf)
+
+
+# The shape of what represents None among a step's results. A step has no results of this shape otherwise.
+ABSENT = (0,) * 8
+
+
+def absent() -> Tensor:
+    return torch.zeros(ABSENT, dtype=torch.bool)
+
+
+def is_absent(stacked: Tensor) -> bool:
+    return stacked.dtype is torch.bool and tuple(stacked.shape[1:]) == ABSENT
 
 
 @torch.compiler.disable(
