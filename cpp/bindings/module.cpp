@@ -1,4 +1,4 @@
-// _C: what Python asks the library besides its operators. No torch type crosses this boundary.
+// _C: the library's functions for Python besides its operators. Their interface contains no torch types.
 #include <fourfold/library.h>
 #include <fourfold/program.h>
 #include <pybind11/pybind11.h>
@@ -49,7 +49,7 @@ pybind11::dict build_info() {
   return info;
 }
 
-// name -> (built, the reason that the configuration gave)
+// name -> (built, the configuration's reason)
 std::map<std::string, std::pair<bool, std::string>> backends() {
   std::map<std::string, std::pair<bool, std::string>> result{{"cpu", {true, "always built"}}};
   const auto facts = build_facts();
@@ -96,7 +96,7 @@ OwnedProgram program_of(const std::string& text, int32_t device_type, int32_t de
   return program;
 }
 
-// Each tensor's dtype, sizes, strides, and how many bytes it lies behind an aligned address; of a number no sizes.
+// Each tensor's (dtype, sizes, strides, offset in bytes from an aligned address); scalars have no sizes.
 using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>, uintptr_t>>;
 
 std::vector<fourfold_tensor> tensors_of(const Described& described) {
@@ -153,7 +153,7 @@ std::vector<int32_t> program_numbers(const std::string& text, int32_t device_typ
 
 using NestRequest = std::tuple<std::string, std::string, std::string>;
 
-// A text, a layout and a target, or nothing where no request comes in that time.
+// (text, layout, target), or nothing if no request arrives in that time.
 std::optional<NestRequest> next_nest(int64_t milliseconds) {
   NestRequest request;
   const auto take = [](void* context, const char* text, const char* layout, const char* target) {
@@ -202,7 +202,7 @@ std::string file_of(const void* symbol) {
   return path.empty() ? "a file without a name" : path;
 }
 
-// The loader takes a libfourfold that the process has loaded already for the one beside this module.
+// The dynamic loader may bind this module to another libfourfold that the process has already loaded.
 void expect_own_library() {
   if (const char* error = fourfold_other_copy_error()) throw pybind11::import_error(error);
   const std::string version = build_facts()["version"];
@@ -215,7 +215,7 @@ void expect_own_library() {
 
 }  // namespace
 
-// What they ask the library never changes, so that threads of a Python without a GIL may ask at once.
+// All functions are thread-safe in a Python without a GIL.
 PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   expect_own_library();
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
