@@ -23,8 +23,8 @@ Held::~Held() {
 namespace {
 
 // Graph(function, steps, outputs, layouts). steps: None if the function has to run, otherwise the plan, a list of
-//   ("program", (Program, its fallback, updates: (output, index of the tensor to write it into, whether that is new)), indices of
-//     its inputs)
+//   ("program", (Program, its fallback, updates), indices of its inputs)
+//     updates: (output, index of the tensor to write it into, whether that is new)
 //   ("operator", (name, overload), arguments)
 //   ("item", index of a list, index in it)
 //   ("constant", tensor, None)

@@ -42,7 +42,7 @@ struct LayersForward {
   int64_t kept_step;
   Input x;  // (rows, input_size of the first layer)
   int64_t x_step;
-  Output output;   // out (rows, output_size of the last layer); may be the last layer's `kept` if both are the same values
+  Output output;   // out (rows, output_size of the last layer); may alias the last layer's `kept` if both are equal
   int64_t output_step;
 };
 

@@ -120,7 +120,7 @@ void run_by_columns(const Call& call, ColumnSums& sums) {
           int64_t column = block * call.lanes;
           do {
             const int64_t at = row * call.columns + column;
-            const bool in_place = row_length >= long_row && stage.sums.empty();  // the order of a sum doesn't depend on the layout
+            const bool in_place = row_length >= long_row && stage.sums.empty();  // sums have one order for all layouts
             const int64_t left = in_place ? call.elements.left_of_row(at) : last - column;
             const int64_t columns = std::min(left, last - column);
             worker.run_elements(stage, at, columns, column);
