@@ -1,5 +1,5 @@
-// A compiled graph: a plan, the programs and torch operators to call in order, or a function where a graph needs Python. It
-// knows nothing of Python, so that C++ programs run it too; what Python does comes as functions.
+// A compiled graph: a plan (the programs and torch operators to call, in order), or a function for graphs that need
+// Python. It doesn't depend on Python, so that C++ programs can run it too; Python passes its parts as std::functions.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,18 +17,19 @@
 
 namespace fourfold::model {
 
-// An output of a program, and the tensor that is to have its value: an input of the graph, or a new part of a concatenation.
+// An output of a program that is written into another value: an input of the graph or, with is_new, a part of a new
+// concatenation.
 struct Update {
   size_t output;
   size_t value;
   bool is_new;
 };
 
-// Steps read values by index: the graph's inputs come first, then the results of the steps, in order.
+// Steps read values by index: first the graph's inputs, then the results of the steps, in order.
 struct ProgramStep {
-  NamedProgram program;             // none: the operators run
-  std::shared_ptr<const void> held;  // what the program belongs to
-  // Appends the results by torch's operators; error: why the program doesn't run, null where there is none.
+  NamedProgram program;             // null: torch's operators run instead
+  std::shared_ptr<const void> held;  // keeps the program alive
+  // Appends the results, computed by torch's operators. error: why the program can't run; null if there is no program.
   std::function<void(const c10::Error* error, const Values& inputs, Values& values)> by_operators;
   std::vector<size_t> inputs;
   std::vector<Update> updates;
@@ -40,7 +41,7 @@ struct ProgramStep {
   void run_program_or_operators(Values& values) const;
 };
 
-// One tensor of the list that an operator returned.
+// One tensor of a list that an operator returned.
 struct ItemStep {
   size_t list;
   size_t item;
@@ -48,14 +49,14 @@ struct ItemStep {
   void run(Values& values) const;
 };
 
-// A tensor that belongs to the graph, or a number.
+// A tensor that the graph owns, or a number.
 struct ConstantStep {
   c10::IValue value;
 
   void run(Values& values) const { values.push_back(value); }
 };
 
-// Memory for a concatenation, and then each of its parts, views of it.
+// Allocates a concatenation. Appends it, then its parts, which are views of it.
 struct ConcatenationStep {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -69,7 +70,7 @@ struct ConcatenationStep {
 
 struct CompiledGraph;
 
-// A graph within a graph, such as that of a whole sequence.
+// Calls a graph within a graph, such as one over a whole sequence.
 struct CallStep {
   std::shared_ptr<const CompiledGraph> graph;
   std::vector<size_t> inputs;
@@ -82,7 +83,7 @@ struct GraphStep {
   std::vector<size_t> last;  // the values whose last use this is
 };
 
-// The memory layout that an input must have: its dimensions, from the outermost in.
+// The memory layout that an input must have: its dimensions, outermost first.
 struct InputLayout {
   size_t index;
   std::vector<int64_t> order;
@@ -91,16 +92,16 @@ struct InputLayout {
 };
 
 struct CompiledGraph {
-  std::function<Values(Values)> function;  // takes the inputs, gives the outputs; empty where there is a plan
+  std::function<Values(Values)> function;  // from inputs to outputs; empty if there is a plan
   std::vector<GraphStep> steps;
   std::vector<int64_t> outputs;  // indices of values, or -1 for None
   std::vector<InputLayout> layouts;
 
-  // Values are tensors, numbers, or nothing for an output of None. Throws what torch's operators throw. With `records`, these
-  // are called as Python calls them under no_grad, so that views and in-place changes are recorded.
+  // Values are tensors, numbers, or None outputs. Passes on exceptions of torch's operators. With `records`, operators
+  // are called as in Python under no_grad: autograd records views and in-place changes.
   Values run(Values inputs, bool records = false) const;
   bool has_plan() const { return !function; }
-  // All values of the plan, which no layouts belong to; firsts: of each step, where its results begin.
+  // Runs a plan without input layouts and returns all its values. firsts: for each step, the index of its first result.
   Values record(Values inputs, std::vector<size_t>& firsts) const;
   // The outputs among a plan's values.
   Values results_of(const Values& values) const;

@@ -20,7 +20,7 @@ class Arguments {
  public:
   Arguments(const FunctionSchema& schema, const Stack& stack) : schema_(schema), stack_(stack) {}
 
-  // None where the schema has no such argument.
+  // None if the schema has no such argument.
   c10::IValue operator[](std::string_view name) const {
     const auto& all = schema_.arguments();
     for (size_t k = 0; k < all.size(); ++k) {
@@ -28,7 +28,7 @@ class Arguments {
     }
     return {};
   }
-  // Undefined where there is none.
+  // Undefined if there is no such tensor.
   at::Tensor tensor(std::string_view name) const {
     const c10::IValue value = (*this)[name];
     return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -52,7 +52,7 @@ void expect_contiguous(const Arguments& given, const char* argument) {
                     " to be contiguous, but got the strides ", tensor.strides());
 }
 
-// One element a channel.
+// Weights and statistics need one element per channel.
 void check_batch_norm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor input = given.tensor("input");
@@ -60,7 +60,7 @@ void check_batch_norm(const FunctionSchema& schema, const Stack& stack) {
   for (const char* name : {"weight", "bias", "running_mean", "running_var"}) expect_elements(given, name, input.size(1));
 }
 
-// One norm for each slice.
+// g needs one element per slice of v.
 void check_weight_norm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor v = given.tensor("v");
@@ -71,7 +71,7 @@ void check_weight_norm(const FunctionSchema& schema, const Stack& stack) {
   expect_contiguous(given, "g");
 }
 
-// Without a size the scales are those of the result; with one they have to lead to it.
+// Without output_size the scales determine the result's size; with one they must be consistent with it.
 void check_scales(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const c10::IValue size = given["output_size"];
@@ -100,7 +100,7 @@ void check_segments(const FunctionSchema& schema, const Stack& stack) {
   TORCH_CHECK_VALUE(given["offsets"].isNone(), given.name(), ": expected lengths rather than offsets");
 }
 
-// Their sum is the result's size.
+// The sum of the repeats is the result's size.
 void check_repeats(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   constexpr double most = 1ULL << 53;
@@ -136,7 +136,7 @@ void check_sampler(const FunctionSchema& schema, const Stack& stack) {
                     ": expected modes that torch has, but got interpolation_mode ", interpolation, " and padding_mode ", padding);
 }
 
-// The processor has no result for the smallest integer by -1.
+// The smallest integer divided by -1 overflows, which traps on x86.
 void check_quotient(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor dividend = given.tensor("self");
@@ -153,7 +153,7 @@ void check_quotient(const FunctionSchema& schema, const Stack& stack) {
   TORCH_CHECK_VALUE(!overflows.any().item<bool>(), given.name(), ": expected quotients that ", type, " holds, but got ", least, " / -1");
 }
 
-// Of a packed sequence: how many of the batch have each step.
+// Packed sequences: batch_sizes must be positive, non-increasing, and sum to the number of rows.
 void check_packed(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor data = given.tensor("data"), sizes = given.tensor("batch_sizes");
@@ -169,7 +169,7 @@ void check_packed(const FunctionSchema& schema, const Stack& stack) {
   TORCH_CHECK_VALUE(sum == data.size(0), given.name(), ": expected batch_sizes with the sum ", data.size(0), ", but got ", sum);
 }
 
-// Where windows begin, as parts of the room for them.
+// The samples are positions of windows, relative to the range of valid positions.
 void check_samples(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor samples = given.tensor("random_samples");
@@ -177,7 +177,7 @@ void check_samples(const FunctionSchema& schema, const Stack& stack) {
   TORCH_CHECK_VALUE(are_inside, given.name(), ": expected random_samples of at least 0 and below 1");
 }
 
-// The sizes that each layer's weights have to have, which kernels of oneDNN don't compare.
+// Checks the sizes of each layer's weights, which oneDNN's kernels don't check.
 void check_lstm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor input = given.tensor("input");

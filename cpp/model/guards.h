@@ -1,4 +1,4 @@
-// What a model file's operators are checked for before each call, where torch's kernels read outside a tensor otherwise.
+// Checks before each call of an operator from a model file, for operators whose torch kernels would read out of bounds.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -6,7 +6,7 @@
 
 namespace fourfold::model {
 
-// Throws c10::Error for arguments that the operator's kernel would trust. stack: all arguments of the schema.
+// Throws c10::Error for invalid arguments that the operator's kernel doesn't check. stack: all arguments of the schema.
 using Guard = void (*)(const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
 
 // Null if torch checks everything.

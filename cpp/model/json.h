@@ -1,4 +1,4 @@
-// JSON as model files hold it, read strictly: UTF-8, no duplicate keys, integers of 64 bits, nothing behind the value.
+// A strict JSON parser for model files: UTF-8, no duplicate keys, 64-bit integers, nothing after the value.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace fourfold::model {
 
-// What a file can't be loaded for, in a sentence without the file's name.
+// Why a file can't be loaded: a message without the file's name.
 class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -25,15 +25,15 @@ class Json {
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
 
-  // Each throws Refused for a value of another kind, in a sentence about `what`.
+  // Each throws Refused for a value of another kind, with a message about `what`.
   bool as_bool(const char* what) const;
   int64_t as_integer(const char* what) const;
   size_t as_index(const char* what, size_t end) const;  // an integer from 0 to end - 1
-  double as_number(const char* what) const;             // of integers too
+  double as_number(const char* what) const;             // accepts integers
   const std::string& as_string(const char* what) const;
   const std::vector<Json>& as_list(const char* what) const;
   const std::vector<std::pair<std::string, Json>>& as_object(const char* what) const;
-  // Of an object. The first throws Refused where it has no such member, the second gives null.
+  // A member of an object. If there is none, at() throws Refused and find() returns null.
   const Json& at(const char* key, const char* what) const;
   const Json* find(std::string_view key) const;
 
@@ -51,7 +51,7 @@ class Json {
   std::vector<std::pair<std::string, Json>> members_;
 };
 
-// A word of the file as an error shows it: short, and printable.
+// A word of the file as quoted in errors: shortened and printable.
 std::string shown(std::string_view word);
 
 }  // namespace fourfold::model

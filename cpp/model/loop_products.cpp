@@ -1,4 +1,5 @@
-// The products among a loop's stages: with matrices that stay the same, and those of the input, which don't need the state.
+// The products among a loop's stages: products with loop-invariant matrices, among them products of the input, which
+// don't depend on the state.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -37,11 +38,12 @@ bool LoopStages::is_of_sequence(size_t value) const {
   return root >= loop_.feeds.size() && root < loop_.feeds.size() + run_.sequences.size();
 }
 
-// Few rows multiply more slowly than many, and the matrix is read again for each step's. As many steps' results as stay in a
-// core's cache; more where the matrix comes from further away each time.
+// Finds products of the input, which are computed for several steps at once: products of few rows are slow, and read
+// the matrix in every step. The number of steps is such that their results stay in a core's cache; it is larger for
+// matrices that don't.
 void LoopStages::find_products_of_input() {
   constexpr int64_t near = 192 * 1024, far = 1024 * 1024;  // bytes of results
-  constexpr int64_t large = 512 * 1024;                    // of a matrix
+  constexpr int64_t large = 512 * 1024;                    // bytes of a matrix
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const std::optional<Factors> found = factors_at(k);
     if (!found.has_value() || found->is_vector || !is_of_sequence(found->a) || !is_invariant(found->b)) continue;
@@ -59,10 +61,11 @@ void LoopStages::find_products_of_input() {
   }
 }
 
-// Rows that fill a tile by themselves are multiplied with both matrices in one pass: the sums stay in registers.
+// If a step has enough rows to fill a tile, fuses a product with the product of the input that it adds: a b + a2 b2 in
+// one pass, with the sums in registers.
 void LoopStages::find_added_products() {
   constexpr int64_t fewest_rows = 8;
-  constexpr size_t largest = 256 * 1024;  // bytes of the input's matrix, which is read in every step then
+  constexpr size_t largest = 256 * 1024;  // bytes of the input's matrix, which every step then reads
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const std::optional<Factors> found = factors_at(k);
     if (!found.has_value() || !found->has_start || found->is_vector || !is_invariant(found->b)) continue;
@@ -77,14 +80,15 @@ void LoopStages::find_added_products() {
   }
 }
 
-// Those that have room for all steps: nothing is packed for a few rows.
+// Computes products of the input whose results fit for all steps at once: by torch's operators before the loop, without
+// packing a matrix for few rows.
 void LoopStages::compute_small_products() {
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const auto found = of_input_.find(firsts_[k]);
     if (found == of_input_.end() || found->second.together < run_.steps) continue;
     const auto& [a, b, start, has_start, is_vector] = found->second.factors;
     const size_t series = a - loop_.feeds.size();
-    if (roots_[a] != a) continue;  // a view of a step's element
+    if (roots_[a] != a) continue;  // a is a view of a step's element
     const at::Tensor rows = run_.sequences[series].flatten(0, 1);
     Values values{rows, recorded_[b], has_start ? recorded_[start] : c10::IValue()};
     OperatorStep step = std::get<OperatorStep>(loop_.body->steps[k].call);
@@ -116,12 +120,12 @@ size_t LoopStages::reads_of(size_t value) const {
   return count;
 }
 
-// Of a value with a matrix that stays the same: mm, bmm, addmm, baddbmm, mv and addmv.
+// Adds a stage for a product with a loop-invariant matrix: mm, bmm, addmm, baddbmm, mv or addmv.
 bool LoopStages::add_product(const OperatorStep& step, size_t first) {
   const std::optional<Factors> found = factors_of(step);
   if (!found.has_value()) return false;
   const auto added = added_.find(first);
-  const Factors& beginning = added == added_.end() ? *found : added->second;  // the product that begins with the start
+  const Factors& beginning = added == added_.end() ? *found : added->second;  // the product that adds `start`
   Place out = places_[first];
   if (found->is_vector) out.tensor = out.tensor.unsqueeze(0);  // one row
   if (out.tensor.size(-1) > 1 && out.tensor.stride(-1) != 1) return false;
@@ -130,7 +134,7 @@ bool LoopStages::add_product(const OperatorStep& step, size_t first) {
   if (beginning.has_start) {
     Place start;
     if (!find_place(beginning.start, start)) return false;
-    const bool is_row = start.tensor.dim() == 1 && start.tensor.size(0) == out.tensor.size(-1);  // of all rows
+    const bool is_row = start.tensor.dim() == 1 && start.tensor.size(0) == out.tensor.size(-1);  // shared by all rows
     if (!is_row && start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
     if (start.tensor.size(-1) > 1 && start.tensor.stride(-1) != 1) return false;
     inputs.push_back(moving(start));

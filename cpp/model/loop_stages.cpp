@@ -14,7 +14,7 @@ namespace fourfold::model {
 namespace {
 
 bool is_readable(const at::Tensor& tensor) {
-  if (!tensor.defined()) return true;  // a gradient that nobody asked for
+  if (!tensor.defined()) return true;  // an unused gradient
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_neg() && !tensor.is_conj() &&
          !tensor._is_zerotensor();
 }
@@ -34,7 +34,7 @@ Place shifted(const Place& place, int64_t offset) {
   return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.period};
 }
 
-// Where the step before has what a step has there.
+// The place of the same value in the previous step.
 Place before(const Place& place) {
   const bool alternates = place.period == 2;
   Place found = shifted(place, alternates ? place.stride : -place.stride);
@@ -42,7 +42,6 @@ Place before(const Place& place) {
   return found;
 }
 
-// One of some rows.
 at::Tensor row_of(const at::Tensor& rows, int64_t row) {
   return rows.as_strided(rows.sizes().slice(1), rows.strides().slice(1), rows.storage_offset() + row * rows.stride(0));
 }
@@ -64,7 +63,7 @@ bool LoopStages::run(int64_t begin, Values& results) {
   if (failed != 0) return false;
   for (size_t k = 0; k < states_.size(); ++k) {
     if (loop_.trails[k]) continue;
-    const Place& place = states_[k];  // that the step behind the last one would read
+    const Place& place = states_[k];  // where the step after the last one would read
     const int64_t offset = (place.period != 0 ? steps % place.period : steps) * place.stride;
     results[k] = shifted(place, offset).tensor.clone();
   }
@@ -98,12 +97,13 @@ bool LoopStages::find_roots() {
   return true;
 }
 
-// Sets the roots of an operator's results where these are views. False for an operator that is neither a view nor gives new
-// tensors alone, or whose results' sizes differ from step to step.
+// Sets the roots of an operator's results that are views. False if it mutates arguments, mixes views and new tensors in
+// a list, or returns tensors whose sizes may differ between steps.
 bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end) {
   const bool depends_on_data =
       step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output);
-  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";  // not from a step's own element on
+  // The offset of as_strided isn't relative to a step's element.
+  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";
   if (step.handle.schema().is_mutable() || depends_on_data || is_absolute) return false;
   const std::vector<size_t> read = read_by(step);
   const auto base_of = [&](const at::Tensor& result) {
@@ -126,7 +126,8 @@ bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end)
   return true;
 }
 
-// Where states are read, and where the roots lie that results are.
+// Assigns memory to states and values: results are computed in place, in their rows, where possible; others are copied
+// there.
 bool LoopStages::give_homes(int64_t begin, const Values& results) {
   places_.resize(recorded_.size());
   const int64_t sign = loop_.reverse ? -1 : 1, first = loop_.reverse ? run_.steps - 1 - begin : begin;
@@ -146,7 +147,7 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
     if (loop_.trails[k]) continue;
     const auto value = static_cast<size_t>(loop_.body->outputs[k]);
     if (!is_given(roots_[value]) && roots_[value] == value && places_[value].tensor.defined()) {
-      states_[k] = before(places_[value]);  // a row of results, or another state
+      states_[k] = before(places_[value]);  // shared with a result, or with another state
       continue;
     }
     const at::Tensor& initial = results[k].toTensor();
@@ -185,7 +186,7 @@ bool LoopStages::give_homes(int64_t begin, const Values& results) {
   return true;
 }
 
-// False where a value can't lie there: it is given, a view, or lies elsewhere.
+// False if a value can't be placed there: it is an input, a view, already placed, or has other strides.
 bool LoopStages::give_home(size_t value, const Place& place) {
   const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
   if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
@@ -200,7 +201,7 @@ bool LoopStages::find_place(size_t value, Place& found) const {
   found = place;
   if (value == root) return true;
   const at::Tensor& own = recorded_[value].toTensor();
-  if (own.scalar_type() != place.tensor.scalar_type()) return false;  // its offsets count other elements
+  if (own.scalar_type() != place.tensor.scalar_type()) return false;  // offsets count elements of another size
   const int64_t offset = own.storage_offset() - recorded_[root].toTensor().storage_offset();
   found.tensor = place.tensor.as_strided(own.sizes(), own.strides(), place.tensor.storage_offset() + offset);
   return true;
@@ -218,7 +219,7 @@ bool LoopStages::add_stages() {
   }
   for (const auto& [value, to] : copies_) {
     Place from;
-    if (!find_place(value, from) || from.tensor.is_complex()) return false;  // no stage copies these
+    if (!find_place(value, from) || from.tensor.is_complex()) return false;  // stages don't copy complex tensors
     add_stage(fourfold_stage_copy, {moving(from)}, {to});
   }
   return true;
@@ -286,7 +287,7 @@ void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inp
 }
 
 fourfold_moving_tensor LoopStages::moving(Place place) {
-  held_.push_back(std::move(place.tensor));  // whose sizes the description points to, in memory that stays
+  held_.push_back(std::move(place.tensor));  // the description points to its sizes
   return {described(held_.back()), place.stride, place.period};
 }
 

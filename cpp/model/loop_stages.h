@@ -1,5 +1,5 @@
-// The steps of a loop as stages that the library runs one after another (fourfold_stages_run): programs, products with matrices
-// that stay the same, packed once, copies, and torch's other operators. Every value has its memory before the first of them.
+// Runs the steps of a loop as stages (fourfold_stages_run): programs, products with loop-invariant matrices, which are
+// packed once, copies, and torch's other operators. All values are allocated before the first step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,38 +19,38 @@ namespace fourfold::model {
 struct OperatorStep;
 struct ProgramStep;
 
-// Where a value lies at the first of the steps, and how far a step's lies behind that.
+// Where a value is stored in the first step, and how that moves from step to step.
 struct Place {
   at::Tensor tensor;
   int64_t stride = 0;  // in elements, from one step to the next
-  int64_t period = 0;  // the number of steps after which their memory is used again, or 0
+  int64_t period = 0;  // the number of steps after which memory is reused, or 0
 };
 
-// The values that a product multiplies, the second a matrix, and the one that it begins with.
+// The operands of a product: start + a b, where b is a matrix.
 struct Factors {
   size_t a;
   size_t b;
   size_t start;
   bool has_start;
-  bool is_vector;  // a
+  bool is_vector;  // a is a vector
 };
 
 class LoopStages {
  public:
-  // recorded: all values of a step before `begin`, and where each of the body's steps has its first result.
+  // recorded: all values of a step before `begin`. firsts: for each of the body's steps, the index of its first result.
   LoopStages(const LoopStep& loop, const LoopRun& run, Values recorded, const std::vector<size_t>& firsts)
       : loop_(loop), run_(run), recorded_(std::move(recorded)), firsts_(firsts) {}
 
-  // Runs the steps from `begin` on, which is at least 1; `results` are those of the step before, and become the last one's.
-  // False: there is a step that stages can't be made of, and nothing was run.
+  // Runs the steps from `begin` on, at least 1. `results` are those of the previous step, and become those of the last
+  // one. False if a step isn't supported as a stage; nothing was run then.
   bool run(int64_t begin, Values& results);
 
  private:
-  // An operator of torch that is a stage: it is called with tensors in the values' memory.
+  // A stage that calls an operator of torch, with tensors in the values' memory.
   struct Call {
     const OperatorStep* step;
-    size_t first;                // its first result
-    std::vector<size_t> inputs;  // values that differ from step to step
+    size_t first;                // the index of its first result
+    std::vector<size_t> inputs;  // the values that it reads
     LoopStages* stages;
   };
 
@@ -59,7 +59,7 @@ class LoopStages {
   void find_products_of_input();
   void find_added_products();
   void compute_small_products();
-  // Nothing where the body's step is none.
+  // Empty if the body's step isn't a product.
   std::optional<Factors> factors_at(size_t step) const;
   size_t reads_of(size_t value) const;
   bool give_homes(int64_t begin, const Values& results);
@@ -71,12 +71,12 @@ class LoopStages {
   bool add_factors(const Factors& factors, std::vector<fourfold_moving_tensor>& inputs);
   void add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs);
   fourfold_moving_tensor moving(Place place);
-  // Nothing where it has none.
+  // False if the value has no place.
   bool find_place(size_t value, Place& found) const;
   bool is_given(size_t value) const { return value < loop_.feeds.size() + run_.sequences.size() + run_.invariants.size(); }
-  // Whether every step reads the same.
+  // Whether every step reads the same value.
   bool is_invariant(size_t value) const;
-  // Whether it is a step's own, and known before the first of them.
+  // Whether it is an element of a series, or a view of one: different in each step, and known before the loop.
   bool is_of_sequence(size_t value) const;
   static void call(void* context, int64_t step);
 
@@ -84,21 +84,21 @@ class LoopStages {
   const LoopRun& run_;
   const Values recorded_;
   const std::vector<size_t>& firsts_;
-  std::vector<size_t> roots_;   // of each value the one whose memory it is a view of
+  std::vector<size_t> roots_;   // for each value, the value that it is a view of, or itself
   struct OfInput {
     Factors factors;
-    int64_t together;  // for how many steps it is computed at once
+    int64_t together;  // the number of steps computed at once
   };
-  std::map<size_t, OfInput> of_input_;  // products of a step's own values with a matrix that stays the same
-  std::map<size_t, Factors> added_;     // products that begin with one of these, which has no stage of its own then
-  std::map<size_t, at::Tensor> wholes_;  // products of all steps
+  std::map<size_t, OfInput> of_input_;  // products of the input with an invariant matrix
+  std::map<size_t, Factors> added_;     // by product: the product of the input that it adds, fused into its stage
+  std::map<size_t, at::Tensor> wholes_;  // products computed for all steps before the loop
   std::set<size_t> without_stage_;
   std::vector<Place> places_;   // of roots
-  std::vector<Place> states_;   // of each new state, where the next step reads it
-  std::vector<std::pair<size_t, Place>> copies_;  // results that are more than one, or views
+  std::vector<Place> states_;   // for each new state, where the next step reads it
+  std::vector<std::pair<size_t, Place>> copies_;  // results that can't be computed in place, and their destinations
   std::vector<fourfold_stage> stages_;
   std::deque<std::vector<fourfold_moving_tensor>> tensors_;  // of the stages
-  std::vector<at::Tensor> held_;                             // what they point to
+  std::vector<at::Tensor> held_;                             // the tensors that the stages point to
   std::deque<int64_t> numbers_;
   std::deque<Call> calls_;
 };

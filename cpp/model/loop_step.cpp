@@ -19,7 +19,7 @@
 namespace fourfold::model {
 namespace {
 
-constexpr int64_t fewest_of_stages = 4;  // steps: matrices are packed for so many
+constexpr int64_t fewest_of_stages = 4;  // steps for which packing the matrices pays
 
 bool is_plain(const c10::IValue& value) {
   if (!value.isTensor()) return true;
@@ -28,7 +28,7 @@ bool is_plain(const c10::IValue& value) {
          !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
-// One step's element of a tensor whose first dimension are the steps.
+// One step's element of a series, whose first dimension is the steps.
 at::Tensor element(const at::Tensor& series, int64_t step) {
   return series.as_strided(
       series.sizes().slice(1), series.strides().slice(1), series.storage_offset() + step * series.stride(0));
@@ -46,7 +46,7 @@ void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
   element(rows, row).copy_(value);
 }
 
-// Contiguous rows like a value.
+// Allocates contiguous rows shaped like a value.
 at::Tensor rows_like(const at::Tensor& value, int64_t count) {
   std::vector<int64_t> sizes{count};
   sizes.insert(sizes.end(), value.sizes().begin(), value.sizes().end());
@@ -57,7 +57,7 @@ bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
   return value.isTensor() && value.toTensor().is_alias_of(tensor);
 }
 
-// The steps read what lies there: these are the checks that neither a program nor torch makes.
+// The steps read series by strides, without further checks by programs or torch.
 void expect_series(int64_t steps, const std::vector<at::Tensor>& sequences) {
   TORCH_CHECK_VALUE(steps > 0, "loop: expected at least one step, but got ", steps);
   for (const at::Tensor& sequence : sequences) {
@@ -104,7 +104,7 @@ void LoopStep::run(Values& values) const {
     const int64_t step = reverse ? steps - 1 - n : n;
     Values given;
     given.reserve(feeds.size() + series + invariants.size());
-    for (c10::IValue& state : states) {  // as the rows lie that states are kept in
+    for (c10::IValue& state : states) {  // contiguous, like the rows in which states are kept
       given.emplace_back(has_stages && n == 0 ? c10::IValue(state.toTensor().contiguous()) : std::move(state));
     }
     for (const at::Tensor& sequence : sequences) given.emplace_back(element(sequence, step));
@@ -126,7 +126,7 @@ void LoopStep::run(Values& values) const {
       if (!rows[k].defined()) rows[k] = rows_like(result, steps);
       write(rows[k], is_state && !reverse ? step + 1 : step, result);
     }
-    // The first step has shown the results' shapes.
+    // The results' shapes are known after the first step.
     if (n == 0 && steps > 1) {
       const LoopRun running{steps, sequences, values, invariants, rows};
       if (run_nest(running, 1, results)) break;
@@ -155,27 +155,27 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   const size_t given = feeds.size() + running.sequences.size() + running.invariants.size();
   const auto count = static_cast<size_t>(fourfold_program_outputs(program->program.program));
   const int64_t sign = reverse ? -1 : 1, first = reverse ? running.steps - 1 - begin : begin;
-  std::vector<at::Tensor> held;  // whose sizes the descriptions point to
+  std::vector<at::Tensor> held;  // the descriptions point to their sizes
   held.reserve(given + count);
   std::vector<fourfold_tensor> outputs(count);
   std::vector<int64_t> output_strides(count);
   std::vector<int32_t> output_of(trails.size(), -1);  // by state
-  std::vector<std::pair<size_t, size_t>> last_of;  // states, and the results whose last elements they are
+  std::vector<std::pair<size_t, size_t>> last_of;  // (state, the result whose last element it is)
   std::vector<int64_t> result_of(count, -1);       // by output
   Values last = results;
   const auto is_series = [this](size_t k) { return k >= trails.size() || trails[k]; };
   for (const bool are_series : {true, false}) {
     for (size_t k = 0; k < results.size(); ++k) {
       if (is_series(k) != are_series) continue;
-      if (body->outputs[k] < static_cast<int64_t>(given)) {  // an input
+      if (body->outputs[k] < static_cast<int64_t>(given)) {  // an input of the body
         const auto input = static_cast<size_t>(body->outputs[k]);
         if (are_series || input >= feeds.size() || feeds[input] != k) return false;
-        continue;  // a state that stays as it is
+        continue;  // an unchanged state
       }
       const auto output = static_cast<size_t>(body->outputs[k]) - given;
       if (k < trails.size()) output_of[k] = static_cast<int32_t>(output);
       if (result_of[output] >= 0) {
-        if (are_series) return false;  // twice
+        if (are_series) return false;  // two series of one output
         last_of.emplace_back(k, result_of[output]);
         continue;
       }
@@ -193,14 +193,14 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   std::vector<fourfold_tensor> inputs;
   std::vector<int64_t> input_strides;
   std::vector<int32_t> input_feeds;
-  std::vector<int64_t> numbers;  // their bits, which descriptions point to
+  std::vector<int64_t> numbers;  // the scalars' bits, to which descriptions point
   numbers.reserve(program->inputs.size());
   for (const size_t index : program->inputs) {
     const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
     const int32_t number = fourfold_program_number(program->program.program, static_cast<int32_t>(inputs.size()));
     if (number >= 0 && (is_state || is_element)) return false;  // it differs from step to step
     if (is_state) {
-      held.push_back(results[feeds[index]].toTensor().contiguous());  // as the rows and the last states lie
+      held.push_back(results[feeds[index]].toTensor().contiguous());  // like the rows and the last states
     } else if (is_element) {
       held.push_back(element(running.sequences[index - feeds.size()], first));
     } else {
@@ -242,7 +242,7 @@ Values LoopStep::run_by_operators(const Values& given) const {
   std::vector<at::Tensor> sequences;
   for (auto sequence = series_at; sequence != invariants_at; ++sequence) sequences.push_back(sequence->toTensor());
   expect_series(steps, sequences);
-  std::vector<std::vector<at::Tensor>> rows;  // of each result, those of all steps in the series' order
+  std::vector<std::vector<at::Tensor>> rows;  // [result][step]
   Values states(states_at, series_at);
   for (int64_t n = 0; n < steps; ++n) {
     const int64_t step = reverse ? steps - 1 - n : n;

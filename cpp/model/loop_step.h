@@ -1,4 +1,4 @@
-// A loop over the steps of a sequence as a step of a compiled graph: a graph of one step runs once for each, without Python.
+// A loop over a sequence as a step of a compiled graph: the body, a graph, runs once for each step, without Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,31 +14,33 @@ namespace fourfold::model {
 
 struct CompiledGraph;
 
-// The tensors of a loop that runs.
+// The tensors of a running loop.
 struct LoopRun {
   int64_t steps;
   const std::vector<at::Tensor>& sequences;
   const Values& values;
   const std::vector<size_t>& invariants;
-  const std::vector<at::Tensor>& rows;  // of all steps, where these are results
+  const std::vector<at::Tensor>& rows;  // the results that are kept for all steps
 };
 
 struct LoopStep {
-  std::function<Values(const Values&)> by_operators;  // called with the inputs where tensors are not plain ones; empty: the body is
-  // Inputs: the states that it reads, a step's element of each series, the invariants. Results: the new states, and what is kept.
+  // Called with the inputs if they include tensor subclasses or non-strided tensors; if empty, the body runs by
+  // operators.
+  std::function<Values(const Values&)> by_operators;
+  // Inputs: the states, one element of each series, the invariants. Results: the new states, then per-step results.
   std::shared_ptr<const CompiledGraph> body;
-  std::vector<size_t> feeds;  // for each state that the body reads, the new state that the next step reads there
-  std::vector<bool> trails;   // for each new state, whether all of them are a result, the initial one included
+  std::vector<size_t> feeds;  // for each state that the body reads, the index of the new state that replaces it
+  std::vector<bool> trails;   // for each new state, whether the result has it for all steps, including the initial one
   size_t series;
   bool reverse;
   std::vector<size_t> inputs;  // the number of steps, initial states, series, invariants
 
-  // Appends each state's last value, or all of shape (steps + 1, ...), then what is kept, of shape (steps, ...).
+  // Appends, for each state, its last value or all values (steps + 1, ...), then the per-step results (steps, ...).
   void run(Values& values) const;
 
  private:
-  // Runs the steps from `begin` on in one nest, if the body is one program and there is a nest for it. The results of the step
-  // before are `results`, and become those of the last one.
+  // Runs the steps from `begin` on in one loop nest; false if the body isn't a single program, or has no nest.
+  // `results` are those of the previous step, and become those of the last one.
   bool run_nest(const LoopRun& running, int64_t begin, Values& results) const;
   // Step by step, on any device.
   Values run_by_operators(const Values& given) const;

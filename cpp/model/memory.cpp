@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t mebibyte = size_t{1} << 20;
-constexpr size_t smallest = 32 * mebibyte;  // glibc's largest threshold for blocks of their own (mallopt(3))
+constexpr size_t smallest = 32 * mebibyte;  // glibc's largest mmap threshold (mallopt(3))
 constexpr auto longest = std::chrono::seconds(30);
 
 struct Block {
@@ -78,12 +78,12 @@ class KeptBlocks {
   }
 
   std::mutex mutex_;
-  std::vector<Block*> blocks_;  // the one freed first in front
+  std::vector<Block*> blocks_;  // oldest first
   size_t bytes_ = 0;
   size_t most_ = 0;
 };
 
-// Never destroyed: tensors may be freed while the process ends.
+// Never destroyed: tensors may be freed while the process exits.
 KeptBlocks& kept() {
   static KeptBlocks* const blocks = [] {
     auto* const made = new KeptBlocks;

@@ -20,7 +20,7 @@ struct Model::Implementation {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::optional<model::Signature> signature;
   std::shared_ptr<const model::CompiledGraph> graph;
-  // Each a value of the graph's outputs, or a constant.
+  // Each is an index of the graph's outputs, or (-1, a constant).
   std::vector<std::pair<int64_t, c10::IValue>> results;
 };
 
@@ -31,9 +31,9 @@ using model::Refused;
 using model::shown;
 using model::ValueKind;
 
-constexpr int64_t newest = 1;  // of the versions of files that this reads
+constexpr int64_t newest = 1;  // the newest supported version of files
 
-// The dimensions of a tensor from the outermost in memory to the innermost, where they are not in order.
+// A tensor's dimensions, from the outermost in memory to the innermost.
 std::vector<int64_t> order_of(const Json& given, int64_t dimensions) {
   std::vector<int64_t> order;
   std::vector<bool> is_there(static_cast<size_t>(dimensions));
@@ -115,7 +115,7 @@ class Loader {
     }
   }
 
-  // The memory layouts of arguments that torch's operators rely on.
+  // Reads the memory layouts of arguments on which torch's operators depend.
   void read_orders(const Json& arguments, model::CompiledGraph& graph) const {
     size_t index = made_->tensors.size();
     for (const Json& argument : arguments.as_list("arguments")) {
@@ -154,7 +154,7 @@ std::vector<c10::IValue> Model::operator()(std::vector<c10::IValue> arguments) c
   for (const auto& [name, tensor] : own.tensors) values.emplace_back(tensor);
   for (c10::IValue& argument : arguments) values.push_back(std::move(argument));
   const at::NoGradGuard no_grad;
-  // Views and changes in place are recorded: a caller may train with what it gets.
+  // Autograd records views and in-place changes, because callers may train with the results.
   const model::Values outputs = own.graph->run(std::move(values), /*records=*/true);
   std::vector<c10::IValue> results;
   results.reserve(own.results.size());

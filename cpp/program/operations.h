@@ -1,7 +1,7 @@
-// The operations of a pointwise program: their names, how many operands they take, and of which types.
+// The operations of pointwise programs: their names, operand counts and operand types.
 //
-// A program computes in five types. What memory holds in others is converted as it is read and written: float16 and
-// bfloat16 are float32 in between, the small integers int32.
+// Programs compute in five types. Tensors of other dtypes are converted on load and store: float16 and bfloat16 to
+// float32, small integers to int32.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 namespace fourfold::program {
 
 enum class Type : uint8_t { boolean, int32, int64, float32, float64 };
-inline constexpr Kind kinds[] = {Kind::boolean, Kind::int32, Kind::int64, Kind::float32, Kind::float64};  // of each type
+inline constexpr Kind kinds[] = {Kind::boolean, Kind::int32, Kind::int64, Kind::float32, Kind::float64};  // by Type
 
 // The dtype of the same name.
 constexpr Kind kind_of(Type type) { return kinds[static_cast<int>(type)]; }
 constexpr const char* name_of(Type type) { return fourfold::describe(kind_of(type)).name; }
 constexpr int64_t size_of(Type type) { return element_size(kind_of(type)); }
 
-// The type that a program computes elements of this dtype in.
+// The type in which programs compute elements of this dtype.
 constexpr Type type_of(Kind kind) {
   switch (fourfold::describe(kind).computed) {
     case Kind::boolean: return Type::boolean;
@@ -55,10 +55,9 @@ inline constexpr const char* rule_names[] = {
 #undef FOURFOLD_NAME
 };
 
-// _(name, operands, rule, cost): the cost, in additions, decides how work is split. The mathematics of the pointwise ones is in
-// formulas/pointwise.h.
-// Floating, and more than an instruction or two on every processor: what compiled programs call, or inline
-// (cpu/kernels/vector_functions.h).
+// _(name, operands, rule, cost): the cost, in additions, decides how threads split the work. formulas/pointwise.h
+// defines the pointwise operations. Floating-point functions that take more than an instruction or two on every CPU:
+// compiled programs call or inline them (cpu/kernels/vector_functions.h).
 #define FOURFOLD_ELEMENTARY(_)                                                                    \
   _(pow, 2, floating, 40) _(atan2, 2, floating, 30) _(fmod, 2, floating, 60)                      \
   _(remainder, 2, floating, 60) _(floor_divide, 2, floating, 60)                                  \

@@ -18,7 +18,7 @@
 namespace fourfold {
 namespace {
 
-// How many checked programs are cached; the cache is emptied when it is full.
+// The maximum number of cached programs; a full cache is cleared.
 constexpr size_t most_programs = 4096;
 
 using Program = std::shared_ptr<fourfold_program>;
@@ -48,7 +48,7 @@ Program program_of(std::string text, Place place) {
   return programs[key] = made;
 }
 
-// The tensors' device, or the CPU where there are none.
+// The tensors' device, or the CPU if there are none.
 Place place_of_call(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return {static_cast<int32_t>(torch::headeronly::DeviceType::CPU), 0};
   for (const Tensor& tensor : tensors) {
@@ -60,7 +60,7 @@ Place place_of_call(const std::vector<Tensor>& tensors) {
   return place_of(tensors[0]);
 }
 
-// The inputs of one call: each number's 8 bytes are kept here.
+// The inputs of one call; it owns the scalars' 8 bytes.
 class Inputs {
  public:
   Inputs(const fourfold_program* program, const std::vector<Tensor>& tensors, const std::vector<double>& floats,

@@ -8,8 +8,8 @@
 
 namespace fourfold {
 
-// The outputs of the program. Its inputs are the tensors in order and, between them, its numbers: floating ones from `floats`,
-// integers and booleans from `integers`. generator: fourfold_program_generate()'s. The text is deleted.
+// Runs a program and returns its outputs. Its tensor inputs are `tensors`, in order; its floating-point scalars are
+// `floats`, its integers and booleans `integers`. generator: see fourfold_program_generate(). Deletes the text.
 std::vector<Tensor> run_program(
     StringHandle text, const std::vector<Tensor>& tensors, const std::vector<double>& floats,
     const std::vector<int64_t>& integers, int64_t generator);

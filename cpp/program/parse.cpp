@@ -1,17 +1,17 @@
-// The grammar of a program, one statement a line, and its checks:
+// Parses and checks programs. The grammar, one statement per line:
 //
 //   fourfold program 1
-//   axes batch=x.0 | hidden=x.1                      each with the input's dimension that has its size, or the size itself
-//   x: float32 = input bfloat16 [batch hidden]       one dimension each: an axis, axes a*b, or 1
+//   axes batch=x.0 | hidden=x.1                      each axis with its size: an input's dimension, or a number
+//   x: float32 = input bfloat16 [batch hidden]       each dimension is an axis, merged axes a*b, or 1
 //   m: float32 = amax x
 //   d: float32 = sub x m
-//   k: float32 = number                              passed with each call
+//   k: float32 = number                              a scalar argument
 //   n: float32 = columns                             the number of columns
 //   c: float32 = constant 0.5
 //   y: float32 = mul d c
-//   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by their strides, the largest first
+//   output y bfloat16 [batch hidden] order [0 1]     order: the dimensions by decreasing stride
 //   column_sum d float32 [hidden]                    the sum of each column over all rows
-//   output [y d] float32 [batch hidden] join 1       one tensor of equal parts, concatenated along dimension 1
+//   output [y d] float32 [batch hidden] join 1       one tensor: equal parts concatenated along dimension 1
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -27,11 +27,10 @@
 namespace fourfold::program {
 namespace {
 
-// Limits.
 constexpr size_t most_axes = 24;
 constexpr size_t most_values = 4096;
 constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
-constexpr size_t longest = 60;        // of a word that an error quotes
+constexpr size_t longest = 60;        // characters of a word that an error quotes
 
 using Words = std::vector<std::string_view>;
 
@@ -138,7 +137,7 @@ class Parser {
     return -1;
   }
 
-  // Once all inputs are known.
+  // Called after all inputs are parsed.
   void resolve_axes() {
     line_ = axes_line_;
     for (size_t k = 0; k < sizes_.size(); ++k) {
@@ -161,7 +160,7 @@ class Parser {
     }
   }
 
-  // [a b*c 1], from words[at] on; `at` is then behind it.
+  // Parses [a b*c 1] at words[at] and moves `at` past it.
   std::vector<Dim> dims(const Words& words, size_t& at) {
     std::vector<Dim> result;
     std::vector<bool> used(program_.axes.size());
@@ -274,7 +273,7 @@ class Parser {
     stream.imbue(std::locale::classic());
     double value = 0;
     stream >> value;
-    // What is too small for a double is read as the nearest, and said to have failed.
+    // Streams read denormal numbers correctly, but set failbit.
     const bool tiny = stream.fail() && value != 0 && value > -1 && value < 1;
     expect((!stream.fail() || tiny) && (stream.eof() || stream.peek() == std::char_traits<char>::eof()), "a number", word);
     return value;
@@ -330,7 +329,7 @@ class Parser {
     output.kind = kind(dtype);
     output.dims = dims(words, at);
     output.level = level_of(output.dims);
-    // Where all axes are columns, a row's tensor has none.
+    // If all axes are columns, a value for each row has no dimensions.
     if (output.level == Level::number && program_.has_rows && program_.outer == 0) output.level = Level::row;
     check_coverage(output, parts[0]);
     if (joins) parse_join(words, at, output);
@@ -378,7 +377,7 @@ class Parser {
     at += 2;
   }
 
-  // Every element of an output is written: it has all axes of its level.
+  // An output must have all axes of its level, so that every element is written.
   void check_coverage(const Output& output, std::string_view called) const {
     size_t axes = 0;
     bool of_rows = false;
@@ -412,7 +411,7 @@ class Parser {
   int line_ = 0;
   int axes_line_ = 0;
   Program program_;
-  std::vector<std::string_view> sizes_;  // of each axis, as it was written
+  std::vector<std::string_view> sizes_;  // of each axis, unparsed
   std::unordered_map<std::string, int> values_;
 };
 

@@ -1,9 +1,9 @@
-// A pointwise program: elementwise operations over one iteration space, in the order in which they are computed, and
-// reductions along its columns. It is independent of the backend. cpp/program/parse.cpp gives the grammar.
+// A pointwise program: elementwise operations over one iteration space, in order of execution, and reductions along its
+// columns. It is independent of the backend. cpp/program/parse.cpp documents the grammar.
 //
 // The iteration space has axes. In a program with rows, the last axes are the columns, along which reductions run, and the
-// others number the rows. A value exists for each element, for each row (the same for all columns), or once for the call. An
-// output may be the sum of each column over all rows.
+// first ones are the rows. A value exists for each element, for each row (the same for all columns), or once per call.
+// An output may be the sum of each column over all rows.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace fourfold::program {
 
-enum class Level : uint8_t { number, row, element, column };  // column: of outputs, which sum over the rows
+enum class Level : uint8_t { number, row, element, column };  // column: an output that sums over the rows
 
-// Which axes one dimension of a tensor runs along, outermost first; none for one of size 1.
+// The axes that one dimension of a tensor merges, outermost first; none for a dimension of size 1.
 using Dim = std::vector<int>;
 
-// An axis, whose size is that of an input's dimension, or given.
+// An axis. Its size is that of an input's dimension, or, if input < 0, `size`.
 struct Axis {
   std::string name;
   int input = -1;
@@ -46,30 +46,30 @@ struct Value {
   Level level = Level::number;
   Source source = Source::operation;
   Operation op = Operation::add;
-  int operand[3] = {-1, -1, -1};  // values before this one; of an input its index among the inputs
-  double floating = 0;            // a constant
+  int operand[3] = {-1, -1, -1};  // earlier values; for an input, its index among the inputs
+  double floating = 0;            // constants: the value
   int64_t integer = 0;
 };
 
-// A tensor that a call returns, or one of the equal parts that are concatenated along a dimension of it.
+// A tensor that a call returns, or one of the equal parts that are concatenated to one.
 struct Output {
   int value = 0;
   Kind kind = Kind::float32;
   std::vector<Dim> dims;   // of the part
-  std::vector<int> order;  // the dimensions by their strides, the longest first
+  std::vector<int> order;  // the dimensions by decreasing stride
   Level level = Level::number;
-  int join = -1;  // the dimension
+  int join = -1;  // the dimension of the concatenation
   int part = 0;
   int parts = 1;
 };
 
 struct Program {
   std::vector<Axis> axes;
-  int outer = 0;          // how many of them number the rows; none where there are no rows
+  int outer = 0;          // the number of row axes; 0 without rows
   bool has_rows = false;
   std::vector<Input> inputs;
   std::vector<Value> values;
-  std::vector<Output> outputs;  // the parts of one tensor side by side
+  std::vector<Output> outputs;  // the parts of one tensor are adjacent
 };
 
 // Parses and checks a program. Throws std::invalid_argument with an error that names the line.

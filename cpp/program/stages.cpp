@@ -1,4 +1,5 @@
-// A loop over steps whose stages are programs, products and copies: nothing is allocated or laid out but before the first step.
+// Loops over steps whose stages are programs, products, copies and functions. Everything is allocated and prepared
+// before the first step.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -15,10 +16,10 @@ char* at_step(const fourfold_moving_tensor& given, int64_t bytes, int64_t step) 
   return static_cast<char*>(given.tensor.data) + (given.period != 0 ? step % given.period : step) * given.stride * bytes;
 }
 
-// A stage's tensors, inputs first. Threads that run a loop together share it.
+// A stage's tensors, inputs first. All threads of a loop share it.
 class Stage {
  public:
-  using Now = std::vector<fourfold_tensor>;  // the tensors at some step
+  using Now = std::vector<fourfold_tensor>;  // the tensors at one step
 
   explicit Stage(const fourfold_stage& given) : inputs_(static_cast<size_t>(given.inputs)) {
     for (int32_t k = 0; k < given.inputs + given.outputs; ++k) {
@@ -30,13 +31,14 @@ class Stage {
   virtual ~Stage() = default;
 
   const Now& first() const { return first_; }
-  // now: of any step.
+  // Moves `now`, of any step, to this step.
   void move(Now& now, int64_t step) const {
     for (size_t k = 0; k < moving_.size(); ++k) {
       if (moving_[k].stride != 0) now[k].data = at_step(moving_[k], bytes_[k], step);
     }
   }
-  // Into how many parts, at most, threads can cut it; of one, one thread runs it, and may use others itself.
+  // The maximum number of parts that threads can split it into. With one part, one thread runs it and may use others
+  // itself.
   virtual int64_t parts() const { return 1; }
   // Whether it has work in this step.
   virtual bool runs_in(int64_t) const { return true; }
@@ -75,8 +77,8 @@ class ProgramStage final : public Stage {
   const std::unique_ptr<const Prepared> prepared_;
 };
 
-// Of some steps at once where they don't need each other: more rows for each time that the matrix is read. Inputs: a and b of one
-// product or two, then the start, if there is one.
+// Computes the products of several independent steps at once: more rows each time the matrix is read. Inputs: a and b
+// of one or two products, then start, if there is one.
 class ProductStage final : public Stage {
  public:
   ProductStage(const fourfold_stage& given, int64_t steps, const Backend& backend)
@@ -116,13 +118,13 @@ class ProductStage final : public Stage {
   Factors factors_of(const Now& now) const { return {tensor(now[0]), products_ > 1 ? tensor(now[2]) : Tensor()}; }
   Tensor start_of(const Now& now) const { return has_start_ ? tensor(now[inputs() - 1]) : Tensor(); }
 
-  // That are multiplied at once.
+  // The number of rows multiplied at once.
   int64_t rows() const {
     const fourfold_tensor& out = *outputs_of(first());
     return out.dim < 2 ? 1 : out.sizes[out.dim - 2] * together_;
   }
 
-  // The rows of some steps as those of one matrix, if all lie as far from one another.
+  // The rows of several steps as one matrix; lie_evenly: whether all rows have the same distance.
   struct Rows {
     fourfold_tensor first;
     int64_t sizes[2];
@@ -134,7 +136,7 @@ class ProductStage final : public Stage {
 
   static Rows rows_of(fourfold_tensor now, const fourfold_moving_tensor& moving, int64_t bytes, int64_t count) {
     const int64_t rows = now.sizes[0], step = std::abs(moving.stride), stride = rows == 1 ? step : now.strides[0];
-    // The last of the steps lies first where they run backwards.
+    // In a backward loop the last of the steps comes first in memory.
     if (moving.stride < 0) now.data = static_cast<char*>(now.data) + (count - 1) * moving.stride * bytes;
     return {now, {rows * count, now.sizes[1]}, {stride, now.strides[1]}, rows * stride == step};
   }
@@ -151,7 +153,7 @@ class ProductStage final : public Stage {
   std::unique_ptr<const Product> product_;
 };
 
-// Row by row where the elements of a row lie side by side, else one by one.
+// Copies contiguous innermost axes with one memcpy, other elements one by one.
 class CopyStage final : public Stage {
  public:
   explicit CopyStage(const fourfold_stage& given) : Stage(given) {
@@ -235,7 +237,7 @@ void run_alone(const Stages& stages, int64_t steps) {
   }
 }
 
-// parts: of each stage, at most. What has one is the first member's.
+// parts: the maximum for each stage. The first member runs stages with one part.
 void run_shares(const Stages& stages, const std::vector<int64_t>& parts, int64_t steps, Member& member) {
   std::vector<Stage::Now> now = tensors_of(stages);
   for (int64_t step = 0; step < steps; ++step) {
