@@ -44,9 +44,9 @@ struct Call {
   size_t required;
   size_t results;
   size_t save_at;          // the index of save_for_backward among the arguments
-  size_t need_weights_at;  // likewise of need_weights, and of the weights
+  size_t need_weights_at;  // of need_weights
   size_t weights_at;
-  size_t dtype_at;  // likewise of dtype, which Python has to pass unless all tensors have the same
+  size_t dtype_at;  // of dtype, which Python must pass unless all tensors have the same dtype
   PyObject* other;
   PyObject* refuse;
 };

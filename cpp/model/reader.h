@@ -23,8 +23,6 @@ class Reader {
   void read_programs(const Json& given);
   // inputs: the kinds of the graph's inputs. Throws Refused.
   std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs);
-  // The kinds of the values of the graph that was read last.
-  const std::vector<ValueKind>& kinds() const { return kinds_of_last_; }
 
  private:
   struct Program;

@@ -18,11 +18,6 @@ struct RecurrentCell {
   bool has_c;
 };
 
-template <typename Cell>
-constexpr RecurrentCell recurrent_cell(const char* op, const char* backward_op) {
-  return {op, backward_op, Cell::gates, Cell::kept, Cell::has_c};
-}
-
 struct RecurrentShape;
 
 struct RecurrentKernels {
