@@ -221,25 +221,34 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");
-  m.def("prepacked_bytes", &prepacked_bytes, "How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size.");
+  m.def("prepacked_bytes", &prepacked_bytes,
+        "prepacked_bytes(op, dtype, input_size, hidden_size): the size in bytes of the result of <op>_prepack.");
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
   m.def("dtypes", &dtypes, "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
-  m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("program_numbers", &program_numbers,
+        "program_numbers(text, device_type, device_index): for each input its ScalarType if it is a number, -1 if it "
+        "is a tensor.");
   m.def("program_layout", &program_layout,
-        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): what the nest of such a call is compiled for.");
+        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a "
+        "call, for which its loop nest is compiled.");
   m.def("program_layout_of_steps", &program_layout_of_steps,
-        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, output_strides): "
-        "likewise of a loop's steps, each of which lies so many elements behind the one before; empty if no nest runs them.");
+        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, "
+        "output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no "
+        "nest can run them.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
   m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
   m.def("attach_nest", &attach_nest,
-        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): code of this processor.");
-  m.def("attach_code", &attach_code, "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): code of a device.");
-  m.def("refuse_nest", &fourfold_nests_refuse, "refuse_nest(text, layout, target, reason): it can't be compiled.");
+        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a "
+        "request with code for this CPU.");
+  m.def("attach_code", &attach_code,
+        "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): answers a request with code for "
+        "a device.");
+  m.def("refuse_nest", &fourfold_nests_refuse,
+        "refuse_nest(text, layout, target, reason): answers that the nest can't be compiled.");
 }

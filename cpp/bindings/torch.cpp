@@ -259,12 +259,12 @@ PyObject* keep_memory(PyObject*, PyObject* bytes) {
 PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::model::release_kept_memory()); }
 
 PyMethodDef methods[] = {
-    {"keep_memory", keep_memory, METH_O, "How many bytes of memory are kept for results at most."},
-    {"release_memory", release_memory, METH_NOARGS, "Gives the memory kept for results back to the system; how many bytes."},
+    {"keep_memory", keep_memory, METH_O, "keep_memory(bytes): sets the size of the cache for results' memory."},
+    {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
-     "Of a Model: its graph and structure in JSON, the names of its arguments, its tensors by name."},
+     "For a Model: (graph and structure in JSON, argument names, tensors by name, number of results)."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
-     "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},
+     "Registers the operators' gradients. Raises ImportError if this module was compiled for another torch."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {
     {Py_mod_exec, reinterpret_cast<void*>(fill)},
