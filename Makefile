@@ -1,17 +1,17 @@
-# fourfold's chores. `make` alone lists them. Each does its own set-up, in .venv, and nothing is done twice: the stamps in
-# .venv/stamps say what has been done, and a changed file makes the step that reads it run again.
+# Development commands; `make` lists them. Each sets up .venv if necessary. The stamps in .venv/stamps record the
+# finished steps; a step runs again only after a change of a file that it reads.
 
 PYTHON ?= python3
 VENV := .venv
 STAMPS := $(VENV)/stamps
 RUN := $(VENV)/bin/python
-# torch's own C++ extension builder, which the benchmarks compare with, looks for ninja there.
+# torch's C++ extension builder, with which the benchmarks compare, searches PATH for ninja.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-# What make build compiles or configures from; a change in the Python sources needs no build, the install is editable.
+# The inputs of make build. The Python sources are not among them, because the install is editable.
 BUILD_INPUTS := CMakeLists.txt pyproject.toml $(shell find cmake cpp cuda hip metal scripts/bitcode.py -type f 2>/dev/null)
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# What else changes a build, from the environment or make's command line; pip and CMake read it there themselves.
+# Other variables that change a build, from the environment or make's command line; pip and CMake read them themselves.
 SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS FOURFOLD_LIBRARY \
   TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
@@ -21,35 +21,35 @@ CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origi
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make build   build the library and install it, editable, into $(VENV); also after a change in C++"
-	@echo "make test    run the tests                       TESTS='tests/test_import.py -x' selects"
-	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is a quick look"
-	@echo "make bench   time the operators against other ways to run the same mathematics; BENCH=--quick is a quick look"
-	@echo "make check-backends   compile every GPU kernel, link it, run it in the simulator; needs Linux and no GPU"
-	@echo "make check-gpu        build for this machine's GPU with the torch of PYTHON, test and time it there"
-	@echo "make check-mac        the same for a Mac's GPU"
+	@echo "make build   build the library and install it into $(VENV) in editable mode; run again after changes to C++"
+	@echo "make test    run all tests; TESTS='tests/test_import.py -x' selects some"
+	@echo "make demo    train a small language model with plain PyTorch and with fourfold; DEMO='--steps 200' is faster"
+	@echo "make bench   compare the operators' speed with other implementations; BENCH=--quick is faster"
+	@echo "make check-backends   compile and link every GPU kernel, and run it in a simulator; needs Linux, but no GPU"
+	@echo "make check-gpu        build, test and time fourfold on this machine's GPU, with the torch of PYTHON"
+	@echo "make check-mac        the same on a Mac's GPU"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
 	@echo "make lint    check the Python sources with ruff, and the workflows with zizmor and actionlint"
 	@echo "make docs    build the documentation as a site, build/docs/index.html; warnings and broken links are errors"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
-	@echo "make clean   remove what the others made"
+	@echo "make clean   remove everything that these commands created"
 	@echo
 	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
-	@echo "FOURFOLD_CUDA=ON       the CUDA kernels, without a GPU here too; OFF leaves them out; likewise FOURFOLD_HIP"
-	@echo "FOURFOLD_CPU_LEVELS=ON    all the kernels for CPUs, also those that this one can't run"
-	@echo "FOURFOLD_BITCODE=ON    the CPU's elementary functions for compiled programs to inline; needs clang++ or ziglang"
-	@echo "TORCH_CUDA_ARCH_LIST=9.0   the GPUs to compile for, instead of this machine's"
-	@echo "TORCH_INDEX=URL        a package index to look for torch in as well, such as one with CPU builds"
-	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, under which the same wheel is tested too"
-	@echo "WHEEL_TESTS=...        make wheel: the tests to run, instead of all"
-	@echo "GPU='--steps tests'    make check-gpu and check-mac: the options of scripts/check_gpu.py"
+	@echo "FOURFOLD_CUDA=ON       build the CUDA kernels even without a GPU; OFF leaves them out; likewise FOURFOLD_HIP"
+	@echo "FOURFOLD_CPU_LEVELS=ON    build the kernels for all CPU levels, even those that this CPU doesn't support"
+	@echo "FOURFOLD_BITCODE=ON    let compiled programs inline the CPU's elementary functions; needs clang++ or ziglang"
+	@echo "TORCH_CUDA_ARCH_LIST=9.0   the GPU architectures to compile for; default: this machine's"
+	@echo "TORCH_INDEX=URL        an additional package index for torch, such as one with CPU builds"
+	@echo "OTHER_TORCH_PYTHON=... make wheel: a Python with another torch, to test the same wheel with too"
+	@echo "WHEEL_TESTS=...        make wheel: the tests to run; default: all"
+	@echo "GPU='--steps tests'    make check-gpu, make check-mac: options of scripts/check_gpu.py"
 
 build: $(STAMPS)/build
 	@echo "fourfold is built: $(RUN) -m fourfold info"
 
-# All tests in as many processes as there are cores, whose threads sleep while they wait: spinning, they would wait in each
-# other's way. What is selected runs in one.
+# All tests run in one process per core, 8 at most, with OpenMP threads that sleep while they wait: spinning threads
+# would slow the other processes down. Selected tests run in one process.
 ALL_TESTS := -n auto --maxprocesses 8 --dist worksteal
 
 test: $(STAMPS)/tools $(STAMPS)/build
@@ -64,7 +64,7 @@ bench: $(STAMPS)/build
 check-backends: $(STAMPS)/tools $(STAMPS)/build
 	$(RUN) scripts/check_backends.py
 
-# Not in $(VENV): the torch there is the one from a package index, and this one has to suit the machine's driver.
+# Not in $(VENV), whose torch comes from a package index: this one must match the machine's driver.
 check-gpu: python
 	$(PYTHON) scripts/gpu_environment.py
 	.venv-gpu/bin/python scripts/check_gpu.py $(GPU)
@@ -82,7 +82,7 @@ lint: $(STAMPS)/tools
 	$(RUN) scripts/readme_tables.py --check
 	$(RUN) scripts/lint_workflows.py
 
-# Whole each time: of a page that didn't change, Sphinx would not repeat a warning.
+# Always a full build: Sphinx doesn't repeat the warnings of unchanged pages.
 docs: $(STAMPS)/docs $(STAMPS)/build
 	rm -rf build/docs
 	$(RUN) -m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs
@@ -115,12 +115,13 @@ $(STAMPS)/docs: requirements-docs.txt $(STAMPS)/packages
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-docs.txt
 	touch $@
 
-# As old as the last change of a setting.
+# Its timestamp is the last change of a setting.
 $(STAMPS)/settings: export CHOSEN := $(CHOSEN)
 $(STAMPS)/settings: force $(STAMPS)/venv
 	@printf '%s\n' "$$CHOSEN" | cmp -s - $@ || printf '%s\n' "$$CHOSEN" > $@
 
-# -v shows the table that the configuration ends in. --no-deps: what fourfold depends on is installed, at its pinned version.
+# -v shows the summary of the configure step. --no-deps: the dependencies are installed already, at their pinned
+# versions.
 $(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
 	FOURFOLD_CPU_LEVELS=$${FOURFOLD_CPU_LEVELS:-AUTO} $(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
 	touch $@

@@ -1,10 +1,10 @@
-# Decides which backends are built: a backend is a directory with a CMakeLists.txt, and one that is off is not added.
-# FOURFOLD_<BACKEND>_REASON stands in the library, so it names no folder of the machine that builds.
+# Decides which backends are built. A backend is a directory with a CMakeLists.txt, which is only added if the backend
+# is on. FOURFOLD_<BACKEND>_REASON is compiled into the library, so it must not contain paths of the build machine.
 include(cuda)
 include(hip)
 include(metal)
 
-# ON, OFF or AUTO, from what CMake and people write for them.
+# Normalises the options to ON, OFF or AUTO.
 foreach(_backend IN ITEMS CUDA HIP METAL)
   string(TOUPPER "${FOURFOLD_${_backend}}" _wanted)
   if(_wanted STREQUAL "")
@@ -24,7 +24,7 @@ if(_wanted_CUDA STREQUAL "ON" AND _wanted_HIP STREQUAL "ON")
     "kernels under torch's dispatch key CUDA. Set one of them to OFF.")
 endif()
 
-# Why AUTO leaves a backend out before anything is searched for; empty where the tools decide.
+# Why AUTO skips a backend without searching for its tools; empty if the search decides.
 set(_declined_CUDA)
 set(_declined_HIP)
 set(_declined_METAL)
@@ -39,13 +39,13 @@ elseif(_wanted_CUDA STREQUAL "ON")
   set(_declined_HIP "FOURFOLD_CUDA=ON takes torch's dispatch key CUDA")
 endif()
 
-# Not in a function: a language can be enabled only outside of one.
+# A macro, because enable_language doesn't work inside functions.
 macro(_fourfold_enable_CUDA)
   set(CMAKE_CUDA_COMPILER "${FOURFOLD_CUDA_NVCC}")
   set(CMAKE_CUDA_HOST_COMPILER "${FOURFOLD_CUDA_HOST_COMPILER}")
   set(CUDAToolkit_ROOT "${FOURFOLD_CUDA_ROOT}")
   enable_language(CUDA)
-  # CMake's own words for lists, which it knows only now.
+  # CMake resolves these names only after enable_language.
   if(CMAKE_CUDA_ARCHITECTURES MATCHES "^(native|all|all-major)$")
     string(TOUPPER "${CMAKE_CUDA_ARCHITECTURES}" _words)
     string(REPLACE "-" "_" _words "${_words}")

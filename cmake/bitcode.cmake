@@ -1,11 +1,11 @@
-# Finds a Clang for the vector functions' bitcode (scripts/bitcode.py). Sets FOURFOLD_BITCODE_LEVELS, the CPU levels that get an
-# archive, empty where none does; FOURFOLD_BITCODE_COMPILER and _ASSEMBLER, commands; FOURFOLD_BITCODE_LLVM, the version; and
-# FOURFOLD_BITCODE_REASON, which stands in the library and names no folder.
+# Finds a Clang for the vector functions' bitcode (scripts/bitcode.py). Sets FOURFOLD_BITCODE_LEVELS, the CPU levels
+# that get an archive, possibly none; FOURFOLD_BITCODE_COMPILER and _ASSEMBLER, commands; FOURFOLD_BITCODE_LLVM, the
+# version; and FOURFOLD_BITCODE_REASON, which is compiled into the library and must not contain paths.
 
-# LLVM reads what an older LLVM wrote: this is the newest that llvmlite, which compiles programs, has.
+# The newest LLVM in llvmlite, which compiles the programs. LLVM only reads bitcode of its own or older versions.
 set(FOURFOLD_BITCODE_NEWEST_LLVM 22)
 
-# Sets `version` to the version of the command's Clang, `missing` to why it is none to use.
+# Sets `version` to the version of the command's Clang, and `missing` to the reason if it can't be used.
 function(_fourfold_clang_version command version missing)
   set(${version} "" PARENT_SCOPE)
   set(${missing} "" PARENT_SCOPE)
@@ -21,7 +21,7 @@ function(_fourfold_clang_version command version missing)
   set(${version} "${CMAKE_MATCH_1}${CMAKE_MATCH_2}" PARENT_SCOPE)
 endfunction()
 
-# The package ziglang is a Clang for every system, with its headers.
+# The Python package ziglang contains a Clang with headers for every system.
 function(_fourfold_find_ziglang)
   execute_process(COMMAND "${Python_EXECUTABLE}" -c "import importlib.util as u; print(u.find_spec('ziglang') is not None)"
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

@@ -1,6 +1,6 @@
-# Takes the libfourfold that scripts/build_library.py installed under FOURFOLD_LIBRARY, in place of compiling it. Of the wheel for
-# another Python only the modules are compiled then. Sets what the build of the library would have set: the target fourfold, and
-# the rows of the summary.
+# Uses the libfourfold that scripts/build_library.py installed in FOURFOLD_LIBRARY instead of compiling it, so that a
+# wheel for another Python compiles only the modules. Sets the same as the build of the library: the target fourfold,
+# and the variables of the summary.
 include(source_digest)
 
 function(_fourfold_refuse_library)
@@ -9,7 +9,7 @@ function(_fourfold_refuse_library)
     "${FOURFOLD_LIBRARY}`, or unset FOURFOLD_LIBRARY to compile the library here.")
 endfunction()
 
-# wanted: the option's value here. built: TRUE if the library has it.
+# wanted: the option's value in this build. built: whether the library was built with it.
 function(_fourfold_expect_option option wanted built)
   string(TOUPPER "${wanted}" wanted)
   if(wanted MATCHES "^(ON|1|TRUE|YES)$" AND NOT built)

@@ -1,6 +1,6 @@
-# Finds the C++ compiler, with a sentence for the user who has none, or one that fourfold isn't built with.
+# Finds the C++ compiler; reports a clear error if there is none or an unsupported one.
 include(CheckLanguage)
-# What an earlier configure of this build directory did not find may have been installed since.
+# The compiler may have been installed since an earlier configure of this build directory.
 if(DEFINED CACHE{CMAKE_CXX_COMPILER} AND NOT CMAKE_CXX_COMPILER)
   unset(CMAKE_CXX_COMPILER CACHE)
 endif()
@@ -39,7 +39,7 @@ if(_architectures GREATER 1)
     "${_architectures} in one library. Set it, or ARCHFLAGS, to one of them, and build once for each.")
 endif()
 
-# GCC 8 to 10 and old Clangs take -std=c++20 and then stumble over what of it they lack.
+# GCC 8 to 10 and old Clangs accept -std=c++20, but lack features that fourfold needs.
 set(_oldest_GNU 11)
 set(_oldest_Clang 14)
 set(_oldest_AppleClang 14)

@@ -1,4 +1,5 @@
-// Prints the best CPU level that this machine runs: the same code says so that will choose it, with all of them built.
+// Prints the best CPU level that this machine supports, with the code that chooses it at run time, as if all were
+// built.
 #define FOURFOLD_CPU_LEVEL_COUNT 5
 #include "cpu/level.cpp"
 

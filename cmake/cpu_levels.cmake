@@ -1,4 +1,4 @@
-# Leaves of a list of CPU levels those that this machine runs.
+# Reduces a list of CPU levels to those that this machine supports.
 function(fourfold_cpu_levels_of_this_machine levels)
   try_run(ran compiled "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_cpu_levels"
     "${PROJECT_SOURCE_DIR}/cmake/cpu_level.cpp"

@@ -1,14 +1,14 @@
-# Finds nvcc, sees that it works with the C++ compiler, and decides what it compiles for. fourfold_find_cuda sets
-# FOURFOLD_CUDA_NVCC, _ROOT, _VERSION, _HOST_COMPILER, _RUNTIME, the static library, and what cuda_architectures.cmake
-# sets; or FOURFOLD_CUDA_MISSING: what is missing and what to change.
+# Finds nvcc, checks that it works with the C++ compiler, and chooses the architectures. fourfold_find_cuda sets
+# FOURFOLD_CUDA_NVCC, _ROOT, _VERSION, _HOST_COMPILER, _RUNTIME (the static library) and the variables of
+# cuda_architectures.cmake; or FOURFOLD_CUDA_MISSING: what is missing and what to change.
 include(cuda_architectures)
 
-# The oldest toolkit that the sources are compiled with before a release.
+# The oldest toolkit that the sources are compiled with before each release.
 set(FOURFOLD_CUDA_MINIMUM 12.8)
-# Before it, CMake knows no C++20 of nvcc's.
+# The first CMake that supports C++20 with nvcc.
 set(FOURFOLD_CUDA_CMAKE 3.25.2)
 
-# The compute capabilities of this machine's GPUs ("9.0;8.6"), asked at each configure; none where there is no driver.
+# The compute capabilities of this machine's GPUs ("9.0;8.6"), detected at each configure; empty if there is no driver.
 function(fourfold_find_nvidia_gpus)
   set(said)
   set(missing "no NVIDIA GPU on the machine that builds it: FOURFOLD_CUDA=ON compiles for the usual ones all the same, "
@@ -34,7 +34,7 @@ function(fourfold_find_nvidia_gpus)
   set(no_gpu "${missing}" PARENT_SCOPE)
 endfunction()
 
-# A toolkit that the user names is used or refused: another never takes its place.
+# A toolkit that the user names is used, or is an error; it is never replaced by another.
 function(fourfold_find_nvcc)
   if(CMAKE_CUDA_COMPILER)
     set(named "CMAKE_CUDA_COMPILER" "${CMAKE_CUDA_COMPILER}")
@@ -61,7 +61,8 @@ function(fourfold_find_nvcc)
   set(missing "${missing}" PARENT_SCOPE)
 endfunction()
 
-# An nvcc on PATH can be a wrapper script somewhere else, and CMake would then look for the toolkit around the script.
+# Gets the version and the toolkit's root from nvcc itself: an nvcc on PATH can be a wrapper script in another folder,
+# next to which CMake would search for the toolkit.
 function(fourfold_nvcc_facts nvcc)
   execute_process(COMMAND "${nvcc}" --version OUTPUT_VARIABLE said ERROR_QUIET)
   execute_process(COMMAND "${nvcc}" --dryrun -c fourfold.cu OUTPUT_QUIET ERROR_VARIABLE dry_run)
@@ -84,7 +85,7 @@ function(fourfold_nvcc_facts nvcc)
   set(root "${root}" PARENT_SCOPE)
 endfunction()
 
-# A toolkit can be there in part, or refuse a C++ compiler that is newer than itself: one kernel is built to find out.
+# Builds one kernel, because a toolkit can be incomplete, or reject a newer C++ compiler.
 function(fourfold_try_nvcc nvcc host_compiler)
   set(folder "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_cuda")
   file(WRITE "${folder}/try.cu"

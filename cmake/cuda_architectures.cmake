@@ -1,10 +1,10 @@
-# Which GPUs to compile for: those that are asked for, or else those of this machine, or else the usual ones.
-# fourfold_cuda_architectures sets CMAKE_CUDA_ARCHITECTURES, CMake's list ("80-real;120"), FOURFOLD_CUDA_ARCHITECTURES,
-# the same in torch's words ("8.0,12.0+PTX"; in those a plain number has no PTX), and FOURFOLD_CUDA_WHOSE, what to say of
-# them.
+# Chooses the GPU architectures to compile for: the requested ones, otherwise this machine's, otherwise the defaults.
+# fourfold_cuda_architectures sets CMAKE_CUDA_ARCHITECTURES, CMake's list ("80-real;120"); FOURFOLD_CUDA_ARCHITECTURES,
+# the same in torch's notation ("8.0,12.0+PTX", where a plain number has no PTX); and FOURFOLD_CUDA_WHOSE, a suffix for
+# messages about them.
 
-# Turing to Blackwell, as torch's own wheels: a GPU runs the code of the next lower number with the same digits before
-# the point. The PTX of the last is for the GPUs that come later, that of 9.0 for those between, such as 11.0.
+# Turing to Blackwell, as in torch's wheels. A GPU runs the code of the next lower minor version of its major version.
+# The PTX of the last architecture is for later GPUs, and that of 9.0 for those between, such as 11.0.
 set(FOURFOLD_CUDA_DEFAULT_ARCHITECTURES 7.5 8.0 8.6 9.0+PTX 10.0 12.0+PTX)
 set(FOURFOLD_CUDA_Volta 7.0)
 set(FOURFOLD_CUDA_Turing 7.5)
@@ -61,8 +61,8 @@ function(fourfold_torch_architectures list result)
   set(${result} "${words}" PARENT_SCOPE)
 endfunction()
 
-# What was asked for, and in which variable: CMAKE_CUDA_ARCHITECTURES, TORCH_CUDA_ARCH_LIST, or in the environment. Both
-# are empty where nothing was.
+# Sets `asked` to the requested architectures and `from` to the CMake or environment variable that requests them; empty
+# if there is none.
 function(fourfold_asked_cuda_architectures)
   set(from)
   foreach(variable IN ITEMS CMAKE_CUDA_ARCHITECTURES CUDAARCHS TORCH_CUDA_ARCH_LIST)
@@ -79,7 +79,7 @@ function(fourfold_asked_cuda_architectures)
   set(from "${from}" PARENT_SCOPE)
 endfunction()
 
-# Those of the usual architectures that this nvcc compiles for.
+# The default architectures that this nvcc supports.
 function(fourfold_usual_architectures known result)
   set(wanted)
   fourfold_parse_torch_architectures("${FOURFOLD_CUDA_DEFAULT_ARCHITECTURES}" usual)
@@ -93,8 +93,8 @@ function(fourfold_usual_architectures known result)
   set(${result} "${wanted}" PARENT_SCOPE)
 endfunction()
 
-# What runs on GPUs of these compute capabilities. One that nvcc does not know runs the code of the next lower number
-# with the same digits before the point, or else PTX.
+# The architectures for GPUs of these compute capabilities. For one that nvcc does not support, the next lower minor
+# version of the same major version, otherwise PTX.
 function(fourfold_architectures_of gpus known result)
   set(wanted)
   foreach(gpu IN LISTS gpus)
@@ -119,7 +119,7 @@ function(fourfold_architectures_of gpus known result)
   set(${result} "${wanted}" PARENT_SCOPE)
 endfunction()
 
-# Common is torch's own word for what most people have.
+# Common is torch's name for the default architectures.
 function(fourfold_cuda_architectures nvcc version gpus)
   execute_process(COMMAND "${nvcc}" --list-gpu-arch OUTPUT_VARIABLE said)
   string(REGEX MATCHALL "[0-9]+" known "${said}")

@@ -1,11 +1,11 @@
-# Writes a file that is compiled at run time, with what it includes, as one text; with NAME into a C++ source that has the text
-# by that name.
+# Writes a file that is compiled at run time as one text with its includes; with NAME, a C++ source that defines the
+# text under that name.
 #   cmake -DINPUT=nest.cuh -DOUTPUT=cuda.cuh -DINCLUDES=cuda:cpp -P embed.cmake
 #   cmake -DINPUT=elementwise.metal -DOUTPUT=... -DNAME=softshrink_shaders -DINCLUDES=metal:cpp [-DFORMULA=...] -P embed.cmake
-# FORMULA takes the place of FOURFOLD_FORMULA_FILE.
+# FORMULA replaces FOURFOLD_FORMULA_FILE.
 string(REPLACE ":" ";" INCLUDES "${INCLUDES}")
 
-# The file's text, each of its #include "..." replaced by that file's: whose `#pragma once` holds.
+# Appends the file's text, with each #include "..." replaced by that file's text. Respects `#pragma once`.
 function(flatten name)
   set(file)
   foreach(folder IN LISTS INCLUDES)

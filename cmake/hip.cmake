@@ -1,12 +1,12 @@
-# Finds a HIP compiler and runtime: a ROCm installation, or what Debian and Ubuntu package. CMake's own HIP language
-# does not know Debian's layout. fourfold_find_hip sets FOURFOLD_HIP_COMPILER, FOURFOLD_HIP_FLAGS, FOURFOLD_HIP_RUNTIME,
+# Finds a HIP compiler and runtime: a ROCm installation, or the packages of Debian and Ubuntu, whose layout CMake's HIP
+# language does not support. fourfold_find_hip sets FOURFOLD_HIP_COMPILER, FOURFOLD_HIP_FLAGS, FOURFOLD_HIP_RUNTIME,
 # FOURFOLD_HIP_VERSION and FOURFOLD_HIP_ARCHITECTURES, or FOURFOLD_HIP_MISSING: what is missing and what to change.
 
-# Data centre GPUs, which run 64 threads a warp, and workstation ones, which run 32.
+# Data centre GPUs (gfx9), with 64 threads per wavefront, and workstation GPUs, with 32.
 set(FOURFOLD_HIP_DEFAULT_ARCHITECTURES gfx90a gfx942 gfx1030 gfx1100 gfx1201)
 set(FOURFOLD_HIP_DEBIAN "apt-get install libamdhip64-dev rocm-device-libs clang-19 lld-19 llvm-19")
 
-# The root of a ROCm installation, or empty for the system's own folders.
+# The root of a ROCm installation; empty for the system's default folders.
 function(fourfold_rocm_root)
   foreach(place IN ITEMS "${ROCM_PATH}" "$ENV{ROCM_PATH}" "$ENV{ROCM_HOME}" /opt/rocm)
     if(place AND EXISTS "${place}/include/hip/hip_runtime.h")
@@ -17,7 +17,8 @@ function(fourfold_rocm_root)
   set(root PARENT_SCOPE)
 endfunction()
 
-# clang by preference: hipcc only calls one, and beside nvcc it calls nvcc. clang before 17 cannot read torch's headers.
+# Prefers clang to hipcc, which only calls a clang, or nvcc if it finds one. clang before 17 cannot compile torch's
+# headers.
 function(fourfold_find_hip_compiler)
   if(CMAKE_HIP_COMPILER)
     find_program(compiler NAMES "${CMAKE_HIP_COMPILER}" NO_CACHE)
@@ -51,7 +52,7 @@ function(fourfold_find_hip_runtime)
     file(STRINGS "${include}/hip/hip_version.h" lines REGEX "define HIP_VERSION_(MAJOR|MINOR) ")
     string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*" "\\1.\\2" version "${lines}")
   endif()
-  # clang finds the device libraries of a ROCm installation by itself, and Debian's only when told.
+  # clang finds ROCm's device libraries by itself, but not Debian's.
   find_path(device_libraries ocml.bc NO_CACHE PATHS "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}"
     PATH_SUFFIXES amdgcn/bitcode NO_DEFAULT_PATH)
   set(flags -D__HIP_PLATFORM_AMD__=1 -DUSE_ROCM=1)
@@ -60,7 +61,7 @@ function(fourfold_find_hip_runtime)
   else()
     list(PREPEND flags --rocm-path=/usr "--rocm-device-lib-path=${device_libraries}")
   endif()
-  # torch's complex.h includes thrust's, which ROCm has and Debian's packages have not.
+  # torch's complex.h includes thrust/complex.h, which Debian's packages lack.
   find_path(thrust thrust/complex.h PATHS "${include}" NO_DEFAULT_PATH NO_CACHE)
   if(NOT thrust)
     list(APPEND flags -isystem "${PROJECT_SOURCE_DIR}/hip/stand-in")
@@ -70,7 +71,7 @@ function(fourfold_find_hip_runtime)
   endforeach()
 endfunction()
 
-# Those of the default architectures that this compiler's device libraries know; one that the user names has to work.
+# The default architectures that this compiler and its device libraries support. Those that the user names must work.
 function(fourfold_hip_architectures)
   set(named)
   if(PYTORCH_ROCM_ARCH)

@@ -1,5 +1,5 @@
-# What kernels that are printed at run time call, with all that it includes: a text for each language, in the Python package's
-# folder kernels, on every build. A wheel without GPU kernels of its own compiles programs for a GPU too.
+# The functions that generated kernels call, with their includes: one text for each language, in the Python package's
+# folder kernels. Every build has them, because a wheel without compiled GPU kernels compiles programs for GPUs too.
 file(GLOB FOURFOLD_KERNEL_HEADERS CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/cpp/formulas/*.h" "${PROJECT_SOURCE_DIR}/cuda/*.cuh"
   "${PROJECT_SOURCE_DIR}/metal/*.h")
 set(texts)

@@ -1,7 +1,8 @@
-# The Metal backend needs no tool but the compiler of Objective-C++: the system compiles the kernels when they are first
-# asked for. fourfold_find_metal sets FOURFOLD_METAL_MISSING: what is missing and what to change.
+# The Metal backend needs only an Objective-C++ compiler: macOS compiles the kernels when they are first used.
+# fourfold_find_metal sets FOURFOLD_METAL_MISSING: what is missing and what to change.
 
-# The first macOS whose Metal knows bfloat, and the oldest that torch's wheels for Apple's processors ask for today.
+# The first macOS whose Metal supports bfloat, and the oldest that torch's current wheels for Apple's processors
+# support.
 set(FOURFOLD_METAL_MACOS 14.0)
 
 function(fourfold_find_metal wanted)

@@ -1,12 +1,11 @@
-// Prints the compute capability of each NVIDIA GPU that a program may use here, such as 9.0, one a line. The driver's own
-// library says, as it will when fourfold runs.
+// Prints the compute capability of each visible NVIDIA GPU, such as 9.0, one per line, from the driver's library.
 #include <dlfcn.h>
 
 #include <cstdio>
 
 namespace {
 
-// From the driver's interface, whose header is the CUDA toolkit's.
+// Constants of the driver API, copied because its header belongs to the CUDA toolkit.
 constexpr int no_device = 100;
 constexpr int capability_major = 75;
 constexpr int capability_minor = 76;

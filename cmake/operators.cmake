@@ -1,6 +1,6 @@
-# How a source that is compiled for each of several operators is told which.
+# Configures a source that is compiled once for each elementwise operator.
 
-# "hard_swish" is HardSwish: the name of its formula's type.
+# The name of an operator's formula type: HardSwish for "hard_swish".
 function(fourfold_type_name variable operator)
   string(REGEX MATCHALL "[^_]+" words "${operator}")
   set(type)
@@ -13,8 +13,8 @@ function(fourfold_type_name variable operator)
   set(${variable} ${type} PARENT_SCOPE)
 endfunction()
 
-# `source` once for each elementwise operator, as a file of its own in the build's `folder`: <name> and the extension.
-# tests/simulated.py does the same.
+# Writes <name><extension> into `folder` for each elementwise operator, which includes `source`. tests/simulated.py does
+# the same.
 function(fourfold_elementwise_sources variable source folder extension)
   set(sources)
   foreach(operator IN LISTS FOURFOLD_ELEMENTWISE)

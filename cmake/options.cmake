@@ -1,6 +1,6 @@
-# The compiler's options of the library and of the Python modules.
+# The compiler options of the library and of the Python modules.
 
-# clang-cl takes Clang's own options behind /clang:.
+# clang-cl accepts Clang's options with the prefix /clang:.
 function(fourfold_clang_options variable)
   if(CMAKE_CXX_COMPILER_FRONTEND_VARIANT STREQUAL "MSVC")
     list(TRANSFORM ${variable} PREPEND "/clang:")
@@ -9,11 +9,11 @@ function(fourfold_clang_options variable)
 endfunction()
 
 set(common_options -Wall -Wextra -Wno-unused-function -Wno-psabi
-  # Registrations hold their file's name; a wheel should not hold the directories of the machine that built it.
+  # Registrations contain their file's name; a wheel should not contain paths of the build machine.
   "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" "-ffile-prefix-map=${TORCH_INSTALL_PREFIX}/=torch/")
 fourfold_clang_options(common_options)
 
-# What a library is for, as far as another build has to agree with it.
+# The platform of a library, which must be equal in a build that uses it.
 set(FOURFOLD_SYSTEM "${CMAKE_SYSTEM_NAME} on ${CMAKE_SYSTEM_PROCESSOR}")
 if(APPLE)
   string(APPEND FOURFOLD_SYSTEM ", macOS ${CMAKE_OSX_DEPLOYMENT_TARGET} and newer")

@@ -1,22 +1,22 @@
-# What programs link: the target fourfold::fourfold, here and as an installed package.
+# The targets that programs link, fourfold::fourfold and fourfold::model, in this build and as an installed package.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 include(package/fourfoldTorch)
 
-# Not libfourfold itself: the Python modules link that, and find torch loaded.
+# Separate from libfourfold, which the Python modules link without torch's libraries, because torch is loaded already.
 add_library(fourfold_program INTERFACE)
 add_library(fourfold::fourfold ALIAS fourfold_program)
 target_include_directories(fourfold_program INTERFACE "${PROJECT_SOURCE_DIR}/cpp/include")
 target_link_libraries(fourfold_program INTERFACE fourfold)
 fourfold_serve_programs(fourfold_program "$<TARGET_FILE:fourfold>" "${TORCH_INSTALL_PREFIX}")
 
-# The runner of models that Python saved calls torch's operators by its own C++ API, so each program compiles it.
+# The runner of saved models uses torch's unstable C++ API, so each program compiles it.
 add_library(fourfold_model INTERFACE)
 add_library(fourfold::model ALIAS fourfold_model)
 target_sources(fourfold_model INTERFACE "${PROJECT_SOURCE_DIR}/cpp/model/sources.cpp")
 target_link_libraries(fourfold_model INTERFACE fourfold_program)
 
-# The library, its headers and the package that find_package(fourfold) finds. Where they lie from one another differs: in a
+# Installs the library, its headers and the package for find_package(fourfold). The folders are parameters, because in a
 # wheel all are inside the Python package.
 function(fourfold_install component library_dir include_dir cmake_dir)
   set(files "${PROJECT_BINARY_DIR}/package/${component}")
@@ -30,20 +30,20 @@ function(fourfold_install component library_dir include_dir cmake_dir)
   if(FOURFOLD_LIBRARY)
     install(IMPORTED_RUNTIME_ARTIFACTS fourfold LIBRARY DESTINATION "${library_dir}" ${rules})
   else()
-    # Windows calls a DLL a runtime, and its import library an archive.
+    # On Windows, CMake calls a DLL a runtime, and its import library an archive.
     install(TARGETS fourfold
       LIBRARY DESTINATION "${library_dir}" ${rules}
       RUNTIME DESTINATION "${library_dir}" ${rules}
       ARCHIVE DESTINATION "${library_dir}" ${rules})
   endif()
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
-  # A program compiles the sources of model/, which ask the system by system/.
+  # A program compiles the sources in model/, which use system/.
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" "${PROJECT_SOURCE_DIR}/cpp/system" DESTINATION "${include_dir}/fourfold" ${rules})
   install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
 endfunction()
 
-# By which a build of the Python modules knows the library again (built_library.cmake).
+# Installs the facts with which a build of the Python modules checks the library (built_library.cmake).
 function(fourfold_install_facts)
   include(source_digest)
   set(_library_file "${CMAKE_INSTALL_LIBDIR}/${CMAKE_SHARED_LIBRARY_PREFIX}fourfold${CMAKE_SHARED_LIBRARY_SUFFIX}")
@@ -63,11 +63,11 @@ endfunction()
 if(FOURFOLD_INSTALL AND NOT FOURFOLD_LIBRARY)
   fourfold_install(fourfold
     "${CMAKE_INSTALL_LIBDIR}" "${CMAKE_INSTALL_INCLUDEDIR}" "${CMAKE_INSTALL_LIBDIR}/cmake/fourfold")
-  if(PROJECT_IS_TOP_LEVEL)  # a project that holds fourfold builds what it links, and no wheels
+  if(PROJECT_IS_TOP_LEVEL)  # a project that adds these sources builds no wheels
     fourfold_install_facts()
   endif()
 endif()
 if(FOURFOLD_PYTHON)
-  # Into the Python package's folder, which a plain `cmake --install` knows nothing of.
+  # Into the Python package; excluded from a plain `cmake --install`.
   fourfold_install(python . include share/cmake/fourfold EXCLUDE_FROM_ALL)
 endif()

@@ -1,5 +1,5 @@
-# The digest of the sources that libfourfold is compiled from. A build that takes a library from elsewhere compares it with its own
-# (cmake/built_library.cmake). The Python modules and what only they compile don't count.
+# The digest of libfourfold's sources. A build that uses an existing library compares its own digest with the library's
+# (cmake/built_library.cmake). The Python modules, and sources that only they compile, are not included.
 function(fourfold_source_digest root digest)
   fourfold_library_sources("${root}" files)
   set(lines)
@@ -11,7 +11,7 @@ function(fourfold_source_digest root digest)
   set(${digest} "${hash}" PARENT_SCOPE)
 endfunction()
 
-# Their paths below `root`.
+# The sources' paths relative to `root`.
 function(fourfold_library_sources root files)
   set(patterns CMakeLists.txt scripts/bitcode.py)
   foreach(folder IN ITEMS cmake cpp cuda hip metal)
@@ -25,8 +25,8 @@ function(fourfold_library_sources root files)
   set(${files} "${found}" PARENT_SCOPE)
 endfunction()
 
-# cmake -DROOT=... -DFACTS=... -DOUTPUT=... -P source_digest.cmake: the facts of a build, with the digest. Run when the library is
-# built: a file that changes after the configure step is compiled too.
+# cmake -DROOT=... -DFACTS=... -DOUTPUT=... -P source_digest.cmake: writes the facts of a build, with the digest. It
+# runs at build time, because sources may change after the configure step.
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
   fourfold_source_digest("${ROOT}" digest)
   file(READ "${FACTS}" facts)

@@ -1,4 +1,4 @@
-# The table that a configure ends with: what will be built, against what, and why a backend is on or off.
+# Prints the summary of a configure: what will be built, against what, and why a backend is on or off.
 function(fourfold_summary)
   function(row label value)
     string(LENGTH "${label}" length)

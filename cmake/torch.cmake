@@ -1,4 +1,4 @@
-# Finds Python and torch. Sets FOURFOLD_TORCH_FLAVOUR (cpu, cuda, rocm) and makes the target fourfold::torch.
+# Finds Python and torch. Sets FOURFOLD_TORCH_FLAVOUR (cpu, cuda, rocm) and defines the target fourfold::torch.
 set(FOURFOLD_TORCH_MINIMUM 2.10)
 set(FOURFOLD_PYTHON_MINIMUM 3.10)
 
@@ -8,7 +8,7 @@ if(FOURFOLD_PYTHON)
 endif()
 find_package(Python ${FOURFOLD_PYTHON_MINIMUM} QUIET COMPONENTS ${_components})
 if(FOURFOLD_PYTHON AND NOT Python_FOUND)
-  # What there is instead.
+  # For the error message.
   find_package(Python QUIET COMPONENTS Interpreter)
   if(NOT Python_FOUND)
     message(FATAL_ERROR "fourfold needs Python ${FOURFOLD_PYTHON_MINIMUM} or newer and found none. Set "
@@ -22,8 +22,8 @@ if(FOURFOLD_PYTHON AND NOT Python_FOUND)
     "library alone.")
 endif()
 
-# Points <package>_DIR at the CMake files inside a Python package, where there are any and the user named none.
-# An ordinary variable, not a cached one: the next configure of this build directory may come with another Python.
+# Sets <package>_DIR to the CMake files inside a Python package, if it is installed and the user sets no other. Not
+# cached, because the next configure of this build directory may use another Python.
 function(fourfold_find_in_python package module subdirectory)
   if(${package}_DIR OR ${package}_ROOT OR DEFINED ENV{${package}_ROOT} OR NOT Python_Interpreter_FOUND)
     return()
@@ -39,22 +39,23 @@ function(fourfold_find_in_python package module subdirectory)
   endif()
 endfunction()
 
-# A project that adds these sources has its own find_package(Torch), which asks no Python.
+# A project that adds these sources finds torch by itself, without Python.
 if(PROJECT_IS_TOP_LEVEL OR FOURFOLD_PYTHON)
   fourfold_find_in_python(Torch torch share/cmake/Torch)
 endif()
 
-# A CUDA build of torch makes find_package(Torch) fail where no CUDA toolkit is. libfourfold links nothing of CUDA that
-# torch would bring, so torch's own search is skipped: it looks for this target first.
+# With a CUDA build of torch, find_package(Torch) fails without a CUDA toolkit. libfourfold doesn't link torch's CUDA
+# libraries. Defining this target, for which torch looks first, skips torch's search for the toolkit.
 if(NOT TARGET torch::cudart)
   add_library(torch::cudart INTERFACE IMPORTED)
 endif()
-# It also switches CMAKE_CUDA_ARCHITECTURES off and edits the global CUDA flags; a ROCm build sets its architectures.
+# find_package(Torch) also sets CMAKE_CUDA_ARCHITECTURES to OFF and changes the global CUDA flags; a ROCm build sets
+# PYTORCH_ROCM_ARCH.
 set(_kept CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_FLAGS PYTORCH_ROCM_ARCH)
 foreach(_variable IN LISTS _kept)
   set(_saved_${_variable} "${${_variable}}")
 endforeach()
-# And it warns that wheels don't hold kineto, a profiler for static builds; a name that is set is not searched for.
+# It warns if it doesn't find kineto, a profiler for static builds, which wheels lack; it doesn't search if this is set.
 set(kineto_LIBRARY unused)
 find_package(Torch QUIET)
 unset(kineto_LIBRARY)
@@ -96,7 +97,7 @@ foreach(_flavour IN ITEMS cuda hip)
   endif()
 endforeach()
 
-# Not ${TORCH_LIBRARIES}: it can hold a -NOTFOUND, and it drags in libraries that the stable ABI does not need.
+# Not ${TORCH_LIBRARIES}: it can contain a -NOTFOUND, and libraries that the stable ABI does not need.
 add_library(fourfold_torch INTERFACE)
 add_library(fourfold::torch ALIAS fourfold_torch)
 target_include_directories(fourfold_torch SYSTEM INTERFACE "${TORCH_INSTALL_PREFIX}/include")

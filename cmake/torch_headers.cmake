@@ -1,7 +1,7 @@
-# Which versions of torch gradients are compiled for beside the one that is built against. Sets FOURFOLD_TORCH_INCLUDES,
-# their include folders, and FOURFOLD_TORCH_MISSING: why there are none where a wheel should have them.
+# Chooses the versions of torch that gradients are compiled for, besides this build's. Sets FOURFOLD_TORCH_INCLUDES,
+# their include folders, and FOURFOLD_TORCH_MISSING: why a wheel lacks some.
 
-# Fetched once; the later builds of these sources find them in build/torch-headers.
+# Downloads the headers once; later builds of these sources find them in build/torch-headers.
 function(fourfold_fetch_torch_headers required)
   message(STATUS "Fetching the headers of all minor versions of torch, some megabytes each")
   execute_process(COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/scripts/torch_headers.py"
@@ -33,7 +33,8 @@ string(TOUPPER "${FOURFOLD_TORCH_HEADERS}" _wanted)
 if(_wanted STREQUAL "ON")
   fourfold_fetch_torch_headers(TRUE)
 elseif(_wanted STREQUAL "AUTO")
-  # scikit-build-core's word. An editable install stays beside the torch that it is built against; a wheel goes anywhere.
+  # Only for wheels (SKBUILD_STATE is scikit-build-core's): an editable install runs with the torch that it is built
+  # for.
   if("${SKBUILD_STATE}" STREQUAL "wheel")
     fourfold_fetch_torch_headers(FALSE)
   endif()

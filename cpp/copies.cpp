@@ -1,4 +1,4 @@
-// Two copies of libfourfold in one process: a program links one, and Python's package brings another, say.
+// Detects two copies of libfourfold in one process, for example one that a program links and one in the Python package.
 #include <fourfold/library.h>
 
 #include <cstdio>
@@ -18,14 +18,14 @@ std::string other_copy() {
     if (path.find("fourfold", path.find_last_of("/\\") + 1) == std::string::npos) continue;
     const void* version = fourfold::system::symbol_of(path.c_str(), "fourfold_abi_version");
     if (version == nullptr || fourfold::system::file_of(version).base == own.base) continue;
-    // Libraries from before there was that function have registered theirs as soon as they are loaded.
+    // Older libraries without this function have registered their operators as soon as they are loaded.
     void* asks = fourfold::system::symbol_of(path.c_str(), "fourfold_has_registered");
     if (asks == nullptr || reinterpret_cast<int (*)()>(asks)() != 0) return path;
   }
   return "";
 }
 
-// Asked first while the library is loaded, by whatever it registers first.
+// Called first during static initialisation, by the library's first registration.
 std::string look_for_copies() {
   const std::string other = other_copy();
   if (other.empty()) {

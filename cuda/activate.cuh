@@ -1,4 +1,4 @@
-// The activations of perceptrons' hidden layers, in one pass over layers that the vendor's product made.
+// The activations of hidden layers, in one pass over layers computed by the vendor's product.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ FOURFOLD_FN double erf(double x) { return ::erf(x); }
 #include "formulas/activations.h"
 }  // namespace formulas
 
-// Defined with mlp_layers.
+// Defined in mlp_layers.cu.
 void activate(Activation activation, const Elementwise& z);
 void activate_backward(Activation activation, const Elementwise& grad_and_kept);
 

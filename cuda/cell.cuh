@@ -1,7 +1,7 @@
-// A cell applied to one unit of one row, and its derivative: what the single step and the loops over time share.
+// A cell applied to one unit of one row, and its derivative; shared by the single step and the loops over time.
 //
-// cpp/formulas/gates.h says what a Cell is. T is the type in memory. State is that of what a loop carries from step to
-// step in sums, which is wider where T has 16 bits; for a single step both are the same.
+// cpp/formulas/gates.h defines Cells. T is the type in memory. State is the type of the values that a loop carries from
+// step to step, which is wider than a 16-bit T; for a single step both are the same.
 #pragma once
 
 #include "math.cuh"
@@ -30,14 +30,14 @@ FOURFOLD_FN V read_or_zero(const T* from, int64_t at) {
   return from == nullptr ? V(0) : static_cast<V>(from[at]);
 }
 
-// What the rows of a step had before it, (rows, hidden_size): the first `known` of them from another step, the others
-// from the layer's initial state. A row that restarts has zeros.
+// The previous state of a step's rows, (rows, hidden_size): of the first `known` rows from another step, of the others
+// the layer's initial state. Rows that restart have zeros.
 template <typename T>
 struct Before {
   const T* step;
   const T* initial;  // or null for zeros
   int64_t known;
-  const bool* reset;  // (rows), or null where none restarts
+  const bool* reset;  // (rows), or null if no row restarts
 
   FOURFOLD_FN bool restarts(int64_t row) const { return reset != nullptr && reset[row]; }
 
@@ -48,20 +48,20 @@ struct Before {
   }
 };
 
-// Rows of one step, contiguous: gate by gate, then unit by unit. What is null is left out, and zero where it is read.
+// Contiguous rows of one step: gate by gate, then unit by unit. Null outputs aren't written, null inputs are zero.
 template <typename T, typename State>
 struct CellForward {
   int64_t rows;
   int64_t hidden_size;
   const T* projection;  // (rows, gates * hidden_size): the input's part of the gates, with its bias
-  const T* product;     // likewise the recurrent part, where a product of torch's has made it
+  const T* product;     // likewise the recurrent part, if torch's product has computed it
   const T* bias;        // (gates * hidden_size): of the recurrent part
   const bool* reset;    // (rows)
-  const State* state;   // (rows, hidden_size), as are those below; may be the same as next_state
+  const State* state;   // (rows, hidden_size), like those below; may alias next_state
   State* next_state;
   T* next_h;
   T* kept;   // (rows, kept * hidden_size)
-  T* cells;  // next_state once more, for the backward
+  T* cells;  // a copy of next_state for the backward
 };
 
 template <typename T, typename State>
@@ -72,8 +72,8 @@ struct CellBackward {
   Before<T> state;
   const T* next_state;
   const State* grad_h;
-  const T* grad_output;          // more of the gradient of h
-  const State* grad_next_state;  // may be the same as grad_state
+  const T* grad_output;          // added to grad_h
+  const State* grad_next_state;  // may alias grad_state
   T* grad_gates;                 // (rows, grads * hidden_size)
   State* grad_state;
 };

@@ -1,4 +1,5 @@
-// Products of a block with small weights: rows in shared memory, weights through it a part of the depth at a time.
+// A block's products with small weights: rows are in shared memory, weights are staged there, a part of the depth at a
+// time.
 #pragma once
 
 #include "math.cuh"
@@ -6,21 +7,20 @@
 namespace fourfold::gpu {
 
 constexpr int dense_threads = 256;
-constexpr int dense_lanes = 16;    // threads across the columns; the others go down the rows
-constexpr int most_width = 128;    // columns of a product
+constexpr int dense_lanes = 16;    // threads along the columns; the others are along the rows
+constexpr int most_width = 128;    // maximum number of columns of a product
 constexpr int columns_per_thread = most_width / dense_lanes;
 constexpr int weights_pitch = most_width + 1;
 
-// Of the weights at a time: so many bytes of a column, that the widest network fits the smallest GPU's shared memory in
-// float64 too.
+// The depth of the staged weights, such that the widest network fits the smallest GPU's shared memory, also in float64.
 template <typename V>
 constexpr int dense_depth = 128 / static_cast<int>(sizeof(V));
 
 // sum[r][c] = row (thread / 16) * rows_per_thread + r times column thread % 16 + 16 c, over the depth.
 //
-// value(row, k) is read by every thread; weight(column, k) once by the block, with k or the column running fastest over
-// the threads as `by_depth` says, whichever way the weights lie in memory. `staged` holds dense_depth<V> * weights_pitch
-// values. All threads call it; it begins and ends with nothing staged in use.
+// Every thread reads value(row, k); the block reads weight(column, k) once, with k (by_depth) or the column as the
+// fastest index over the threads, to match the weights' layout. `staged` has dense_depth<V> * weights_pitch values. All
+// threads must call it. `staged` may be reused before and after.
 template <bool by_depth, int rows_per_thread, typename V, typename Value, typename Weight>
 FOURFOLD_FN void dense_product(V (&sum)[rows_per_thread][columns_per_thread], V* staged, int depth, int columns,
                                const Value& value, const Weight& weight) {
@@ -53,7 +53,7 @@ FOURFOLD_FN void dense_product(V (&sum)[rows_per_thread][columns_per_thread], V*
   }
 }
 
-// f(row, column, sum) for each of a thread's sums within `rows` and `columns`.
+// Calls f(row, column, sum) for each of a thread's sums within `rows` and `columns`.
 template <int rows_per_thread, typename V, typename F>
 FOURFOLD_FN void for_each_sum(const V (&sum)[rows_per_thread][columns_per_thread], int rows, int columns, const F& f) {
   const int thread = static_cast<int>(threadIdx.x);

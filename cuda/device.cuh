@@ -1,5 +1,5 @@
-// What device code asks of its surroundings: storage types and the type they are computed in, and what language.cuh leaves
-// of the places where NVIDIA's and AMD's languages differ.
+// Shared by device code: storage types and their compute types, and the differences between NVIDIA's and AMD's
+// languages that are not in language.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,7 +34,7 @@ struct Type {
   using type = T;
 };
 
-// Calls f(Type<T>()) with the floating point type that `kind` names.
+// Calls f(Type<T>()) with the floating-point type of `kind`.
 template <typename F>
 void visit_floating(Kind kind, const F& f) {
   switch (kind) {
@@ -45,7 +45,8 @@ void visit_floating(Kind kind, const F& f) {
   }
 }
 
-// A flag that says that what its writer stored before it may be read, by any block of the grid.
+// Flags between blocks: after read_flag() sees a value, the writer's stores before raise_flag() are visible to any
+// block.
 FOURFOLD_FN void raise_flag(uint32_t* flag, uint32_t value) {
 #if defined(USE_ROCM)
   __hip_atomic_store(flag, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
@@ -64,18 +65,18 @@ FOURFOLD_FN uint32_t read_flag(const uint32_t* flag) {
 #endif
 }
 
-// Between two looks at a flag: gives way to the other wavefronts of the compute unit, where there is a way.
+// Called while polling a flag: on AMD, yields to other wavefronts of the compute unit.
 FOURFOLD_FN void pause() {
 #if defined(USE_ROCM)
   __builtin_amdgcn_s_sleep(1);
 #endif
 }
 
-// 16 bytes that another block of the same launch may have written: not from this multiprocessor's own cache, which the
-// write did not reach. Volatile, so that the compiler does not ask for them before it has seen the flag.
+// Loads 16 bytes that another block of the same launch may have written, bypassing this multiprocessor's L1 cache,
+// which isn't coherent. Volatile, so that the compiler doesn't move the load before the flag's.
 FOURFOLD_FN uint4 load_written(const void* from) {
 #if defined(USE_ROCM)
-  return *static_cast<const uint4*>(from);  // the acquire before it has emptied that cache
+  return *static_cast<const uint4*>(from);  // the acquire before it has invalidated that cache
 #else
   uint4 value;
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,5 @@
-// What the driver does for kernels that are compiled at run time. NVIDIA's driver is a library of its own, which is looked up
-// when it is needed, so that fourfold loads without it; AMD's is its runtime.
+// The driver API for kernels that are compiled at run time. NVIDIA's driver is a separate library, which is loaded on
+// demand, so that fourfold loads without it; on AMD these functions are in the runtime.
 #pragma once
 
 #include <cuda.h>
@@ -43,7 +43,7 @@ inline void check_driver(Place place, CUresult code) {
        " (of this call or an earlier one; CUDA_LAUNCH_BLOCKING=1 tells which)");
 }
 
-// While it lives, what this thread loads is no concern of a graph that is being captured.
+// While it exists, this thread may load modules although another thread captures a graph.
 class CaptureOfOthers {
  public:
   CaptureOfOthers() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -1,5 +1,6 @@
-// The GPU's table and registration of an elementwise operator: compiled for each of CMake's list, which defines
-// FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_FORMULA and FOURFOLD_FORMULA_FILE.
+// The GPU's kernel table and registration of an elementwise operator. Compiled for each operator in CMake's list, which
+// defines FOURFOLD_OPERATOR (its name), FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_FORMULA and
+// FOURFOLD_FORMULA_FILE.
 #include FOURFOLD_BODIES_FILE
 
 #include "elementwise.cuh"

@@ -1,6 +1,6 @@
 // out = f(inputs…), element by element, on tensors that broadcast to one shape.
 //
-// A Function gives: Value, the type it computes in; operator()(Value…) -> Value.
+// A Function has: Value, its compute type; operator()(Value…) -> Value.
 #pragma once
 
 #include <utility>
@@ -13,9 +13,9 @@
 namespace fourfold::gpu {
 
 constexpr int elementwise_threads = 256;
-// Vectors of 16 bytes that a thread has in flight: enough to cover the latency of memory at the occupancy of 256 threads.
+// 16-byte vectors that a thread has in flight: enough to hide memory latency at the occupancy of 256 threads.
 constexpr int vectors_in_flight = 4;
-// Axes that a kernel steps through. Tensors with more that cannot be merged are walked over slice by slice.
+// The maximum number of axes of a kernel. Tensors with more unmergeable axes are processed slice by slice.
 constexpr int most_axes = 12;
 
 template <int operands>
@@ -30,8 +30,8 @@ struct Axes {
   int64_t stride[most_axes][operands];  // in elements; out's first
 };
 
-// All operands contiguous and on 16-byte boundaries, or one value for all (its bit in `single`). Where the compiler is not
-// told that one block at a time is enough, it saves registers for more, and spills.
+// All operands are contiguous and aligned to 16 bytes, or one value for all (its bit in `single`). Launch bounds of one
+// block per multiprocessor keep the compiler from limiting registers and spilling.
 template <typename T, typename Function, size_t... k>
 __global__ void __launch_bounds__(elementwise_threads, 1)
     vectorized_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, unsigned single, Function f,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(elementwise_threads, 1)
   }
 }
 
-// Any strides. Index is 32 bits wide where that is enough: its divisions take a fraction of the time.
+// Any strides. Index has 32 bits if that is enough, because its divisions take a fraction of the time.
 template <typename T, typename Index, typename Function, size_t... k>
 __global__ void __launch_bounds__(elementwise_threads)
     strided_elementwise(int64_t n, Operands<sizeof...(k) + 1> operands, Axes<sizeof...(k) + 1> axes, Function f,
@@ -122,7 +122,7 @@ void map_strided(Place place, int64_t n, const Operands<sizeof...(k) + 1>& opera
 template <typename T>
 bool is_vectorizable(const Elementwise& job, unsigned* single) {
   if (job.axes > 1) return false;
-  *single = 0;  // also where there is one element, which out may overwrite: no other thread may read it
+  *single = 0;  // also for a single element: `out` may alias it, so only one thread may read it
   for (int k = 0; k <= job.inputs; ++k) {
     const int64_t stride = job.axes == 0 ? 1 : job.axis[0].stride[k];
     const void* address = k == 0 ? job.out : static_cast<const void*>(job.in[k - 1]);
@@ -135,7 +135,7 @@ bool is_vectorizable(const Elementwise& job, unsigned* single) {
   return true;
 }
 
-// The axes from `outer` on by one launch for each index of those before it.
+// Maps the axes from `outer` on, with one launch for each index of the axes before.
 template <typename T, typename Function, size_t... k>
 void map_slices(const Elementwise& job, int outer, Operands<sizeof...(k) + 1> at, int64_t n, const Function& f,
                 std::index_sequence<k...> inputs) {
@@ -161,7 +161,7 @@ void map_slices(const Elementwise& job, int outer, Operands<sizeof...(k) + 1> at
   map_strided<T>(job.place, n, at, inner, f, inputs);
 }
 
-// The inputs are only read.
+// The const_cast is safe: kernels only read inputs.
 template <size_t... k>
 Operands<sizeof...(k) + 1> operands_of(const Elementwise& job, std::index_sequence<k...>) {
   return {{static_cast<char*>(job.out), static_cast<char*>(const_cast<void*>(static_cast<const void*>(job.in[k])))...}};
@@ -179,7 +179,7 @@ void map(const Elementwise& job, const Function& f, std::index_sequence<k...> in
   }
 }
 
-// A formula's function, of ops/formula.h, as a Function.
+// A formula's function (ops/formula.h) as a Function.
 template <typename Call, typename Formula, typename V>
 struct Applied {
   using Value = V;

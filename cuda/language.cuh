@@ -1,5 +1,5 @@
-// Device code's own words, in the few places where NVIDIA's and AMD's languages differ, and what both have. Without includes:
-// NVRTC and hipRTC compile it too.
+// Device functions for the few places where NVIDIA's and AMD's languages differ. Without includes, because NVRTC and
+// hipRTC compile it too.
 #pragma once
 
 #if defined(__HIP__) && !defined(USE_ROCM)
@@ -12,10 +12,10 @@
 
 namespace fourfold::gpu {
 
-// Lanes that exchange values. A wavefront of 64 is two such groups.
+// The number of lanes that exchange values (a warp). A wavefront of 64 is two such groups.
 constexpr int group_size = 32;
 
-// The block's dynamic shared memory; a kernel divides it up itself.
+// The block's dynamic shared memory; each kernel partitions it itself.
 template <typename T>
 FOURFOLD_FN T* shared_memory() {
 #if defined(GPUSIM)
@@ -36,7 +36,7 @@ FOURFOLD_FN T from_lane(T value, int lane) {
 #endif
 }
 
-// Of the lane whose index differs in these bits.
+// The value of the lane whose index differs in these bits.
 template <typename T>
 FOURFOLD_FN T from_lane_across(T value, int bits) {
 #if defined(USE_ROCM)
@@ -54,7 +54,7 @@ FOURFOLD_FN void sync_group() {
 #endif
 }
 
-// A float as 16 bits, rounded to nearest, ties to even. NaN stays NaN.
+// Converts a float to 16 bits, rounded to nearest, ties to even. NaN stays NaN.
 FOURFOLD_FN unsigned short half_bits(float x) {
 #if defined(USE_ROCM)
   return __builtin_bit_cast(unsigned short, static_cast<_Float16>(x));

@@ -20,7 +20,7 @@ constexpr const char* architectures_variable = "PYTORCH_ROCM_ARCH";
 constexpr const char* architectures_variable = "TORCH_CUDA_ARCH_LIST";
 #endif
 
-// The device's architecture, as that variable spells it.
+// The device's architecture in the format of that variable.
 std::string architecture_of(const cudaDeviceProp& properties) {
 #if defined(USE_ROCM)
   return properties.gcnArchName;
@@ -50,8 +50,8 @@ std::string architecture_of(const cudaDeviceProp& properties) {
        version(runtime), "; update the driver, or build fourfold with an older toolkit");
 }
 
-// From Ampere on. AMD's matrix instructions lay their fragments out otherwise; mma.cuh's twin would be right there, but
-// slower than a launch for each step, so that only a simulation asks for it.
+// From Ampere on. AMD's matrix instructions have other fragment layouts. The portable twin in mma.cuh would be correct
+// there, but slower than one launch per step, so only simulations use it.
 bool has_tile_products(int capability_major) {
 #if defined(USE_ROCM) && !defined(FOURFOLD_SIMULATION)
   return false;
@@ -60,7 +60,7 @@ bool has_tile_products(int capability_major) {
 #endif
 }
 
-// Whether a context is open there. Making such a device the current one opens none, which would take its memory.
+// Whether the device has an open context. Switching to a device without one would open it and use device memory.
 bool has_context(int device) {
   using State = int(int device, unsigned* flags, int* active);
   static auto* const state = [] {
@@ -72,7 +72,8 @@ bool has_context(int device) {
   return state == nullptr || (state(device, &flags, &active) == 0 && active != 0);
 }
 
-// Beyond so many multiply-adds a step the vendor's product, with its own launch, is taken to win. Not yet measured.
+// From this many multiply-adds per step on, the vendor's product, with its own launch, is assumed to be faster. Not yet
+// measured.
 constexpr int64_t vendor_work = int64_t(1) << 26;
 
 std::string target_of(const cudaDeviceProp& properties) {
@@ -121,7 +122,7 @@ void check(Place place, cudaError_t code) {
   }
 }
 
-// Of torch through torch, which opens no context on a device only to return to it.
+// torch's current device is changed through torch, whose guard opens no context only to restore a device.
 DeviceGuard::DeviceGuard(Place place) : place_(place) {
   int32_t torchs = -1;
   check_call(aoti_torch_get_current_device_index(&torchs), "the current device");
@@ -134,7 +135,7 @@ DeviceGuard::DeviceGuard(Place place) : place_(place) {
   if (before_ != place.index) check(place, cudaSetDevice(place.index));
 }
 
-// torch's last, so that the context which it wants is the thread's.
+// Restores torch's device last, so that torch's context is the thread's current one.
 DeviceGuard::~DeviceGuard() {
   if (before_ >= 0 && before_ != place_.index && has_context(before_)) cudaSetDevice(before_);
   if (guard_ != nullptr) aoti_torch_delete_device_guard(static_cast<DeviceGuardHandle>(guard_));
@@ -143,7 +144,7 @@ DeviceGuard::~DeviceGuard() {
 void* in_gpu_torch(const char* name) {
   if (void* found = dlsym(RTLD_DEFAULT, name)) return found;
   for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
-    // Only where it is loaded already.
+    // Only if it is already loaded.
     if (void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) return dlsym(handle, name);
   }
   return nullptr;

@@ -1,4 +1,4 @@
-// How every kernel is launched: on the tensors' device and torch's current stream there, and what a failure says.
+// Kernel launches, on the tensors' device and torch's current stream, with error messages.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,8 +11,8 @@
 
 namespace fourfold::gpu {
 
-// Makes a call's device the current one, for torch and for the runtime that is linked in here, which may each keep one of
-// their own; and those before it again afterwards.
+// Makes a call's device the current one, both for torch and for the statically linked runtime, which may have separate
+// current devices. Restores both afterwards.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Place place);
@@ -22,12 +22,12 @@ class DeviceGuard {
 
  private:
   Place place_;
-  int before_ = -1;        // in the runtime that is linked in
-  void* guard_ = nullptr;  // torch's; null when the device is torch's current one already
+  int before_ = -1;        // the previous device of the statically linked runtime
+  void* guard_ = nullptr;  // torch's guard; null if the device is already torch's current one
 };
 
-// A function that only a GPU build of torch has, or null. Looked up when it is called for, in the library that torch has
-// loaded: that library is loaded for torch alone, so that a weak symbol of ours would stay unbound even where it is.
+// A function that only GPU builds of torch have, or null. It is looked up at run time in the library that torch has
+// loaded: that library has local scope, so a weak symbol would stay unbound.
 void* in_gpu_torch(const char* name);
 
 // torch's current stream on that device.
@@ -35,21 +35,21 @@ cudaStream_t current_stream(Place place);
 
 struct Limits {
   int multiprocessors;
-  int shared_bytes;     // the most that a block can ask for
-  bool cooperative;     // whether a launch can have all its blocks run at once
+  int shared_bytes;     // the maximum for a block
+  bool cooperative;     // whether it supports cooperative launches
   bool tile_products;   // whether it has the instructions of mma.cuh
-  std::string target;   // what its run-time compiler is asked for: "cuda sm_90", "hip gfx90a"
+  std::string target;   // the target of its run-time compiler: "cuda sm_90", "hip gfx90a"
 };
 
 const Limits& limits(Place place);
 
-// What a block may ask for on every GPU, as on Turing and on AMD's; for more the device has to be asked.
+// The shared memory of a block on every GPU (Turing and AMD have no more).
 constexpr int64_t least_shared_bytes = 64 * 1024;
 
-// Whether torch's product takes the place of fourfold's own, by the multiply-adds of it.
+// Whether to use torch's product instead of fourfold's own, by its number of multiply-adds.
 bool vendor_wins(int64_t work);
 
-// Throws a sentence that says what to change; the error is cleared, so that the next call starts anew.
+// Throws an error that says what to change, and clears the runtime's error state for the next call.
 void check(Place place, cudaError_t code);
 
 struct Grid {
@@ -58,7 +58,7 @@ struct Grid {
   int64_t shared_bytes = 0;
 };
 
-// Beyond 48 KB of shared memory a kernel has to be told that its blocks may have it.
+// Sets the kernel attribute that is required for more than 48 KB of shared memory.
 void allow_shared_memory(Place place, const Grid& grid, const void* kernel);
 
 template <typename... Parameters, typename... Arguments>
@@ -72,7 +72,7 @@ void launch(Place place, const Grid& grid, void (*kernel)(Parameters...), const 
   check(place, cudaGetLastError());
 }
 
-// Whether all blocks of such a launch run at the same time, so that they may wait for each other.
+// Whether all blocks of such a launch can run at the same time, so that they may wait for each other.
 template <typename... Parameters>
 bool runs_at_once(Place place, const Grid& grid, void (*kernel)(Parameters...)) {
   if (!limits(place).cooperative || grid.shared_bytes > limits(place).shared_bytes) return false;
@@ -84,7 +84,7 @@ bool runs_at_once(Place place, const Grid& grid, void (*kernel)(Parameters...)) 
   return grid.blocks <= int64_t(blocks) * limits(place).multiprocessors;
 }
 
-// A launch whose blocks may wait for each other; runs_at_once has said that it can be.
+// A cooperative launch, whose blocks may wait for each other; requires runs_at_once().
 template <typename Parameter>
 void launch_at_once(Place place, const Grid& grid, void (*kernel)(Parameter), Parameter argument) {
   const DeviceGuard guard(place);

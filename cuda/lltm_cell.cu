@@ -47,7 +47,7 @@ void forward_as(const LltmCellInputs& in, const LltmCellOutputs& out, bool save_
     step<Lltm>(place, factors, job);
     return;
   }
-  // Two products of parts of the weights rather than one of [h, x], which would have to be copied together.
+  // Two products with parts of the weights instead of one with [h, x], which would have to be concatenated.
   const Tensor projection = linear(in.x, narrow(in.weights, 1, hidden_size, input_size), in.bias);
   const Tensor product = linear(in.h, narrow(in.weights, 1, 0, hidden_size), std::nullopt);
   job.projection = input<T>(projection);
@@ -78,7 +78,7 @@ void backward(const LltmCellBackward& job) {
                        .rows = job.batch,
                        .hidden_size = job.hidden_size,
                        .kept = static_cast<const T*>(job.kept),
-                       .state = {},  // of which the LLTM's gradients know nothing
+                       .state = {},  // not needed for the LLTM's gradients
                        .next_state = static_cast<const T*>(job.next_c),
                        .grad_h = static_cast<const T*>(job.grad_h),
                        .grad_output = nullptr,

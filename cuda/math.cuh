@@ -1,4 +1,4 @@
-// The surroundings that cpp/formulas/ need on a GPU.
+// The functions that cpp/formulas/ need on a GPU.
 #pragma once
 
 #include "device.cuh"

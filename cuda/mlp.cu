@@ -9,11 +9,11 @@
 namespace fourfold::gpu {
 namespace {
 
-// Rows from which a block takes four times as many, for the sake of its reads of the weights: enough to fill a large
+// From this many rows on, a block takes four times as many, to read the weights less often: enough rows to fill a large
 // device with the larger blocks too. Not yet measured.
 constexpr int64_t many_rows = 1 << 14;
-// The kernel that sums over the batch does so in one go for each 16 rows of a gradient. Beyond so many rows of the
-// batch torch's products, which share that out, are taken to win. Not yet measured.
+// The backward kernel sums over the whole batch in one block for each 16 rows of a gradient. For larger batches torch's
+// products, which split the sum, are assumed to be faster. Not yet measured.
 constexpr int64_t fused_backward_batch = 512;
 
 bool fuses_forward(const MlpSizes& sizes) { return fuses(sizes, most_width, true); }

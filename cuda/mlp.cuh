@@ -1,4 +1,4 @@
-// The fused network: a block takes some rows through both layers, and the hidden layer never leaves its shared memory.
+// The fused network: a block computes both layers for some rows, with the hidden layer in shared memory.
 #pragma once
 
 #include "activate.cuh"
@@ -10,7 +10,7 @@ namespace fourfold::gpu {
 
 constexpr int rows_across = dense_threads / dense_lanes;
 
-// What a block's rows take of shared memory: two activations beside the staged weights.
+// The shared memory of a block: two activations of its rows, and the staged weights.
 template <typename T>
 constexpr int64_t network_bytes(int rows, int64_t first_width, int64_t second_width) {
   using V = Compute<T>;
@@ -20,7 +20,7 @@ constexpr int64_t network_bytes(int rows, int64_t first_width, int64_t second_wi
 static_assert(network_bytes<float>(rows_across, most_width, most_width) <= least_shared_bytes &&
               network_bytes<double>(rows_across, most_width, most_width) <= least_shared_bytes);
 
-// Rows (count, width) of a tensor into shared memory; zero beyond the tensor's rows.
+// Loads rows (count, width) of a tensor into shared memory; zeros after the tensor's last row.
 template <int tile, typename V, typename T>
 FOURFOLD_FN void load_rows(V* to, const T* from, int64_t first, int64_t rows, int width) {
   for (int at = static_cast<int>(threadIdx.x); at < tile * width; at += dense_threads) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(dense_threads) mlp_kernel(MlpForward job) {
   });
 }
 
-// The gradients of the hidden layer and of x, which no row shares with another.
+// The gradients of the hidden layer and of x, which are independent for each row.
 template <typename T>
 __global__ void __launch_bounds__(dense_threads) mlp_rows_backward_kernel(MlpBackward job) {
   using V = Compute<T>;
@@ -123,14 +123,14 @@ struct WeightsGradient {
   T* bias;         // out (height)
 };
 
-// 16 rows of one layer's gradient a block; the hidden layer's blocks come first.
+// Each block computes 16 rows of one layer's gradient; the hidden layer's blocks come first.
 template <typename T>
 __global__ void __launch_bounds__(dense_threads)
     mlp_weights_backward_kernel(int64_t batch, WeightsGradient<T> hidden, WeightsGradient<T> output) {
   using V = Compute<T>;
   const int hidden_blocks = (hidden.height + rows_across - 1) / rows_across;
   const bool second = static_cast<int>(blockIdx.x) >= hidden_blocks;
-  // A copy: a reference to one of two arguments would put both into local memory.
+  // A copy, because a reference to one of two arguments would put both into local memory.
   const WeightsGradient<T> job{
       second ? output.left : hidden.left,       second ? output.right : hidden.right,
       second ? output.height : hidden.height,   second ? output.width : hidden.width,

@@ -1,14 +1,14 @@
-// The tensor cores' product of a tile of 16 rows and 8 columns, and its portable twin.
+// The tensor cores' product of a tile of 16 rows and 8 columns, and a portable emulation, its twin.
 //
-// A lane of the group of 32 is (g, q) = (lane / 4, lane % 4). It brings 16 consecutive bytes, a slot, of two rows of A
-// and one column of B, and holds four sums:
+// Lane (g, q) = (lane / 4, lane % 4) of the group of 32 provides 16 consecutive bytes, a slot, of two rows of A and one
+// column of B, and has four sums:
 //   top, bottom: slot q of rows g and g + 8;  column: slot q of column g;
 //   sum[0], sum[1]: row g, columns 2q and 2q + 1;  sum[2], sum[3]: row g + 8.
-// A slot's place along the depth is ours to choose so long as A and B agree, so each lane's bytes come in one load.
-// Four slots, one of each q, are a chunk: 32 values of 16 bits, 16 of float32, two instructions.
+// The order of slots along the depth is arbitrary if A and B agree, so each lane's bytes are one load. Four slots, one
+// of each q, are a chunk: 32 values of 16 bits or 16 of float32, and two instructions.
 //
 // On devices without these instructions (and in simulation) multiply_tile is the twin: it moves the same fragments
-// between lanes and adds the same products, and cuts off what the tensor cores cut off.
+// between lanes, adds the same products, and truncates like the tensor cores.
 #pragma once
 
 #include "device.cuh"
@@ -21,8 +21,8 @@
 
 namespace fourfold::gpu {
 
-// Where NVIDIA's compiler works for a GPU without these instructions. limits() says so to the host, which then launches
-// nothing that needs them: there the twin would be minutes of compilation for nothing.
+// False when NVIDIA's compiler targets a GPU without these instructions: kernels are then empty, because compiling the
+// twin takes minutes. limits() keeps the host from launching them.
 #if defined(__CUDA_ARCH__) && !defined(USE_ROCM)
 constexpr bool tile_products_here = FOURFOLD_TENSOR_CORES;
 #else
@@ -33,7 +33,7 @@ struct Slot {
   uint32_t word[4];
 };
 
-// What a kernel's products are rounded to: the storage type itself, or for float32 TF32 or nothing.
+// The rounding of a kernel's factors: none, or, for float32, to TF32.
 enum class Rounding { none, tf32 };
 
 template <typename T>
@@ -44,7 +44,7 @@ constexpr int chunk_depth = 4 * slot_size<T>;
 FOURFOLD_FN float as_float(uint32_t bits) { return __uint_as_float(bits); }
 FOURFOLD_FN uint32_t as_bits(float value) { return __float_as_uint(value); }
 
-// To the nearest of 10 bits of mantissa, ties away from zero, as cvt.rna.tf32 rounds.
+// Rounds to 10 mantissa bits, to nearest, ties away from zero, like cvt.rna.tf32.
 FOURFOLD_FN uint32_t to_tf32(float value) {
 #if FOURFOLD_TENSOR_CORES
   uint32_t bits;
@@ -56,14 +56,14 @@ FOURFOLD_FN uint32_t to_tf32(float value) {
 #endif
 }
 
-// One instruction: two words of A's two rows each, two of B's column.
+// One instruction: two words of each of A's two rows, and two of B's column.
 template <typename T>
 struct Instruction;
 
 FOURFOLD_FN int exponent_of(float value) { return max(1, static_cast<int>(as_bits(value) >> 23 & 0xff)); }
 
-// The tensor cores add as integers on the scale of the largest term, with a bit more than a float32 has. They round
-// neither the terms nor the sum: what lies below is cut off.
+// The tensor cores add integers on the scale of the largest term, with one bit more than float32. They truncate the
+// terms and the sum instead of rounding.
 constexpr int kept_bits = 1;
 
 FOURFOLD_FN int64_t on_scale(float value, int exponent) {
@@ -91,7 +91,7 @@ FOURFOLD_FN float cut_off_sum(float sum, const float (&products)[terms]) {
   return ::ldexpf(total < 0 ? -static_cast<float>(size) : static_cast<float>(size), exponent - 127 - 23 - kept_bits);
 }
 
-// What a lane brings to an instruction.
+// A lane's operands of an instruction.
 struct Fragment {
   uint32_t top[2];
   uint32_t bottom[2];
@@ -108,7 +108,7 @@ class Fragments {
   }
 
  private:
-  gpusim::WarpView all_;  // in one exchange rather than one a word
+  gpusim::WarpView all_;  // one exchange instead of one per word
 #else
   explicit FOURFOLD_FN Fragments(const Fragment& mine) : mine_(mine) {}
   FOURFOLD_FN Fragment of(int lane) const {
@@ -126,7 +126,7 @@ class Fragments {
 #endif
 };
 
-// The twin's sum over the four lanes that hold a row or column; product(a, b, n) is the n-th of a word's `per_word`.
+// The twin's sum over the four lanes of a row or column. product(a, b, n): the n-th of a word's `per_word` products.
 template <int per_word, typename Product>
 FOURFOLD_FN void multiply_by_lanes(float (&sum)[4], const uint32_t (&top)[2], const uint32_t (&bottom)[2],
                                    const uint32_t (&column)[2], Product product) {
@@ -216,8 +216,8 @@ FOURFOLD_FN Slot rounded(const Slot& slot) {
   return result;
 }
 
-// The 11 leading bits of each float32, and of what is left the next 11. Cut off rather than rounded: that takes no
-// conversion, of which a multiprocessor does few at a time.
+// The 11 leading bits of each float32, and the next 11 of the remainder. Truncated instead of rounded, because
+// conversions have a low throughput.
 FOURFOLD_FN Slot high_part(const Slot& slot) {
   Slot high;
   for (int w = 0; w < 4; ++w) high.word[w] = slot.word[w] & 0xffffe000u;
@@ -228,13 +228,13 @@ FOURFOLD_FN Slot low_part(const Slot& slot, const Slot& high) {
   Slot low;
   for (int w = 0; w < 4; ++w) {
     const float rest = as_float(slot.word[w]) - as_float(high.word[w]);
-    low.word[w] = as_bits(rest == rest ? rest : 0.0f) & 0xffffe000u;  // infinity leaves no rest
+    low.word[w] = as_bits(rest == rest ? rest : 0.0f) & 0xffffe000u;  // zero for infinity, whose remainder is NaN
   }
   return low;
 }
 
-// The slot as it is, which the compiler is kept from knowing: it would split weights into parts once for all steps, and
-// hold twice the registers for that.
+// The unchanged slot, opaque to the compiler: otherwise it would hoist the split of weights into parts out of the loop
+// over steps, which doubles their registers.
 FOURFOLD_FN Slot anew(Slot slot) {
 #if FOURFOLD_TENSOR_CORES
   asm volatile("" : "+r"(slot.word[0]), "+r"(slot.word[1]), "+r"(slot.word[2]), "+r"(slot.word[3]));
@@ -242,8 +242,8 @@ FOURFOLD_FN Slot anew(Slot slot) {
   return slot;
 }
 
-// sum += a chunk of A times a chunk of B. Unrounded float32 takes three products of its high and low parts, which leave
-// out less than 2^-19 of each product.
+// sum += a chunk of A times a chunk of B. Unrounded float32 takes three products of its high and low parts, with an
+// error below 2^-19 of each product.
 template <typename T, Rounding rounding>
 FOURFOLD_FN void multiply_tile(float (&sum)[4], const Slot& top, const Slot& bottom, const Slot& column) {
   if constexpr (!std::is_same_v<T, float>) {

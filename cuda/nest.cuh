@@ -1,8 +1,8 @@
-// What printed kernels call, for NVIDIA's and AMD's compilers at run time: compile with -std=c++17 or newer and --fmad=false
-// (-ffp-contract=off), without fast mathematics. Without includes but of files that have none.
+// The functions that generated kernels call, for NVIDIA's and AMD's run-time compilers: compile with -std=c++17 or
+// newer and --fmad=false (-ffp-contract=off), without fast math. It includes only files without includes of others.
 //
-// Kind is what memory holds: boolean, int8, uint8, int16, int32, int64, float16, bfloat16, float32 or float64. Its value is a
-// bool, int32, int64, float32 or float64.
+// Kind is the storage type: boolean, int8, uint8, int16, int32, int64, float16, bfloat16, float32 or float64. Its value
+// is a bool, int32, int64, float32 or float64.
 #pragma once
 
 #include "numbers.cuh"
@@ -10,7 +10,7 @@
 namespace fourfold {
 
 struct boolean {
-  uint8 byte;  // true where it is not 0
+  uint8 byte;  // true if not 0
 };
 struct float16 {
   uint16 bits;
@@ -59,12 +59,12 @@ FOURFOLD_FN int block_index() { return static_cast<int>(blockIdx.x); }
 FOURFOLD_FN int block_count() { return static_cast<int>(gridDim.x); }
 FOURFOLD_FN uint8* shared_memory() { return gpu::shared_memory<uint8>(); }
 
-// One access, of up to 16 bytes. Elements of other types may lie there.
+// One access of up to 16 bytes. It may alias elements of other types.
 template <typename T>
 struct __attribute__((may_alias, aligned(sizeof(T)))) Access {
   T value;
 };
-// As a whole: NVCC knows the alignment of an Access, and not of what is in it.
+// Copies the whole Access, because NVCC knows the alignment of an Access but not of its member.
 template <typename T>
 FOURFOLD_FN T read(const void* from) {
   const Access<T> access = *static_cast<const Access<T>*>(from);
@@ -73,7 +73,7 @@ FOURFOLD_FN T read(const void* from) {
 template <typename T>
 FOURFOLD_FN void write(void* to, T value) { *static_cast<Access<T>*>(to) = {value}; }
 
-// The access of so many bytes, as words, or several of 16.
+// Accesses `bytes` bytes as words; more than 16 bytes as several accesses.
 template <int bytes>
 struct Accesses {
   typedef Words<bytes / 4> Memory;
@@ -114,19 +114,19 @@ struct Accesses<8> {
 
 template <typename Kind>
 FOURFOLD_FN Value<Kind> load(const Kind* from) { return Stored<Kind>::value(read<typename Stored<Kind>::Bits>(from)); }
-// Zero, and no access, where it is not valid.
+// Zero, without an access, if not valid.
 template <typename Kind>
 FOURFOLD_FN Value<Kind> load(const Kind* from, bool valid) { return valid ? load(from) : Value<Kind>(0); }
 template <typename Kind>
 FOURFOLD_FN void store(Kind* to, Value<Kind> value) { write(to, Stored<Kind>::bits(value)); }
 
-// n elements that follow one another, on a boundary of their bytes or of 16.
+// n consecutive elements, aligned to their total size or to 16 bytes.
 template <int n, typename Kind>
 FOURFOLD_FN Vec<Value<Kind>, n> load(const Kind* from) {
   const uint8* bytes = reinterpret_cast<const uint8*>(from);
   return Packed<n, Kind>::values(Accesses<Packing<Kind, n>::bytes>::load(bytes));
 }
-// Zeros, and no access, where it is not valid.
+// Zeros, without an access, if not valid.
 template <int n, typename Kind>
 FOURFOLD_FN Vec<Value<Kind>, n> load(const Kind* from, bool valid) {
   typename Packed<n, Kind>::Memory memory = {};
@@ -138,7 +138,7 @@ FOURFOLD_FN void store(Kind* to, Vec<Value<Kind>, n> values) {
   Accesses<Packing<Kind, n>::bytes>::store(reinterpret_cast<uint8*>(to), Packed<n, Kind>::words(values));
 }
 
-// n elements, each `stride` elements from the one before it.
+// n elements with that stride.
 template <int n, typename Kind, typename Index>
 FOURFOLD_FN Vec<Value<Kind>, n> load_strided(const Kind* from, Index stride, bool valid = true) {
   Vec<Value<Kind>, n> result = {};

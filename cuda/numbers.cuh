@@ -1,5 +1,5 @@
 // The operations of pointwise programs (program/operations.h) for single numbers on a GPU: the device library's elementary
-// functions at full precision, and formulas/pointwise.h. Without includes, as language.cuh.
+// functions at full precision, and formulas/pointwise.h. Without other includes, like language.cuh.
 #pragma once
 
 #include "language.cuh"

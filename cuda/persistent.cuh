@@ -1,11 +1,11 @@
 // A whole sequence in one launch: each block owns 8 hidden units, keeps their part of the recurrent weights in
-// registers from the first step to the last, and tells the others by a flag when its part of a step is there to read.
+// registers from the first step to the last, and sets a flag when its part of a step is written.
 //
-// The 8 warps of a block share out the depth of the product: each multiplies its part of the rows by its part of the
-// weights and the sums meet in shared memory, where one thread per row and unit applies the cell. A warp waits only for
-// the blocks whose units it reads. What is exchanged between blocks (h, or the gradient of the gates) goes through the
-// tensors that the layer returns or keeps anyway, in which each step has rows of its own, so nothing is overwritten
-// that somebody may still read.
+// The 8 warps of a block split the depth of the product: each multiplies its part of the rows by its part of the
+// weights; the sums are combined in shared memory, where one thread per row and unit applies the cell. A warp waits
+// only for the blocks whose units it reads. Blocks exchange values (h, or the gradient of the gates) through the
+// tensors that the layer returns or saves anyway. Each step has its own rows there, so nothing is overwritten while
+// other blocks may read it.
 #pragma once
 
 #include "launch.cuh"
@@ -24,8 +24,8 @@ struct PersistentForward {
   T* kept;              // (rows, kept * hidden_size), or null
   T* cells;             // (rows, hidden_size), or null
   T* output;            // (rows, hidden_size)
-  const T* h_0;         // (batch, hidden_size), as is what follows; at a multiple of 16 bytes
-  const T* state_0;     // c_0, or h_0 where the cell has no c
+  const T* h_0;         // (batch, hidden_size), like the next ones; aligned to 16 bytes
+  const T* state_0;     // c_0, or h_0 if the cell has no c
   T* c_n;               // or null
 };
 
@@ -35,15 +35,15 @@ struct PersistentBackward {
   const T* weights;
   int64_t leading_dim;
   const T* kept;
-  const T* states;  // (rows, hidden_size) after each step: cells, or output where the cell has no c
+  const T* states;  // (rows, hidden_size) after each step: cells, or output if the cell has no c
   const T* state_0;
   const T* grad_output;  // or null
   const T* grad_h_n;     // or null
   const T* grad_c_n;     // or null
   T* grad_gates;         // (rows, grads * hidden_size)
-  bool need_states;      // whether the next two are written
+  bool need_states;      // whether to write the next two
   T* grad_h_0;
-  T* grad_c_0;  // null where the cell has no c
+  T* grad_c_0;  // null if the cell has no c
 };
 
 template <typename T>
@@ -52,7 +52,7 @@ FOURFOLD_FN Slot read_slot(const T* from) {
   return {{bytes.x, bytes.y, bytes.z, bytes.w}};
 }
 
-// Values at any distance, as a slot.
+// Gathers strided values into a slot.
 template <typename T>
 FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
   AlignedVector<T, slot_size<T>> values;
@@ -63,12 +63,13 @@ FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
 template <typename T, Rounding rounding>
 constexpr bool unrounded = std::is_same_v<T, float> && rounding == Rounding::none;
 
-// Chunks of a row that are asked for before the first of them is used: as many as registers hold beside the weights.
+// The number of a row's chunks that are loaded before the first one is used: as many as fit the registers besides the
+// weights.
 template <typename T, Rounding rounding, int chunks>
 constexpr int chunks_in_flight = !std::is_same_v<T, float> ? 12 : rounding == Rounding::tf32 ? 6 : chunks <= 16 ? 3 : 2;
 
-// sum[column] += the warp's part of a tile of rows times the same part of its columns. rows are those that this lane
-// brings, g and g + 8, or null; the lane's first slot is at `slot_k` of `depth`.
+// sum[column] += the warp's part of a tile of rows times the same part of its columns. rows: this lane's rows g and g +
+// 8, or null. slot_k: the position of the lane's first slot in the depth.
 template <typename T, Rounding rounding, int chunks, int columns>
 FOURFOLD_FN void multiply_rows(float (&sum)[columns][4], const T* const (&rows)[2], int slot_k, int depth,
                                const Slot (&weights)[chunks][columns]) {
@@ -84,8 +85,8 @@ FOURFOLD_FN void multiply_rows(float (&sum)[columns][4], const T* const (&rows)[
         if (rows[side] != nullptr && k < depth) slots[n][side] = read_slot(rows[side] + k);
       }
     }
-    // The tensor cores cut off, towards zero, what they add to a sum. In unrounded float32 that would add up to more than
-    // the products leave out, so these chunks begin at zero, and the multiprocessor adds them, which rounds.
+    // The tensor cores truncate sums towards zero. In unrounded float32 this error would accumulate to more than that
+    // of the products, so these chunks start from zero, and ordinary additions, which round, combine them.
     float part[columns][4] = {};
 #pragma unroll
     for (int n = 0; n < in_flight && first + n < chunks; ++n) {
@@ -100,7 +101,7 @@ FOURFOLD_FN void multiply_rows(float (&sum)[columns][4], const T* const (&rows)[
   }
 }
 
-// sums[warp][tile][row][unit]: the warps' parts of a product, a tile for each 16 rows and column of sum.
+// sums[warp][tile][row][unit]: the warps' partial sums of a product, one tile for each 16 rows and each column of sum.
 template <int columns>
 FOURFOLD_FN void store_sums(float* sums, int tiles, int row_tile, const float (&sum)[columns][4]) {
   const int lane = static_cast<int>(threadIdx.x) % group_size;
@@ -152,7 +153,7 @@ FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Step& ste
     if (e.row >= step.active || e.unit >= size) continue;
     Values<float, gates> hidden;
     for (int g = 0; g < gates; ++g) {
-      // The bias anew in each step: the weights leave no registers for it.
+      // The bias is loaded in each step, because the weights leave no registers for it.
       hidden.v[g] = read_or_zero<float>(job.bias, g * size + e.unit) +
                     total_of(sums, job.sequence.row_tiles * gates, e.tile * gates + g, e.value);
     }
@@ -194,10 +195,10 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(Pers
   state.load(sequence, job.state_0);
 
   Step step = Step::at_end(sequence, sequence.reverse);
-  Step before{};  // no row had a step before the first
+  Step before{};  // no rows: the first step has no previous one
   for (int s = 0; s < sequence.time; ++s) {
     Projection<Cell, T> projection;
-    projection.load(job, step);  // before the wait, so that it arrives meanwhile
+    projection.load(job, step);  // before the wait, to overlap with it
     if (s > 0) wait_for(sequence, first_k, end_k, s);
     for (int tile = 0; tile < sequence.row_tiles; ++tile) {
       const T* rows[2];
@@ -274,13 +275,13 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
     gradients_of_gates<Cell>(job, step, before, grad_h, grad_state);
     if (!job.need_states && s + 1 == sequence.time) return;
     finish_step(sequence, s + 1);
-    // A warp's part of the depth goes from one gate into the next, and so over any units.
+    // A warp's part of the depth crosses gates, so it can include any units.
     wait_for(sequence, 0, size, s + 1);
     for (int tile = 0; tile < sequence.row_tiles; ++tile) {
       const T* rows[2];
       for (int side = 0; side < 2; ++side) {
         const int row = tile * row_tile + side * 8 + lane / 4;
-        // The last slots are those of the recurrent part.
+        // The last slots belong to the recurrent part.
         const int64_t first = ((step.first + row) * Cell::grads + Cell::grads - Cell::gates) * size;
         rows[side] = row < step.active ? job.grad_gates + first : nullptr;
       }

@@ -1,4 +1,4 @@
-// Programs on a GPU: kernels that are compiled at run time, loaded by the driver and launched on torch's current stream.
+// Programs on a GPU: kernels compiled at run time, loaded by the driver and launched on torch's current stream.
 #include <torch/headeronly/core/DeviceType.h>
 
 #include <optional>
@@ -12,7 +12,7 @@
 namespace fourfold::gpu {
 namespace {
 
-constexpr size_t most_argument_bytes = 4096;  // of a kernel, on every device
+constexpr size_t most_argument_bytes = 4096;  // the limit of all devices
 
 Place place_on(int32_t index) { return {static_cast<int32_t>(torch::headeronly::DeviceType::CUDA), index}; }
 
@@ -20,7 +20,7 @@ class LoadedKernels final : public program::LoadedGrid {
  public:
   LoadedKernels(int32_t index, const program::Nest& nest) : place_(place_on(index)), nest_(nest) {
     const DeviceGuard guard(place_);
-    check(place_, cudaFree(nullptr));  // opens the device's context, which the driver's functions want
+    check(place_, cudaFree(nullptr));  // opens the device's context, which the driver's functions need
     const CaptureOfOthers relaxed;
     check_driver(place_, FOURFOLD_DRIVER(cuModuleLoadData)(&module_, nest.code.data()));
     for (const program::NestKernel& kernel : nest.kernels) {
@@ -33,7 +33,7 @@ class LoadedKernels final : public program::LoadedGrid {
   void run(const program::GridRun& run) const override {
     const DeviceGuard guard(place_);
     const cudaStream_t stream = current_stream(place_);
-    // torch's allocator gives the memory out again to what follows on the stream.
+    // Freed before the kernels have finished: torch's allocator reuses the memory only later on the same stream.
     std::optional<Tensor> scratch;
     if (run.scratch_bytes > 0) scratch = empty(place_, {run.scratch_bytes}, ScalarType::Byte);
     std::vector<uint64_t> arguments(run.numbers.begin(), run.numbers.end());

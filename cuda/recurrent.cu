@@ -6,7 +6,7 @@ namespace fourfold::gpu {
 
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   constexpr int64_t most = std::numeric_limits<int>::max();
-  // Slots of 16 bytes begin at multiples of 8 values, and a block has 8 units. One step is no sequence.
+  // 16-byte slots begin at multiples of 8 values, and a block has 8 units. A single step is not worth it.
   const bool fits = layer.batch >= 1 && layer.batch <= most_rows && layer.hidden_size >= block_units &&
                     layer.hidden_size % block_units == 0 && layer.hidden_size <= most && layer.time >= 2 &&
                     layer.time <= most;

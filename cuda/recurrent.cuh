@@ -1,5 +1,6 @@
-// The kernels of a recurrent layer for any Cell: one launch for the whole sequence where the device can hold it, else a
-// launch or two a step. The input's part of the gates, and what follows from their gradients, are products of torch's.
+// The kernels of a recurrent layer for any Cell: one launch for the whole sequence if it fits the device, otherwise one
+// or two launches per step. The input's part of the gates, and the gradients that follow from the gates', are torch's
+// products.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +15,10 @@ namespace fourfold::gpu {
 // Each row's h after its last step, from the output.
 void copy_final_h(const RecurrentForward& job);
 
-// The h that each row of the sequence started from: (rows, hidden_size).
+// The h before each row of the sequence: (rows, hidden_size).
 Tensor previous_h(const RecurrentBackward& job);
 
-// What step t's rows had before it; `states`, (rows, hidden_size), has each step's after it.
+// The previous state of step t's rows. states: (rows, hidden_size), after each step.
 template <typename T>
 Before<T> state_before(const RecurrentLayer& layer, int64_t t, const void* states, const void* initial) {
   const int64_t before = layer.reverse ? t + 1 : t - 1;
@@ -30,7 +31,7 @@ Before<T> state_before(const RecurrentLayer& layer, int64_t t, const void* state
   };
 }
 
-// A state of the batch, in the dtype of its sums.
+// A state of the batch in the compute dtype.
 Tensor empty_state(const RecurrentLayer& layer);
 
 template <typename Cell, typename T>
@@ -79,7 +80,7 @@ class PlainForward {
         .kept = at(static_cast<T*>(job_.kept), first * Cell::kept * size),
         .cells = at(static_cast<T*>(job_.cells), first * size),
     };
-    // A vendor's product takes rows that lie together.
+    // A vendor's product needs contiguous rows.
     const int64_t known = factors.h.known;
     const bool together = known == 0 || known == cell.rows;
     if (!together || !vendor_wins(cell.rows * Cell::gates * size * size)) {
@@ -97,7 +98,7 @@ class PlainForward {
   const RecurrentForward& job_;
   const RecurrentLayer& layer_;
   const T* projection_;
-  Tensor states_;  // (batch, hidden_size), as the sums are
+  Tensor states_;  // (batch, hidden_size), in the compute dtype
   V* state_;
 };
 
@@ -163,7 +164,7 @@ class PlainBackward {
                       });
   }
 
-  // The gradient of h before the step: what the gates make of it.
+  // The gradient of h before the step, from the gates' gradients.
   void step_h(int64_t t) const {
     const int64_t size = layer_.hidden_size;
     const int64_t rows = active_rows(layer_, t);
@@ -173,7 +174,7 @@ class PlainBackward {
         .rows = rows,
         .depth = depth,
         .columns = size,
-        .a = grad_gates(t) + (Cell::grads - Cell::gates) * size,  // the last slots are those of the recurrent part
+        .a = grad_gates(t) + (Cell::grads - Cell::gates) * size,  // the last slots belong to the recurrent part
         .a_leading_dim = Cell::grads * size,
         .b = static_cast<const T*>(layer_.weight_hh),
         .b_leading_dim = layer_.weight_hh_leading_dim,
@@ -190,16 +191,16 @@ class PlainBackward {
   const RecurrentBackward& job_;
   const RecurrentLayer& layer_;
   T* grad_gates_;
-  Tensor grads_h_;  // (batch, hidden_size), as the sums are; likewise grads_state_
+  Tensor grads_h_;  // (batch, hidden_size), in the compute dtype; likewise grads_state_
   Tensor grads_state_;
   V* grad_h_;
   V* grad_state_;
 };
 
-// What the persistent kernels are told of a sequence; nothing when they can't take it.
+// The sequence as an argument of the persistent kernels; empty if they don't support it.
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer);
 
-// h_0 (batch, hidden_size) where its slots may be read: the user's own, or a copy, which the caller keeps.
+// h_0 (batch, hidden_size), aligned to slots: the user's tensor, or a copy, which the caller must keep.
 struct Aligned {
   const void* data;
   OptionalTensor copy;
@@ -207,10 +208,11 @@ struct Aligned {
 
 Aligned aligned_h_0(const RecurrentForward& job);
 
-// A list of how many chunks of the depth a warp may hold in registers.
+// The numbers of chunks of the depth that a warp can hold in registers, for each of which there is a kernel.
 template <int... counts>
 struct Chunks {
-  // f(std::integral_constant<int, n>()) for the first n by which 8 warps cover the depth; false when none does.
+  // Calls f(std::integral_constant<int, n>()) for the first n with which 8 warps cover the depth; false if there is
+  // none.
   template <typename F>
   static bool visit(int64_t depth, int64_t chunk, const F& f) {
     bool result = false;
@@ -224,9 +226,10 @@ struct Chunks {
   }
 };
 
-// Calls f with the kernels' rounding and the lists of chunks for T, the forward's and the backward's, which stay within
-// the registers of a thread. LSTM and GRU, whose common sizes are powers of two, have fewer, as each is a kernel to
-// compile and to prove; beyond 512 units in unrounded float32, where the LSTM's would not fit, they take a step at a time.
+// Calls f with the kernels' rounding and the lists of chunks for T, of the forward and of the backward, which fit the
+// registers of a thread. LSTM and GRU, whose sizes usually are powers of two, have fewer, because each is a kernel to
+// compile and test. Above 512 units in unrounded float32 the LSTM's kernels wouldn't fit, so LSTM and GRU run step by
+// step.
 template <typename Cell, typename T, typename F>
 bool with_variant(bool allow_tf32, const F& f) {
   constexpr int g = Cell::gates;
@@ -253,7 +256,7 @@ bool with_variant(bool allow_tf32, const F& f) {
   }
 }
 
-// One cooperative launch, where the device can hold all its blocks at once.
+// One cooperative launch, if all its blocks fit the device at once.
 template <typename Job>
 bool launch_persistent(Place place, void (*kernel)(Job), Job job, int columns) {
   const Sequence& sequence = job.sequence;
@@ -320,7 +323,7 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
   });
 }
 
-// Whether the one launch is to be tried, and a refusal where it was demanded and can't be.
+// Whether to try the persistent kernels; and an error if they are forced but unsupported.
 bool wants_persistent();
 void expect_choice(const RecurrentLayer& layer);
 
@@ -353,7 +356,7 @@ void recurrent_backward(const RecurrentBackward& job) {
   finish_gradients(job, gradient_slots<Cell>(), grad_gates, h);
 }
 
-// The GPU's table of a recurrent layer's kernels, which take the weights as they are.
+// The GPU's kernel table of a recurrent layer; it has no packed weights.
 template <typename Cell>
 inline constexpr RecurrentKernels recurrent_kernels{
     [](ScalarType, const RecurrentShape&) { return true; },

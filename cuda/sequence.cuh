@@ -1,5 +1,5 @@
-// A sequence as the persistent kernels walk it: its steps and their rows, how blocks wait for each other's part of a
-// step, and the elements of a step that a thread sees to.
+// The persistent kernels' iteration over a sequence: its steps and their rows, synchronisation between blocks, and a
+// thread's elements of a step.
 #pragma once
 
 #include "cell.cuh"
@@ -20,19 +20,19 @@ struct Sequence {
   int hidden_size;
   int row_tiles;
   bool reverse;
-  const bool* reset;        // (rows): whether a row's state is zero before its step; or null
-  int64_t rows;             // of all steps
+  const bool* reset;        // (rows), whether to zero a row's state before its step; or null
+  int64_t rows;             // in all steps
   int lengths[most_rows];   // of each row of the batch, longest first
-  uint32_t* flags;          // one a block, zero at launch: how many steps it has finished
+  uint32_t* flags;          // for each block, the number of finished steps; zero at launch
 };
 
-// Where a walk over the steps stands: step t has `active` rows from `first` on.
+// The current step of the iteration: step t has `active` rows from `first` on.
 struct Step {
   int t;
   int active;
   int64_t first;
 
-  // The first step of a walk that begins at either end.
+  // The first or last step of the sequence.
   static FOURFOLD_FN Step at_end(const Sequence& sequence, bool last) {
     Step step{last ? sequence.time - 1 : 0, sequence.batch, 0};
     if (!last) return step;
@@ -62,7 +62,7 @@ struct Step {
     return sequence.reset != nullptr && row < active && sequence.reset[first + row];
   }
 
-  // What this step's rows had before it, when that was in step `before`.
+  // The previous state of this step's rows, from step `before`.
   template <typename T>
   FOURFOLD_FN Before<T> state_before(const Sequence& sequence, const Step& before, const T* states,
                                      const T* initial) const {
@@ -71,8 +71,8 @@ struct Step {
   }
 };
 
-// Waits until the blocks that own units [begin, end) have finished so many steps. All threads call it, those with nothing
-// to wait for too: a wavefront of 64 holds two warps of the kernel, which have to stay together.
+// Waits until the blocks that own units [begin, end) have finished `steps` steps. All threads must call it, even with
+// nothing to wait for: a wavefront of 64 has two of the kernel's warps, which must not diverge.
 FOURFOLD_FN void wait_for(const Sequence& sequence, int begin, int end, uint32_t steps) {
   const int lane = static_cast<int>(threadIdx.x) % group_size;
   for (int block = begin / block_units + lane; block * block_units < end; block += group_size) {
@@ -81,13 +81,13 @@ FOURFOLD_FN void wait_for(const Sequence& sequence, int begin, int end, uint32_t
   sync_group();
 }
 
-// After every thread of the block has stored its part of the step.
+// Sets the block's flag after all its threads have stored their part of the step.
 FOURFOLD_FN void finish_step(const Sequence& sequence, uint32_t steps) {
   __syncthreads();
   if (threadIdx.x == 0) raise_flag(sequence.flags + blockIdx.x, steps);
 }
 
-// One of the elements of a step that a thread sees to; `k` counts them. All are of one unit.
+// One of a thread's elements of a step; `k` counts them. All have the same unit.
 struct Element {
   int row;    // of the batch
   int unit;   // of the layer
@@ -101,7 +101,7 @@ struct Element {
   }
 };
 
-// A thread's elements of a state (batch, hidden_size), which it keeps in registers from step to step.
+// A thread's elements of a state (batch, hidden_size), in registers from step to step.
 struct State {
   float v[values_per_thread];
 

@@ -1,5 +1,5 @@
-# The .cu files by name, so that a missing one is found at configure: one for each operator, then those that several
-# share. hip/ reads this too. elementwise.cu serves the operators that have none.
+# The .cu files by name, so that configure detects missing ones: one for each operator, then shared ones. Elementwise
+# operators use elementwise.cu instead. hip/ includes this file too.
 set(FOURFOLD_CUDA_SOURCES ${FOURFOLD_OPERATORS})
 list(REMOVE_ITEM FOURFOLD_CUDA_SOURCES ${FOURFOLD_ELEMENTWISE})
 list(TRANSFORM FOURFOLD_CUDA_SOURCES APPEND ".cu")

@@ -1,4 +1,4 @@
-// One step of a recurrent layer: its product and its cell in one kernel; or the cell alone, after a product of torch's.
+// One step of a recurrent layer: its product and its cell in one kernel, or only the cell after torch's product.
 #pragma once
 
 #include "cell.cuh"
@@ -11,11 +11,11 @@ constexpr int tile_rows = 16;
 constexpr int tile_columns = 16;
 constexpr int tile_depth = 64;
 
-// What a step's gates are the product of: rows of h, then of x, with the rows of weights.
+// The factors of a step's gates: rows of h, then of x, times the rows of weights.
 template <typename T>
 struct StepFactors {
   Before<T> h;
-  const T* x;  // (rows, input_size), or null with input_size 0 when the projection holds the input's part
+  const T* x;  // (rows, input_size); or null, with input_size 0, if the projection contains the input's part
   int64_t input_size;
   const T* weights;
   int64_t leading_dim;
@@ -29,11 +29,11 @@ FOURFOLD_FN Compute<T> factor_at(const StepFactors<T>& factors, int64_t hidden_s
 
 constexpr int64_t shared_values(int columns) { return int64_t(tile_rows + columns) * (tile_depth + 1); }
 
-// How many such blocks a multiprocessor is to hold; 0 leaves it to the compiler, which gives float64 too few registers.
+// The minimum number of blocks per multiprocessor. 0 lets the compiler choose, but it gives float64 too few registers.
 template <typename T>
 constexpr int step_blocks = std::is_same_v<T, double> ? 1 : 0;
 
-// Each thread has one row and one unit, and all its gates.
+// Each thread computes all gates of one row and one unit.
 template <typename Cell, typename T, typename State>
 __global__ void __launch_bounds__(step_threads, step_blocks<T>) step_kernel(StepFactors<T> factors, CellForward<T, State> job) {
   using V = Compute<T>;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(step_threads) cell_backward_kernel(CellBackwar
   if (at < job.rows * job.hidden_size) backward_unit<Cell>(job, at / job.hidden_size, at % job.hidden_size);
 }
 
-// out (rows, columns) = a (rows, depth) b (depth, columns): a step's gradient of h from that of its gates. Zero for a row
-// that restarts.
+// out (rows, columns) = a (rows, depth) b (depth, columns): a step's gradient of h from those of its gates. Zero for
+// rows that restart.
 template <typename T, typename State>
 struct ProductJob {
   int64_t rows;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(step_threads) product_kernel(ProductJob<T, Sta
   }
 }
 
-// to = a + b of (rows, columns); null is zero, and so is a row that restarts.
+// to = a + b, (rows, columns); null means zero, and rows that restart are zero.
 template <typename To, typename From>
 struct SumJob {
   int64_t rows;
@@ -151,7 +151,7 @@ struct SumJob {
   const From* a;
   const From* b;
   const bool* reset;  // (rows), or null
-  To* to;             // may be the same as a
+  To* to;             // may alias a
 };
 
 template <typename To, typename From>
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(step_threads) sum_kernel(SumJob<To, From> job)
   job.to[at] = static_cast<To>(sum);
 }
 
-// What a step's block takes of shared memory, for so many columns.
+// The shared memory of a step's block with `columns` columns.
 template <typename T>
 constexpr int64_t step_bytes(int columns) {
   return static_cast<int64_t>(sizeof(Compute<T>)) * shared_values(columns);

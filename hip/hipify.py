@@ -1,8 +1,8 @@
-"""Translates CUDA sources into HIP with torch's hipify, or fails.
+"""Translates CUDA sources into HIP with torch's hipify; fails if a CUDA name remains.
 
     python hip/hipify.py CUDA_FOLDER HIP_FOLDER
 
-x.cu comes out as x.hip; a header that changes, as x_hip.cuh, which is the name that the others then include.
+x.cu becomes x.hip. A header with changes becomes x_hip.cuh, and the other files include it under that name.
 HIP_FOLDER is emptied first; CUDA_FOLDER is only read.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-# Names of CUDA's runtime, driver and libraries, and its launch syntax. torch's own names, such as the dispatch key CUDA
-# and aoti_torch_get_current_cuda_stream, are the same in a ROCm build.
+# Names of CUDA's runtime, driver and libraries, and its launch syntax. torch's names, such as the dispatch key CUDA and
+# aoti_torch_get_current_cuda_stream, are the same in a ROCm build.
 CUDA_NAME = re.compile(r"\bcuda[A-Z]\w*|\bcu[A-Z][a-z]\w*|\bCU[a-z]\w+|\bcu(?:blas|rand|dnn|sparse|solver|fft)\w+|<<<")
 CUDA_HEADER = re.compile(r"(?:^|/)(?:cuda|cu(?:blas|rand|dnn|sparse|fft)|cub/|nv/|mma\.h|cooperative_groups)")
 
@@ -34,16 +34,16 @@ def main() -> None:
         outcomes = translate(files, Path(scratch))
         problems = [problem for file in files for problem in collect(file, outcomes, output)]
     if problems:
-        # Not left for a later build, which would take the files for good.
+        # A later build would use the files.
         shutil.rmtree(output)
         sys.exit("\n".join(problems))
 
 
 def translate(files: list[Path], scratch: Path) -> dict[str, tuple[Path, str]]:
-    """Each file's name with where hipify wrote its translation, and what hipify says of it."""
+    """For each file's name, the path of hipify's translation and hipify's status."""
     from torch.utils.hipify import hipify_python
 
-    # hipify changes the words cuda and CUDA in names of folders and files, so the copy's folders have none.
+    # hipify replaces cuda and CUDA in the names of folders and files, so the copy's folders must not contain them.
     copy, result = scratch / "copy", scratch / "result"
     copy.mkdir()
     for file in files:
@@ -61,7 +61,7 @@ def translate(files: list[Path], scratch: Path) -> dict[str, tuple[Path, str]]:
 
 
 def collect(file: Path, outcomes: dict[str, tuple[Path, str]], output: Path) -> list[str]:
-    """Puts one file's translation into `output`; returns what is wrong with it."""
+    """Writes one file's translation into `output`; returns its problems."""
     if file.name not in outcomes:
         return [f"hipify: {file.name} was not translated"]
     path, status = outcomes[file.name]

@@ -1,5 +1,5 @@
-// A cell applied to one unit of one row, and its derivative. cpp/formulas/gates.h says what a Cell is; T is the type in
-// memory; what a loop over steps carries from step to step in sums is float.
+// A cell applied to one unit of one row, and its derivative. cpp/formulas/gates.h defines Cells. T is the type in
+// memory; the values that a loop carries from step to step are float.
 #pragma once
 
 #include "math.h"
@@ -17,36 +17,36 @@ template <typename T>
 struct ForwardTensors {
   device const T* h;               // (rows of the sequence, hidden_size): of earlier steps
   device const T* h_0;             // (batch, hidden_size)
-  device const T* x;               // (rows, input_size), where the product is of h and x
+  device const T* x;               // (rows, input_size), if the product includes x
   device const T* weights;         // (gates * hidden_size, hidden_size + input_size)
   device const T* bias;            // (gates * hidden_size)
   device const T* projection;      // (rows of the sequence, gates * hidden_size): the input's part of the gates
-  device const T* product;         // (rows, gates * hidden_size): the recurrent part, where torch has made it
+  device const T* product;         // (rows, gates * hidden_size): the recurrent part, if torch has computed it
   device const bool* reset;        // (rows of the sequence)
-  device const T* initial;         // (batch, hidden_size): c_0, or h_0 where the cell has no c
-  device float* state;             // (batch, hidden_size): from step to step
+  device const T* initial;         // (batch, hidden_size): c_0, or h_0 if the cell has no c
+  device float* state;             // (batch, hidden_size): carried from step to step
   device T* output;                // out (rows of the sequence, hidden_size)
   device T* kept;                  // out (rows of the sequence, kept * hidden_size)
   device T* cells;                 // out (rows of the sequence, hidden_size)
   device T* h_n;                   // out (batch, hidden_size)
-  device T* c_n;                   // out (batch, hidden_size), where the cell has a c
+  device T* c_n;                   // out (batch, hidden_size), if the cell has a c
 };
 
 template <typename T>
 struct BackwardTensors {
   device const T* weights;
-  device const T* product;         // (later rows, hidden_size): the gradient of h, where torch has made it
+  device const T* product;         // (later rows, hidden_size): the gradient of h, if torch has computed it
   device const bool* reset;
   device const T* kept;
-  device const T* states;          // (rows of the sequence, hidden_size): c, or h where the cell has no c
+  device const T* states;          // (rows of the sequence, hidden_size): c, or h if the cell has no c
   device const T* initial;
   device const T* grad_output;     // (rows of the sequence, hidden_size)
   device const T* grad_h_n;        // (batch, hidden_size)
   device const T* grad_c_n;
-  device float* grad_state;        // (batch, hidden_size): from step to step
+  device float* grad_state;        // (batch, hidden_size): carried from step to step
   device T* grad_gates;            // out (rows of the sequence, grads * hidden_size)
   device T* grad_h_0;              // out (batch, hidden_size)
-  device T* grad_c_0;              // out likewise, where the cell has a c
+  device T* grad_c_0;              // out, likewise, if the cell has a c
 };
 
 template <typename Cell>
@@ -84,7 +84,7 @@ inline void forward_unit(
   }
 }
 
-// `product`: what the gradients of the later step's gates make of that of h.
+// product: the gradient of h from the gates' gradients of the later step.
 template <typename Cell, typename T>
 inline void backward_unit(
     BackwardTensors<T> tensors, constant BackwardStep& job, Index row, Index unit, float product) {
@@ -124,7 +124,7 @@ inline void backward_unit(
     tensors.grad_gates[(in_sequence * Cell::grads + g) * size + unit] = T(result.gates.v[g]);
   }
   const float grad_before = restarts ? 0.0f : result.state;
-  // A row that has no step before this one is done, but for a gradient of h that is the sum of a product and of this.
+  // Rows without a previous step are finished; for cells without c the later product still has to be added.
   if (Cell::has_c && row >= job.known) {
     if (wanted) tensors.grad_c_0[at] = T(grad_before);
   } else {

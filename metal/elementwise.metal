@@ -1,4 +1,4 @@
-// An elementwise operator's kernels: one source for each of CMake's list, which says what file the formula is in.
+// An elementwise operator's kernels: one source for each operator in CMake's list, which defines the formula's file.
 #include "elementwise_kernels.h"
 
 namespace fourfold {

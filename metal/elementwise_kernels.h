@@ -1,6 +1,5 @@
-// out = f(inputs…), element by element, on tensors that broadcast to one shape. T is the type in memory, V the type that
-// Formula, which has so many scalars, computes in; Call says which of its functions is meant. Inputs that there are not are
-// not read.
+// out = f(inputs…), element by element, on tensors that broadcast to one shape. T is the type in memory, V the compute
+// type of Formula; scalars: the number of its scalars; Call selects its forward or backward. Absent inputs aren't read.
 #pragma once
 
 #include "math.h"
@@ -10,7 +9,7 @@ namespace fourfold {
 
 enum { elementwise_threads = 256, elements_per_thread = 4 };
 
-// A formula's function takes as many values as it has inputs: of these only one fits.
+// A formula's function takes as many values as it has inputs: only one of these overloads matches.
 struct Forward {
   template <typename Formula, typename V>
   static auto call(Formula f, V a, V, V) -> decltype(f.forward(a)) { return f.forward(a); }
@@ -50,7 +49,7 @@ struct Scalars<2> {
   static Formula make(constant V* scalar) { return Formula{scalar[0], scalar[1]}; }
 };
 
-// Side by side in memory, or one value for all. A thread has some elements that follow one another.
+// Contiguous operands, or one value for all. A thread computes several consecutive elements.
 template <typename T, typename V, typename Formula, int scalars, typename Call>
 [[kernel, max_total_threads_per_threadgroup(elementwise_threads)]] void dense_elementwise(
     device T* out [[buffer(0)]], device const T* a [[buffer(1)]], device const T* b [[buffer(2)]],
@@ -66,7 +65,7 @@ template <typename T, typename V, typename Formula, int scalars, typename Call>
   }
 }
 
-// Any strides. I is 32 bits wide where that is enough: its divisions take a fraction of the time.
+// Any strides. I has 32 bits if that is enough, because its divisions take a fraction of the time.
 template <typename T, typename V, typename Formula, int scalars, typename Call, typename I>
 [[kernel, max_total_threads_per_threadgroup(elementwise_threads)]] void strided_elementwise(
     device T* out [[buffer(0)]], device const T* a [[buffer(1)]], device const T* b [[buffer(2)]],

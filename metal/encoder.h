@@ -1,5 +1,5 @@
-// How a kernel reaches the GPU: compiled by the system from source when it is first asked for, and encoded into torch's
-// current command buffer, behind what torch and fourfold have encoded before. Nothing here waits for the GPU.
+// Compiles kernels from source at their first use, and encodes them into torch's current command buffer, after the
+// earlier work of torch and fourfold. Nothing here waits for the GPU.
 #pragma once
 
 #import <Metal/Metal.h>
@@ -10,7 +10,7 @@
 
 #include "ops/kind.h"
 
-// What cpp/formulas/ need of a host that only asks them what a formula is.
+// For host code that includes cpp/formulas/ only for their traits.
 #define FOURFOLD_FN inline
 #define FOURFOLD_CONSTANT static constexpr
 
@@ -18,14 +18,14 @@ namespace fourfold::mps {
 
 #include "jobs.h"
 
-// A .metal file, with what it includes.
+// A .metal file, with its includes.
 struct Source {
   const char* name;
   const char* text;
 };
 
-// What a kernel's language calls the type in memory, and the type it computes in. Throws a sentence where Apple's GPUs
-// have none.
+// The names of the storage type and the compute type in Metal's language. Throws an error for types that Apple GPUs
+// don't support.
 const char* type_name(Kind kind);
 const char* compute_name(Kind kind);
 
@@ -33,22 +33,22 @@ class Encoder {
  public:
   explicit Encoder(id<MTLComputeCommandEncoder> encoder) : encoder_(encoder) {}
 
-  // What is dispatched from here on: a template of that source, with its arguments; or a pipeline of load().
+  // Sets the kernel of the next dispatches: a template of that source, with its arguments; or a pipeline of load().
   void use(const Source& source, const std::string& kernel);
   void use(id<MTLComputePipelineState> pipeline);
 
-  // A kernel's arguments, until others take their place. Where a job leaves a tensor out, one that was bound before it
-  // stands in, which the kernel is told not to touch.
+  // Set a kernel's arguments, until they are replaced. For an absent tensor a previously bound one is used, which the
+  // kernel doesn't access.
   void buffer(int index, Input data);
   template <typename T>
   void value(int index, const T& value) {
     bytes(index, &value, sizeof(T));
   }
-  void bytes(int index, const void* value, size_t size);  // 4096 at most
+  void bytes(int index, const void* value, size_t size);  // at most 4096
   void threadgroup_floats(int64_t count);
   void threadgroup_bytes(int64_t count);
 
-  // Threads, exactly so many, in groups of that width.
+  // Dispatches exactly width * height threads, in groups of group_width; or whole threadgroups.
   void threads(int64_t width, int64_t height, int64_t group_width);
   void groups(int64_t width, int64_t height, int64_t threads);
 
@@ -57,8 +57,9 @@ class Encoder {
   id<MTLBuffer> bound_ = nil;
 };
 
-// The kernels of a source that was printed at run time, by name, for the device of torch's queue. They stay as long as the
-// process. Throws what Metal says of one that it doesn't compile, or where a threadgroup can't have so many threads.
+// Compiles the kernels of a source that was generated at run time, by name, for the device of torch's queue. They are
+// never released. Throws Metal's error if it can't compile one, and an error if a threadgroup can't have that many
+// threads.
 struct PrintedKernel {
   std::string name;
   int threads;
@@ -67,7 +68,7 @@ std::vector<id<MTLComputePipelineState>> load(const std::string& text, const std
 
 void encode(const char* label, void (*call)(void* context, Encoder& encoder), void* context);
 
-// Calls f with an encoder of torch's command buffer. The label is what Apple's tools show of it.
+// Calls f with an encoder of torch's command buffer. label: its name in Apple's tools.
 template <typename F>
 void encode(const char* label, F&& f) {
   encode(

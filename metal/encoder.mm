@@ -11,8 +11,9 @@
 
 #include "ops/aten.h"
 
-// torch/mps.h has these, but it may not be included beside the stable ABI. libtorch_cpu has exported them since long
-// before the oldest torch that fourfold runs under. They are the current stream's, so they are asked for at each call.
+// torch/mps.h declares these, but can't be included together with the stable ABI. libtorch_cpu has exported them since
+// long before the oldest supported torch. They return the current stream's objects, so they are called for each
+// encoding.
 namespace torch::mps {
 id<MTLCommandBuffer> get_command_buffer();
 dispatch_queue_t get_dispatch_queue();
@@ -28,7 +29,7 @@ namespace {
 
 NSString* text(const std::string& words) { return [NSString stringWithUTF8String:words.c_str()]; }
 
-// Objects that this file made and is done with at the end of a scope.
+// Releases an object at the end of a scope.
 template <typename Object>
 class Owned {
  public:
@@ -42,7 +43,7 @@ class Owned {
   Object object_;
 };
 
-// A kernel's name as an identifier, by which Apple's tools show it.
+// A kernel's name as an identifier, for Apple's tools.
 std::string identifier(std::string kernel) {
   for (char& letter : kernel) {
     if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
@@ -50,15 +51,15 @@ std::string identifier(std::string kernel) {
   return kernel;
 }
 
-// Null, and an error, where Metal refuses it.
+// Null, with an error, if Metal can't compile it.
 id<MTLLibrary> library_of(id<MTLDevice> device, const std::string& source, NSError** error) {
   const Owned<MTLCompileOptions*> options([[MTLCompileOptions alloc] init]);
-  (*options).fastMathEnabled = NO;  // which would take NaN and infinities for numbers that there are not
+  (*options).fastMathEnabled = NO;  // fast math assumes that there are no NaNs and infinities
   (*options).languageVersion = MTLLanguageVersion3_1;  // the first with bfloat
   return [device newLibraryWithSource:text(source) options:*options error:error];
 }
 
-// `kernel` and `source`: what errors call them.
+// kernel, source: their names in errors.
 id<MTLComputePipelineState> pipeline_of(
     id<MTLLibrary> library, id<MTLDevice> device, const std::string& name, const std::string& kernel, const char* source) {
   const Owned<id<MTLFunction>> function([library newFunctionWithName:text(name)]);
@@ -79,7 +80,7 @@ id<MTLComputePipelineState> compile(id<MTLDevice> device, const Source& source, 
   return pipeline_of(*library, device, name, kernel, source.name);
 }
 
-// Kept for good, once a device.
+// Compiled once per device, and never released.
 id<MTLComputePipelineState> pipeline_of(id<MTLDevice> device, const Source& source, const std::string& kernel) {
   static std::mutex mutex;
   static auto* const known = new std::map<std::tuple<id<MTLDevice>, const char*, std::string>, id<MTLComputePipelineState>>;
@@ -120,7 +121,7 @@ struct Encoding {
   std::exception_ptr thrown;
 };
 
-// On torch's queue, where nobody else encodes. No exception may pass through the queue.
+// Runs on torch's queue, where nothing else encodes at the same time. Exceptions must not propagate through the queue.
 void encode_on_queue(void* given) {
   auto& encoding = *static_cast<Encoding*>(given);
   @autoreleasepool {
@@ -204,7 +205,7 @@ void Encoder::groups(int64_t width, int64_t height, int64_t threads) {
 std::vector<id<MTLComputePipelineState>> load(const std::string& text, const std::vector<PrintedKernel>& kernels) {
   id<MTLDevice> device = nil;
   dispatch_sync_f(torch::mps::get_dispatch_queue(), &device, device_on_queue);
-  // No exception may pass through a pool.
+  // Exceptions must not propagate through the autorelease pool.
   std::vector<id<MTLComputePipelineState>> pipelines;
   std::exception_ptr thrown;
   @autoreleasepool {

@@ -1,16 +1,16 @@
-// What hosts hand to kernels beside buffers, in words that both languages have. Included in a namespace of each.
+// The arguments of kernels besides buffers, in the common subset of Metal and C++. Included in a namespace of each.
 
-typedef long Index;  // 64 bits in Metal's language, and on every system that has it
+typedef long Index;  // 64 bits in Metal's language, and on every system with Metal
 
-// f(inputs…) of `count` elements, of which a launch's threads begin with `first`.
+// f(inputs…) of `count` elements; a launch's threads start at element `first`.
 struct DenseJob {
   Index first;
   Index count;
-  Index step[4];  // of each input, from the second operand on: 0 where it is one value for all
+  Index step[4];  // of each input: 1, or 0 for one value for all
   int inputs;
 };
 
-// Axes that a kernel steps through. Tensors with more that cannot be merged are walked over slice by slice.
+// The maximum number of axes of a kernel. Tensors with more unmergeable axes are processed slice by slice.
 enum { most_axes = 12 };
 
 struct StridedJob {
@@ -21,7 +21,7 @@ struct StridedJob {
   int inputs;
 };
 
-// Which tensors of a step there are. The others are neither read nor written.
+// Which tensors of a step are present. Others are neither read nor written.
 enum {
   has_bias = 1,
   has_projection = 2,
@@ -40,20 +40,20 @@ struct ForwardStep {
   Index rows;
   Index first;
   Index before;       // the first row of the step before it
-  Index known;        // so many rows have a step before this one; the others begin with the initial states
+  Index known;        // the number of rows with a previous step; the others start from the initial states
   Index ending;       // rows from this one on have no later step
   Index hidden_size;
-  Index input_size;   // of x, where the product is of h and x; otherwise 0
+  Index input_size;   // of x if the product includes x; otherwise 0
   Index leading_dim;  // of the weights
   int has;
 };
 
-// The backward takes the steps in the other order: `later` is the step that it took before.
+// The backward runs the steps in the opposite order: `later` is the one that it ran before.
 struct BackwardStep {
-  Index rows;         // 0 after the last, when what is left are the gradients of the initial states
+  Index rows;         // 0 after the last step, when only the gradients of the initial states remain
   Index first;
   Index before;
-  Index known;        // as the forward's
+  Index known;        // as in the forward
   Index later_rows;
   Index later_first;
   Index hidden_size;
@@ -61,7 +61,7 @@ struct BackwardStep {
   int has;
 };
 
-enum { most_width = 128 };  // of a layer of the fused network
+enum { most_width = 128 };  // the maximum width of a layer of the fused network
 
 enum { has_hidden_bias = 1, has_output_bias = 2, has_hidden = 4, has_grad_x = 8 };
 

@@ -10,7 +10,8 @@ namespace {
 
 const Cell& lltm_cell_cell() { return cell<Lltm>("fourfold::lltm_cell", "Lltm"); }
 
-// Beyond so many multiply-adds torch's products, with their own launches, are taken to win. Not yet measured.
+// From this many multiply-adds on, torch's products, with their own launches, are assumed to be faster. Not yet
+// measured.
 constexpr int64_t vendor_work = int64_t(1) << 26;
 
 void encode_forward(const ForwardBuffers& buffers, ForwardStep step, Kind kind, Way way) {
@@ -24,7 +25,7 @@ void encode_forward(const ForwardBuffers& buffers, ForwardStep step, Kind kind, 
   });
 }
 
-// A sequence of one step, which every row begins and ends with.
+// Runs a sequence of one step, in which all rows start and end.
 LltmCellOutputs forward(const LltmCellInputs& in, bool save_for_backward) {
   const Place place = place_of(in.x);
   const ScalarType dtype = in.x.scalar_type();
@@ -55,7 +56,7 @@ LltmCellOutputs forward(const LltmCellInputs& in, bool save_for_backward) {
     encode_forward(buffers, step, kind, way_for(rows));
     return out;
   }
-  // Two products of parts of the weights rather than one of [h, x], which would have to be copied together.
+  // Two products with parts of the weights instead of one with [h, x], which would have to be concatenated.
   const Tensor projection = linear(in.x, narrow(in.weights, 1, hidden_size, input_size), in.bias);
   const Tensor product = linear(in.h, narrow(in.weights, 1, 0, hidden_size), std::nullopt);
   buffers.projection = data_of(projection);
@@ -87,7 +88,7 @@ void backward(const LltmCellBackward& job) {
   });
 }
 
-// [h, x] side by side: a product into some columns of a wider matrix would be copied there.
+// Concatenates [h, x], because a product into columns of a wider matrix would need a copy anyway.
 Tensor concatenate(const Tensor& h, const Tensor& x) {
   const int64_t hidden_size = h.size(1);
   const Tensor both = empty(place_of(x), {x.size(0), hidden_size + x.size(1)}, x.scalar_type());

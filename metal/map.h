@@ -8,7 +8,7 @@
 
 namespace fourfold::mps {
 
-// A formula's type in `source`, whether it is a template over the type that it computes in, and how many scalars it has.
+// A formula's type in `source`, whether it is a template over its compute type, and the number of its scalars.
 struct Formula {
   const Source& source;
   const char* name;
@@ -16,7 +16,7 @@ struct Formula {
   int scalars;
 };
 
-// `call` is Forward or Backward, as in elementwise_kernels.h; the label is the operator's.
+// call: Forward or Backward, see elementwise_kernels.h; label: the operator's.
 void map(const char* label, const Elementwise& job, const Formula& formula, const char* call);
 
 }  // namespace fourfold::mps

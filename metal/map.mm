@@ -7,10 +7,10 @@ namespace {
 
 constexpr int64_t group_width = 256;
 constexpr int64_t elements_per_thread = 4;
-constexpr int64_t most_threads = int64_t(1) << 30;  // of a dispatch, in which a thread's position has 32 bits
+constexpr int64_t most_threads = int64_t(1) << 30;  // of a dispatch; a thread's position has 32 bits
 constexpr int operands = 1 + Elementwise::most_inputs;
 
-// Memory of the operands, out's first; those that there are not are null.
+// The operands' memory, out's first; absent ones are null.
 struct Operands {
   Input data[operands];
 };
@@ -23,7 +23,7 @@ Operands operands_of(const Elementwise& job) {
 
 void bind(Encoder& encoder, const Elementwise& job, const Operands& at) {
   for (int k = 0; k < operands; ++k) encoder.buffer(k, at.data[k]);
-  // In the type that the formula computes in.
+  // In the formula's compute type.
   if (compute_name(job.kind) == std::string("float")) {
     const float scalars[Elementwise::most_scalars] = {static_cast<float>(job.scalar[0]), static_cast<float>(job.scalar[1])};
     encoder.value(operands, scalars);
@@ -34,7 +34,7 @@ void bind(Encoder& encoder, const Elementwise& job, const Operands& at) {
   }
 }
 
-// A dispatch for each so many threads that a dispatch can have.
+// As many dispatches as needed, with at most most_threads threads each.
 template <typename Job>
 void dispatch(Encoder& encoder, Job job, int64_t count, int64_t per_thread) {
   for (job.first = 0; job.first < count; job.first += most_threads * per_thread) {
@@ -55,7 +55,7 @@ bool is_dense(const Elementwise& job, DenseJob& dense) {
   return true;
 }
 
-// The axes from `outer` on by one dispatch for each index of those before it.
+// Maps the axes from `outer` on, with one dispatch for each index of the axes before.
 void map_slices(Encoder& encoder, const Elementwise& job, int outer, Operands at, int64_t count) {
   const Elementwise::Axis& axis = job.axis[outer];
   if (job.axes - outer > most_axes) {

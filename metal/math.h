@@ -1,4 +1,4 @@
-// The surroundings that cpp/formulas/ need in Metal's language.
+// The functions that cpp/formulas/ need in Metal's language.
 #pragma once
 
 #include "numbers.h"

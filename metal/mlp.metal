@@ -1,5 +1,5 @@
-// The fused network: a threadgroup takes some rows through both layers, and the hidden layer never leaves its memory.
-// Products are made in matrices of 8 by 8, in float.
+// The fused network: a threadgroup computes both layers for some rows, with the hidden layer in threadgroup memory.
+// Products use 8 x 8 simdgroup matrices, in float.
 #include "math.h"
 
 namespace fourfold {
@@ -8,9 +8,9 @@ namespace fourfold {
 
 enum {
   mlp_threads = 256,
-  mlp_rows = 16,        // of a threadgroup
-  mlp_depth = 16,       // of the weights at a time
-  mlp_pitch = 132,      // of a tile: the widest layer and a little, so that rows begin in different banks
+  mlp_rows = 16,        // for each threadgroup
+  mlp_depth = 16,       // of the weights in a stage
+  mlp_pitch = 132,      // of a tile: most_width, padded so that rows begin in different banks
   mlp_tile = mlp_rows * mlp_pitch,
   simdgroup_columns = 16
 };
@@ -20,7 +20,7 @@ struct Place {
   uint simdgroup;
 };
 
-// A simdgroup's part of a product: all rows of 16 columns.
+// A simdgroup's part of a product: all rows, 16 columns.
 struct Sums {
   metal::simdgroup_float8x8 of[2][2];
 
@@ -30,7 +30,7 @@ struct Sums {
     }
   }
 
-  // The next 8 of the depth, of rows and columns in tiles.
+  // Accumulates the product over 8 of the depth. Both factors are parts of tiles.
   void add(threadgroup const float* rows, threadgroup const float* columns) {
     for (int r = 0; r < 2; ++r) {
       metal::simdgroup_float8x8 a;
@@ -50,8 +50,8 @@ struct Sums {
   }
 };
 
-// How weights lie as a product's second factor: (columns, depth) in the forward, (depth, columns) in the backward. What
-// lies side by side is read by threads that do.
+// The layout of the weights as a product's second factor: (columns, depth) in the forward, (depth, columns) in the
+// backward. Consecutive threads read consecutive elements.
 struct ByColumn {
   static Index at(Index k, Index column, Index depth, Index) { return column * depth + k; }
   static uint k_of(uint i, uint) { return i % mlp_depth; }
@@ -66,8 +66,9 @@ struct ByDepth {
 
 inline uint padded(uint columns) { return (columns + simdgroup_columns - 1) / simdgroup_columns * simdgroup_columns; }
 
-// result = rows weights, both tiles (mlp_rows, mlp_pitch): rows' columns are zero from the depth on to a multiple of 8, and
-// so are the result's beyond `columns`. All threads call it; `staged` is a tile that it may use.
+// result = rows weights. `result` and `rows` are tiles (mlp_rows, mlp_pitch): `rows` must be zero from the depth up to
+// a multiple of 8, and `result` becomes zero from `columns` to `padded(columns)`. All threads call it; `staged` is a
+// scratch tile.
 template <typename Lie, typename T>
 inline void multiply(
     threadgroup float* result, threadgroup const float* rows, threadgroup float* staged, device const T* weights,
@@ -93,7 +94,7 @@ inline void multiply(
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
 }
 
-// Rows (count, width) of a tensor into a tile, with zeros beyond its rows and columns.
+// Loads rows (count, width) of a tensor into a tile; zeros after the tensor's last row and column.
 template <typename T>
 inline void load_rows(threadgroup float* tile, device const T* from, Index first, Index rows, uint width, Place place) {
   const uint columns = padded(width);
@@ -141,7 +142,7 @@ template <typename T>
   }
 }
 
-// The gradients of the hidden layer before relu and of x, which no row shares with another.
+// The gradients of the hidden layer before relu and of x, which are independent for each row.
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(mlp_threads)]] void mlp_rows_backward(
     constant MlpJob& job [[buffer(0)]], device const T* grad [[buffer(1)]],
@@ -161,13 +162,13 @@ template <typename T>
   multiply<ByDepth>(other, one, staged, output_weights, outputs, units, place);
   for (uint i = at; i < mlp_rows * units; i += mlp_threads) {
     const Index row = first + i / units;
-    if (row >= job.batch) continue;  // the tile's rows beyond are zero
+    if (row >= job.batch) continue;  // the rest of the tile is zero
     const Index element = row * units + i % units;
     threadgroup float& value = other[i / units * mlp_pitch + i % units];
     value = Relu::backward(value, float(hidden[element]));
     grad_hidden[element] = T(value);
   }
-  if ((job.has & has_grad_x) == 0) return;  // which all threads do
+  if ((job.has & has_grad_x) == 0) return;  // uniform, so no thread waits at the barrier
   metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
   multiply<ByDepth>(one, other, staged, hidden_weights, units, inputs, place);
   for (uint i = at; i < mlp_rows * inputs; i += mlp_threads) {
@@ -176,7 +177,7 @@ template <typename T>
   }
 }
 
-// weights (height, width) = leftᵀ right, summed over the batch in order, and bias the sum of left's rows.
+// weights (height, width) = leftᵀ right, summed over the batch in order; bias = the sum of left's rows.
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(mlp_threads)]] void mlp_weights_backward(
     constant MlpWeightsJob& job [[buffer(0)]], device const T* left [[buffer(1)]], device const T* right [[buffer(2)]],

@@ -12,13 +12,13 @@ namespace {
 
 constexpr const char* label = "fourfold::mlp";
 
-// As mlp.metal has them.
+// Equal to those of mlp.metal.
 constexpr int64_t mlp_threads = 256;
 constexpr int64_t mlp_rows = 16;
 constexpr int64_t mlp_tile = mlp_rows * (most_width + 4);
 
-// The kernel that sums over the batch does so in one go for each 16 rows of a gradient. Beyond so many rows of the
-// batch torch's products, which share that out, are taken to win. Not yet measured.
+// The backward kernel sums over the whole batch in one threadgroup for each 16 rows of a gradient. For larger batches
+// torch's products, which split the sum, are assumed to be faster. Not yet measured.
 constexpr int64_t fused_backward_batch = 512;
 
 bool fuses_forward(const MlpSizes& sizes) { return fuses(sizes, most_width, true); }
@@ -55,7 +55,7 @@ void forward(const MlpForward& job) {
   });
 }
 
-// weights = leftᵀ right and bias = the sum of left's rows, over the batch.
+// weights = leftᵀ right, summed over the batch; bias = the sum of left's rows.
 void weights_backward(
     Encoder& encoder, const MlpBackward& job, Input left, Input right, int64_t height, int64_t width, Output weights,
     Output bias) {

@@ -1,4 +1,4 @@
-// The activations of perceptrons' hidden layers, in one pass over layers that torch's product made.
+// The activations of an MLP's hidden layers, each one pass over the result of torch's product.
 #pragma once
 
 #include "map.h"
@@ -6,7 +6,7 @@
 
 namespace fourfold::mps {
 
-// `label`: the operator's.
+// `label`: the operator's name.
 void activate(const char* label, Activation activation, const Elementwise& z);
 void activate_backward(const char* label, Activation activation, const Elementwise& grad_and_kept);
 

@@ -1,4 +1,4 @@
-// The activations of perceptrons' hidden layers, in one pass over layers that torch's product made.
+// The activations of an MLP's hidden layers, each one pass over the result of torch's product.
 #include "elementwise_kernels.h"
 
 namespace fourfold {

@@ -1,4 +1,4 @@
-// torch's products layer by layer, and the activations between them in one pass each.
+// torch's products for each layer, and the activations between them in one pass each.
 #include "ops/mlp_layers.h"
 
 #include "mlp_layers.h"

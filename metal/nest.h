@@ -1,10 +1,10 @@
-// What printed kernels call, in Metal's language: compile without fast mathematics. Kind is what memory holds: boolean, int8,
-// uint8, int16, int32, int64, float16, bfloat16 or float32. Its value is a bool, int32, int64 or float32. Pointers are to
-// device, constant or threadgroup memory.
+// The functions that generated kernels call, in Metal's language: compile without fast math. Kind is the storage type:
+// boolean, int8, uint8, int16, int32, int64, float16, bfloat16 or float32. Its value is a bool, int32, int64 or
+// float32. Pointers are to device, constant or threadgroup memory.
 #pragma once
 
-// Results equal those of the same operations one by one: without fast mathematics Metal would still contract a multiplication
-// and an addition of one statement.
+// Results must equal those of the separate operations. Even without fast math, Metal would contract a multiplication
+// and an addition in one statement.
 #if defined(__METAL_VERSION__)
 #pragma METAL fp contract(off)
 #endif
@@ -14,7 +14,7 @@
 namespace fourfold {
 
 struct boolean {
-  uint8 byte;  // true where it is not 0
+  uint8 byte;  // true if not 0
 };
 
 // n values in registers.
@@ -39,7 +39,7 @@ inline T number(int64 bits) { return Stored<T>::value(typename Stored<T>::Bits(b
 template <>
 inline bool number<bool>(int64 bits) { return (bits & 0xff) != 0; }
 
-// What a pointer points to, and the pointer to other elements in the same memory.
+// A pointer's element type, and the pointer to T in the same address space.
 template <typename Pointer, typename T = uint8>
 struct Pointee;
 template <typename K, typename T>
@@ -52,7 +52,7 @@ struct Pointee<device const K*, T> {
   typedef K Kind;
   typedef device const T* To;
 };
-#if defined(__METAL_VERSION__)  // the simulator has one memory
+#if defined(__METAL_VERSION__)  // the simulator has only one address space
 template <typename K, typename T>
 struct Pointee<threadgroup K*, T> {
   typedef K Kind;
@@ -77,8 +77,8 @@ inline T read(Pointer from) { return *reinterpret_cast<typename Pointee<Pointer,
 template <typename T, typename Pointer>
 inline void write(Pointer to, T value) { *reinterpret_cast<typename Pointee<Pointer, T>::To>(to) = value; }
 
-// The access of so many bytes, as words, or several of 16. Of vectors Metal's compiler doesn't assume that nothing of
-// another type lies there.
+// Accesses `bytes` bytes as words; more than 16 bytes as several accesses. Metal's compiler lets vector types alias
+// elements of other types.
 template <int bytes>
 struct Accesses {
   typedef Words<bytes / 4> Memory;
@@ -147,19 +147,19 @@ inline ValueAt<Pointer> load(Pointer from) {
   typedef Stored<typename Pointee<Pointer>::Kind> Of;
   return Of::value(read<typename Of::Bits>(from));
 }
-// Zero, and no access, where it is not valid.
+// Zero, without an access, if not valid.
 template <typename Pointer>
 inline ValueAt<Pointer> load(Pointer from, bool valid) { return valid ? load(from) : ValueAt<Pointer>(0); }
 template <typename Pointer>
 inline void store(Pointer to, ValueAt<Pointer> value) { write(to, Stored<typename Pointee<Pointer>::Kind>::bits(value)); }
 
-// n elements that follow one another, on a boundary of their bytes or of 16.
+// n consecutive elements, aligned to their total size or to 16 bytes.
 template <int n, typename Pointer>
 inline Vec<ValueAt<Pointer>, n> load(Pointer from) {
   typedef typename Pointee<Pointer>::Kind Kind;
   return Packed<n, Kind>::values(Accesses<Packing<Kind, n>::bytes>::load(from));
 }
-// Zeros, and no access, where it is not valid.
+// Zeros, without an access, if not valid.
 template <int n, typename Pointer>
 inline Vec<ValueAt<Pointer>, n> load(Pointer from, bool valid) {
   typedef typename Pointee<Pointer>::Kind Kind;
@@ -173,7 +173,7 @@ inline void store(Pointer to, Vec<ValueAt<Pointer>, n> values) {
   Accesses<Packing<Kind, n>::bytes>::store(to, Packed<n, Kind>::words(values));
 }
 
-// n elements, each `stride` elements from the one before it.
+// n elements with that stride.
 template <int n, typename Pointer, typename Index>
 inline Vec<ValueAt<Pointer>, n> load_strided(Pointer from, Index stride, bool valid = true) {
   Vec<ValueAt<Pointer>, n> result = {};
@@ -189,7 +189,7 @@ inline void store_strided(Pointer to, Index stride, Vec<ValueAt<Pointer>, n> val
   for (int k = 0; k < n; ++k) store(to + k * stride, values.v[k]);
 }
 
-// Orders threadgroup memory.
+// Synchronises the threadgroup and its memory.
 inline void barrier() { metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup); }
 
 }  // namespace fourfold

@@ -1,6 +1,6 @@
-// The operations of pointwise programs (program/operations.h) for single numbers in Metal's language, which has no float64:
-// its own functions at their most precise, which keep NaN and infinities, those that it lacks from float_functions.h and
-// erf.h, and formulas/pointwise.h.
+// The operations of pointwise programs (program/operations.h) for single numbers in Metal's language, which has no
+// float64: Metal's precise functions, which preserve NaN and infinities; float_functions.h and erf.h for those that
+// Metal lacks; and formulas/pointwise.h.
 #pragma once
 
 #include <metal_stdlib>

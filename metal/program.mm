@@ -1,5 +1,5 @@
-// Programs on an Apple GPU: the system compiles their kernels when they are loaded, and a call encodes them one after the other
-// behind what torch has encoded.
+// Programs on an Apple GPU: macOS compiles the kernels when a program is loaded, and a call encodes them in order,
+// after torch's own commands.
 #include <torch/headeronly/core/DeviceType.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ class LoadedKernels final : public program::LoadedGrid {
   LoadedKernels(int32_t index, const program::Nest& nest)
       : place_{static_cast<int32_t>(mps), index}, nest_(nest), pipelines_(load(nest.code, names_of(nest))) {}
 
-  // nest/metal.py has the same parameters: the tensors, the memory that kernels leave results in for the next, and the numbers.
+  // The same parameters as in nest/metal.py: the tensors, the scratch memory that passes results between kernels, and
+  // the numbers.
   void run(const program::GridRun& run) const override {
     std::optional<Tensor> scratch;
     if (run.scratch_bytes > 0) scratch = empty(place_, {run.scratch_bytes}, ScalarType::Byte);
@@ -43,8 +44,8 @@ class LoadedKernels final : public program::LoadedGrid {
   }
 
  private:
-  // Every parameter of a kernel has to be bound. Numbers and tensors without elements have no memory of their own, and no kernel
-  // touches what is bound for them.
+  // Metal requires a buffer for every kernel parameter. Numbers and empty tensors have none, so another buffer is
+  // bound, which no kernel accesses through that parameter.
   static void bind_all(std::vector<Input>& buffers) {
     const auto found = std::find_if(buffers.begin(), buffers.end(), [](const Input& each) { return each.base != nullptr; });
     if (found == buffers.end()) fail("program: expected an output with memory on the GPU");
@@ -52,7 +53,7 @@ class LoadedKernels final : public program::LoadedGrid {
     std::replace_if(buffers.begin(), buffers.end(), [](const Input& each) { return each.base == nullptr; }, any);
   }
 
-  // Dispatches of one encoder run one after the other, and each sees what those before it have written.
+  // An encoder's dispatches run in order, and each sees the writes of the earlier ones.
   void dispatch(Encoder& encoder, size_t k, int64_t blocks) const {
     if (blocks == 0) return;
     const program::NestKernel& kernel = nest_.kernels[k];

@@ -1,4 +1,5 @@
-// A recurrent layer's kernels for any cell: the input's product once, then a dispatch a step, encoded without a wait.
+// The kernels of a recurrent layer for any cell: one product of the input for the whole sequence, then one dispatch per
+// step, encoded without waiting.
 #pragma once
 
 #include "encoder.h"
@@ -19,10 +20,10 @@ using formulas::Lstm;
 
 extern const Source recurrent_shaders;
 
-// A cell as hosts see it.
+// The host's description of a cell.
 struct Cell {
-  const char* label;  // of the operator
-  const char* type;   // in recurrent.metal
+  const char* label;  // the operator's name
+  const char* type;   // its name in recurrent.metal
   GradientSlots slots;
   int64_t kept;
   bool has_c;
@@ -34,17 +35,17 @@ const Cell& cell(const char* label, const char* type) {
   return it;
 }
 
-// How a step comes by its product, by the names of recurrent.metal.
+// How a step's product is computed; the names are those of recurrent.metal.
 enum class Way { given, few, tiles };
 
 Way way_for(int64_t rows);
 
-// Chooses the kernel for a step: `forward` or not, of the cell, with numbers of that kind in memory.
+// Sets the pipeline of a step: the cell's forward or backward, for tensors of that kind.
 void use_step(Encoder& encoder, bool forward, const Cell& cell, Kind kind, Way way);
-// Dispatches the chosen kernel over (rows, hidden_size).
+// Dispatches it over (rows, hidden_size).
 void dispatch_step(Encoder& encoder, bool forward, Way way, int64_t rows, int64_t hidden_size);
 
-// What is bound for all steps of a forward; what there is not is null.
+// The buffers of all steps of a forward; absent ones are null.
 struct ForwardBuffers {
   Input h = {};
   Input h_0 = {};
@@ -88,7 +89,7 @@ struct BackwardBuffers {
 void recurrent_forward(const RecurrentForward& job, const Cell& cell);
 void recurrent_backward(const RecurrentBackward& job, const Cell& cell);
 
-// The table of a recurrent layer's kernels, which take the weights as they are. `cell_of` gives the cell.
+// The Metal kernel table of a recurrent layer; it has no packed weights. `cell_of` returns the cell.
 template <const Cell& (*cell_of)()>
 inline constexpr RecurrentKernels recurrent_kernels{
     [](ScalarType, const RecurrentShape&) { return true; },

@@ -1,5 +1,5 @@
-// A step of a recurrent layer: its product and its cell in one kernel, or the cell alone after a product of torch's. In
-// the backward the product belongs to the step that was taken before, whose gates' gradients it multiplies.
+// One step of a recurrent layer: its product and its cell in one kernel, or only the cell after torch's product. In the
+// backward, the product multiplies the gates' gradients of the step that ran before.
 #include "cell.h"
 
 namespace fourfold {
@@ -11,7 +11,7 @@ enum {
   tile_rows = 16,
   tile_units = 16,
   tile_depth = 32,
-  pitch = tile_depth + 4,  // rows that begin in different banks
+  pitch = tile_depth + 4,  // padded so that rows begin in different banks
   few_rows = simdgroups
 };
 
@@ -30,7 +30,7 @@ inline float factor_at(ForwardTensors<T> tensors, constant ForwardStep& job, Ind
   return row < job.known ? float(tensors.h[(job.before + row) * size + k]) : float(tensors.h_0[row * size + k]);
 }
 
-// The product is there already: a thread has one unit of one row.
+// torch has computed the product. Each thread computes one unit of one row.
 struct Given {
   template <typename Cell, typename T>
   static void forward(ForwardTensors<T> tensors, constant ForwardStep& job, threadgroup float*, Place place) {
@@ -58,8 +58,8 @@ struct Given {
   }
 };
 
-// So few rows that a tile would be empty for the most part. In the forward the lanes of a simdgroup share the depth of one
-// unit; in the backward they have a unit each, and the simdgroups share the depth.
+// For so few rows that most of a tile would be empty. In the forward, a simdgroup computes one unit, and its lanes
+// split the depth. In the backward, each lane computes one unit, and the simdgroups split the depth.
 struct Few {
   template <typename Cell, typename T>
   static void forward(ForwardTensors<T> tensors, constant ForwardStep& job, threadgroup float*, Place place) {
@@ -110,14 +110,15 @@ struct Few {
     backward_unit<Cell>(tensors, job, row, unit, product);
   }
 
-  // Where the gradients of the recurrent gates of a row begin: the last of its slots.
+  // The index of the first of a row's gradients of the recurrent gates, which are in its last slots.
   template <typename Cell>
   static Index hidden_gradient(Index row, Index size) {
     return (row * Cell::grads + Cell::grads - Cell::gates) * size;
   }
 };
 
-// A tile of rows and units for a threadgroup, in matrices of 8 by 8, whose factors go through threadgroup memory in float.
+// A threadgroup computes a tile of rows and units, with 8 x 8 simdgroup matrices. The factors are staged in threadgroup
+// memory as float.
 struct Tiles {
   template <typename Cell, typename T>
   static void forward(
@@ -251,7 +252,7 @@ template <typename Cell, typename T, typename How>
   How::template backward<Cell>(tensors, job, shared, place);
 }
 
-// The h that the rows of a step, or of several whose steps before them follow each other too, started from.
+// The h before each row of a step, or of several steps whose previous steps are consecutive too.
 template <typename T>
 [[kernel, max_total_threads_per_threadgroup(step_threads)]] void previous_h(
     constant ForwardStep& job [[buffer(0)]], device const T* output [[buffer(1)]], device const T* h_0 [[buffer(2)]],

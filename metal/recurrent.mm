@@ -8,7 +8,7 @@
 namespace fourfold::mps {
 namespace {
 
-// As recurrent.metal has them.
+// Equal to those of recurrent.metal.
 constexpr int64_t step_threads = 128;
 constexpr int64_t lanes = 32;
 constexpr int64_t few_rows = step_threads / lanes;
@@ -18,7 +18,8 @@ constexpr int64_t pitch = 32 + 4;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Beyond so many multiply-adds a step torch's product, with its own launch, is taken to win. Not yet measured.
+// From this many multiply-adds per step on, torch's product, with its own launch, is assumed to be faster. Not yet
+// measured.
 constexpr int64_t vendor_work = int64_t(1) << 26;
 
 int64_t rows_of(const RecurrentLayer& layer) { return first_row(layer, layer.time); }
@@ -36,7 +37,7 @@ Tensor empty_state(const RecurrentLayer& layer) {
   return empty(layer.place, {layer.batch, layer.hidden_size}, ScalarType::Float);
 }
 
-// A state where there is no step to change it.
+// The final state of an empty sequence: the initial one, or zeros.
 void copy_state(const RecurrentLayer& layer, Output to, Input from) {
   const Tensor result = rows_at(layer, to, 0, layer.batch, layer.hidden_size);
   copy_into(result, from == nullptr ? zeros(layer.place, {layer.batch, layer.hidden_size}, dtype_of(layer.kind))
@@ -44,8 +45,8 @@ void copy_state(const RecurrentLayer& layer, Output to, Input from) {
 }
 
 struct BeforeStep {
-  int64_t first;  // row of the sequence
-  int64_t known;  // rows that have a step before this one
+  int64_t first;  // its first row in the sequence
+  int64_t known;  // the number of rows with a previous step
 };
 
 BeforeStep before_step(const RecurrentLayer& layer, int64_t t) {
@@ -54,14 +55,14 @@ BeforeStep before_step(const RecurrentLayer& layer, int64_t t) {
   return {first_row(layer, before), std::min(active_rows(layer, t), active_rows(layer, before))};
 }
 
-// Rows of the step that have one after it.
+// The number of the step's rows that have a next step.
 int64_t rows_after(const RecurrentLayer& layer, int64_t t) {
   const int64_t after = layer.reverse ? t - 1 : t + 1;
   if (after < 0 || after >= layer.time) return 0;
   return std::min(active_rows(layer, t), active_rows(layer, after));
 }
 
-// Calls together(first, end) for runs of steps that `alone` is not of, and single(step) for those it is.
+// Calls single(step) for each step with alone(step), and together(first, end) for each run of other steps.
 template <typename Alone, typename Together, typename Single>
 void for_runs(int64_t steps, const Alone& alone, const Together& together, const Single& single) {
   for (int64_t s = 0; s < steps;) {
@@ -135,7 +136,7 @@ class Forward {
     dispatch_step(encoder, true, way, step.rows, step.hidden_size);
   }
 
-  // torch's product takes rows that lie together.
+  // torch's product needs contiguous rows.
   bool is_torchs(const ForwardStep& step) const {
     const bool together = step.known == 0 || step.known == step.rows;
     return together && vendor_wins(step.rows * cell_.slots.gates * step.hidden_size * step.hidden_size, vendor_work);
@@ -184,7 +185,7 @@ class Backward {
         } {}
 
   void run() const {
-    // After the last step what is left are the gradients of h_0.
+    // One more step for the gradients of h_0.
     const int64_t steps = layer_.time + (needs_states_ ? 1 : 0);
     const auto encode_run = [&](int64_t begin, int64_t end) {
       encode(cell_.label, [&](Encoder& encoder) {
@@ -261,7 +262,7 @@ void encode_previous_h(Encoder& encoder, const ForwardStep& step) {
   encoder.threads(step.hidden_size, step.rows, lanes);
 }
 
-// The h that each row of the sequence started from: (rows, hidden_size).
+// The h before each row of the sequence: (rows, hidden_size).
 Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
   const Tensor result = empty(layer.place, {rows_of(layer), layer.hidden_size}, dtype_of(layer.kind));
@@ -281,7 +282,7 @@ Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
       step.first = first_row(layer, t);
       step.before = before.first;
       step.known = before.known;
-      // Steps of one length whose steps before them follow one another are as one.
+      // Consecutive steps of one length whose previous steps are consecutive too share a dispatch.
       while (layer.offsets == nullptr && step.known > 0 && t + 1 < layer.time && before_step(layer, t + 1).known > 0) {
         step.rows += layer.batch;
         step.known += layer.batch;
@@ -299,7 +300,7 @@ void expect_a_way(const RecurrentLayer& layer) {
        layer.time, " steps on an Apple GPU, which takes a launch a step; unset the variable");
 }
 
-// Into what may be some rows or columns of a wider matrix, which torch's products on this device need not write rightly.
+// `out` may be a view of a wider matrix, into which torch's products on MPS may write incorrectly.
 void multiply_and_copy(const Tensor& out, const Tensor& a, const Tensor& b) { copy_into(out, mm(a, b)); }
 
 }  // namespace
@@ -323,7 +324,7 @@ void dispatch_step(Encoder& encoder, bool forward, Way way, int64_t rows, int64_
 }
 
 void ForwardBuffers::bind(Encoder& encoder) const {
-  // From 1 on; before it what takes the place of those that there are not.
+  // From index 1 on. The output comes before them at 0, as a substitute for absent ones.
   const Input all[] = {output, h,       h_0,   x,      weights, bias,  projection, product,
                        reset,  initial, state, output, kept,    cells, h_n,        c_n};
   for (int k = 0; k < static_cast<int>(std::size(all)); ++k) encoder.buffer(k, all[k]);

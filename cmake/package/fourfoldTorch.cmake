@@ -1,8 +1,8 @@
-# What a C++ program with fourfold takes from torch: of the installed package, and of a project that adds the sources.
+# What a C++ program with fourfold uses of torch, for the installed package and for projects that add the sources.
 
-# Looks for torch where find_package(Torch) would, and gives its folder, or what is wrong. TorchConfig.cmake itself is not
-# run: a CUDA build's looks for a toolkit and fails where there is none, though a program needs none. A program may run it,
-# before or after, and finds the same torch.
+# Finds the torch that find_package(Torch) would find; sets `prefix` to its folder, or `wrong` to what is wrong. It
+# doesn't run TorchConfig.cmake, because a CUDA build's requires a CUDA toolkit, which programs don't need. A program
+# may run it before or after, and finds the same torch.
 function(fourfold_find_torch minimum prefix wrong)
   set(${wrong} "" PARENT_SCOPE)
   find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake)
@@ -23,8 +23,8 @@ to a libtorch with shared libraries." PARENT_SCOPE)
   set(${prefix} "${found}" PARENT_SCOPE)
 endfunction()
 
-# Gives a target that stands for libfourfold what a program takes from the torch at `torch`. By paths: torch's own targets
-# name libraries of CUDA's toolkit, and are not seen outside of the folder that found them.
+# Adds the headers and libraries of the torch in `torch` to a target for libfourfold. By paths, because torch's targets
+# refer to libraries of the CUDA toolkit, and are visible only in the directory that found them.
 function(fourfold_serve_programs target library torch)
   target_compile_features(${target} INTERFACE cxx_std_20)
   target_include_directories(${target} SYSTEM INTERFACE
@@ -38,8 +38,8 @@ function(fourfold_serve_programs target library torch)
     endif()
   endforeach()
   if(NOT APPLE AND NOT WIN32)
-    # Ubuntu's compilers drop a library from which a program takes no symbol: operators that only an AOTInductor package
-    # calls, or, with libtorch.so, the GPU's half of torch.
+    # Ubuntu's compilers drop libraries without a used symbol: libfourfold if only an AOTInductor package calls its
+    # operators, or libtorch.so, and with it torch's GPU libraries.
     set(kept)
     foreach(path IN ITEMS "${library}" LISTS libraries)
       string(APPEND kept ",\"${path}\"")

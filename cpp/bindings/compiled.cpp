@@ -1,5 +1,6 @@
-// fourfold.Compiled for Python: a compiled function's two graphs under one node of autograd, in place of AOTAutograd's own
-// wrappers, which take longer than small work does. For graphs without mutation, aliasing, subclasses or randomness.
+// fourfold.Compiled for Python: a compiled function's forward and backward graph under one autograd node. It replaces
+// AOTAutograd's wrappers, whose overhead exceeds the time of small graphs. Only for graphs without mutation, aliasing,
+// tensor subclasses or randomness.
 #include <Python.h>
 
 #include <fourfold/autograd.h>
@@ -23,13 +24,13 @@ using torch::autograd::Edge;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// What the forward and the backward of one compiled function have in common.
+// Shared by the forward and the backward of one compiled function.
 struct Function {
   std::shared_ptr<const CompiledGraph> forward;
-  Held make_backward;                // called once, when it is first needed; None without a gradient
-  std::vector<bool> differentiable;  // of each output, whether it has a gradient
-  std::vector<bool> wanted;          // of each input, whether the backward gives its gradient
-  Held again;                        // called with inputs and gradients for gradients that can be differentiated, or None
+  Held make_backward;                // called once, at the first backward; None without a gradient
+  std::vector<bool> differentiable;  // for each output, whether it has a gradient
+  std::vector<bool> wanted;          // for each input, whether the backward computes its gradient
+  Held again;                        // called with inputs and gradients, returns differentiable gradients; or None
   std::shared_ptr<const CompiledGraph> backward;
   std::mutex mutex;
 
@@ -54,7 +55,7 @@ constexpr const char* forward_mode =
     "call torch.func.jvp within the compiled function, or give it inputs of which none requires a gradient";
 constexpr const char* twice = "torch.compile with aot_autograd does not currently support double backward";
 
-// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13 on.
+// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13.
 template <typename AnyNode = torch::autograd::Node>
 auto make_error() {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, AnyNode>) {
@@ -69,10 +70,10 @@ struct Node final : torch::autograd::Node {
 
   std::shared_ptr<Function> function;
   std::vector<SavedVariable> tensors;
-  std::vector<bool> outputs;  // of the tensors, which are results of this node
+  std::vector<bool> outputs;  // for each tensor, whether it is an output of this node
   std::vector<c10::IValue> numbers;
-  std::vector<SavedVariable> inputs;    // all of the function's, if it is twice differentiable
-  std::vector<c10::IValue> originals;  // those of them that are numbers
+  std::vector<SavedVariable> inputs;    // the function's tensor inputs, if it is twice differentiable
+  std::vector<c10::IValue> originals;  // likewise all inputs: numbers, and None in place of tensors
 
   std::string name() const override { return "CompiledFunctionBackward"; }
 
@@ -99,7 +100,7 @@ struct Node final : torch::autograd::Node {
     Values args = unpack();
     std::vector<c10::TypePtr> types;
     for (const c10::IValue& arg : args) types.push_back(arg.isTensor() ? c10::TensorType::get() : arg.type());
-    // A gradient that is left out stands for zeros, whose shape is known here only.
+    // An undefined gradient means zeros, whose shape is known only here.
     variable_list all = complete(variable_list(grads));
     const auto call = [function = function](variable_list given, std::vector<c10::IValue> kept) {
       return differentiate(*function, std::move(kept), std::move(given));
@@ -116,13 +117,14 @@ struct Node final : torch::autograd::Node {
   }
 
  private:
-  // The backward's inputs are the numbers that were kept, the tensors, and the gradients of the outputs that have one.
+  // The backward's inputs: the saved numbers, the saved tensors, and the gradients of the differentiable outputs.
   static variable_list differentiate(Function& function, Values kept, variable_list grads) {
     const auto backward = function.get_backward();
     for (at::Tensor& grad : grads) kept.emplace_back(std::move(grad));
     Values given;
     {
-      // A program may wait for its nest, which Python compiles; torch's compiled autograd calls with the GIL.
+      // Releases the GIL if it is held (compiled autograd holds it): a program may wait for its nest, which Python
+      // compiles.
       std::optional<pybind11::gil_scoped_release> released;
       if (PyGILState_Check() != 0) released.emplace();
       given = backward->run(std::move(kept));
@@ -172,7 +174,7 @@ struct Node final : torch::autograd::Node {
     return values;
   }
 
-  // Under create_graph=True the gradients belong to a graph, which refuses to be differentiated.
+  // With create_graph=True the gradients get a node that raises an error when it is differentiated.
   static variable_list without_second(variable_list results) {
     if (!at::GradMode::is_enabled()) return results;
     for (at::Tensor& result : results) {
@@ -201,8 +203,8 @@ bool is_output(const at::Tensor& tensor, const Values& values, size_t count) {
   return false;
 }
 
-// What is kept may be memory of an output, as a loop's states are: a change of the output in place is then found by the
-// kept tensor's version.
+// A saved tensor may share an output's memory, such as a loop's states. They share a version counter, so that autograd
+// detects in-place changes of the output.
 void share_versions(const Values& values, size_t outputs) {
   for (size_t k = 0; k < outputs; ++k) {
     if (!values[k].isTensor()) continue;
@@ -214,7 +216,7 @@ void share_versions(const Values& values, size_t outputs) {
   }
 }
 
-// The outputs, of which those that have a gradient remember where they come from.
+// Sets the history of the differentiable outputs, saves the other values, and reduces `values` to the outputs.
 void record(const std::shared_ptr<Function>& function, const Values& inputs, Values& values) {
   const size_t outputs = function->differentiable.size();
   const auto node = make_node(function);
@@ -246,7 +248,8 @@ void record(const std::shared_ptr<Function>& function, const Values& inputs, Val
   values.resize(outputs);
 }
 
-// Compiled(forward, make_backward, differentiable, wanted, again): called with the graph's inputs, gives a tuple of its outputs.
+// Compiled(forward, make_backward, differentiable, wanted, again): called with the graph's inputs, returns a tuple of
+// its outputs.
 struct Compiled {
   PyObject_HEAD
   vectorcallfunc vectorcall;

@@ -1,4 +1,5 @@
-// A frozen module's calls without gradient. Of a step of batch 1, Python's share is several times the kernel's.
+// Calls of a frozen module without gradient. For a step of batch 1, the overhead of a call from Python is several times
+// the kernel's time.
 #include <Python.h>
 
 #include <ATen/Functions.h>
@@ -30,7 +31,7 @@ using at::Tensor;
 using c10::DispatchKey;
 using torch::jit::Stack;
 
-// A dict's item, or null: held, since without a GIL another thread may take it out.
+// A dict's item, or null. Returns a new reference, because without a GIL another thread may remove the item.
 pybind11::object item_of(PyObject* dict, PyObject* key) {
 #if PY_VERSION_HEX >= 0x030d0000
   PyObject* item = nullptr;
@@ -41,11 +42,11 @@ pybind11::object item_of(PyObject* dict, PyObject* key) {
 #endif
 }
 
-// A parameter, or a bias that a module lacks, and what was read of it before it was packed.
+// A parameter, or an absent bias, and its state when it was packed.
 struct Parameter {
   pybind11::object name;
-  pybind11::object object;  // alive, so that its address is nobody else's
-  const c10::TensorImpl* tensor = nullptr;  // or null
+  pybind11::object object;  // kept alive, so that its address isn't reused
+  const c10::TensorImpl* tensor = nullptr;  // null for an absent bias
   const void* data = nullptr;
   int64_t version = 0;
 
@@ -60,13 +61,13 @@ struct Parameter {
   }
 };
 
-// One layer in one direction. rest: the operator's arguments behind the input, the states and the parameters, which are
-// held as Python's objects alone: torch.utils.swap_tensors refuses tensors that others refer to.
+// One layer in one direction. rest: the operator's arguments after the input, the states and the parameters. Parameters
+// are held only as Python objects, because torch.utils.swap_tensors rejects tensors with other references.
 struct Layer {
   std::vector<Parameter> parameters;
   Stack rest;
 
-  // The operator's arguments, of which the first, the input and the states, are to be filled in.
+  // The operator's arguments; the caller fills in the first ones, the input and the states.
   Stack arguments(size_t first) const {
     Stack stack;
     stack.reserve(first + parameters.size() + rest.size());
@@ -79,13 +80,13 @@ struct Layer {
 
 struct Calls {
   c10::OperatorHandle op;
-  // Attributes that the module has to have still.
+  // Attributes that must be unchanged.
   std::vector<std::pair<pybind11::object, pybind11::object>> attributes;
   std::vector<Layer> layers;
   bool is_cell;
   bool batch_first;
   size_t states;
-  size_t reset_at;  // among the operator's arguments
+  size_t reset_at;  // index among the operator's arguments
   int64_t directions;
   int64_t input_size;
   int64_t hidden_size;
@@ -93,7 +94,7 @@ struct Calls {
 
   int64_t count() const { return static_cast<int64_t>(layers.size()); }
 
-  // Whether the module's __dict__ holds what it held when its weights were packed.
+  // Whether the module's __dict__ is unchanged since its weights were packed.
   bool is_as_it_was(PyObject* module) const {
     for (const auto& [name, value] : attributes) {
       if (item_of(module, name.ptr()).ptr() != value.ptr()) return false;
@@ -112,16 +113,16 @@ struct Calls {
 };
 
 // Frozen(operator, attributes, layers, is_cell, batch_first, bidirectional): see freezing.py. Called with a module's
-// __dict__, its input, its state and the mask of restarts, returns the module's results, or None for a call that Python
-// has to do: gradients are wanted, somebody follows the call, or something is not as expected, which Python says. With
-// the __dict__ alone, says whether the weights are those that were packed.
+// __dict__, input, state and reset mask, it returns the module's results, or None if Python has to handle the call: for
+// gradients, tracing and modes, and for unexpected arguments, for which Python raises the error. Called with only the
+// __dict__, it returns whether the weights are still those that were packed.
 struct Frozen {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   Calls* calls;
 };
 
-// Whether gradients, autocast, a transform, a tracer or a mode want a call to be made of the weights themselves.
+// Whether gradients, autocast, a transform, a tracer or a mode requires a call with the original weights.
 bool is_another_kind_of_call() {
   return at::GradMode::is_enabled() || at::autocast::is_autocast_enabled(at::kCPU) ||
          at::impl::torch_function_mode_enabled() || torch::jit::tracer::isTracing() ||
@@ -129,7 +130,7 @@ bool is_another_kind_of_call() {
          c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
-// A tensor in the CPU's memory and nothing more: no subclass, wrapper, layout or tangent.
+// The tensor if it is a plain CPU tensor: no subclass, wrapper, other layout or tangent. Otherwise null.
 const Tensor* plain(PyObject* given, c10::ScalarType dtype) {
   static const uint64_t keys =
       c10::DispatchKeySet({DispatchKey::CPU, DispatchKey::AutogradCPU, DispatchKey::AutocastCPU,
@@ -141,7 +142,7 @@ const Tensor* plain(PyObject* given, c10::ScalarType dtype) {
   return fits ? &tensor : nullptr;
 }
 
-// A part of a tensor's memory, for an operator that reads it: no view that autograd knows of.
+// A read-only view of a tensor's memory that autograd doesn't track.
 Tensor part_of(const Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset = 0) {
   c10::Storage storage = tensor.storage();
   Tensor part = at::detail::make_tensor<c10::TensorImpl>(
@@ -150,7 +151,7 @@ Tensor part_of(const Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef st
   return part;
 }
 
-// What an operator has just made, in another shape.
+// Reshapes a new result of an operator, in place if possible.
 Tensor reshaped(Tensor&& made, c10::IntArrayRef sizes) {
   if (made.use_count() != 1 || !made.is_contiguous()) return made.view(sizes);
   made.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
@@ -163,7 +164,7 @@ struct Given {
   int64_t time;
   int64_t batch;
   Tensor input;                       // (time, batch, input_size)
-  std::vector<const Tensor*> states;  // as the user gave them, or none
+  std::vector<const Tensor*> states;  // as passed by the user, or empty
   Tensor reset;                       // (time, batch), or undefined
 };
 
@@ -208,7 +209,7 @@ bool read_states(const Calls& self, PyObject* given, Given& to) {
   return true;
 }
 
-// Of one direction: for the reverse one Python moves the mask.
+// Only unidirectional modules: for the reverse direction Python shifts the mask.
 bool read_reset(const Calls& self, PyObject* given, Given& to) {
   if (given == Py_None) return true;
   const Tensor* const reset = plain(given, c10::ScalarType::Bool);
@@ -235,7 +236,7 @@ std::vector<Tensor> run(const Calls& self, Given& given) {
   stacks.reserve(self.layers.size());
   for (const Layer& layer : self.layers) stacks.push_back(layer.arguments(1 + self.states));
   const pybind11::gil_scoped_release released;
-  const at::AutoDispatchBelowADInplaceOrView guard;  // there is nothing to record
+  const at::AutoDispatchBelowADInplaceOrView guard;  // nothing is recorded
   Tensor zeros;
   if (given.states.empty()) zeros = at::zeros({given.batch, self.hidden_size}, given.input.options());
   Tensor x = std::move(given.input);
@@ -271,7 +272,7 @@ std::vector<Tensor> run(const Calls& self, Given& given) {
   return results;
 }
 
-// A new reference: of one state itself, of two a pair.
+// A new reference: a single state, or a pair.
 PyObject* states_of(const std::vector<Tensor>& results, size_t first) {
   if (results.size() == first + 1) return THPVariable_Wrap(results[first]);
   return tuple_of({results.begin() + static_cast<std::ptrdiff_t>(first), results.end()});
@@ -295,7 +296,7 @@ PyObject* call_frozen(PyObject* callable, PyObject* const* given, size_t flags, 
   try {
     results = run(self, read);
   } catch (const std::exception&) {
-    Py_RETURN_NONE;  // Python calls the same operators, meets it again, and raises it as its users expect
+    Py_RETURN_NONE;  // Python calls the same operators, gets the same error, and raises it with the right type
   }
   if (self.is_cell) return states_of(results, 0);
   if (self.batch_first && read.batched) results[0] = results[0].transpose(0, 1);
@@ -325,7 +326,7 @@ Parameter parameter_of(pybind11::handle name, pybind11::handle given, pybind11::
   return parameter;
 }
 
-// layer: (names, parameters, marks, prepacked), as freezing.py keeps them.
+// layer: (names, parameters, marks, prepacked), see freezing.py.
 Layer layer_of(const Calls& calls, pybind11::handle layer, bool reverse) {
   const auto [names, parameters, marks, prepacked] =
       layer.cast<std::tuple<pybind11::sequence, pybind11::sequence, pybind11::sequence, pybind11::object>>();

@@ -13,7 +13,7 @@ namespace fourfold::bindings {
 
 Held::Held(PyObject* object) : object_(object) { Py_INCREF(object_); }
 
-// After the interpreter has shut down there is nothing to release.
+// After the interpreter has shut down the reference can't be released.
 Held::~Held() {
   if (!Py_IsInitialized()) return;
   const pybind11::gil_scoped_acquire held;
@@ -22,18 +22,18 @@ Held::~Held() {
 
 namespace {
 
-// Graph(function, steps, outputs, layouts): steps are None if the function has to run, or the plan, a list of
-//   ("program", (Program, its fallback, updates: an output, the index of the tensor that is to have its value, and whether that
-//     is new), indices of its inputs)
+// Graph(function, steps, outputs, layouts). steps: None if the function has to run, otherwise the plan, a list of
+//   ("program", (Program, its fallback, updates), indices of its inputs)
+//     updates: (output, index of the tensor to write it into, whether that is new)
 //   ("operator", (name, overload), arguments)
-//   ("item", index of a list, which)
+//   ("item", index of a list, index in it)
 //   ("constant", tensor, None)
 //   ("number", name of an operation, operands: ("value", index) or ("number", number))
 //   ("concatenation", (sizes, strides, dtype, device), (dimension, lengths of the parts))
 //   ("graph", (the Subgraph, its Graph), indices of its inputs)
 //   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
-// each with the indices of the values whose last use it is. layouts: index and dimensions, from the outermost in, of each input
-// that needs a certain memory layout. A Graph is called like the function.
+// each with a fourth element, the indices of the values whose last use it is. layouts: (index, dimensions, outermost
+// first) of each input that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -43,7 +43,7 @@ struct Graph {
 
 PyTypeObject* graph_type = nullptr;
 
-// With or without the GIL.
+// Can be called with or without the GIL.
 Values run_function(PyObject* function, Values inputs) {
   const pybind11::gil_scoped_acquire held;
   const at::NoGradGuard no_grad;
@@ -119,7 +119,7 @@ PyObject* make_graph_type() {
       "fourfold.Graph", "A compiled graph: a function, and its plan where it needs no Python.", init_graph,
       dealloc_graph);
   graph_type = reinterpret_cast<PyTypeObject*>(type);
-  // What AOTAutograd asks for before it hands over its arguments in a list, which the callee empties.
+  // AOTAutograd checks this attribute and then passes its arguments in a list, which the callee clears.
   if (type != nullptr && PyObject_SetAttrString(type, "_boxed_call", Py_True) != 0) return nullptr;
   return type;
 }

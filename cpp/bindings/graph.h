@@ -11,7 +11,7 @@ namespace fourfold::bindings {
 
 using model::CompiledGraph;
 
-// Of an object of the type Graph; throws TypeError for others.
+// The graph of an object of type Graph; throws TypeError for other types.
 std::shared_ptr<const CompiledGraph> graph_of(PyObject* object);
 
 }  // namespace fourfold::bindings

@@ -1,14 +1,14 @@
-// A Python object that C++ keeps.
+// A Python object held by C++.
 #pragma once
 
 #include <Python.h>
 
 namespace fourfold::bindings {
 
-// A reference that may be dropped by any thread.
+// A reference that any thread may release.
 class Held {
  public:
-  explicit Held(PyObject* object);  // takes a reference of its own
+  explicit Held(PyObject* object);  // takes a new reference
   ~Held();
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;

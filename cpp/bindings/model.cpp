@@ -1,4 +1,4 @@
-// fourfold.Model for Python: a model that was loaded from a file, called with the leaves of its arguments.
+// fourfold.Model for Python: a model loaded from a file, called with the leaves of its arguments.
 #include <Python.h>
 
 #include <fourfold/model.h>
@@ -12,7 +12,8 @@
 namespace fourfold::bindings {
 namespace {
 
-// Model(path, device, allow, generator): raises ValueError for a file that can't be loaded. Called with the leaves, gives a list.
+// Model(path, device, allow, generator): raises ValueError if the file can't be loaded. Called with leaves, returns a
+// list.
 struct LoadedModel {
   PyObject_HEAD
   vectorcallfunc vectorcall;

@@ -1,4 +1,4 @@
-// _C: what Python asks the library besides its operators. No torch type crosses this boundary.
+// _C: the library's functions for Python besides its operators. Their interface contains no torch types.
 #include <fourfold/library.h>
 #include <fourfold/program.h>
 #include <pybind11/pybind11.h>
@@ -49,7 +49,7 @@ pybind11::dict build_info() {
   return info;
 }
 
-// name -> (built, the reason that the configuration gave)
+// name -> (built, the configuration's reason)
 std::map<std::string, std::pair<bool, std::string>> backends() {
   std::map<std::string, std::pair<bool, std::string>> result{{"cpu", {true, "always built"}}};
   const auto facts = build_facts();
@@ -96,7 +96,7 @@ OwnedProgram program_of(const std::string& text, int32_t device_type, int32_t de
   return program;
 }
 
-// Each tensor's dtype, sizes, strides, and how many bytes it lies behind an aligned address; of a number no sizes.
+// Each tensor's (dtype, sizes, strides, offset in bytes from an aligned address); scalars have no sizes.
 using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vector<int64_t>, uintptr_t>>;
 
 std::vector<fourfold_tensor> tensors_of(const Described& described) {
@@ -153,7 +153,7 @@ std::vector<int32_t> program_numbers(const std::string& text, int32_t device_typ
 
 using NestRequest = std::tuple<std::string, std::string, std::string>;
 
-// A text, a layout and a target, or nothing where no request comes in that time.
+// (text, layout, target), or nothing if no request arrives in that time.
 std::optional<NestRequest> next_nest(int64_t milliseconds) {
   NestRequest request;
   const auto take = [](void* context, const char* text, const char* layout, const char* target) {
@@ -202,7 +202,7 @@ std::string file_of(const void* symbol) {
   return path.empty() ? "a file without a name" : path;
 }
 
-// The loader takes a libfourfold that the process has loaded already for the one beside this module.
+// The dynamic loader may bind this module to another libfourfold that the process has already loaded.
 void expect_own_library() {
   if (const char* error = fourfold_other_copy_error()) throw pybind11::import_error(error);
   const std::string version = build_facts()["version"];
@@ -215,31 +215,40 @@ void expect_own_library() {
 
 }  // namespace
 
-// What they ask the library never changes, so that threads of a Python without a GIL may ask at once.
+// All functions are thread-safe in a Python without a GIL.
 PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   expect_own_library();
   m.doc() = "fourfold's compiled library: how it was built, its backends, the CPU level in use.";
   m.def("build_info", &build_info, "How libfourfold was built: versions, compiler, operators, CPU levels.");
   m.def("backends", &backends, "Each backend's name with (built, reason).");
-  m.def("prepacked_bytes", &prepacked_bytes, "How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size.");
+  m.def("prepacked_bytes", &prepacked_bytes,
+        "prepacked_bytes(op, dtype, input_size, hidden_size): the size in bytes of the result of <op>_prepack.");
   m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
   m.def("dtypes", &dtypes, "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
-  m.def("program_numbers", &program_numbers, "program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor -1.");
+  m.def("program_numbers", &program_numbers,
+        "program_numbers(text, device_type, device_index): for each input its ScalarType if it is a number, -1 if it "
+        "is a tensor.");
   m.def("program_layout", &program_layout,
-        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): what the nest of such a call is compiled for.");
+        "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a "
+        "call, for which its loop nest is compiled.");
   m.def("program_layout_of_steps", &program_layout_of_steps,
-        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, output_strides): "
-        "likewise of a loop's steps, each of which lies so many elements behind the one before; empty if no nest runs them.");
+        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, "
+        "output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no "
+        "nest can run them.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
   m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
   m.def("attach_nest", &attach_nest,
-        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): code of this processor.");
-  m.def("attach_code", &attach_code, "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): code of a device.");
-  m.def("refuse_nest", &fourfold_nests_refuse, "refuse_nest(text, layout, target, reason): it can't be compiled.");
+        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a "
+        "request with code for this CPU.");
+  m.def("attach_code", &attach_code,
+        "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): answers a request with code for "
+        "a device.");
+  m.def("refuse_nest", &fourfold_nests_refuse,
+        "refuse_nest(text, layout, target, reason): answers that the nest can't be compiled.");
 }

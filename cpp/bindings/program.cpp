@@ -1,4 +1,4 @@
-#define PY_SSIZE_T_CLEAN  // lengths are Py_ssize_t
+#define PY_SSIZE_T_CLEAN  // "s#" takes Py_ssize_t lengths
 #include "program.h"
 
 #include <torch/csrc/Device.h>
@@ -14,8 +14,8 @@
 namespace fourfold::bindings {
 namespace {
 
-// Program(text, name, generator, device): called with a tensor or a number for each of the program's inputs, gives its outputs: a
-// tensor, or a tuple of them where there are several. Profilers show the name.
+// Program(text, name, generator, device): called with a tensor or a number for each of the program's inputs, returns
+// its output, or a tuple of several. name: shown by profilers.
 struct Program {
   PyObject_HEAD
   vectorcallfunc vectorcall;

@@ -29,8 +29,8 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
   return made;
 }
 
-// arguments: of each of the operator's, ("value", index), ("wrapped", index of a number), ("list", its parts), ("constant", value)
-// or ("default", None).
+// arguments: one for each argument of the operator: ("value", index), ("wrapped", index of a number), ("list", its
+// parts), ("constant", value) or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
   step.is_wide_product = is_wide_product(step.handle);
@@ -44,7 +44,7 @@ OperatorStep make_operator_step(const char* name, const char* overload, PyObject
   return step;
 }
 
-// A Python function of values. With or without the GIL.
+// Calls a Python function with values, with or without the GIL. error: passed as its first argument unless null.
 Values call_python(PyObject* function, const c10::Error* error, const Values& inputs) {
   const pybind11::gil_scoped_acquire held_gil;
   pybind11::list given;

@@ -1,4 +1,4 @@
-// The steps of a compiled graph, of what the compiler's pass `plan` writes in Python.
+// Parses the steps of a compiled graph from the Python objects of the compiler's pass `plan`.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -7,7 +7,7 @@
 
 namespace fourfold::bindings {
 
-// Throws what Python raises if the object is not a step.
+// Throws a Python exception if the object is not a step.
 model::GraphStep step_of(pybind11::handle given);
 
 }  // namespace fourfold::bindings

@@ -1,5 +1,5 @@
-// What needs torch's own C++ API, and is therefore compiled for each minor version of torch: the operators' gradients, and
-// the shortest road from Python to an operator.
+// The parts that need torch's C++ API, and are therefore compiled for each minor version of torch: the operators'
+// gradients, and fast calls of operators from Python.
 #include <Python.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -32,9 +32,10 @@ struct Argument {
 
 constexpr size_t nowhere = static_cast<size_t>(-1);
 
-// Call(name, kept, other, refuse): called with arguments by position, returns the operator's outputs without the last
-// `kept`, for which it asks only where a backward may follow. A call with what it does not know is other's: subclasses of
-// Tensor, function modes, transforms, tracing. What the operator throws goes to refuse(error, *arguments).
+// Call(name, kept, other, refuse): called with positional arguments, returns the operator's outputs without the last
+// `kept`, which the operator computes only if a backward may follow. Calls that it doesn't support are passed to
+// other(): subclasses of Tensor, function modes, transforms, tracing. If the operator throws, it calls refuse(error,
+// *arguments).
 struct Call {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -42,10 +43,10 @@ struct Call {
   const std::vector<Argument>* arguments;
   size_t required;
   size_t results;
-  size_t save_at;          // of save_for_backward among the arguments
-  size_t need_weights_at;  // of need_weights, and of the weights that it speaks of
+  size_t save_at;          // the index of save_for_backward among the arguments
+  size_t need_weights_at;  // of need_weights
   size_t weights_at;
-  size_t dtype_at;  // of the result's dtype, to be given by Python unless all tensors have one
+  size_t dtype_at;  // of dtype, which Python must pass unless all tensors have the same dtype
   PyObject* other;
   PyObject* refuse;
 };
@@ -66,7 +67,7 @@ bool read_list(const c10::TypePtr& type, PyObject* given, Stack& stack) {
   return true;
 }
 
-// Whether `given` is of that type, and no subclass of it; if so, its value is on the stack.
+// Pushes the value of `given` if it is exactly of that type (no subclass). Returns whether it is.
 bool read(const c10::TypePtr& type, PyObject* given, Stack& stack) {
   switch (type->kind()) {
     case TypeKind::TensorType:
@@ -81,7 +82,7 @@ bool read(const c10::TypePtr& type, PyObject* given, Stack& stack) {
       if (!PyFloat_CheckExact(given) && !PyLong_CheckExact(given)) return false;
       stack.emplace_back(PyFloat_AsDouble(given));
       return PyErr_Occurred() == nullptr;
-    case TypeKind::IntType:  // of our operators' arguments only dtypes are
+    case TypeKind::IntType:  // among our operators' arguments only dtypes have this type
       if (!THPDtype_Check(given)) return false;
       stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPDtype*>(given)->scalar_type));
       return true;
@@ -112,7 +113,7 @@ bool read(const c10::TypePtr& type, PyObject* given, Stack& stack) {
   }
 }
 
-// Whether all tensors have one floating point type, so that nothing is to be promoted.
+// Whether all tensors have the same floating-point dtype, so that type promotion isn't needed.
 bool alike(const Stack& stack) {
   const IValue* first = nullptr;
   for (const IValue& value : stack) {
@@ -123,7 +124,7 @@ bool alike(const Stack& stack) {
   return first != nullptr && first->toTensor().is_floating_point();
 }
 
-// All arguments on the stack, or false.
+// Pushes all arguments. Returns false for unsupported ones.
 bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& stack) {
   const std::vector<Argument>& arguments = *self.arguments;
   if (count < self.required || count > arguments.size()) return false;
@@ -131,7 +132,7 @@ bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& sta
   for (size_t k = 0; k < count; ++k) {
     if (!read(arguments[k].type, given[k], stack)) return false;
   }
-  // The numbers' types are gone by here, which a result's dtype goes by too.
+  // The result's dtype may depend on the numbers' Python types, which are lost here.
   if (self.dtype_at != nowhere && count <= self.dtype_at && !alike(stack)) return false;
   for (size_t k = count; k < arguments.size(); ++k) stack.push_back(arguments[k].otherwise);
   return true;
@@ -173,7 +174,7 @@ PyObject* run(const Call& self, Stack& stack) {
 
 PyObject* refuse(const Call& self, PyObject* const* given, size_t count) {
   HANDLE_TH_ERRORS
-  const pybind11::error_already_set error;  // takes it away
+  const pybind11::error_already_set error;  // fetches and clears the current error
   std::vector<PyObject*> arguments{error.value().ptr()};
   arguments.insert(arguments.end(), given, given + count);
   return PyObject_Vectorcall(self.refuse, arguments.data(), arguments.size(), nullptr);
@@ -237,7 +238,7 @@ int fill(PyObject* module) {
   const auto add = [module](const char* name, PyObject* type) {
     return type == nullptr ? -1 : PyModule_AddObject(module, name, type);
   };
-  // Made once for each operator, and for good: nothing is freed.
+  // One for each operator, never freed.
   PyObject* const type = fourfold::bindings::make_vectorcall_type<Call>(
       "fourfold.Call", "An operator's calls.", make_call, nullptr);
   const int failed = add("Call", type);
@@ -258,12 +259,12 @@ PyObject* keep_memory(PyObject*, PyObject* bytes) {
 PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::model::release_kept_memory()); }
 
 PyMethodDef methods[] = {
-    {"keep_memory", keep_memory, METH_O, "How many bytes of memory are kept for results at most."},
-    {"release_memory", release_memory, METH_NOARGS, "Gives the memory kept for results back to the system; how many bytes."},
+    {"keep_memory", keep_memory, METH_O, "keep_memory(bytes): sets the size of the cache for results' memory."},
+    {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
-     "Of a Model: its graph and structure in JSON, the names of its arguments, its tensors by name."},
+     "For a Model: (graph and structure in JSON, argument names, tensors by name, number of results)."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
-     "Registers the operators' gradients. Raises ImportError where this was compiled for another torch."},
+     "Registers the operators' gradients. Raises ImportError if this module was compiled for another torch."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {
     {Py_mod_exec, reinterpret_cast<void*>(fill)},

@@ -1,5 +1,5 @@
-// The sources of _torch_<version> as one: torch's headers take longer to compile than all that includes them, and a wheel has
-// six of these modules. program.cpp first, which says how Python.h is to be read.
+// The sources of _torch_<version> in one translation unit: torch's headers take longer to compile than the sources, and
+// a wheel has six of these modules. program.cpp must come first, because it defines PY_SSIZE_T_CLEAN before Python.h.
 #include "program.cpp"
 
 #include "../model/sources.cpp"

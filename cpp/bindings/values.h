@@ -1,4 +1,4 @@
-// What a compiled function is called with and gives, between Python and C++: tensors and numbers.
+// Converts the inputs and outputs of compiled functions between Python and C++: tensors and numbers.
 #pragma once
 
 #include <Python.h>
@@ -21,7 +21,7 @@ inline bool is_value(PyObject* given) {
   return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);
 }
 
-// None becomes nothing. Throws TypeError for what is none of these, and what Python raises of an integer beyond 64 bits.
+// A tensor, a number or None. Throws TypeError for other types, and Python's error for integers beyond 64 bits.
 inline c10::IValue value_of(PyObject* given) {
   if (THPVariable_Check(given)) return THPVariable_Unpack(given);
   if (given == Py_None) return {};

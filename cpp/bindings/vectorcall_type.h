@@ -1,4 +1,4 @@
-// Types for Python whose objects are called without a tuple of arguments.
+// Python types whose objects are called by the vectorcall protocol, without a tuple of arguments.
 #pragma once
 
 #include <Python.h>
@@ -10,7 +10,7 @@
 namespace fourfold::bindings {
 
 // A new reference; null with a Python error set. Object begins with PyObject_HEAD and has a member `vectorcall`, which init
-// sets. dealloc: null where nothing is ever freed.
+// sets. dealloc: null if objects are never freed.
 template <typename Object>
 PyObject* make_vectorcall_type(
     const char* name, const char* doc, initproc init, destructor dealloc) {

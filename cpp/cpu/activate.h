@@ -11,7 +11,7 @@ inline void activate_all(Activation activation, const Elementwise& job) {
   in_parts(job, [&](const auto&... part) { activate(activation, part...); });
 }
 
-// (grad, what the activation's backward needs) -> the gradient with respect to z.
+// (grad, kept) -> the gradient with respect to z. kept: see keeps_input().
 inline void differentiate_all(Activation activation, const Elementwise& job) {
   in_parts(job, [&](const auto&... part) { activate_backward(activation, part...); });
 }

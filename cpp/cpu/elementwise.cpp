@@ -1,5 +1,6 @@
-// The CPU's table and registration of an elementwise operator: compiled for each of CMake's list, which defines
-// FOURFOLD_OPERATOR, its name, FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_PARTS, which its kernels are called.
+// The CPU's kernel table and registration of an elementwise operator. Compiled for each operator in CMake's list, which
+// defines FOURFOLD_OPERATOR (its name), FOURFOLD_BODIES and FOURFOLD_BODIES_FILE, and FOURFOLD_PARTS (the name of its
+// kernels).
 #include FOURFOLD_BODIES_FILE
 
 #include "cpu/elementwise.h"

@@ -6,7 +6,7 @@
 
 namespace fourfold::cpu {
 
-// torch's own figure for a part of an elementwise operation that is worth a thread.
+// The grain size of torch's elementwise operations.
 inline constexpr int64_t elementwise_grain = 32768;
 
 // part(job, begin, end) computes elements of the result.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* names[] = {"default", "avx2", "avx512", "avx512_bf16", "amx"};
 constexpr int built = FOURFOLD_CPU_LEVEL_COUNT;
-constexpr int last_full = 2;  // the levels after it are that one, with kernels in bfloat16
+constexpr int last_full = 2;  // later levels are this one plus bfloat16 kernels
 constexpr int amx = 4;
 
 #if FOURFOLD_CPU_LEVEL_COUNT > 1
@@ -29,11 +29,11 @@ struct Cpuid {
   explicit Cpuid(unsigned leaf, unsigned subleaf = 0) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
 };
 
-// __builtin_cpu_supports knows f16c in GCC 11, but not in Clang 14; nor avx512bf16 and amx everywhere.
+// __builtin_cpu_supports has f16c in GCC 11 but not in Clang 14, and doesn't have avx512bf16 and amx in all compilers.
 bool has_f16c() { return (Cpuid(1).ecx & bit_F16C) != 0; }
 bool has_avx512_bf16() { return (Cpuid(7, 1).eax & (1u << 5)) != 0; }
 
-// The system has to save the tiles' registers (XCR0).
+// The operating system must save the tile registers (XCR0).
 bool has_amx() {
   constexpr unsigned tile = 1u << 24;
   constexpr unsigned bf16 = 1u << 22;
@@ -63,7 +63,7 @@ int best_of_cpu() {
 
 LevelChoice chosen(int level) { return {std::min(level, last_full), level - last_full - 1, names[level], ""}; }
 
-// Tiles are asked for only where they would be used: the process keeps the permission for good.
+// Requests tiles only if they would be used, because the permission is permanent.
 LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) {
   const std::string_view wanted = asked == nullptr ? "" : asked;
   int best = std::min(best_of_cpu, built - 1);

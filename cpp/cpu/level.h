@@ -1,4 +1,4 @@
-// Which of the CPU kernels' compilations runs: chosen once a process, from the CPU and FOURFOLD_CPU_CAPABILITY.
+// Chooses the CPU level whose kernels run, once per process, from the CPU and FOURFOLD_CPU_CAPABILITY.
 #pragma once
 
 #include <stdexcept>
@@ -8,9 +8,9 @@
 namespace fourfold::cpu {
 
 struct LevelChoice {
-  int index = 0;               // 0 default, 1 avx2, 2 avx512 and what extends it
-  int bfloat16 = -1;           // 0 avx512_bf16, 1 amx, -1 none: what multiplies bfloat16
-  const char* name = nullptr;  // null when the environment asks for what is not there
+  int index = 0;               // 0 default, 1 avx2, 2 avx512 and its extensions
+  int bfloat16 = -1;           // bfloat16 products: 0 avx512_bf16, 1 amx, -1 none
+  const char* name = nullptr;  // null if the environment requests an unavailable level
   std::string error;
 };
 
@@ -25,16 +25,16 @@ inline int level_index() {
 }  // namespace fourfold::cpu
 
 #ifdef FOURFOLD_CPU_LEVEL
-// A level's own files define its kernels, and are the same whatever other levels are built.
+// A level's own files define its kernels, independently of the other levels.
 #define FOURFOLD_CPU_KERNEL(name, signature) namespace FOURFOLD_CPU_LEVEL { signature name; }
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature) FOURFOLD_CPU_KERNEL(name, signature)
 #else
 namespace fourfold::cpu {
 
-// Of the levels that are built, those that hold every kernel; the others are the last of them, with kernels in bfloat16.
+// The number of built levels that have all kernels; later levels are the last of these plus bfloat16 kernels.
 inline constexpr int full_levels = FOURFOLD_CPU_LEVEL_COUNT < 3 ? FOURFOLD_CPU_LEVEL_COUNT : 3;
 
-// One kernel, compiled for each level; a call goes to the chosen one.
+// A kernel compiled for each level; calls dispatch to the chosen level.
 template <typename Signature>
 struct Kernel {
   Signature* at[full_levels];
@@ -45,7 +45,7 @@ struct Kernel {
   }
 };
 
-// The same for a kernel in bfloat16, which only some levels have.
+// The same for a bfloat16 kernel, which only some levels have.
 template <typename Signature>
 struct Bfloat16Kernel {
   Signature* at[2];

@@ -31,11 +31,11 @@ Tensor concatenate(const Tensor& h, const Tensor& x) {
   return out;
 }
 
-// Whether the CPU's kernels make the products themselves: up to so many multiply-adds. Measured on one thread of a
-// Zen 5 against MKL, they take about half its time at batch 16 and 128 units, with AVX-512 and with AVX2; the backward of
-// one row and 512 units, which only memory bounds, takes a fifth more. They read the weights anew for each few rows,
-// which loses to a blocked product once nothing fits a cache. Without AVX2 the vendor's library is faster as soon as its
-// call is paid for.
+// Whether the CPU's kernels compute the products themselves, by the number of multiply-adds. Measured on one thread of
+// a Zen 5 against MKL, they take about half its time at batch 16 and 128 units, with AVX-512 and with AVX2; the
+// memory-bound backward of one row and 512 units takes a fifth more. They read the weights again for each few rows,
+// which is slower than a blocked product once the weights don't fit a cache. Without AVX2 the vendor's library is
+// faster except for sizes at which the overhead of its call dominates.
 bool multiplies(int64_t batch, int64_t input_size, int64_t hidden_size) {
   const double most = int64_t(1) << (level_index() == 0 ? 14 : 26);
   return static_cast<double>(batch) * static_cast<double>(3 * hidden_size * (hidden_size + input_size)) <= most;
@@ -47,7 +47,7 @@ LltmCellOutputs forward(const LltmCellInputs& in, bool save_for_backward) {
   const Place place = place_of(in.x);
   const ScalarType dtype = in.x.scalar_type();
   const bool whole = multiplies(batch, in.x.size(1), hidden_size);
-  // What is kept takes the projection's place.
+  // The kept values overwrite the projection.
   const Tensor kept = !whole              ? linear(concatenate(in.h, in.x), in.weights, in.bias)
                       : save_for_backward ? empty(place, {batch, 3 * hidden_size}, dtype)
                                           : nothing(place, dtype);

@@ -1,4 +1,5 @@
-// Memory for kernels: a function of its own, so that no level's files hold std's strings and exceptions.
+// Memory for kernels, in separate functions, so that the files of the CPU levels contain no code of std::string and
+// exceptions.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +7,12 @@
 
 namespace fourfold::cpu {
 
-// `count` elements of so many bytes, at a multiple of 64, for release(). Throws a sentence where the machine has no such
-// memory, or no address for it.
+// Allocates `count` elements of `size` bytes, aligned to 64; free with release(). Throws std::runtime_error on failure
+// or overflow.
 void* allocate(int64_t count, size_t size);
 void release(void* memory);
 
-// A core's level 2 cache; 1 MB where the system does not say.
+// The size of a core's level 2 cache; 1 MB if unknown.
 int64_t own_cache_bytes();
 
 }  // namespace fourfold::cpu

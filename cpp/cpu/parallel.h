@@ -1,4 +1,4 @@
-// torch's own threads, for kernels that split their work themselves.
+// torch's thread pool, for kernels that split their work themselves.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@ namespace fourfold::cpu {
 // Calls body(context, begin, end) on parts of [begin, end) of at least `grain` each; returns when all are done.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 
-// How many threads torch may use.
+// The number of threads that torch may use.
 int64_t torch_threads();
 
-// The same for a callable f(begin, end) over [0, count). static: a level's own copy, which no other level can be given.
+// The same for a callable f(begin, end) over [0, count). static, so that the linker can't share one level's copy with
+// another.
 template <typename F>
 static void parallel(int64_t count, int64_t grain, const F& f) {
   parallel_for(

@@ -7,18 +7,18 @@
 namespace fourfold::cpu {
 namespace {
 
-// A hierarchy of control groups that can have quotas of CPU time.
+// A control group hierarchy with CPU quotas.
 struct Hierarchy {
   bool unified = false;  // version 2
-  std::string mounted;   // where its files are
-  std::string top;       // the group that is seen there
+  std::string mounted;   // the mount point
+  std::string top;       // the group that is mounted there
 };
 
 bool has_word(const std::string& list, const std::string& word) {
   return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
-// A line of mountinfo is: id parent device root mountpoint options [optional fields] - type source options.
+// Lines of mountinfo: id parent device root mountpoint options [optional fields] - type source options.
 std::vector<Hierarchy> hierarchies(const std::string& root) {
   std::vector<Hierarchy> found;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -39,7 +39,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
   return found;
 }
 
-// The group of this process; a line of its list is: number:controllers:group, without controllers in version 2.
+// The group of this process. Lines of /proc/self/cgroup: number:controllers:group, without controllers in version 2.
 std::string own_group(const std::string& root, bool unified) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -58,7 +58,7 @@ double number_in(const std::string& path) {
   return file >> value ? value : 0;
 }
 
-// One group's own; "max" and -1 mean that it has none.
+// The quota of one group; "max" and -1 mean no quota.
 double quota_of(const std::string& folder, bool unified) {
   double limit = 0;
   double period = 0;
@@ -78,7 +78,7 @@ double cpu_quota(const std::string& root) {
   double smallest = 0;
   for (const Hierarchy& hierarchy : hierarchies(root)) {
     std::string group = own_group(root, hierarchy.unified);
-    // A container sees its own group at the top, and the host's name of it may still stand in the list.
+    // A container sees its own group as the root, but /proc/self/cgroup may have the host's path of it.
     if (hierarchy.top != "/" && group.compare(0, hierarchy.top.size(), hierarchy.top) == 0) {
       group.erase(0, hierarchy.top.size());
     }

@@ -1,12 +1,12 @@
-// What a control group lets this process have of the CPUs.
+// The CPU quota of this process's control groups.
 #pragma once
 
 #include <string>
 
 namespace fourfold::cpu {
 
-// How many CPUs' time the process may take, by the smallest quota of its control groups: its own and all those that hold
-// it, of both versions. 0 where there is none. Files are looked for under `root`, which is empty but in tests.
+// The number of CPUs whose time the process may use: the smallest quota of its control groups and their ancestors, of
+// both versions. 0 without a quota. root: a prefix of all paths, for tests.
 double cpu_quota(const std::string& root);
 
 }  // namespace fourfold::cpu

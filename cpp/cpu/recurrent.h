@@ -1,4 +1,4 @@
-// The CPU's tables of recurrent layers' kernels.
+// The CPU's kernel tables of recurrent layers.
 #pragma once
 
 #include "cpu/kernels/cell.h"
@@ -7,13 +7,14 @@
 namespace fourfold {
 namespace cpu {
 
-// bfloat16 is multiplied by pairs, which the rows of h are as they lie; those of the input are padded.
+// bfloat16 products take pairs of values. Rows of h must have an even size, because they are used in place; rows of the
+// input are padded.
 inline bool computes(ScalarType dtype, const RecurrentShape& shape) {
   return dtype == ScalarType::BFloat16 && shape.hidden_size % 2 == 0 &&
          Bfloat16Kernel<CellKernelsOf>::available();
 }
 
-// kernels, in_bfloat16: what FOURFOLD_CPU_CELL declares of a cell.
+// kernels, in_bfloat16: the functions that FOURFOLD_CPU_CELL declares for a cell.
 template <const auto& kernels, const auto& in_bfloat16>
 const CellKernels& kernels_for(const RecurrentLayer& layer) {
   return layer.kind == Kind::bfloat16 ? in_bfloat16() : kernels();
@@ -35,7 +36,7 @@ inline constexpr RecurrentKernels recurrent_kernels{
 
 }  // namespace cpu
 
-// Each in its operator's file.
+// Each is defined in its operator's file.
 extern const RecurrentKernels gru_on_cpu;
 extern const RecurrentKernels lltm_on_cpu;
 extern const RecurrentKernels lstm_on_cpu;

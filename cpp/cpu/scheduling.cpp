@@ -1,4 +1,4 @@
-// What a team needs to know of the machine that it runs on.
+// The machine's facts that a team needs: the number of usable threads, and their wake-up time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@
 namespace fourfold::cpu {
 namespace {
 
-// The OpenMP that torch runs its threads with, asked by name.
+// The OpenMP runtime of torch's threads; its functions are looked up by name.
 class OpenMp {
  public:
   OpenMp() {
@@ -40,7 +40,7 @@ class OpenMp {
     }
   }
 
-  // The CPUs that its threads are bound to, as OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY asked for; 0 without.
+  // The number of CPUs that its threads are bound to by OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY; 0 if unbound.
   int64_t bound_cpus() const { return cpus_ > 0 && bind_() != 0 ? cpus_ : 0; }
 
  private:
@@ -48,8 +48,8 @@ class OpenMp {
   int64_t cpus_ = 0;
 };
 
-// CPUs that threads started by this one may run on; asked each time, for a program may change it. A thread that OpenMP
-// has bound does not tell: the others have CPUs of their own.
+// The number of CPUs that torch's threads may run on. Queried each time, because a program may change it. The affinity
+// of a thread that OpenMP has bound isn't enough: other threads are bound to other CPUs.
 int64_t permitted_cpus() {
   static const OpenMp openmp;
   if (const int64_t bound = openmp.bound_cpus(); bound > 0) return bound;

@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some microseconds, by which members typically finish a step apart. Yielding is cheap on an idle core; on a busy one,
-// spinning longer delays the very member that is waited for.
+// Some microseconds, the typical difference between members' times for a step. Yielding is cheap on an idle core; on a
+// busy one, spinning longer delays the member that is waited for.
 constexpr int spins = 200;
 
 void pause() {
@@ -34,7 +34,7 @@ void pause() {
 #endif
 }
 
-// Spins briefly, for all run at once as a rule; then lets others run, for the one waited for may need this core.
+// Spins briefly, because usually all members run at once; then yields, because the missing member may need this core.
 template <typename F>
 void wait_until(const F& done) {
   for (int k = 0; k < spins; ++k) {
@@ -44,7 +44,7 @@ void wait_until(const F& done) {
   while (!done()) std::this_thread::yield();
 }
 
-// This thread's number in the team, or -1 when the team has begun without it.
+// This thread's index in the team, or -1 if the team has started without it.
 int64_t join(Team& team, int64_t shares) {
   uint64_t before = team.joined.load(std::memory_order_relaxed);
   do {

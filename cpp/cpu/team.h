@@ -1,9 +1,9 @@
-// A group of threads inside one parallel region, with a barrier: for loops whose steps depend on each other.
+// A team of threads inside one parallel region, with a barrier: for loops whose steps depend on each other.
 //
-// Work is cut into shares, as many as threads are asked for; results may depend on the shares and never on how many
-// threads come. A thread that torch's pool does not start, or not in time, is done without: a member then holds several
-// shares. So nobody waits for a thread that may never come, whatever runs the region (OpenMP with fewer threads than
-// asked for, a nested region, a pool of torch's own).
+// Work is split into as many shares as threads are requested; results may depend on the shares, but never on the number
+// of threads. If torch's pool doesn't start a thread, or not in time, the team runs without it, and a member has
+// several shares. So a team never waits for a thread that may not start, for any implementation of the region (OpenMP
+// with fewer threads than requested, a nested region, torch's own pool).
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace fourfold::cpu {
 
 struct Team;
 
-// One thread's part in a team: shares [begin, end).
+// One thread of a team, with the shares [begin, end).
 class Member {
  public:
   Member(Team& team, int64_t index) : team_(team), index_(index) {}
@@ -21,7 +21,7 @@ class Member {
   int64_t begin() const;
   int64_t end() const;
   int64_t members() const;
-  // Returns once every member has called it as often. What members wrote before it can be read after it.
+  // A barrier of all members. Writes before it are visible after it.
   void wait();
 
  private:
@@ -33,13 +33,13 @@ class Member {
 // Runs body(context, member) on up to `shares` threads and returns when all are done. It must not throw.
 void run_team(int64_t shares, void (*body)(void*, Member&), void* context);
 
-// How many threads are worth asking for: torch's setting, but no more than this process may run at once.
+// The number of threads to request: torch's setting, but no more than this process may run at once.
 int64_t usable_threads();
 
-// How long a team waits for a sleeping thread of the pool to wake up, before it begins without it.
+// How long a team waits for sleeping threads of the pool before it starts without them.
 int64_t wake_up_microseconds();
 
-// The same for a callable. static: a level's own copy, which no other level can be given.
+// run_team() for a callable. static, so that the linker can't share one level's copy with another.
 template <typename F>
 static void team(int64_t shares, const F& f) {
   run_team(

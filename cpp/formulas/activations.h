@@ -1,7 +1,8 @@
-// Activations of hidden layers. A struct of each: value(z); and backward(grad, kept), the gradient with respect to z, where
-// `kept` is z or value(z), as keeps_input (ops/mlp_layers_job.h) says. Needs exp, tanh, erf, sigmoid and select for T.
+// Activations of hidden layers. Each struct has value(z), and backward(grad, kept), the gradient with respect to z,
+// where `kept` is z or value(z), see keeps_input (ops/mlp_layers_job.h). Needs exp, tanh, erf, sigmoid and select for
+// T.
 
-// NaN passes, as in torch's. The gradient stops where the value is zero.
+// NaN propagates, as in torch. The gradient is zero where the value is zero.
 struct Relu {
   template <typename T>
   FOURFOLD_FN static T value(T z) { return select(z <= T(0), T(0), z); }
@@ -16,7 +17,7 @@ struct Tanh {
   FOURFOLD_FN static T backward(T grad, T kept) { return grad * (T(1) - kept * kept); }
 };
 
-// z Φ(z), Φ the normal distribution's function: torch's gelu without approximation.
+// z Φ(z), where Φ is the normal distribution function: torch's gelu without approximation.
 struct Gelu {
   template <typename T>
   FOURFOLD_FN static T normal(T z) { return T(0.5) * (T(1) + erf(z * T(0.70710678118654752440))); }

@@ -1,5 +1,5 @@
-// The conversions of pointwise programs (program/operations.h), of single numbers; to_float16 and to_bfloat16 are their
-// surroundings' own.
+// The conversions of pointwise programs (program/operations.h) for single numbers. The including file defines
+// to_float16 and to_bfloat16.
 
 template <typename T>
 FOURFOLD_FN bool to_boolean(T x) { return x != T(0); }

@@ -1,5 +1,5 @@
-// erf in the arithmetic of float, for where there is none of the surroundings' own: N. Juffa's two minimax polynomials
-// (stackoverflow.com/questions/35148198, BSD licence), erf itself near zero and the logarithm of 1 - erf beyond.
+// erf in float arithmetic, for languages without it: N. Juffa's two minimax polynomials
+// (stackoverflow.com/questions/35148198, BSD licence), of erf near zero and of the logarithm of 1 - erf beyond.
 // Needs abs, exp, fma and select for T.
 template <typename T>
 FOURFOLD_FN T erf_of_float(T x) {

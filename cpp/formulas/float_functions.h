@@ -1,9 +1,9 @@
 // expm1, log1p and erfc of a float32, for languages without them: the reductions and polynomials of cpu/kernels for a
-// single number. NaN, infinities and signed zeros are C's. Bounds in ulp, tested over all floats: expm1 1.6, log1p 1.3,
-// erfc 3.5; where subnormal numbers are zeros, those of them that are operands or results are.
-// Needs abs, fma, copysign, as_bits<int32>(x) and of_bits<float32>(bits).
+// single number. NaN, infinities and signed zeros are as in C. Bounds in ulp, tested over all floats: expm1 1.6, log1p
+// 1.3, erfc 3.5. On devices that flush subnormal numbers, subnormal operands and results are zero. Needs abs, fma,
+// copysign, as_bits<int32>(x) and of_bits<float32>(bits).
 
-// x = n ln2 + r with |r| <= ln2 / 2, where shifted is n + 1.5 2^23, whose low bits are n.
+// x = n ln2 + r with |r| <= ln2 / 2; shifted is n + 1.5 2^23, whose low bits are n.
 struct ExpReduced {
   float32 shifted, r;
 };
@@ -30,9 +30,9 @@ FOURFOLD_FN float32 power_of_two(float32 shifted, int32 by) {
 FOURFOLD_FN float32 expm1_of_float(float32 x) {
   const float32 above = x < -30.0f ? -30.0f : x;
   const ExpReduced of = exp_reduced(above > 89.0f ? 89.0f : above);
-  const float32 half = power_of_two(of.shifted, -1);  // as 2^n itself overflows for the largest arguments
+  const float32 half = power_of_two(of.shifted, -1);  // 2^n itself overflows for the largest arguments
   const float32 result = fma(half, expm1_near(of.r), half - 0.5f) * 2.0f;
-  return abs(x) < 5.4210109e-20f ? x : result;  // halving loses a bit of the very small
+  return abs(x) < 5.4210109e-20f ? x : result;  // halving a very small number loses a bit
 }
 
 // log(2^e (1 + f)), -1/4 <= f < 1/2
@@ -49,7 +49,7 @@ FOURFOLD_FN float32 log_of_parts(float32 e, float32 f) {
 }
 
 FOURFOLD_FN float32 log1p_of_float(float32 x) {
-  // Scaling x and 1 apart keeps the bits of x that 1 + x loses.
+  // Scaling x and 1 separately keeps the bits of x that 1 + x loses.
   const int32 shift = int32(uint32(as_bits<int32>(1.0f + x) - as_bits<int32>(0.75f)) & 0xff800000u);
   const float32 four = of_bits<float32>(as_bits<int32>(4.0f) - shift);  // 4 / 2^e, normal also for the largest e
   const float32 f = of_bits<float32>(as_bits<int32>(x) - shift) + fma(four, 0.25f, -1.0f);
@@ -59,10 +59,10 @@ FOURFOLD_FN float32 log1p_of_float(float32 x) {
   return x == -1.0f ? -infinity : x < -1.0f ? of_bits<float32>(0x7fc00000) : x;
 }
 
-// 1 - x Q(x²) within ±1/2; beyond, with t = 3 / (|x| + 3), erfc(|x|) = t P(1 - 2 t) exp(-x²), where what the rounding of x²
-// and of t loses is kept.
+// 1 - x Q(x²) within ±1/2; beyond, with t = 3 / (|x| + 3), erfc(|x|) = t P(1 - 2 t) exp(-x²), with corrections for the
+// rounding errors of x² and t.
 FOURFOLD_FN float32 erfc_of_float(float32 x) {
-  const float32 a = abs(x) > 10.5f ? 10.5f : abs(x);  // erfc of it is zero
+  const float32 a = abs(x) > 10.5f ? 10.5f : abs(x);  // erfc(10.5) is zero
   const float32 square = a * a;
   float32 q = fma(4.3534455e-03f, square, -2.6547778e-02f);
   q = fma(q, square, 1.12787835e-01f);

@@ -1,11 +1,14 @@
-// What recurrent cells share.
+// Shared by recurrent cells.
 //
-// A cell is a struct of these: `gates`, the rows of weights of one hidden unit; `kept`, the values of a unit that the
-// backward needs; `grads`, the gate gradients of a unit, in slots: the gradients of the input's product are in the first
-// `gates` slots, those of the hidden product in the last, and input_gate(slot), hidden_gate(slot) tell whose they are;
-// `has_c`, whether the state that a step hands to the next is a c beside h, or h itself;
-//   forward(input, hidden, state) -> {kept, h, state}, from the products with x and with h, each with its bias;
-//   backward(kept, state, next_state, grad_h, grad_next_state) -> {gates, state}, the gradients by slot and of state.
+// A cell is a struct with these members:
+//   gates   the number of weight rows of one hidden unit
+//   kept    the number of a unit's values that the backward needs
+//   grads   the number of a unit's gate gradients, stored in slots: those of the input's product are in the first
+//           `gates` slots, those of the hidden product in the last ones; input_gate(slot) and hidden_gate(slot) map
+//           slots to gates
+//   has_c   whether the state that a step passes to the next is a c besides h; otherwise it is h itself
+//   forward(input, hidden, state) -> {kept, h, state}, from the products with x and with h, each with its bias
+//   backward(kept, state, next_state, grad_h, grad_next_state) -> {gates, state}, the gradients by slot and of state
 
 template <typename T, int n>
 struct Values {

@@ -4,7 +4,7 @@
 // Needs gates.h, and sigmoid and tanh for T.
 
 struct Gru {
-  // r, z, n; kept: r, z, n after activation, and n_h. The gradients of n_x and of n_h differ: slots n_x, r, z, n_h.
+  // Gates: r, z, n. Kept: r, z, n after activation, and n_h. The gradients of n_x and n_h differ: slots n_x, r, z, n_h.
   FOURFOLD_CONSTANT int gates = 3, kept = 4, grads = 4;
   FOURFOLD_CONSTANT bool has_c = false;
   static constexpr int input_gate(int slot) { return slot == 0 ? 2 : slot - 1; }
@@ -22,7 +22,7 @@ struct Gru {
     return s;
   }
 
-  // The gradient of h' comes in two parts: by the next step's products, and by its z.
+  // The gradient of h' has two parts: through the next step's products, and through its z.
   template <typename T>
   static FOURFOLD_FN CellGradients<T, grads> backward(Values<T, kept> kept, T h, T, T grad_h, T grad_next_h) {
     const T r = kept.v[0];

@@ -1,8 +1,8 @@
-// The operations of pointwise programs (program/operations.h) by name, for numbers and for Vecs in registers: where one
-// operand is a Vec, a number beside it stands for all of its lanes. Needs of its surroundings the struct Vec<T, n> with the
-// lanes v[n], and in the namespace `numbers` each operation on numbers.
+// The operations of pointwise programs (program/operations.h) by name, for numbers and for Vecs in registers; a number
+// is broadcast to the lanes of a Vec operand. Needs the struct Vec<T, n> with the lanes v[n], and in the namespace
+// `numbers` each operation on numbers.
 
-// How many lanes the operands have: 0 where all are numbers. Element: what the first Vec's lanes are.
+// The number of lanes of the operands; 0 if all are numbers. Element: the type of the first Vec's lanes.
 template <typename... Operands>
 struct Shape {
   enum { lanes = 0 };
@@ -36,7 +36,7 @@ struct Each<0> {
   FOURFOLD_FN static auto of(F f, Operands... x) { return f(x...); }
 };
 
-// f of each lane of the operands.
+// Applies f to each lane of the operands.
 template <typename F, typename... Operands>
 FOURFOLD_FN auto each(F f, Operands... x) { return Each<Shape<Operands...>::lanes>::of(f, x...); }
 
@@ -62,13 +62,13 @@ FOURFOLD_LANES(to_boolean) FOURFOLD_LANES(to_int32) FOURFOLD_LANES(to_float32) F
 FOURFOLD_LANES(to_uint8) FOURFOLD_LANES(to_int16) FOURFOLD_LANES(to_bfloat16) FOURFOLD_LANES(to_float16)
 FOURFOLD_LANES(to_int64) FOURFOLD_LANES(exchange)
 
-// A number beside a Vec has the type of its lanes.
+// Converts a number to the type of the other operand's lanes.
 template <typename... Operands, typename T>
 FOURFOLD_FN auto beside(T x) { return typename Shape<Operands...>::Element(x); }
 template <typename... Operands, typename T, int n>
 FOURFOLD_FN Vec<T, n> beside(Vec<T, n> x) { return x; }
 
-// Operators of two operands of which one is a Vec at least.
+// Operators of two operands, at least one of which is a Vec.
 #define FOURFOLD_OPERATOR(symbol, name)                                                             \
   template <typename A, typename B, typename = typename Shape<A, B>::Element>                       \
   FOURFOLD_FN auto operator symbol(A a, B b) { return name(beside<A, B>(a), beside<A, B>(b)); }
@@ -101,7 +101,7 @@ FOURFOLD_FN Vec<T, n> splat(T x) {
   return result;
 }
 
-// A reduction of the lanes, by halves; n is a power of two.
+// Reduces the lanes by halving; n is a power of two.
 template <int n>
 struct Fold {
   template <typename F, typename T>

@@ -1,10 +1,10 @@
-// The LLTM's cell, for one step and for each step of a sequence:
+// The LLTM's cell, for a single step and for the steps of a sequence:
 //   c' = c + σ(i) elu(g),  h' = σ(o) tanh(c'),  with [i, o, g] = W [h, x] + b.
 // Needs gates.h, and sigmoid, expm1, tanh and select(mask, yes, no) for T.
 
 template <typename T>
 FOURFOLD_FN T elu(T x) {
-  return select(x >= T(0), x, expm1(x));  // -0 stays
+  return select(x >= T(0), x, expm1(x));  // keeps -0
 }
 
 struct Lltm {
@@ -24,7 +24,7 @@ struct Lltm {
     return s;
   }
 
-  // elu'(g) is 1 where elu(g) > 0 and elu(g) + 1 elsewhere, so g itself need not be kept.
+  // elu'(g) is 1 if elu(g) > 0 and elu(g) + 1 otherwise, so g itself need not be kept.
   template <typename T>
   static FOURFOLD_FN CellGradients<T, grads> backward(Values<T, kept> kept, T, T next_c, T grad_h, T grad_next_c) {
     const T i = kept.v[0];

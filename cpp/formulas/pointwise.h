@@ -1,6 +1,6 @@
-// The operations of pointwise programs (program/operations.h) that are arithmetic. T is a number or a vector of numbers; a
-// comparison of two T gives a mask, which for a number is bool. Needs select(mask, yes, no) for T; for floating point abs,
-// sqrt, trunc, floor and fmod; and, as they are, what else of those operations is not here: exp, log, sin and the like.
+// The arithmetic operations of pointwise programs (program/operations.h). T is a number or a vector; a comparison of
+// two T gives a mask, which is bool for a number. Needs select(mask, yes, no) for T and, for floating point, abs, sqrt,
+// trunc, floor and fmod. The including file defines the other operations, such as exp, log and sin.
 
 template <typename T>
 FOURFOLD_FN T neg(T x) { return -x; }
@@ -13,11 +13,11 @@ FOURFOLD_FN T mul(T a, T b) { return a * b; }
 template <typename T>
 FOURFOLD_FN T div(T a, T b) { return a / b; }
 
-// 0 for NaN, as torch's.
+// 0 for NaN, as in torch.
 template <typename T>
 FOURFOLD_FN T sign(T x) { return select(x > T(0), T(1), select(x < T(0), T(-1), T(0))); }
 
-// NaN where either is.
+// NaN if either operand is.
 template <typename T>
 FOURFOLD_FN T minimum(T a, T b) { return select((a < b) | (a != a), a, b); }
 template <typename T>
@@ -28,14 +28,14 @@ FOURFOLD_FN T reciprocal(T x) { return T(1) / x; }
 template <typename T>
 FOURFOLD_FN T rsqrt(T x) { return T(1) / sqrt(x); }
 
-// Python's %, whose sign is the divisor's.
+// Python's %: the result has the divisor's sign.
 template <typename T>
 FOURFOLD_FN T remainder(T a, T b) {
   const T left = fmod(a, b);
   return select((left != T(0)) & ((b < T(0)) ^ (left < T(0))), left + b, left);
 }
 
-// Python's //. What is left over makes the quotient whole but for rounding, which the last line mends.
+// Python's //. Without the remainder the quotient is whole up to rounding, which the last lines correct.
 template <typename T>
 FOURFOLD_FN T floor_divide(T a, T b) {
   const T left = fmod(a, b);
@@ -46,7 +46,7 @@ FOURFOLD_FN T floor_divide(T a, T b) {
   return select(b == T(0), a / b, select(lower == T(0), copysign(T(0), a / b), rounded));
 }
 
-// Of integers: of 0 and -1, by which processors fault, the quotients are 0 and -a, which wraps around.
+// Integer division. The divisors 0 and -1 can trap on CPUs: their quotients are 0 and -a (wrapping around).
 template <typename T>
 FOURFOLD_FN T integer_trunc_divide(T a, T b) { return b == T(-1) ? neg(a) : b == T(0) ? T(0) : a / b; }
 template <typename T>
@@ -62,7 +62,7 @@ FOURFOLD_FN T integer_floor_divide(T a, T b) {
   return integer_fmod(a, b) != T(0) && (a < T(0)) != (b < T(0)) ? quotient - T(1) : quotient;
 }
 
-// By less than nothing, or by all bits, leaves none of them, or copies of the sign.
+// Shifts by negative numbers or by all bits give 0 or, to the right, copies of the sign bit.
 template <typename T>
 FOURFOLD_FN T shift_left(T x, T by) {
   const T bits = T(8 * sizeof(T));

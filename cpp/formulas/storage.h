@@ -1,4 +1,4 @@
-// What memory holds of a dtype, and the value that a program computes with. Needs of its surroundings the types, the
+// Converts between a dtype's representation in memory and the value that a program computes with. Needs the types, the
 // storage types boolean, float16 and bfloat16, as_bits<Unsigned>(x) and of_bits<T>(bits), and half_bits, float_of_half,
 // bfloat_bits, float_of_bfloat.
 
@@ -56,7 +56,7 @@ struct Stored<bfloat16> {
   FOURFOLD_FN static Bits bits(Value value) { return bfloat_bits(value); }
 };
 
-// The words that a vector access moves; one word holds fewer bytes too.
+// The 32-bit words of a vector access; fewer than 4 bytes also take one word.
 template <int count>
 struct Words {
   uint32 w[count];
@@ -66,7 +66,7 @@ struct Packing {
   enum { bytes = n * int(sizeof(Kind)), words = bytes < 4 ? 1 : bytes / 4 };
 };
 
-// An element's bits among the words, and back: `size` is its bytes.
+// Gets and sets an element's bits in the words; size: its bytes.
 template <int size>
 struct AmongWords {
   template <int count>

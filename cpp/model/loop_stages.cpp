@@ -102,7 +102,8 @@ bool LoopStages::find_roots() {
 bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end) {
   const bool depends_on_data =
       step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output);
-  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";  // its offset isn't relative to a step's element
+  // The offset of as_strided isn't relative to a step's element.
+  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";
   if (step.handle.schema().is_mutable() || depends_on_data || is_absolute) return false;
   const std::vector<size_t> read = read_by(step);
   const auto base_of = [&](const at::Tensor& result) {

@@ -1,4 +1,4 @@
-// Arithmetic of sizes as a step of a compiled graph, as Python computes it.
+// Arithmetic of sizes as a step of a compiled graph, with Python's semantics.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -18,11 +18,11 @@ struct NumberStep {
   std::string operation;
   std::vector<Operand> operands;
 
-  // Appends the result. Throws c10::ValueError for a division by zero, and where an integer has more than 64 bits.
+  // Appends the result. Throws c10::ValueError for division by zero and for integer overflow (64 bits).
   void run(Values& values) const;
 };
 
-// How many operands an operation has; 0 for what is none.
+// The number of operands; 0 for an unknown operation.
 size_t operands_of(const std::string& operation);
 
 enum class NumberResult : uint8_t { integer, floating, boolean, as_operands };

@@ -28,7 +28,7 @@ std::string listed(const std::set<std::string>& words) {
   return found;
 }
 
-// A schema's argument that is read.
+// The schema argument that is being parsed.
 struct Expected {
   const c10::OperatorHandle& handle;
   const c10::Argument& argument;
@@ -84,7 +84,7 @@ IValue memory_format_named(const std::string& name) {
   throw Refused("expected a memory format that torch has, but got " + shown(name));
 }
 
-// A constant that JSON has no word for: {"dtype": "float32"} and so on. Nothing where there is none.
+// A constant that isn't a JSON value, such as {"dtype": "float32"}. Empty if it is none.
 std::optional<IValue> special(const c10::TypePtr& type, const Json& given, const Surroundings& surroundings) {
   const auto& members = given.as_object("an argument");
   if (members.size() != 1) return std::nullopt;
@@ -98,13 +98,13 @@ std::optional<IValue> special(const c10::TypePtr& type, const Json& given, const
   if (what == "float" && (takes_a(TypeKind::FloatType) || takes_a(TypeKind::NumberType))) {
     return number_named(value.as_string("a float"));
   }
-  // All devices of a model are the one that it is loaded to.
+  // A model uses only the device that it is loaded to.
   if (what == "device" && takes_a(TypeKind::DeviceObjType)) return value.as_string("a device"), IValue(surroundings.device);
   return std::nullopt;
 }
 
 std::optional<IValue> constant(const c10::TypePtr& type, const Json& given, const Surroundings& surroundings) {
-  if (type->kind() == TypeKind::TensorType) {  // a number among tensors, as Python allows
+  if (type->kind() == TypeKind::TensorType) {  // a number passed as a tensor, as Python allows
     const std::optional<IValue> number = constant(c10::NumberType::get(), given, surroundings);
     return number.has_value() ? std::optional<IValue>(at::native::wrapped_scalar_tensor(number->toScalar())) : std::nullopt;
   }
@@ -131,7 +131,7 @@ std::optional<IValue> constant(const c10::TypePtr& type, const Json& given, cons
   }
 }
 
-// As lists hold them, without what may be symbolic while torch traces.
+// The element type that lists hold at run time: symbolic types and enumerations become int.
 c10::TypePtr held(const c10::TypePtr& type) {
   switch (type->kind()) {
     case TypeKind::SymIntType: return c10::IntType::get();
@@ -161,7 +161,7 @@ OperatorArgument argument_of(
       for (const Json& part : given.as_list("")) {
         made.parts.push_back(argument_of(part, list->getElementType(), expected, known, surroundings));
       }
-    } else if (expected.argument.N().has_value()) {  // one for all, as schemas such as int[2] allow
+    } else if (expected.argument.N().has_value()) {  // one value for all elements, as schemas such as int[2] allow
       const OperatorArgument part = argument_of(given, list->getElementType(), expected, known, surroundings);
       made.parts.assign(static_cast<size_t>(*expected.argument.N()), part);
     } else {

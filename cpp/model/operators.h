@@ -1,4 +1,5 @@
-// The operators of a model file: which may be called, and their arguments, typed by the schemas of the torch that is here.
+// The operators of a model file: which ones may be called, and their arguments, parsed by the schemas of the running
+// torch.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,28 +15,29 @@
 
 namespace fourfold::model {
 
-// What is known of a value before anything runs.
+// The static type of a value.
 enum class ValueKind : uint8_t { tensor, tensors, integer, floating, boolean, number, other };
 
 const char* name_of(ValueKind kind);
 
-// Where a file is loaded to, and what the caller allows.
+// The device that a file is loaded to, and what the caller allows.
 struct Surroundings {
   c10::Device device;
-  std::set<std::string> namespaces;  // of operators
+  std::set<std::string> namespaces;  // allowed operator namespaces
 };
 
-// An operator by its name with overload, such as aten::add.Tensor. Throws Refused for operators that this torch doesn't have, of
-// namespaces that aren't allowed, that change tensors in place except aten::copy_, and of torch's own those that read files or
-// memory which belongs to nothing in the model.
+// An operator by its name with overload, such as aten::add.Tensor. Throws Refused for operators that this torch doesn't
+// have, whose namespace isn't allowed, or that modify tensors in place (except aten::copy_), and for torch's operators
+// that may access files or memory outside the model (permitted.h).
 c10::OperatorHandle operator_of(const std::string& name, const Surroundings& surroundings);
 
-// arguments: an object of those by name that aren't the schema's defaults. known: the kinds of the values so far.
+// arguments: an object, by name, of the arguments that differ from the schema's defaults. known: the kinds of all
+// earlier values.
 OperatorStep operator_step_of(
     const c10::OperatorHandle& handle, const Json& arguments, const std::vector<ValueKind>& known,
     const Surroundings& surroundings);
 
-// Of an operator's results, in order.
+// The kinds of an operator's results, in order.
 std::vector<ValueKind> results_of(const c10::OperatorHandle& handle);
 
 }  // namespace fourfold::model

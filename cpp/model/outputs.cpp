@@ -36,7 +36,7 @@ struct Range {
   uintptr_t end;
 };
 
-// The bytes from the first element to the last.
+// The range of bytes from the first element to the last.
 Range range_of(const fourfold_tensor& tensor) {
   const auto begin = reinterpret_cast<uintptr_t>(tensor.data);
   int64_t last = 0;
@@ -48,7 +48,7 @@ Range range_of(const fourfold_tensor& tensor) {
   return {begin, begin + (static_cast<uintptr_t>(last) + 1) * size};
 }
 
-// On an Apple GPU `data` is no address but a buffer and the bytes into it: other buffers are other memory.
+// On Apple GPUs `data` isn't an address but a buffer (`base`) plus an offset; different buffers never overlap.
 bool overlap(const fourfold_tensor& a, const fourfold_tensor& b, at::Device device) {
   if (device.is_mps() && a.base != b.base) return false;
   const Range x = range_of(a), y = range_of(b);
@@ -69,9 +69,9 @@ bool is_plain(const at::Tensor& tensor, at::Device device) {
          (!tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
-// Whether two indices may have one element, as in an expanded tensor.
+// Whether two indices may refer to the same element, as in an expanded tensor.
 bool overlaps_itself(const fourfold_tensor& tensor) {
-  c10::SmallVector<std::pair<int64_t, int64_t>, 6> steps;  // strides, and how many there are of each
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> steps;  // (stride, count of steps)
   for (int32_t d = 0; d < tensor.dim; ++d) {
     if (tensor.sizes[d] > 1) steps.emplace_back(tensor.strides[d], tensor.sizes[d] - 1);
   }

@@ -8,15 +8,15 @@ namespace {
 
 bool begins(std::string_view name, std::string_view with) { return name.substr(0, with.size()) == with; }
 
-// By the beginning of a name. Gradients are refused by their own rule.
+// Prefixes of names. is_permitted() rejects gradients separately.
 constexpr std::string_view refused[] = {
     "from_file", "empty", "new_empty", "set", "resize", "sparse_", "nested_", "to_padded_tensor", "to_sparse", "coalesce",
     "ccol_indices", "crow_indices", "mkldnn_", "to_mkldnn", "quantize", "quantized_", "q_", "fbgemm", "cudnn_", "miopen_",
     "pin_memory", "is_pinned", "record_stream", "retain_grad", "requires_grad", "batch_norm_", "ctc_loss", "linalg_ldl_solve", "binomial", "choose_qparams",
     "lstm_mps", "get_gradients"};
 
-// An underscore begins the names of operators that PyTorch uses internally, which seldom check their arguments. torch.export writes
-// these.
+// Operators whose names begin with an underscore are internal to PyTorch and seldom check their arguments. These occur
+// in exported programs.
 constexpr std::string_view internal[] = {
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_cdist_forward",
     "_conj", "_conj_copy", "_conj_physical", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist", "_fft_c2c", "_fft_c2r",

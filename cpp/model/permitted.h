@@ -1,12 +1,12 @@
-// Which of torch's own operators a model file may call.
+// The torch operators that a model file may call.
 #pragma once
 
 #include <string_view>
 
 namespace fourfold::model {
 
-// name: without namespace and overload. Refused are those that read files, or memory that nothing has written or that may lie
-// outside a tensor's; that trust indices, sizes or packed weights which they are given; that change the process; and gradients.
+// name: without namespace and overload. Rejected are operators that read files, uninitialised memory or memory outside
+// a tensor, that don't check indices, sizes or packed weights, that modify global state, and gradients.
 bool is_permitted(std::string_view name);
 
 }  // namespace fourfold::model

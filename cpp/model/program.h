@@ -1,4 +1,4 @@
-// Calls of programs with torch's tensors.
+// Runs programs on torch's tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@
 
 namespace fourfold::model {
 
-// A number as programs take it: its 8 bytes, of that dtype.
+// The 8 bytes of a scalar argument of that dtype.
 int64_t bits_of(const at::Scalar& number, at::ScalarType dtype);
-// Of a number, or of a CPU tensor that is one.
+// A number as a scalar, or the element of a 0-d CPU tensor.
 at::Scalar scalar_of(const c10::IValue& number);
 
-// Its outputs, appended to `outputs`: new tensors, or those of `targets` that could be written into, by output (outputs.h). Throws
-// c10::Error where the inputs, tensors and numbers, are not what it takes.
+// Appends the program's outputs to `outputs`: new tensors, or those of `targets` that it could write into (outputs.h).
+// Throws c10::Error if the inputs (tensors and numbers) don't match the program.
 void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,
                  const std::vector<Target>& targets = {});
 

@@ -13,10 +13,10 @@
 
 namespace fourfold::model {
 
-// A program of the file, which several steps may call. by_operators: what it computes, by torch's operators.
+// A program of the file; several steps may call it. by_operators: the same computation by torch's operators.
 struct Reader::Program {
   std::string name;
-  fourfold_program* loaded = nullptr;  // null on a device that no backend runs programs on
+  fourfold_program* loaded = nullptr;  // null if no backend runs programs on the device
   std::vector<ValueKind> inputs;
   size_t outputs = 0;
   std::shared_ptr<const CompiledGraph> by_operators;
@@ -34,7 +34,7 @@ struct Reader::Program {
     });
     if (is_traced) return;
     const char* const strict = std::getenv("FOURFOLD_STRICT");
-    if (strict != nullptr && std::string_view(strict) == "1") throw;  // it is being handled
+    if (strict != nullptr && std::string_view(strict) == "1") throw;  // rethrows: called from a catch block
     if (!has_warned.exchange(true)) {
       TORCH_WARN("fourfold could not run ", name, " as a program, and calls torch's operators: ", error.what_without_backtrace());
     }
@@ -44,7 +44,7 @@ struct Reader::Program {
 void Reader::Scope::add(ValueKind kind, bool is_part) {
   kinds.push_back(kind);
   is_new.push_back(is_part);
-  last.push_back(graph.steps.size());  // of results that nothing reads, the step itself
+  last.push_back(graph.steps.size());  // for unused results, the step itself
 }
 
 void Reader::Scope::read(size_t index) {
@@ -95,7 +95,7 @@ std::vector<int64_t> sizes_of(const Json& given, const char* what) {
   return found;
 }
 
-// Whether each element has a place of its own, and no other place is between them.
+// Whether the strides are without overlaps and gaps.
 bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -120,7 +120,7 @@ void Reader::read_programs(const Json& given) {
     const auto load = [&](at::Device device) {
       return fourfold_program_new(text.data(), length, static_cast<int32_t>(device.type()), device.has_index() ? device.index() : 0);
     };
-    program->loaded = load(at::kCPU);  // which checks it, for any device
+    program->loaded = load(at::kCPU);  // checks the program for any device
     if (program->loaded == nullptr) throw Refused(fourfold_program_error());
     for (int32_t k = 0; k < fourfold_program_inputs(program->loaded); ++k) {
       const int32_t number = fourfold_program_number(program->loaded, k);
@@ -151,7 +151,7 @@ std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::ve
   Scope scope{{}, {}, {}, *graph, {}};
   for (const ValueKind kind : inputs) scope.add(kind);
   for (const Json& step : given.at("steps", "a graph").as_list("steps")) {
-    Call call = step_of(step, scope);  // before the step is added: it reads earlier values
+    Call call = step_of(step, scope);  // before the step is added, because it reads earlier values
     graph->steps.push_back({std::move(call), {}});
   }
   std::vector<bool> is_result(scope.kinds.size());
@@ -215,7 +215,7 @@ Reader::Call Reader::program_step_of(const Json& given, Scope& scope) {
       expect_kind(scope.kinds[value], ValueKind::tensor, "an updated value");
       if (is_updated[output]) throw Refused("expected a program's output to update one value");
       is_updated[output] = true;
-      // Memory that was made for this, and that nothing has read or written yet.
+      // Whether the value is a part of a concatenation that nothing has read or written yet.
       const bool is_new = scope.is_new[value] && std::find(inputs.begin(), inputs.end(), value) == inputs.end();
       scope.write(value);
       updates.push_back({output, value, is_new});

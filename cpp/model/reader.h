@@ -1,4 +1,4 @@
-// Reads a graph of a model file: every index names an earlier value, and every value is of the kind that is read.
+// Reads and checks the graphs of a model file: every index refers to an earlier value of the expected kind.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace fourfold::model {
 
 class Reader {
  public:
-  // tensors: those of the file, on the device. generator: as fourfold_program_generate() takes it, or
-  // below 0 if nobody compiles programs for the device.
+  // tensors: those of the file, on the device. generator: see fourfold_program_generate(); negative if programs can't
+  // be compiled for the device.
   Reader(const std::map<std::string, at::Tensor>& tensors, const Surroundings& surroundings, int32_t generator)
       : tensors_(tensors), surroundings_(surroundings), generator_(generator) {}
 
@@ -23,21 +23,19 @@ class Reader {
   void read_programs(const Json& given);
   // inputs: the kinds of the graph's inputs. Throws Refused.
   std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs);
-  // Of the graph that was read last, the kinds of its values.
-  const std::vector<ValueKind>& kinds() const { return kinds_of_last_; }
 
  private:
   struct Program;
-  // What is known of the graph that is being read.
+  // The state of the graph that is being read.
   struct Scope {
     std::vector<ValueKind> kinds;
     std::vector<bool> is_new;  // parts of concatenations that nothing has written yet
-    std::vector<size_t> last;  // for each value the step that reads it last
+    std::vector<size_t> last;  // for each value, the step that reads it last
     CompiledGraph& graph;
-    std::map<size_t, size_t> parts;  // of a concatenation, how many: the values behind it
+    std::map<size_t, size_t> parts;  // by concatenation: the number of its parts, which are the next values
 
     void add(ValueKind kind, bool is_part = false);
-    // Throws Refused for memory that nothing has written: it may hold what other parts of the process left there.
+    // Throws Refused for unwritten memory, which may contain data of other parts of the process.
     void read(size_t index);
     void write(size_t index);
   };

@@ -135,12 +135,12 @@ void Signature::check_size(const Size& size, int64_t given, const std::string& w
     if (*found != given) refuse_argument(what, which + std::to_string(*found), std::to_string(given));
     return;
   }
-  // One unknown symbol, as it is, or times or plus a number: the number's own value follows.
+  // Solves for one unknown symbol in sums, differences and products.
   const Size* rest = &size;
   int64_t value = given;
   while (rest->operation == '+' || rest->operation == '-' || rest->operation == '*') {
     const auto a = evaluate(rest->operands[0], known), b = evaluate(rest->operands[1], known);
-    if (a.has_value() == b.has_value()) return;  // two unknown: what the graph computes of them checks itself
+    if (a.has_value() == b.has_value()) return;  // two unknown symbols: left to the checks of the graph's operators
     const int64_t other = a.has_value() ? *a : *b;
     const bool divides = rest->operation == '*';
     if (divides && (other == 0 || (other != -1 && value % other != 0))) {

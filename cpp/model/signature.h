@@ -1,4 +1,4 @@
-// The arguments of a loaded model: their dtypes, shapes and bounds, checked at each call.
+// The arguments of a loaded model: dtypes, shapes and bounds, checked at each call.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,9 +14,9 @@
 
 namespace fourfold::model {
 
-// A size: a number, a symbol, or arithmetic of such.
+// A size: a number, a symbol, or an operation of two sizes.
 struct Size {
-  char operation = '\0';  // none: a number or a symbol; or + - * / % of two sizes, division and remainder as Python's
+  char operation = '\0';  // '\0' for a number or a symbol, or + - * / %; division and remainder as in Python
   int64_t number = 0;
   size_t symbol = none;
   std::vector<Size> operands;
@@ -38,7 +38,7 @@ struct TensorArgument {
 struct Argument {
   std::string name;
   std::optional<TensorArgument> tensor;
-  // Of others, a number that differs from call to call, or what it has to be.
+  // For other arguments: a number that may vary (its size, if constrained), or the only value allowed (expected).
   ValueKind kind = ValueKind::tensor;
   std::optional<Size> size;
   c10::IValue expected;
@@ -50,7 +50,7 @@ class Signature {
   Signature(const Json& symbols, const Json& arguments, c10::Device device);
 
   const std::vector<Argument>& arguments() const { return arguments_; }
-  // Throws std::invalid_argument in a sentence that names the argument and the dimension.
+  // Throws std::invalid_argument with a message that names the argument and the dimension.
   void check(const Values& given) const;
 
  private:
@@ -60,7 +60,7 @@ class Signature {
   Argument argument_of(const Json& given) const;
   void check_tensor(const Argument& argument, const c10::IValue& given, Sizes& known) const;
   void check_size(const Size& size, int64_t given, const std::string& what, Sizes& known) const;
-  // Nothing where a symbol of it is not known yet, or a number doesn't fit.
+  // Empty if it contains an unknown symbol, or on overflow.
   std::optional<int64_t> evaluate(const Size& size, const Sizes& known) const;
   std::string text_of(const Size& size) const;
 
@@ -70,7 +70,7 @@ class Signature {
   c10::Device device_;
 };
 
-// A boolean, a number, a string or nothing.
+// A boolean, a number, a string or None.
 c10::IValue constant_of(const Json& given);
 std::string text_of(const c10::IValue& value);
 

@@ -1,5 +1,6 @@
-// The sources of this directory as one, for each torch that runs graphs: torch's headers take longer to compile than all that
-// includes them. `_torch_<version>` includes it, and a C++ program that links fourfold::model compiles it.
+// All sources of this directory in one translation unit, because torch's headers take longer to compile than the
+// sources. It is compiled for each torch version (`_torch_<version>` includes it), and by C++ programs that link
+// fourfold::model.
 #include "graph.cpp"
 #include "guards.cpp"
 #include "json.cpp"

@@ -15,8 +15,8 @@
 namespace fourfold::model {
 namespace {
 
-constexpr uint64_t longest_header = 100'000'000;  // as safetensors allows
-constexpr size_t most_dimensions = 64;            // as torch's kernels take
+constexpr uint64_t longest_header = 100'000'000;  // the limit of safetensors
+constexpr size_t most_dimensions = 64;            // the limit of torch's kernels
 
 struct NamedDtype {
   const char* in_file;
@@ -91,7 +91,7 @@ Entry entry_of(const std::string& name, const Json& described) {
   return entry;
 }
 
-// The tensors' bytes fill the file: they neither overlap nor leave gaps.
+// Checks that the tensors' bytes fill the file without overlaps and gaps.
 void expect_dense(std::vector<Entry> entries, uint64_t bytes) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

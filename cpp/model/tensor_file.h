@@ -1,4 +1,4 @@
-// A file in safetensors' format: the length of a header, the header in JSON, and the tensors' bytes.
+// A file in the safetensors format: the length of the header, the header in JSON, and the tensors' bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,17 +8,17 @@
 
 namespace fourfold::model {
 
-// torch's, of a name without "torch.", such as float32; throws Refused for others.
+// The dtype of a name without "torch.", such as float32. Throws Refused for unknown names.
 at::ScalarType dtype_of(const std::string& name);
 std::string name_of(at::ScalarType dtype);
 
 struct TensorFile {
   std::map<std::string, std::string> metadata;
-  // In the file's memory, which stays mapped as long as one of them lives; writes stay this process's. Of an offset that doesn't
-  // suit the dtype, a copy.
+  // Tensors in the mapped file, which stays mapped while one of them exists. The mapping is private: writes don't
+  // change the file. Misaligned tensors are copied.
   std::map<std::string, at::Tensor> tensors;
 
-  // Reads a regular file. Throws Refused where it is none, or not in this format.
+  // Reads a regular file. Throws Refused for other files and other formats.
   explicit TensorFile(const std::string& path);
 };
 

@@ -1,4 +1,4 @@
-// What graphs take and give: tensors and numbers.
+// The inputs and outputs of graphs: tensors and numbers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@ namespace fourfold::model {
 
 using Values = std::vector<c10::IValue>;
 
-// Of forward-mode differentiation.
+// Whether a tensor is a dual tensor of forward-mode differentiation.
 inline bool has_tangent(const at::Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }
 
-// Whether it is a batch of vmap, or a dual tensor.
+// Whether a tensor is batched by vmap, or a dual tensor.
 inline bool is_wrapped(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet batches({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched});
   return tensor.key_set().has_any(batches) || has_tangent(tensor);

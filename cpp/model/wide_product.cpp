@@ -13,11 +13,11 @@ namespace fourfold::model {
 namespace {
 
 constexpr int64_t fewest = int64_t{1} << 21;  // multiply-adds: a call of oneDNN costs some microseconds more than MKL's
-constexpr int64_t fewest_rows = 32;           // for which a copy of the other matrix, if it needs one, doesn't count
-constexpr int64_t fewest_columns = 96;        // likewise, of a left matrix that lies in columns
-constexpr int64_t least_depth = 16;           // below which a product does little but write its result
+constexpr int64_t fewest_rows = 32;           // from here on the cost of copying the right matrix is negligible
+constexpr int64_t fewest_columns = 96;        // likewise for copying a column-major left matrix
+constexpr int64_t least_depth = 16;           // below this a product is bound by writing its result
 
-// Zen 5 and later: 512-bit arithmetic at full width. MKL has kernels for AVX2 alone for processors that aren't Intel's.
+// Zen 5 and later have full-width 512-bit arithmetic, but on CPUs other than Intel's MKL uses only AVX2 kernels.
 bool has_vectors_unknown_to_mkl() {
 #if defined(__x86_64__)
   unsigned most = 0, ebx = 0, ecx = 0, edx = 0, version = 0;
@@ -45,20 +45,21 @@ bool is_plain_float(const at::Tensor& tensor) {
          !tensor._is_zerotensor();
 }
 
-// Rows or columns whose elements lie side by side, one behind the other.
+// Whether rows or columns are contiguous and don't overlap.
 bool lies_as_matrix(const at::Tensor& tensor) {
   if (!is_plain_float(tensor) || tensor.dim() != 2) return false;
   const int64_t row = tensor.stride(0), column = tensor.stride(1);
   return (column == 1 && row >= tensor.size(1)) || (row == 1 && column >= tensor.size(0));
 }
 
-// Rows or columns without gaps: of others oneDNN's reference implementation multiplies, a thousand times as slow.
+// Removes gaps between rows or columns: with gaps oneDNN falls back to its reference implementation, a thousand times
+// as slow.
 at::Tensor without_gaps(const at::Tensor& tensor) {
   return tensor.stride(0) == 1 ? tensor.t().contiguous().t() : tensor.contiguous();
 }
 
-// Whether to compute the transposed product: oneDNN copies a left matrix that lies in columns, and here the right one and the
-// result are smaller. Weights' gradients are such products.
+// Whether to compute the transposed product: oneDNN copies a column-major left matrix, and the right one and the result
+// are smaller. Gradients of weights are such products.
 bool is_better_transposed(const at::Tensor& a, const at::Tensor& b) {
   const int64_t rows = a.size(0), depth = a.size(1), columns = b.size(1);
   return a.stride(0) == 1 && rows * depth > depth * columns + 2 * rows * columns;
@@ -74,7 +75,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const c10::IValue& 
 
 bool is_one(const c10::IValue& value) { return value.isScalar() && value.toScalar().toDouble() == 1; }
 
-// addmm's first argument as the bias of a linear layer.
+// Whether addmm's first argument is the bias of a linear layer.
 bool is_bias(const at::Tensor& tensor, int64_t columns) {
   return is_plain_float(tensor) && tensor.dim() == 1 && tensor.size(0) == columns && tensor.stride(0) == 1;
 }

@@ -1,4 +1,4 @@
-// mm and addmm by oneDNN on processors whose widest vectors MKL leaves alone: there torch's own call takes twice as long.
+// mm and addmm by oneDNN on CPUs whose widest vectors MKL doesn't use: there torch's default, MKL, takes twice as long.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,8 +9,8 @@ namespace fourfold::model {
 // Whether to try multiply_by_onednn() with the operator's arguments.
 bool is_wide_product(const c10::OperatorHandle& operation);
 
-// Replaces the arguments of mm or addmm by the result. False, and nothing is done, for small products, and for tensors that
-// oneDNN has to copy or that aren't plain float32 ones.
+// Replaces the arguments of mm or addmm by the result. Returns false and does nothing for small products, for tensors
+// that oneDNN would have to copy, and for tensors that aren't plain float32.
 bool multiply_by_onednn(torch::jit::Stack& stack);
 
 }  // namespace fourfold::model

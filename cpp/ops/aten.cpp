@@ -21,8 +21,9 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
   return to<Tensor>(stack[0]);
 }
 
-// What a kernel may take the pointer of. Under autocast a product of float32 comes back as bfloat16: fourfold's own
-// autocast rule keeps the key out of here, but should it come in by another road, that must not be read as float32.
+// Makes a product contiguous and of that dtype. Under autocast torch returns a float32 product as bfloat16. fourfold's
+// autocast rule excludes the autocast key here, but if it is set nevertheless, kernels must not read the result as
+// float32.
 Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
 std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
@@ -42,8 +43,8 @@ Tensor contiguous_copy(const Tensor& x, ScalarType dtype) {
   return out;
 }
 
-// x's memory from `offset` elements on. Autograd takes it for a tensor of its own: of a view that an operator returned it
-// would refuse every operation in place.
+// A view of x's memory, `offset` elements after x's first. To autograd it is a separate tensor: if an operator returned
+// a view, autograd would reject all in-place operations on it.
 Tensor alias(const Tensor& x, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
   AtenTensorHandle handle = nullptr;
   const auto dim = static_cast<int64_t>(sizes.size());
@@ -59,7 +60,7 @@ std::vector<int64_t> strides_of(const Tensor& x) { return {x.strides().begin(), 
 
 void check_call(int32_t code, const char* what) {
   if (code == TORCH_SUCCESS) return;
-  // In torch since 2.13, so looked up when it is needed.
+  // Only in torch 2.13 and later, so it is looked up at run time.
   using Reason = const char*();
   static auto* const reason =
       reinterpret_cast<Reason*>(system::symbol_of_process("torch_exception_get_what_without_backtrace"));
@@ -163,7 +164,7 @@ Tensor view(const Tensor& x, const std::vector<int64_t>& sizes) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias) {
-  // Without features torch's own ends the process on an Apple GPU.
+  // With zero features torch's linear aborts the process on Apple GPUs.
   if (x.size(1) == 0) {
     const Tensor out = zeros(place_of(x), {x.size(0), weights.size(0)}, x.scalar_type());
     if (bias) copy_into(out, *bias);

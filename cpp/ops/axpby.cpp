@@ -24,7 +24,7 @@ void expect_real(const char* name, ScalarType dtype) {
   }
 }
 
-// A factor travels as a double, which holds whole numbers exactly up to 2^53.
+// Factors are passed as doubles, which represent integers exactly up to 2^53.
 void expect_whole(const char* name, double factor, ScalarType dtype) {
   if (factor != std::floor(factor) || std::abs(factor) > 9007199254740992.0) {
     fail("axpby: expected ", name, " to be a whole number within 2^53 for a result of ", name_of(dtype), ", but got ",
@@ -45,7 +45,7 @@ std::vector<int64_t> broadcast_shape(const Tensor& x, const Tensor& y) {
   return shape;
 }
 
-// Laid out like the first of x and y that has the result's shape already.
+// The result has the layout of the first of x and y that has its shape.
 Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
   const std::vector<int64_t> shape = broadcast_shape(x, y);
   for (const Tensor* like : {&x, &y}) {

@@ -1,10 +1,10 @@
-// How one body serves every backend: an operator checks, allocates and calls torch's own products the same way
-// everywhere, and is handed a backend's kernels as its first argument.
+// Operator bodies are shared by all backends: a body checks, allocates and calls torch's products, and takes the
+// backend's kernels as its first argument.
 #pragma once
 
 namespace fourfold {
 
-// The body with a backend's kernels given: what that backend registers under its dispatch key.
+// A body bound to a backend's kernels, which that backend registers under its dispatch key.
 template <auto body, auto* kernels, typename = decltype(body)>
 struct Bound;
 

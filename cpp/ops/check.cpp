@@ -59,7 +59,7 @@ std::string device_of(const Tensor& tensor) {
   }
 }
 
-// As torch numbers them: every call asks this of every tensor, and torch::stable::Device costs a translation each.
+// Numbers of torch: every call checks every tensor, and torch::stable::Device would translate each number.
 std::pair<int32_t, int32_t> raw_device_of(const Tensor& tensor) {
   int32_t type = 0;
   int32_t index = 0;

@@ -45,7 +45,7 @@ Elementwise elementwise(
   job.out = out_data(out);
   std::transform(inputs.begin(), inputs.end(), job.in, [](const Tensor* x) { return data_of(*x); });
   job.axes = 0;
-  if (job.numel <= 1) return job;  // of an empty one nothing is read, and its sizes may be of any product
+  if (job.numel <= 1) return job;  // nothing is read of an empty tensor, whose other sizes may overflow
 
   if (out.is_contiguous() &&
       std::all_of(inputs.begin(), inputs.end(), [&](const Tensor* x) { return contiguous_and_like(*x, out); })) {
@@ -59,7 +59,7 @@ Elementwise elementwise(
   const auto dim = static_cast<int64_t>(sizes.size());
   for (int64_t d = 0; d < dim; ++d) {
     if (sizes[d] == 1) continue;
-    // No two of out's elements share memory, so that no two of its strides are equal.
+    // Sorts the axes by out's strides, which all differ because out's elements don't overlap.
     int place = job.axes++;
     for (; place > 0 && job.axis[place - 1].stride[0] < strides[d]; --place) job.axis[place] = job.axis[place - 1];
     job.axis[place] = {sizes[d], {strides[d]}};

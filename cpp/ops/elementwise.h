@@ -1,4 +1,4 @@
-// What elementwise operators share: the tables that backends give them, and how tensors become a kernel's job.
+// Shared by elementwise operators: the backends' kernel tables, and the conversion of tensors to a kernel's job.
 #pragma once
 
 #include <initializer_list>
@@ -10,12 +10,12 @@ namespace fourfold {
 
 struct ElementwiseKernels {
   void (*forward)(const Elementwise& job);
-  void (*backward)(const Elementwise& job);  // not to be called for a formula without one
-  // Fails for a dtype of results that the device lacks, before torch is asked for memory of it. Null: it has all.
+  void (*backward)(const Elementwise& job);  // must not be called for a formula without a backward
+  // Throws for result dtypes that the device doesn't support, before the result is allocated. Null: it supports all.
   void (*expect)(Kind kind) = nullptr;
 };
 
-// `out` is dense, or has rows whose elements lie side by side. Each input's shape broadcasts to out's; dtypes agree.
+// `out` is dense or has contiguous rows. Each input's shape broadcasts to out's; all dtypes are the same.
 Elementwise elementwise(
     const Tensor& out, std::initializer_list<const Tensor*> inputs, std::initializer_list<double> scalars = {});
 

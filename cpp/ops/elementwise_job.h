@@ -1,8 +1,8 @@
-// An elementwise operation on tensors that broadcast to one shape, described for a backend's kernel.
+// The job of an elementwise kernel: an operation on tensors that broadcast to one shape.
 //
-// Its formula, cpp/formulas/<name>.h, is a struct over a number type: its members are the operation's scalars, of_integers
-// says whether it is computed of integers too, forward takes an element of each input, and so does backward, where there
-// is one, of the gradient first.
+// Its formula, cpp/formulas/<name>.h, is a struct over a number type. Its data members are the operation's scalars;
+// of_integers is whether it supports integers; forward takes an element of each input; backward, if there is one, takes
+// the gradient, then an element of each input.
 #pragma once
 
 #include "ops/kind.h"
@@ -12,7 +12,7 @@ namespace fourfold {
 struct Elementwise {
   static constexpr int most_inputs = 3;
   static constexpr int most_scalars = 2;
-  static constexpr int most_axes = 64;  // each has at least two elements, and memory ends before 2^64
+  static constexpr int most_axes = 64;  // each has at least two elements, so that 64 axes exceed any memory
 
   struct Axis {
     int64_t size;
@@ -24,10 +24,10 @@ struct Elementwise {
   int64_t element_size;
   int64_t numel;
   int inputs;
-  double scalar[most_scalars] = {};  // whole numbers where the kind is an integer
-  Output out;                   // its elements lie side by side, or those of the innermost axis do
+  double scalar[most_scalars] = {};  // whole numbers if the kind is an integer
+  Output out;                   // dense, or contiguous along the innermost axis
   Input in[most_inputs];
-  // Outermost first. Two that every operand steps through as through one are one; none has size 1.
+  // Outermost first. Axes that are mergeable for every operand are merged; none has size 1.
   int axes;
   Axis axis[most_axes];
 };

@@ -1,4 +1,4 @@
-// What an elementwise formula's type says of itself (ops/elementwise_job.h). Included where FOURFOLD_FN is defined.
+// Traits of an elementwise formula (ops/elementwise_job.h). Define FOURFOLD_FN before including it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fourfold {
 template <typename Result, typename Formula, typename... Inputs>
 std::index_sequence_for<Inputs...> indices_of(Result (Formula::*)(Inputs...) const);
 
-// A formula's functions, to be called with as many values as Indices has.
+// A formula's functions; call() takes as many values as Indices has.
 template <template <typename> typename Formula>
 struct Forward {
   using Indices = decltype(indices_of(&Formula<float>::forward));
@@ -38,7 +38,7 @@ inline constexpr bool has_backward = requires { &Formula<float>::backward; };
 template <template <typename> typename Formula>
 inline constexpr size_t scalars_of = std::is_empty_v<Formula<float>> ? 0 : sizeof(Formula<float>) / sizeof(float);
 
-// With the job's scalars as values of its number type.
+// The formula with the job's scalars converted to its number type.
 template <template <typename> typename Formula, typename V, typename Convert>
 Formula<V> formula_of(const Elementwise& job, const Convert& convert) {
   return [&]<size_t... k>(std::index_sequence<k...>) {
@@ -46,7 +46,7 @@ Formula<V> formula_of(const Elementwise& job, const Convert& convert) {
   }(std::make_index_sequence<scalars_of<Formula>>());
 }
 
-// Integers are computed in unsigned arithmetic, in which wrapping around, as torch's do, is defined.
+// Integer formulas compute in unsigned arithmetic, where wrapping around, as in torch, is defined behaviour.
 template <template <typename> typename Formula>
 Formula<uint64_t> formula_of_integers(const Elementwise& job) {
   return formula_of<Formula, uint64_t>(

@@ -1,5 +1,5 @@
-// The plain types in which an operator hands memory to any backend's kernels. Nothing of torch, so that files which are
-// compiled once per CPU level may include it.
+// Plain types for the arguments of all backends' kernels. They don't depend on torch, so that files compiled once per
+// CPU level can include them.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace fourfold {
 
-// Every fact about a dtype: _(name in programs, torch's name, torch's ScalarType number, C++ type, bytes, the dtype that programs
-// compute it in). c10's types are named, not included.
+// All dtypes: _(name in programs, torch's name, torch's ScalarType number, C++ type, bytes, the dtype in which programs
+// compute). c10's types are only named, not included.
 #define FOURFOLD_DTYPES(_)                              \
   _(boolean, bool, 11, bool, 1, boolean)                \
   _(uint8, uint8, 0, uint8_t, 1, int32)                 \
@@ -45,14 +45,14 @@ constexpr const Dtype& describe(Kind kind) { return dtypes[static_cast<int>(kind
 constexpr int64_t element_size(Kind kind) { return describe(kind).bytes; }
 constexpr bool is_half(Kind kind) { return kind == Kind::float16 || kind == Kind::bfloat16; }
 
-// A device as torch numbers it: where a call's tensors lie, and where its kernel runs.
+// A device, by torch's numbers: of a call's tensors and of its kernel.
 struct Place {
   int32_t type;
   int32_t index;
 };
 
-// A tensor's elements as a job holds them: a device's allocation, and how many bytes into it. Null where a job leaves the
-// tensor out. Where a device's memory has addresses, the two are one pointer, to which this converts.
+// A tensor's memory in a job: an allocation and an offset in bytes. Null if the tensor is absent. On devices with
+// memory addresses it converts to a pointer.
 template <typename Void>
 struct Memory {
   Void* base = nullptr;

@@ -17,7 +17,7 @@ void check_parameters(
            {"reset", address(reset)}});
 }
 
-// The weights of h stand before those of x in one matrix.
+// In `weights` the columns for h come before those for x.
 RecurrentArguments arguments_of(
     const RecurrentShape& shape, ScalarType dtype, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
     const Tensor& weights, const OptionalTensor& bias, bool reverse, const OptionalTensor& batch_sizes,

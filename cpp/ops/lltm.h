@@ -6,7 +6,7 @@
 
 namespace fourfold {
 
-// The parameters that a single step and a sequence share; input is named by its caller.
+// Checks the parameters that lltm and lltm_cell share.
 void check_lltm_parameters(
     const char* op, ScalarType dtype, int64_t input_size, int64_t hidden_size, const Tensor& weights,
     const OptionalTensor& bias);
@@ -26,7 +26,7 @@ LltmOutputs lltm_backward(
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
     const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask);
 
-// The weights as a CPU's kernels want them, for calls that share them.
+// Packs the weights for the CPU kernels, to reuse them in many calls.
 Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, const OptionalTensor& bias);
 
 }  // namespace fourfold

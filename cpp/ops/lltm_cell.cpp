@@ -21,22 +21,22 @@ void check_arguments(const char* op, const Tensor& x, const Tensor& h, const Ten
   expect_place(op, {{"x", &x}, {"h", &h}, {"c", &c}, {"weights", &weights}, {"bias", address(bias)}});
 }
 
-// weights: those of the parameters, which come of one sum.
+// Which gradients are wanted. weights: of weights and bias, which are computed together.
 struct Wanted {
   bool x;
   bool h;
   bool weights;
 };
 
-// Shape (0) for each that is not wanted.
+// Gradients that are not wanted have shape (0).
 struct InputGradients {
   Tensor x;
   Tensor h;
   Tensor weights;
-  Tensor bias;  // of bias's own shape
+  Tensor bias;  // (3 * hidden_size)
 };
 
-// The job's with all that the kernel is to make beside the gates' gradients.
+// Runs the job with a kernel that also computes the products of the gates' gradients.
 InputGradients whole_backward(
     const LltmCellKernels& kernels, LltmCellBackward job, const LltmCellInputs& in, ScalarType dtype,
     const Wanted& wanted) {

@@ -7,7 +7,7 @@
 
 namespace fourfold {
 
-// The arguments as kernels take them: contiguous, of one dtype, the bias flat.
+// The arguments of kernels: contiguous, of one dtype, with a flat bias.
 struct LltmCellInputs {
   Tensor x;              // (batch, input_size)
   Tensor h;              // (batch, hidden_size)
@@ -21,19 +21,19 @@ LltmCellFactors factors_of(const LltmCellInputs& inputs);
 struct LltmCellOutputs {
   Tensor next_h;
   Tensor next_c;
-  Tensor kept;  // (batch, 3 * hidden_size), or (0) when no backward will follow
+  Tensor kept;  // (batch, 3 * hidden_size), or (0) without backward
 };
 
-// [h, x] side by side: (rows, hidden_size) and (rows, input_size) give (rows, hidden_size + input_size). A backend where
-// that copy costs less than a second product has one.
+// Concatenates [h, x]: (rows, hidden_size) and (rows, input_size) to (rows, hidden_size + input_size). Backends on
+// which this copy costs less than a second product implement it.
 using Concatenate = Tensor(const Tensor& h, const Tensor& x);
 
 struct LltmCellKernels {
-  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
+  bool low_precision;  // whether kernels compute in float16 and bfloat16; otherwise these are converted to float32
   LltmCellOutputs (*forward)(const LltmCellInputs& inputs, bool save_for_backward);
   void (*backward)(const LltmCellBackward& job);
   Concatenate* concatenate;  // or null
-  // Whether the backward makes the products too at that size; null for never.
+  // Whether, for that size, the backward kernel also computes the products; null: never.
   bool (*multiplies)(int64_t batch, int64_t input_size, int64_t hidden_size) = nullptr;
 };
 

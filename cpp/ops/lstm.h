@@ -24,7 +24,7 @@ LstmGradients lstm_backward(
     const OptionalTensor& batch_sizes, const OptionalTensor& reset, bool allow_tf32, const Tensor& output,
     const Tensor& kept, const Tensor& cells, const std::vector<bool>& output_mask);
 
-// The weights as a CPU's kernels want them, for calls that share them.
+// Packs the weights for the CPU kernels, to reuse them in many calls.
 Tensor lstm_prepack(
     const RecurrentKernels& kernels, const Tensor& weight_ih, const Tensor& weight_hh, const OptionalTensor& bias_ih,
     const OptionalTensor& bias_hh);

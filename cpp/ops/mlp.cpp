@@ -55,7 +55,7 @@ MlpSizes check_arguments(
   return sizes;
 }
 
-// What the network's kernels are given: rows (batch, size), contiguous, in the dtype that the call computes in.
+// The arguments of the network's kernels: rows (batch, size), contiguous, in the compute dtype.
 struct Prepared {
   MlpSizes sizes;
   Place place;
@@ -79,7 +79,7 @@ Prepared prepare(
           prepared(hidden_weights, dtype), prepared(output_weights, dtype)};
 }
 
-// rows (batch, last) with x's leading dimensions instead of batch.
+// Reshapes rows (batch, last) to x's leading dimensions.
 Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last) {
   if (x.dim() == 2) return rows;
   std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
@@ -130,7 +130,7 @@ Forward mlp(
     const Tensor& output_weights, const OptionalTensor& output_bias, bool save_for_backward) {
   const MlpSizes sizes = check_arguments("mlp", x, hidden_weights, hidden_bias, output_weights, output_bias);
   const Prepared net = prepare(kernels, sizes, x, hidden_weights, output_weights);
-  // The kernels read a bias of either shape; torch's products take it flat, which is a call each.
+  // The kernels accept a bias of either shape; torch's products need a flat one, which costs a call each.
   const auto [output, hidden] =
       kernels.fuses_forward(sizes)
           ? fused_forward(

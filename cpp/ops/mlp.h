@@ -17,20 +17,20 @@ struct MlpSizes {
 };
 
 struct MlpKernels {
-  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
-  // Whether a network of these sizes is better computed by the kernels below than by torch's products.
+  bool low_precision;  // whether kernels compute in float16 and bfloat16; otherwise these are converted to float32
+  // Whether the kernels below are faster than torch's products for a network of these sizes.
   bool (*fuses_forward)(const MlpSizes& sizes);
   bool (*fuses_backward)(const MlpSizes& sizes);
   void (*forward)(const MlpForward& job);
   void (*backward)(const MlpBackward& job);
   // relu(x Wᵀ + b) by torch's product: (batch, hidden_size).
   Tensor (*hidden_layer)(const Tensor& x, const Tensor& weights, const OptionalTensor& bias);
-  // grad in place, from the activated hidden layer, both (batch, hidden_size) and contiguous.
+  // Modifies grad in place. activated: the hidden layer after relu. Both are (batch, hidden_size) and contiguous.
   void (*relu_backward)(const Tensor& grad, const Tensor& activated);
 };
 
-// Whether kernels for at most `most_width` inputs, units and outputs take a network, where `wins` says whether they are to
-// be chosen: FOURFOLD_GPU_PATH (ops/path.h) may demand it, or forbid it.
+// Whether to use fused kernels, which support at most `most_width` inputs, units and outputs. `wins`: whether they are
+// faster. FOURFOLD_GPU_PATH (ops/path.h) can force or forbid them.
 bool fuses(const MlpSizes& sizes, int64_t most_width, bool wins);
 
 std::tuple<Tensor, Tensor> mlp(

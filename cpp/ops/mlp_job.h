@@ -1,11 +1,11 @@
-// What the small network's kernels are given.
+// The jobs of the small network's kernels.
 #pragma once
 
 #include "ops/kind.h"
 
 namespace fourfold {
 
-// The whole of a small network in one pass over x. All contiguous and of the type that kind names.
+// A whole small network in one pass over x. All tensors are contiguous and of dtype `kind`.
 struct MlpForward {
   Place place;
   Kind kind;
@@ -18,7 +18,7 @@ struct MlpForward {
   Input hidden_bias;     // (hidden_size), or null for zero
   Input output_weights;  // (output_size, hidden_size)
   Input output_bias;     // (output_size), or null for zero
-  bool keep;                   // whether `hidden` is written; otherwise it never leaves the cache
+  bool keep;                   // whether to write `hidden`; otherwise it stays in the cache
   Output hidden;                // out (batch, hidden_size): after relu
   Output output;                // out (batch, output_size)
 };
@@ -35,10 +35,10 @@ struct MlpBackward {
   Input hidden_weights;
   Input output_weights;
   Input hidden;
-  Output grad_hidden;          // out (batch, hidden_size): with respect to the hidden layer before relu
+  Output grad_hidden;          // out (batch, hidden_size): the gradient of the hidden layer before relu
   bool need_x;
   bool need_weights;
-  Output grad_x;               // out, written if need_x; the others if need_weights
+  Output grad_x;               // out, if need_x; the others if need_weights
   Output grad_hidden_weights;
   Output grad_hidden_bias;
   Output grad_output_weights;

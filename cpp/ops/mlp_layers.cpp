@@ -6,7 +6,7 @@
 namespace fourfold {
 namespace {
 
-// Layers [begin, end), all of which the kernels compute, or a single one for torch's product.
+// Layers [begin, end): several computed by the fused kernels, or a single one by torch's product.
 struct Run {
   int64_t begin;
   int64_t end;
@@ -53,7 +53,7 @@ Tensor fused_forward(
     const MlpLayersKernels& kernels, const Network& net, const Run& run, const Kept& kept, const Tensor& x) {
   const std::vector<DenseLayer> layers = layers_of(net, run, kept);
   const int64_t last = run.end - 1;
-  // What the next layer takes is what is kept, but for an activation whose input is.
+  // The output is written to the saved memory, unless that holds the activation's input.
   const bool in_kept = net.hidden(last) && kept.keep == Keep::values && !keeps_input(net.activation);
   const Tensor output = in_kept ? kept.view(net, last) : empty(net.place, {net.rows, net.sizes[run.end]}, net.dtype);
   if (output.numel() == 0 && kept.step == 0) return output;
@@ -74,11 +74,11 @@ Tensor fused_forward(
   return output;
 }
 
-// A hidden layer after torch's product: its activation, and what is kept.
+// Applies a hidden layer's activation after torch's product, and saves what the backward needs.
 Tensor activated(const MlpLayersKernels& kernels, const Network& net, const Kept& kept, int64_t l, const Tensor& z) {
   const bool values = kept.keep == Keep::values;
   if (values && keeps_input(net.activation)) copy_into(kept.view(net, l), z);
-  // The CPU writes runs of elements, and a single column has none.
+  // The CPU kernel writes contiguous rows; a single column of wider memory has none.
   const bool in_kept = values && !keeps_input(net.activation) && net.sizes[l + 1] > 1;
   const Tensor out = in_kept ? kept.view(net, l) : z;
   kernels.activate(net.activation, elementwise(out, {&z}));
@@ -122,7 +122,7 @@ struct Gradients {
   std::vector<OptionalTensor> biases;
 };
 
-// Both return the gradient of their layers' input; where that is not wanted, what they were given.
+// fused_backward and vendor_backward return the gradient of their layers' input or, if it isn't needed, `grad`.
 Tensor fused_backward(
     const MlpLayersKernels& kernels, const Network& net, const Run& run, const Kept& kept, const Tensor& grad,
     const Tensor& x, bool need_x, const Needs& needs, Gradients& grads) {
@@ -159,7 +159,7 @@ Tensor fused_backward(
   return grad_x;
 }
 
-// Layer l's input as the backward needs it: x, or the values of the hidden layer below.
+// Layer l's input for the backward: x, or the values of the hidden layer below.
 Tensor input_of(const MlpLayersKernels& kernels, const Network& net, const Kept& kept, int64_t l) {
   if (l == 0) return net.x;
   const Tensor below = kept.view(net, l - 1);
@@ -172,7 +172,7 @@ Tensor input_of(const MlpLayersKernels& kernels, const Network& net, const Kept&
 Tensor vendor_backward(
     const MlpLayersKernels& kernels, const Network& net, int64_t l, const Kept& kept, const Tensor& grad, bool need_x,
     const Needs& needs, Gradients& grads) {
-  if (net.hidden(l)) {  // in place: only the last layer's gradient is the caller's
+  if (net.hidden(l)) {  // in place: only the last layer's gradient belongs to the caller
     const bool bits = kept.keep == Keep::bits;
     const Tensor values = bits ? empty(net.place, {net.rows, net.sizes[l + 1]}, net.dtype) : kept.view(net, l);
     if (bits) kernels.unpack_bits(values, kept.at(l), kept.step);

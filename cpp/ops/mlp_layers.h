@@ -12,17 +12,18 @@
 namespace fourfold {
 
 struct MlpLayersKernels {
-  bool low_precision;  // whether float16 and bfloat16 are computed in as they are; otherwise in float32
-  bool keeps_bits;     // whether a relu whose weights' gradients nobody wants is kept as bits
-  // Whether a layer is better computed by the kernels below than by torch's product.
+  bool low_precision;  // whether kernels compute in float16 and bfloat16; otherwise these are converted to float32
+  bool keeps_bits;     // whether relu is saved as bits if no gradients of weights are needed
+  // Whether the kernels below are faster than torch's product for a layer.
   bool (*fuses)(int64_t rows, int64_t input_size, int64_t output_size);
-  // Whether the backward of such layers is, for so many rows and weights in all of them.
+  // Likewise for the backward of such layers. weights: the number of elements of all weights.
   bool (*fuses_backward)(int64_t rows, int64_t weights);
   void (*forward)(const LayersForward& job);
   void (*backward)(const LayersBackward& job);
   void (*activate)(Activation activation, const Elementwise& z);
   void (*activate_backward)(Activation activation, const Elementwise& grad_and_kept);
-  // relu's values (rows, columns), contiguous, as bits at `step` bytes from row to row, and these as 0 and 1.
+  // Pack relu's contiguous values (rows, columns) to bits, with `step` bytes from row to row; unpack the bits to 0 and
+  // 1.
   void (*pack_bits)(const Tensor& values, void* bits, int64_t step);
   void (*unpack_bits)(const Tensor& values, const void* bits, int64_t step);
 };

@@ -5,7 +5,7 @@
 namespace fourfold {
 namespace {
 
-// torch's own conversion of a string argument leaks it.
+// Takes the handle itself, because torch's conversion of string arguments leaks the string.
 Activation activation_of(const char* op, StringHandle handle) {
   size_t length = 0;
   const char* characters = nullptr;
@@ -20,7 +20,7 @@ Activation activation_of(const char* op, StringHandle handle) {
   fail(op, ": expected activation to be relu, tanh, gelu or silu, but got ", name);
 }
 
-// What is wrong with a parameter, in the words of the checks of all operators.
+// Throws the error of an invalid parameter, by the checks that all operators share.
 void refuse(
     const char* op, const Tensor& x, const char* list, size_t l, const Tensor& parameter, int64_t output_size,
     int64_t input_size) {
@@ -39,7 +39,7 @@ bool is_at(const Place& place, const Tensor& tensor) {
   return other.type == place.type && other.index == place.index;
 }
 
-// Names cost more than the checks, so they are made only for what is refused.
+// Parameter names cost more than the checks, so they are built only for errors.
 void check_layer(
     const char* op, const Tensor& x, const Place& place, const Tensor& weights, const OptionalTensor& bias, size_t l,
     int64_t input_size) {

@@ -1,4 +1,4 @@
-// A multi-layer network's arguments, checked and as the kernels take them.
+// A multi-layer network's arguments, checked and prepared for the kernels.
 #pragma once
 
 #include "ops/mlp_layers.h"
@@ -9,7 +9,7 @@ struct Network {
   Activation activation;
   Place place;
   Kind kind;
-  ScalarType dtype;            // that the call computes in, as are x and the weights
+  ScalarType dtype;            // the compute dtype, also of x and the weights
   int64_t rows;                // the product of x's leading dimensions
   std::vector<int64_t> sizes;  // input_size, then each layer's output_size
   Tensor x;                    // (rows, input_size), contiguous
@@ -21,16 +21,17 @@ struct Network {
   bool hidden(int64_t l) const { return l + 1 < count(); }
 };
 
-// Throws what is wrong with them.
+// Throws an error for invalid arguments.
 Network network_of(
     const char* op, const Tensor& x, const std::vector<Tensor>& weights, const std::vector<OptionalTensor>& biases,
     StringHandle activation, bool low_precision);
 
-// x's rows, contiguous, and rows with x's leading dimensions again.
+// x as contiguous rows, and rows reshaped to x's leading dimensions.
 Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype);
 Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last);
 
-// What a row of `kept` holds: the hidden layers' values side by side, or their bits, each layer from a byte on.
+// The size of a row of `kept`: the concatenated values of the hidden layers, or their bits; each layer begins at a
+// byte.
 int64_t kept_width(const Network& net, Keep keep);
 
 struct Kept {
@@ -48,7 +49,7 @@ struct Kept {
   std::vector<int64_t> offsets;  // of each hidden layer in a row
 };
 
-// Which gradients are wanted: the mask has x, then each layer's weights, then each layer's bias.
+// Which gradients are needed. The mask has x, then each layer's weights, then each layer's bias.
 class Needs {
  public:
   Needs(const char* op, const Network& net, const std::vector<bool>& output_mask);
@@ -59,7 +60,7 @@ class Needs {
     return needed_[static_cast<size_t>(1 + count_ + l)] && has_bias_[static_cast<size_t>(l)];
   }
   bool any_weights() const;
-  // The lowest layer that has one; -1 for x, count for none at all.
+  // The lowest layer that needs a gradient; -1 for x, count for none.
   int64_t lowest() const;
 
  private:

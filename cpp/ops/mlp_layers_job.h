@@ -1,4 +1,4 @@
-// What the kernels of a run of small layers are given.
+// The jobs of kernels for several small layers.
 #pragma once
 
 #include "ops/kind.h"
@@ -7,30 +7,30 @@ namespace fourfold {
 
 enum class Activation { relu, tanh, gelu, silu };
 
-// What the backward of an activation needs: its input z, or its value.
+// Whether the backward of an activation needs its input z; otherwise it needs its value.
 constexpr bool keeps_input(Activation activation) {
   return activation == Activation::gelu || activation == Activation::silu;
 }
 
-// What is kept of each hidden layer: those values, or a bit for each that says whether a relu was open, which is all
-// that the gradient of x needs.
+// What is saved of each hidden layer: these values, or, for relu, a bit for each that is set if the value is positive.
+// The gradient of x needs no more.
 enum class Keep { nothing, values, bits };
 
-// f(x Wᵀ + b); without f for the network's last layer. Matrices are contiguous and of the type that kind names.
+// f(x Wᵀ + b); the network's last layer has no f. Matrices are contiguous and of dtype `kind`.
 struct DenseLayer {
   int64_t input_size;
   int64_t output_size;
   Input weights;  // (output_size, input_size)
   Input bias;     // (output_size), or null for zero
   bool activated;
-  Output kept;           // (rows, output_size) if activated; bits: eight columns to a byte; as the job's `keep` says
-  bool need_weights;    // of a backward, and so is what follows
+  Output kept;           // (rows, output_size) if activated, by the job's `keep`; with bits, eight columns per byte
+  bool need_weights;    // this and the members below: backward only
   bool need_bias;
-  Output grad_weights;   // out, as weights, written if need_weights
+  Output grad_weights;   // out, shaped like weights, if need_weights
   Output grad_bias;      // out (output_size), if need_bias
 };
 
-// A step is the distance from one row to the next: in elements, of kept's bits in bytes.
+// A step is the distance from one row to the next, in elements (for saved bits, in bytes).
 struct LayersForward {
   Place place;
   Kind kind;
@@ -42,7 +42,7 @@ struct LayersForward {
   int64_t kept_step;
   Input x;  // (rows, input_size of the first layer)
   int64_t x_step;
-  Output output;   // out (rows, output_size of the last); the last layer's `kept` itself where that is the same
+  Output output;   // out (rows, output_size of the last layer); may alias the last layer's `kept` if both are equal
   int64_t output_step;
 };
 
@@ -55,11 +55,11 @@ struct LayersBackward {
   int64_t count;
   const DenseLayer* layers;
   int64_t kept_step;
-  Input grad;  // (rows, output_size of the last layer), contiguous: of the output, after its activation
+  Input grad;  // (rows, output_size of the last layer), contiguous: the gradient of the output, after its activation
   Input x;
   int64_t x_step;
   bool need_x;
-  Output grad_x;      // out (rows, input_size of the first layer), contiguous, written if need_x
+  Output grad_x;      // out (rows, input_size of the first layer), contiguous, if need_x
 };
 
 }  // namespace fourfold

@@ -7,7 +7,7 @@
 
 namespace fourfold {
 
-// Read at each call: a measurement changes it between two.
+// Reads the variable at each call, because benchmarks change it between calls.
 Path forced_path() {
   const char* asked = std::getenv("FOURFOLD_GPU_PATH");
   if (asked == nullptr || *asked == '\0') return Path::chosen;

@@ -5,11 +5,11 @@
 namespace fourfold {
 namespace {
 
-// What prepacked weights begin with. Its size keeps what follows at a multiple of a cache line.
+// The header of prepacked weights. Its size keeps the weights aligned to cache lines.
 struct Header {
   char magic[8] = {'f', 'o', 'u', 'r', 'f', 'o', 'l', 'd'};
-  int32_t layout = 1;  // rises when what follows the header is laid out otherwise
-  int32_t kind = 0;    // of the products' factors
+  int32_t layout = 1;  // incremented when the layout after the header changes
+  int32_t kind = 0;    // the dtype of the products' operands
   char cell[8] = {};
   char level[16] = {};
   int64_t input_size = 0;

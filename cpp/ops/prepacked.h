@@ -1,19 +1,19 @@
-// Packed weights as tensors: bytes that begin with whose they are, so that a call that they are not for refuses them.
+// Packed weights as byte tensors. A header describes them, so that calls with mismatched packed weights raise an error.
 #pragma once
 
 #include "ops/recurrent.h"
 
 namespace fourfold {
 
-// How many bytes a layer's prepacked weights have, header and all; `dtype` is that of the weights.
+// The size in bytes of a layer's prepacked weights, including the header. dtype: of the weights.
 int64_t prepacked_size(const RecurrentKernels& kernels, ScalarType dtype, int64_t input_size, int64_t hidden_size);
 
-// What run_forward takes as `prepacked`: bytes that only this build on this CPU level knows how to read.
+// Packs weights for run_forward(). Only this build at this CPU level can read them.
 Tensor prepack_weights(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const char* op, const RecurrentWeights& weights);
 
-// The weights in `prepacked`, which were prepacked for the cell and for arguments of that dtype, sizes and biases; throws what
-// else they are.
+// The weights in `prepacked`. Throws an error if they were packed for another cell, dtype, size, set of biases or CPU
+// level.
 const void* weights_in(
     const Tensor& prepacked, const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments);

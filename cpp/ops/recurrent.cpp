@@ -121,7 +121,7 @@ int64_t leading_dim(const OptionalTensor& matrix) { return matrix ? leading_dim(
 
 namespace {
 
-// The arguments as kernels take them, and the layer that points to them.
+// The arguments prepared for kernels, and the layer that points to them.
 struct Prepared {
   Tensor input;
   Tensor h_0;
@@ -134,7 +134,7 @@ struct Prepared {
   RecurrentLayer layer;
 };
 
-// A call with prepacked weights does not pay for converting the others.
+// with_weights: false for calls with prepacked weights, which needn't convert the original ones.
 Prepared prepare(
     const RecurrentKernels& kernels, const RecurrentShape& shape, const RecurrentArguments& arguments,
     bool with_weights = true) {
@@ -226,7 +226,7 @@ RecurrentOutputs run_forward(
       .kept = save_for_backward ? out_data(outputs.kept) : nullptr,
       .cells = save_for_backward && cell.has_c ? out_data(outputs.cells) : nullptr,
   };
-  // Without a row or a unit every result is empty, however many steps there are.
+  // If batch or hidden_size is 0, all results are empty, for any number of steps.
   if (shape.batch > 0 && size > 0) kernels.forward(job);
   const ScalarType result = arguments.input.scalar_type();
   const ScalarType keeps = kept_dtype_of(kernels, shape, arguments.input);
@@ -301,7 +301,7 @@ RecurrentResults run_backward(
       .grad_bias_ih = data_or_null(weights.bias_ih),
       .grad_bias_hh = data_or_null(weights.bias_hh),
   };
-  if (shape.batch == 0) job.layer.time = 0;  // the weights' gradients are zero all the same
+  if (shape.batch == 0) job.layer.time = 0;  // the weights' gradients are still zero and must be written
   const bool writes = shape.hidden_size > 0 || results.grad_input.numel() > 0;
   if (writes) kernels.backward(job);
   return {returned(need_input, results.grad_input, arguments.input),

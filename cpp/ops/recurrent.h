@@ -1,4 +1,4 @@
-// A recurrent layer's body, for any cell: checks, allocation, and the call of a backend's kernels.
+// The operator body of recurrent layers, for any cell: checks, allocation, and the call of a backend's kernels.
 #pragma once
 
 #include <tuple>
@@ -9,7 +9,7 @@
 
 namespace fourfold {
 
-// A cell as the body sees it: cpp/formulas/gates.h says what the numbers are.
+// The description of a cell. cpp/formulas/gates.h explains the numbers.
 struct RecurrentCell {
   const char* op;
   const char* backward_op;
@@ -18,25 +18,20 @@ struct RecurrentCell {
   bool has_c;
 };
 
-template <typename Cell>
-constexpr RecurrentCell recurrent_cell(const char* op, const char* backward_op) {
-  return {op, backward_op, Cell::gates, Cell::kept, Cell::has_c};
-}
-
 struct RecurrentShape;
 
 struct RecurrentKernels {
-  // Whether a 16-bit type is computed in as it is; otherwise in float32.
+  // Whether kernels compute in a 16-bit dtype; otherwise it is converted to float32.
   bool (*computes)(ScalarType dtype, const RecurrentShape& shape);
   void (*forward)(const RecurrentForward& job);
   void (*backward)(const RecurrentBackward& job);
-  // The weights as `forward` wants them, for calls that share them; null where a backend keeps none.
+  // Packed weights, to be reused in many calls of `forward`; null if the backend has none.
   int64_t (*prepacked_bytes)(const RecurrentLayer& layer);
   void (*prepack)(const RecurrentLayer& layer, void* prepacked);
-  const char* (*level)() = nullptr;  // at which they were: others read them otherwise
+  const char* (*level)() = nullptr;  // the CPU level of packed weights: each level has its own layout
 };
 
-// One call's arguments, as the user gave them but for the weights, which may be parts of a wider matrix.
+// One call's arguments, as passed by the user, except that weights may be blocks of a wider matrix.
 struct RecurrentArguments {
   Tensor input;
   Tensor h_0;
@@ -51,29 +46,29 @@ struct RecurrentArguments {
   bool allow_tf32;
 };
 
-// The sizes of one call, checked; packed input is (rows, input_size), otherwise (time, batch, input_size).
+// The checked sizes of one call. Packed input is (rows, input_size), other input (time, batch, input_size).
 struct RecurrentShape {
   int64_t time;
   int64_t batch;
   int64_t input_size;
   int64_t hidden_size;
-  std::vector<int64_t> offsets;  // (time + 1) where packed, of each step's first row; otherwise empty
+  std::vector<int64_t> offsets;  // for packed input, (time + 1) offsets of each step's first row; otherwise empty
 
   int64_t rows() const { return offsets.empty() ? time * batch : offsets.back(); }
 };
 
-// Everything but the weights.
+// Checks everything but the weights.
 RecurrentShape check_sequence(
     const char* op, const RecurrentCell& cell, const Tensor& input, const Tensor& h_0, const OptionalTensor& c_0,
     const OptionalTensor& batch_sizes, const OptionalTensor& reset);
 
-// The same and the weights, where these are as torch.nn.LSTM and GRU have them: by x and by h apart, gate below gate.
+// Also checks weights in the layout of torch.nn.LSTM and GRU: separate for x and h, gates stacked along the rows.
 RecurrentShape check_arguments(const char* op, const RecurrentCell& cell, const RecurrentArguments& arguments);
 
 struct RecurrentOutputs {
   Tensor output;
   Tensor h_n;
-  Tensor c_n;  // shape (0) where the cell has no c; likewise cells
+  Tensor c_n;  // shape (0) if the cell has no c; likewise cells
   Tensor kept;
   Tensor cells;
 };
@@ -82,7 +77,7 @@ RecurrentOutputs run_forward(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const OptionalTensor& prepacked, bool save_for_backward);
 
-// A layer's weights, which may be parts of a wider matrix.
+// A layer's weights, which may be blocks of a wider matrix.
 struct RecurrentWeights {
   Tensor weight_ih;
   Tensor weight_hh;
@@ -90,7 +85,7 @@ struct RecurrentWeights {
   OptionalTensor bias_hh;
 };
 
-// What a backward is given beside the forward's arguments.
+// The arguments of a backward besides the forward's.
 struct RecurrentGradients {
   OptionalTensor grad_output;
   OptionalTensor grad_h_n;
@@ -100,8 +95,8 @@ struct RecurrentGradients {
   OptionalTensor cells;
 };
 
-// Where the weights' gradients go, which may be parts of a wider matrix; a bias's is left out where there is none, and
-// all are unless they are wanted.
+// Memory for the weights' gradients, which may be blocks of a wider matrix. Absent for missing biases, and if not
+// wanted.
 struct WeightGradients {
   bool wanted = false;
   OptionalTensor weight_ih;
@@ -111,13 +106,13 @@ struct WeightGradients {
 };
 
 struct RecurrentResults {
-  Tensor grad_input;  // each of shape (0) where it was not wanted
+  Tensor grad_input;  // each has shape (0) if not wanted
   Tensor grad_h_0;
-  Tensor grad_c_0;  // likewise where the cell has no c
+  Tensor grad_c_0;  // also shape (0) if the cell has no c
 };
 
-// A backward's mask, whose gradients are those of the input, the states and the parameters, in this order. The states'
-// come of one sum, and so do the parameters'.
+// A backward's output_mask: gradients of the input, the states and the parameters, in this order. The states' gradients
+// are computed together, and so are the parameters'.
 class RecurrentMask {
  public:
   RecurrentMask(const RecurrentCell& cell, const std::vector<bool>& output_mask, size_t parameters);
@@ -134,12 +129,13 @@ class RecurrentMask {
   bool has_c_;
 };
 
-// What a call computes in, and what it keeps for its backward in: bfloat16 keeps bfloat16, whatever it is computed in.
+// The compute dtype of a call, and the dtype of the tensors that it saves: bfloat16 for bfloat16 inputs, even if the
+// call computes in float32.
 ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, ScalarType dtype);
 ScalarType dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
 ScalarType kept_dtype_of(const RecurrentKernels& kernels, const RecurrentShape& shape, const Tensor& input);
 
-// Weights as kernels take them: rows that are each dense, so that a part of a wider matrix stays where it is.
+// Weights prepared for kernels: only the rows must be contiguous, so a block of a wider matrix needs no copy.
 Tensor dense_rows(const Tensor& matrix, ScalarType dtype);
 int64_t leading_dim(const Tensor& matrix);
 int64_t leading_dim(const OptionalTensor& matrix);
@@ -149,7 +145,7 @@ RecurrentResults run_backward(
     const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
     const RecurrentMask& mask);
 
-// Memory for the gradients of weights that lie as torch's.
+// Allocates the gradients of weights in torch's layout.
 WeightGradients weight_gradients(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
     const RecurrentArguments& arguments, const RecurrentMask& mask);

@@ -10,7 +10,8 @@ Tensor weight_ih_of(const RecurrentLayer& layer, int64_t gates) {
                 layer.weight_ih_leading_dim, layer.kind);
 }
 
-// weight_ih (gates * hidden_size, input_size) with its gates in the slots' order, so that one product is enough.
+// weight_ih (gates * hidden_size, input_size) with its gates permuted to the slots' order, so that one product is
+// enough.
 Tensor in_slot_order(const RecurrentLayer& layer, const GradientSlots& slots) {
   const int64_t size = layer.hidden_size;
   const Tensor weights = weight_ih_of(layer, slots.gates);
@@ -23,7 +24,7 @@ Tensor in_slot_order(const RecurrentLayer& layer, const GradientSlots& slots) {
   return ordered;
 }
 
-// Of the sums of the slots, (slots * hidden_size), those of the runs into a bias's gradient, if there is one.
+// Copies the runs' parts of the slots' sums (slots * hidden_size) into a bias's gradient, if there is one.
 void copy_bias(
     const RecurrentLayer& layer, const GradientSlots& slots, Output bias, const Tensor& sums,
     const std::vector<GateRun>& runs) {

@@ -1,5 +1,5 @@
-// What the kernels of a recurrent layer leave to torch's products, on backends where those are the best there are: the
-// input's part of the gates of all steps, and what follows from the gates' gradients.
+// The products of a recurrent layer that GPU backends compute by torch (the vendor's libraries): the input's projection
+// for all steps, and the gradients that follow from those of the gates.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,17 @@
 
 namespace fourfold {
 
-// input weight_ihᵀ + bias_ih of all steps: (rows, gates * hidden_size).
+// input weight_ihᵀ + bias_ih for all steps: (rows, gates * hidden_size).
 Tensor input_projection(const RecurrentForward& job, int64_t gates);
 
-// `count` gates of weight_ih, from `gate` on, whose gradients are in the slots from `slot` on.
+// `count` gates of weight_ih from `gate` on. Their gradients are in the slots from `slot` on.
 struct GateRun {
   int64_t slot;
   int64_t gate;
   int64_t count;
 };
 
-// Where a cell's gradients stand by slot (cpp/formulas/gates.h). Those of the recurrent part are in weight_hh's order.
+// The slots of a cell's gradients (cpp/formulas/gates.h). Those of the recurrent part are in weight_hh's order.
 struct GradientSlots {
   int64_t gates;
   int64_t slots;
@@ -40,9 +40,9 @@ GradientSlots gradient_slots() {
   return result;
 }
 
-// The gradients of input, weights and biases from those of the gates, grad_gates (rows, slots * hidden_size), and from the
-// h that each row started from, previous_h (rows, hidden_size), which only the weights' need. `multiply` writes a product
-// into `out`, which may be some rows or columns of a wider matrix.
+// Computes the gradients of input, weights and biases from grad_gates (rows, slots * hidden_size) and, for the weights,
+// previous_h (rows, hidden_size), the h before each row's step. `multiply` writes a product into `out`, which may be a
+// block of a wider matrix.
 void finish_gradients(
     const RecurrentBackward& job, const GradientSlots& slots, const Tensor& grad_gates, const OptionalTensor& previous_h,
     void (*multiply)(const Tensor& out, const Tensor& a, const Tensor& b) = mm_into);

@@ -1,4 +1,4 @@
-// How a backend registers an elementwise operator: its bodies with the backend's kernels.
+// Registers an elementwise operator of a backend: its bodies, bound to the backend's kernels.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -10,7 +10,7 @@
 
 namespace fourfold {
 
-// Bodies: a struct of `forward` and, for an operator that has one, `backward`.
+// Bodies: a struct with `forward` and optionally `backward`.
 template <typename Bodies, const ElementwiseKernels& kernels, typename Library>
 void register_elementwise(Library& library, const std::string& name) {
   library.impl(name.c_str(), TORCH_BOX((&Bound<&Bodies::forward, &kernels>::call)));

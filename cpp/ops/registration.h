@@ -1,12 +1,12 @@
-// How libfourfold registers its operators: by torch's macros, in the first copy of the library that a process loads. torch
-// throws where an operator is defined twice, which while a library is loaded ends the process.
+// Registration of libfourfold's operators by torch's macros, only in the first copy of the library that a process
+// loads: torch throws if an operator is defined twice, and during static initialisation this terminates the process.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
 
 namespace fourfold {
 
-// What is wrong where another copy of libfourfold has registered its operators in this process before; null in the first.
+// The error if another copy of libfourfold has registered its operators in this process; null in the first copy.
 const char* other_copy_error();
 
 }  // namespace fourfold

@@ -1,15 +1,15 @@
-// Products of sizes that 64 bits may not hold.
+// Overflow checks for products of sizes.
 #pragma once
 
 #include <cstdint>
 
 namespace fourfold {
 
-// No tensor that holds anything has so many elements; one without may have any sizes, whose products would overflow.
-// Below it the kernels' own products, of two sizes of one tensor and small factors, stay within 64 bits.
+// No tensor with memory has this many elements; sizes of empty tensors are arbitrary, and their products may overflow.
+// Below this limit the kernels' own products, of two sizes of one tensor and small factors, fit in 64 bits.
 constexpr int64_t most_elements = int64_t(1) << 48;
 
-// Whether as many elements can be, a size of 0 counted as 1.
+// Whether the product of the sizes, with 0 counted as 1, is below most_elements.
 template <typename Range>
 bool countable(const Range& sizes) {
   int64_t product = 1;

@@ -1,4 +1,4 @@
-// What a backend does with programs: it compiles a checked program, and runs the result on its device's tensors.
+// The interface of backends that run programs: compile a checked program, then run it on the device's tensors.
 #pragma once
 
 #include <fourfold/program.h>
@@ -15,86 +15,87 @@
 
 namespace fourfold::program {
 
-// A program as a backend runs it on tensors of certain sizes and strides.
+// A compiled program prepared for tensors of certain sizes and strides.
 class Call {
  public:
   virtual ~Call() = default;
 
-  // Writes the outputs, whose memory is allocated. Any number of threads may call it at once.
+  // Computes the outputs, which the caller allocates. Any number of threads may call it at once.
   virtual void run(const Tensor* inputs, const Tensor* outputs) const = 0;
-  // Into how many parts, at most, threads that run it together can cut it from now on; each is run by itself then.
+  // The maximum number of parts for run_part(), with which threads share one run.
   virtual int64_t parts() const { return 1; }
-  // A part of so many. All together write the outputs.
+  // Runs one of `parts` parts. All parts together compute the outputs.
   virtual void run_part(const Tensor* inputs, const Tensor* outputs, int64_t /*part*/, int64_t /*parts*/) const {
     run(inputs, outputs);
   }
-  // What its nest is compiled for.
+  // The layout that its loop nest is compiled for.
   virtual const std::string& layout() const = 0;
 };
 
-// A program as a backend runs it.
+// A program compiled by a backend.
 class Executable {
  public:
   virtual ~Executable() = default;
 
-  // `sizes` are the axes'; of the tensors, what they point to is not read. The executable outlives the result.
+  // sizes: of the axes. The tensors' data pointers are ignored. The executable must outlive the result.
   virtual std::unique_ptr<const Call> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
-  // Runs a loop's steps in one nest, see fourfold_program_run_steps(). False: there is none, or not yet.
+  // Runs a loop's steps in one nest, see fourfold_program_run_steps(). False if there is no compiled nest (yet).
   virtual bool run_steps(
       const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
     return false;
   }
-  // What that nest is compiled for; empty if no nest runs them.
+  // The layout that this nest is compiled for; empty if no nest can run the steps.
   virtual std::string layout_of_steps(
       const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
     return {};
   }
-  // From now on.
+  // Sets the generator for later calls.
   virtual void use(Generator) {}
 };
 
-// Products with one matrix, or a batch of them: start + a b. With two matrices, start + a b + a2 b2.
+// A product with fixed right-hand matrices: start + a b, also batched, or start + a b + a2 b2.
 class Product {
  public:
   virtual ~Product() = default;
 
-  // a: as many as there are matrices.
+  // Whether run() supports these tensors. a: one tensor for each matrix.
   virtual bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const = 0;
-  // Into how many parts, at most, it is worth to cut products of so many rows among threads.
+  // The maximum number of parts into which threads should split a product of so many rows.
   virtual int64_t parts(int64_t rows) const = 0;
-  // A part of so many. start: as out, or without its first dimensions, or null for zero.
+  // Runs one of `parts` parts. start: shaped like out, or without its first dimensions (broadcast), or null for zero.
   virtual void run(const Tensor* a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const = 0;
 };
 
-// A thread of some that run a loop together: its shares [begin, end) of the work.
+// A thread of a team that runs a loop together: its shares [begin, end) of the work.
 class Member {
  public:
   virtual ~Member() = default;
   virtual int64_t begin() const = 0;
   virtual int64_t end() const = 0;
-  // How many there are of all threads: at most as many as were asked for.
+  // The number of shares of all threads together: at most as many as requested.
   virtual int64_t shares() const = 0;
-  // Until all have called it as often. What they wrote before can be read then.
+  // A barrier of all threads. Writes before it are visible after it.
   virtual void wait() = 0;
 };
 
 class GridDevice;
 
-// What is null, the device doesn't do.
+// Null members are unsupported by the device.
 struct Backend {
-  // Throws std::invalid_argument for a program that it can't run. The program outlives the result. text: what it was parsed of.
+  // Throws std::invalid_argument for a program that it can't run. The program must outlive the result. text: its
+  // source.
   std::unique_ptr<Executable> (*compile)(const Program& program, std::string_view text) = nullptr;
-  // With b (depth, columns) or (batch, depth, columns), whose elements are read now, of so many rows at once; with two matrices of
-  // as many columns. Null for tensors that it has no products for.
+  // A product with b, (depth, columns) or (batch, depth, columns), or with two matrices of equally many columns, for
+  // `rows` rows at once. Reads b's elements immediately. Null for unsupported tensors.
   std::unique_ptr<const Product> (*product_with)(const Tensor* b, int count, int64_t rows) = nullptr;
-  // Calls body, which must not throw, on as many threads as are worth so many shares of work, and returns when all are done.
+  // Calls body, which must not throw, on as many threads as `shares` shares of work justify; returns when all are done.
   void (*together)(int64_t shares, const std::function<void(Member&)>& body) = nullptr;
-  // Of a device that runs grids of threads, instead of compile (grid_call.h).
+  // Replaces `compile` on devices that run grids of threads (grid_call.h).
   const GridDevice* grid = nullptr;
 };
 
-// Each backend registers itself when the library is loaded, for the device's number in torch.
+// Each backend registers itself when the library is loaded, under the number of its device type in torch.
 struct BackendRegistration {
   BackendRegistration(int32_t device_type, const Backend& backend);
 };

@@ -7,17 +7,18 @@
 namespace fourfold::program {
 namespace {
 
-// nest/grid has the same numbers.
-constexpr int64_t threads = 256;       // of a block, where rows need no more
-constexpr int64_t neighbours = 32;     // threads that exchange values without shared memory
-constexpr int64_t parts_of_rows = 8;   // of a block's chunk of rows, whose columns are summed
+// nest/grid in Python has the same numbers.
+constexpr int64_t threads = 256;       // in a block, unless rows need more
+constexpr int64_t neighbours = 32;     // threads that exchange values without shared memory (a warp)
+constexpr int64_t parts_of_rows = 8;   // groups of threads that share a block's chunk of rows in sums over rows
 constexpr int64_t vector_bytes = 16;
 
-constexpr int64_t most_blocks = 1 << 13;  // of a loop over a grid's tiles
-constexpr int64_t most_registers = 128;   // that a thread's vectors of a row may take
+constexpr int64_t most_blocks = 1 << 13;  // a kernel with more tiles loops over them
+constexpr int64_t most_registers = 128;   // limit for the vectors of a row that a thread holds
 constexpr int64_t most_each = 8;
 constexpr int64_t most_long_group = 1024;
-// Rows so few are shared by several blocks if they are that long, in vectors of all threads of a block.
+// Several blocks share a row if there are fewer than few_blocks blocks and a row takes at least fewest_rounds rounds of
+// its threads.
 constexpr int64_t few_blocks = 64;
 constexpr int64_t fewest_rounds = 8;
 constexpr int64_t wanted_blocks = 256;
@@ -75,7 +76,7 @@ GridLayout::GridLayout(const Program& program, const std::vector<int64_t>& sizes
   write_text(steps);
 }
 
-// Calls f(kind, tensor) for each tensor that has an element for each of the iteration space.
+// Calls f(kind, tensor) for each tensor that has an element for each point of the iteration space.
 template <typename F>
 void GridLayout::for_elements(const F& f) const {
   const size_t inputs = program_.inputs.size();
@@ -107,7 +108,7 @@ void GridLayout::choose_split(bool is_loop) {
   if (any && all) split_ = GridSplit::side;
 }
 
-// Whether each tensor's neighbours along the innermost axis lie in whole vectors, or are one element.
+// Whether each tensor is either contiguous in aligned vectors along the innermost axis, or constant there.
 bool GridLayout::vectors_fit(int64_t lanes, const fourfold_steps* steps) const {
   if (axes_.sizes.back() % lanes != 0 && (axes_.count() > 1 || split_ != GridSplit::elements)) return false;
   bool fit = true;
@@ -120,8 +121,8 @@ bool GridLayout::vectors_fit(int64_t lanes, const fourfold_steps* steps) const {
   return fit;
 }
 
-// As many elements as the narrowest tensor's 16 bytes have, but for booleans and the like beside others. Long programs take
-// fewer, whose values fit the registers.
+// Chooses vectors of 16 bytes of the narrowest dtype, ignoring 1-byte dtypes if there are wider ones. Long programs use
+// fewer lanes, so that their values fit the registers.
 void GridLayout::choose_lanes(bool is_aligned, const fourfold_steps* steps) {
   if (!is_aligned || split_ == GridSplit::side) return;
   int64_t narrowest = 8, widest = 1;
@@ -192,7 +193,7 @@ void GridLayout::share_columns() {
   if (is_split_) scratch_bytes_ = count_column_sums(program_) * chunks_ * axes_.columns * bytes_of_part;
 }
 
-// Indices take 64 bits where an offset, or the loop over tiles, may go beyond 32.
+// Indices have 64 bits if an offset, or the loop over tiles, may exceed 32 bits.
 void GridLayout::find_width(const fourfold_steps* steps) {
   constexpr int64_t most = std::numeric_limits<int32_t>::max() / 2;
   is_wide_ = axes_.rows * std::max<int64_t>(1, axes_.columns) > most || scratch_bytes_ > most;
@@ -264,7 +265,7 @@ std::vector<int64_t> GridLayout::numbers(const Tensor* inputs) const {
   return numbers;
 }
 
-// The last kernel of sums of columns adds up what the others have come to, column by column.
+// The last kernel of column sums adds the partial sums of the others, column by column.
 int64_t GridLayout::blocks(size_t kernel, size_t kernels) const {
   const bool finishes = kernel > 0 && kernel + 1 == kernels && count_column_sums(program_) > 0;
   return finishes ? divided(axes_.columns, neighbours) : blocks_;

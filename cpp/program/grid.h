@@ -1,6 +1,6 @@
-// How a call's elements are shared among the threads of a grid, on a device that runs many: the layout that its kernels are
-// compiled for (nest/grid/layout.py reads it), the numbers that it passes to them, and how many blocks each has. It names no
-// backend.
+// How the threads of a GPU grid share a call's elements: the layout that the kernels are compiled for
+// (nest/grid/layout.py parses it), the numbers passed to them, and the number of blocks of each. It is the same for all
+// GPU backends.
 #pragma once
 
 #include <fourfold/program.h>
@@ -14,25 +14,26 @@
 
 namespace fourfold::program {
 
-// What threads share: elements; rows, each by threads that lie along its columns; rows that lie side by side in memory; or columns
-// that are summed over the rows.
+// How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent
+// in memory (side); or by columns, which are summed over the rows.
 enum class GridSplit { elements, rows, side, columns };
 
 class GridLayout {
  public:
-  // The program outlives it. is_aligned: whether all tensors begin at multiples of 16 bytes. steps: of a loop whose body the
-  // program is, or null.
+  // The program must outlive it. is_aligned: whether all tensors begin at multiples of 16 bytes. steps: the loop whose
+  // body is the program, or null.
   GridLayout(const Program& program, const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
              bool is_aligned, const fourfold_steps* steps = nullptr);
 
-  // Such as "grid rows rows=1 lanes=4 copies=1 group=32 each=2 split=0 wide=0:nv,0v,n0": of each tensor, inputs first, what its
-  // stride along each axis is: 0, 1, v (1, and its vectors are aligned), d (as through one axis with the next), or another (n).
+  // Such as "grid rows rows=1 lanes=4 copies=1 group=32 each=2 split=0 wide=0:nv,0v,n0": for each tensor, inputs first,
+  // the stride class of each axis: 0, 1, v (1 and its vectors are aligned), d (mergeable with the next axis) or n
+  // (another).
   const std::string& text() const { return text_; }
-  // Those that a call passes; of inputs that are numbers, their bits come last.
+  // The numbers passed to the kernels; the bits of scalar inputs come last.
   std::vector<int64_t> numbers(const Tensor* inputs) const;
-  // Bytes of memory that kernels leave results in for the next.
+  // Bytes of scratch memory through which one kernel passes results to the next.
   int64_t scratch_bytes() const { return scratch_bytes_; }
-  // Of so many kernels, the blocks of one.
+  // The number of blocks of one of `kernels` kernels.
   int64_t blocks(size_t kernel, size_t kernels) const;
   // Whether there is nothing to compute.
   bool is_empty() const;
@@ -64,7 +65,7 @@ class GridLayout {
   bool is_split_ = false;
   bool is_wide_ = false;
   int64_t scratch_bytes_ = 0;
-  std::vector<int64_t> steps_;  // their count, and each tensor's stride
+  std::vector<int64_t> steps_;  // the step count, then each tensor's stride
   std::string text_;
 };
 

@@ -31,7 +31,7 @@ fourfold::Output memory_of(const Tensor& tensor) {
   return {tensor.base, static_cast<char*>(tensor.data) - static_cast<char*>(tensor.base)};
 }
 
-// The kernels of a layout, or why there are none.
+// The kernels of a layout, or the reason why there are none.
 struct Kernels {
   std::unique_ptr<const LoadedGrid> loaded;
   size_t count = 0;
@@ -65,7 +65,7 @@ class GridExecutable final : public Executable {
     return program::are_aligned(device_, program_, inputs, outputs);
   }
 
-  // What the device refuses once it is not asked again.
+  // A failure to load is recorded and not retried.
   void load(const Nests::Answer& answer, Kernels& kernels) const {
     kernels.reason = answer.reason;
     if (answer.nest == nullptr) return;
@@ -77,7 +77,7 @@ class GridExecutable final : public Executable {
     }
   }
 
-  // Null if nobody compiles. What is found stays.
+  // Null if there is no compiler. Found kernels are never removed.
   const Kernels* find(const std::string& layout) const {
     {
       const std::scoped_lock lock(mutex_);
@@ -113,7 +113,7 @@ class GridExecutable final : public Executable {
   mutable std::map<std::string, Kernels> known_;  // by layout
 };
 
-// A layout of a call, and its kernels once they have been found.
+// A call's layout and its kernels, looked up at the first run.
 class KernelsOfLayout {
  public:
   KernelsOfLayout(const GridExecutable& made, GridLayout layout) : made_(made), layout_(std::move(layout)) {}
@@ -154,7 +154,7 @@ class GridCall final : public Call {
  private:
   const GridExecutable& made_;
   const KernelsOfLayout vectors_;
-  std::optional<KernelsOfLayout> numbers_;  // of tensors that begin anywhere
+  std::optional<KernelsOfLayout> numbers_;  // scalar accesses, for unaligned tensors
 };
 
 std::unique_ptr<const Call> GridExecutable::prepare(
@@ -169,7 +169,7 @@ std::unique_ptr<Executable> compile_grid(const GridDevice& device, int32_t index
 }
 
 GridRegistration::GridRegistration(int32_t device_type, const GridDevice& device) {
-  auto* const backend = new Backend;  // as long as the process
+  auto* const backend = new Backend;  // never freed
   backend->grid = &device;
   const BackendRegistration registration(device_type, *backend);
 }

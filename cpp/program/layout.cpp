@@ -93,7 +93,7 @@ std::string steps_text(const fourfold_steps& steps, size_t inputs, size_t output
 
 namespace {
 
-// For each value how many reductions it depends on, one after the other.
+// For each value, the length of the longest chain of reductions that it depends on.
 std::vector<int> stages_of(const Program& program) {
   std::vector<int> stages;
   for (const Value& value : program.values) {

@@ -1,4 +1,4 @@
-// Programs as libfourfold offers them (include/fourfold/program.h).
+// The C interface to programs (include/fourfold/program.h).
 #include <fourfold/program.h>
 
 #include <algorithm>
@@ -19,18 +19,18 @@
 namespace fourfold::program {
 namespace {
 
-// The tensors that a call is given.
+// A call's arguments.
 struct Given {
   const fourfold_tensor* inputs;
   int32_t count;
   const fourfold_tensor* outputs;  // null, or one for each
 };
 
-// What tensors of certain dtypes, sizes and strides come to.
+// A call prepared for tensors of certain dtypes, sizes and strides.
 struct Layout {
   std::vector<int64_t> key;
-  std::vector<Shape> shapes;   // of the outputs, each whole
-  std::vector<bool> is_given;  // likewise: written into a given tensor
+  std::vector<Shape> shapes;   // of each whole output
+  std::vector<bool> is_given;  // for each whole output, whether it is written into a given tensor
   std::unique_ptr<const Call> call;
 
   void add(const fourfold_tensor& given) {
@@ -61,7 +61,7 @@ struct Layout {
   }
 
  private:
-  static constexpr int64_t none = -1;  // no dtype
+  static constexpr int64_t none = -1;  // not a dtype
 };
 
 }  // namespace
@@ -73,7 +73,7 @@ struct fourfold_program {
   fourfold::program::Program program;
   std::unique_ptr<fourfold::program::Executable> executable;
   std::vector<bool> overwritable;  // fourfold::program::find_overwritable()
-  // Those of the first calls, filled from the front; calls with others are laid out each time.
+  // A cache of the first layouts, filled from the front; calls with other layouts are prepared each time.
   mutable std::array<std::atomic<const Layout*>, 8> layouts{};
 
   ~fourfold_program() {
@@ -86,7 +86,8 @@ namespace {
 
 thread_local std::string reason;
 
-// By the device's number in torch. A function's, because backends register while the library's globals are initialised.
+// By the number of the device type in torch. A function-local static, because backends register during static
+// initialisation.
 std::map<int32_t, const Backend*>& backends() {
   static std::map<int32_t, const Backend*> registered;
   return registered;
@@ -94,7 +95,7 @@ std::map<int32_t, const Backend*>& backends() {
 
 int32_t dtype_of(Kind kind) { return fourfold::describe(kind).number; }
 
-// An output, in the memory of the whole tensor.
+// An output as a part of the whole tensor's memory.
 Tensor tensor_of(const Output& output, const Shape& shape, void* data, void* base) {
   const auto bytes = shape.offset(output) * element_size(output.kind);
   void* const part = data == nullptr || bytes == 0 ? data : static_cast<char*>(data) + bytes;
@@ -134,7 +135,7 @@ std::unique_ptr<const Layout> layout_of(const fourfold_program& made, const Give
   return layout;
 }
 
-// A call's tensors, inputs first; nothing where `allocate` gives up.
+// A call's tensors, inputs first; empty if `allocate` returns null.
 std::vector<Tensor> tensors_of(
     const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
   std::vector<Tensor> tensors;
@@ -162,7 +163,7 @@ std::vector<Tensor> tensors_of(
   return tensors;
 }
 
-// False where `allocate` gives up.
+// False if `allocate` returns null.
 bool run(const fourfold_program& made, const Layout& layout, const Given& given, fourfold_allocate allocate, void* context) {
   const std::vector<Tensor> tensors = tensors_of(made, layout, given, allocate, context);
   if (tensors.empty()) return false;
@@ -189,11 +190,11 @@ bool run(const fourfold_program& made, const Given& given, fourfold_allocate all
 
 // The tensors of a loop's first step.
 struct FirstStep {
-  std::vector<int64_t> sizes;  // the axes'
+  std::vector<int64_t> sizes;  // of the axes
   std::vector<Tensor> inputs, outputs;
 };
 
-// Nothing if no nest takes them.
+// Empty if no nest supports these tensors.
 std::optional<FirstStep> first_step_of(const fourfold_program& made, const Given& given) {
   FirstStep step;
   for (int32_t k = 0; k < given.count; ++k) {

@@ -1,4 +1,4 @@
-// What the files behind include/fourfold/program.h share.
+// Shared by the files that implement include/fourfold/program.h.
 #pragma once
 
 #include <fourfold/program.h>
@@ -10,32 +10,32 @@
 
 namespace fourfold::program {
 
-// A program on tensors of certain layouts, whose outputs' memory is given.
+// A program prepared for tensors of certain layouts; the caller allocates the outputs.
 class Prepared {
  public:
   virtual ~Prepared() = default;
-  // Of those layouts.
+  // The tensors must have those layouts.
   virtual void run(const fourfold_tensor* inputs, const fourfold_tensor* outputs) const = 0;
-  // As Call's.
+  // See Call.
   virtual int64_t parts() const = 0;
   virtual void run_part(const fourfold_tensor* inputs, const fourfold_tensor* outputs, int64_t part, int64_t parts) const = 0;
 };
 
-// Null where an output can't be written into the tensor that is given for it. The program outlives the result. Throws
-// std::invalid_argument for inputs that don't fit.
+// Null if an output can't be written into its given tensor. The program must outlive the result. Throws
+// std::invalid_argument for inputs that don't match the program.
 std::unique_ptr<const Prepared> prepare(
     const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs);
 
-// By the device's number in torch. Throws std::invalid_argument.
+// The backend of a device type, by its number in torch. Throws std::invalid_argument if there is none.
 const Backend& backend_of(int32_t device_type);
 
-// Those of all backends.
+// The device types of all backends.
 std::vector<int32_t> backend_types();
 
-// The same for a dtype.
+// The Kind of a dtype, by its number in torch. Throws std::invalid_argument if programs don't support it.
 Kind kind_of(int32_t dtype);
 
-// What fourfold_program_error() says from now on, in this thread.
+// Sets this thread's fourfold_program_error().
 void set_error(const char* message);
 
 }  // namespace fourfold::program

@@ -12,9 +12,9 @@
 namespace fourfold::program {
 namespace {
 
-constexpr size_t most_layouts = 16;  // of a program: others are not compiled
-constexpr size_t most_of_device = 256;  // likewise, where nothing else runs it
-constexpr int calls_before = 2;      // of a layout, until it is worth compiling
+constexpr size_t most_layouts = 16;  // compiled for one program on the CPU; the interpreter runs the others
+constexpr size_t most_of_device = 256;  // likewise on devices, which have no interpreter
+constexpr int calls_before = 2;      // a layout is compiled at this call
 
 struct Request {
   std::string text;
@@ -22,7 +22,7 @@ struct Request {
   std::string target;
 };
 
-// Never destroyed: the compiler's thread may wait on it while the process ends.
+// Never destroyed: the compiler thread may wait on it while the process exits.
 struct Requests {
   std::mutex mutex;
   std::condition_variable came;
@@ -34,7 +34,7 @@ struct Requests {
 
 Requests* all_requests = nullptr;
 
-// A child process begins with a copy whose mutex is free and on whose conditions nobody waits.
+// After a fork the child gets fresh state: an unlocked mutex, and condition variables without waiters.
 void renew() {
   auto* const copy = new Requests;
   copy->waiting.swap(all_requests->waiting);
@@ -67,7 +67,7 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator) {
   if (known->is_answered) return {true, known->nest.get(), known->reason};
   const int wanted = generator == Generator::llvm ? 1 : calls_before;
   if (known->calls < wanted) ++known->calls;
-  if (known->calls >= wanted && !known->is_requested && all.served) {  // a generator may have counted for another one
+  if (known->calls >= wanted && !known->is_requested && all.served) {  // another generator may have counted these calls
     known->is_requested = true;
     all.waiting.push_back({text_, layout, target_});
     all.came.notify_one();

@@ -58,7 +58,7 @@ inline void* symbol_of_process(const char* symbol) { return dlsym(RTLD_DEFAULT, 
 
 inline const char* openmp_of_torch() {
 #if defined(__linux__)
-  return "libtorch_cpu.so";  // a torch can also have a pool of its own
+  return "libtorch_cpu.so";  // some builds of torch use their own thread pool instead
 #else
   return nullptr;
 #endif

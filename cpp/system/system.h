@@ -1,4 +1,4 @@
-// What fourfold asks of the operating system, in one place: posix.h and windows.h have the bodies.
+// All operating system functions that fourfold uses; posix.h and windows.h implement them.
 #pragma once
 
 #include <cstddef>
@@ -8,46 +8,47 @@
 
 namespace fourfold::system {
 
-// A file that this process has loaded, a shared library or the program, and the address where it lies.
+// A file that this process has loaded (a shared library or the program) and its base address.
 struct LoadedFile {
   std::string path;  // empty if unknown
   const void* base = nullptr;
 };
 
-// The file that holds the code or data at this address.
+// The file that contains the code or data at this address.
 LoadedFile file_of(const void* address);
 
-// The paths of all files that are loaded.
+// The paths of all loaded files.
 std::vector<std::string> loaded_paths();
 
-// The address of a symbol of this library, which is named as the loader knows it, by a path or a name; on Linux and macOS also of
-// a symbol of the libraries that it loads itself. Null if the library is not loaded or has no such symbol.
+// The address of a symbol of a loaded library, given by its path or name; on Linux and macOS also of a symbol of its
+// dependencies. Null if the library is not loaded or has no such symbol.
 void* symbol_of(const char* library, const char* symbol);
 
-// Of the first library in this process that has it.
+// The symbol in the first library of this process that has it.
 void* symbol_of_process(const char* symbol);
 
-// The library whose threads torch's run on, for symbol_of. Null where nothing is known of it.
+// The library through which torch's OpenMP runtime can be found with symbol_of(). Null if unknown.
 const char* openmp_of_torch();
 
-// How many CPUs threads that this one starts may run on; 0 where the system does not say.
+// The number of CPUs that threads started by this thread may run on; 0 if unknown.
 int64_t permitted_cpus();
 
-// A core's level 2 cache; 0 where the system does not say.
+// The size of a core's level 2 cache; 0 if unknown.
 int64_t level_2_cache_bytes();
 
-// Whether this process may use AMX's tiles. Linux wants to be asked, and the process keeps the permission for good.
+// Requests permission for AMX tiles, which Linux requires; returns whether it is granted. The permission is permanent.
 bool request_tiles();
 
-// Memory at a multiple of `alignment`, a power of two that divides `bytes`; null if there is none. Only release() frees it.
+// Memory aligned to `alignment`, a power of two that divides `bytes`; null on failure. Free it with release_aligned().
 void* allocate_aligned(size_t alignment, size_t bytes);
 void release_aligned(void* memory);
 
-// Calls these functions around a fork, as pthread_atfork does. Windows has no fork, so none is called there.
+// Registers functions to be called around a fork, like pthread_atfork. Does nothing on Windows, which has no fork.
 void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)());
 
-// A regular file in memory. Writes stay this process's. The path is UTF-8. Throws std::runtime_error, with a sentence that does not
-// name the path, where it can't be opened, read or mapped, or is no regular file.
+// A regular file mapped into memory. The mapping is private: writes don't change the file. The path is UTF-8. Throws
+// std::runtime_error, with a message that doesn't contain the path, if it can't be opened, read or mapped, or isn't a
+// regular file.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

@@ -1,4 +1,4 @@
-// system.h on Windows. tests/cpp/system.cpp runs it under Wine; no fourfold has run on Windows.
+// system.h on Windows. tests/cpp/system.cpp runs it under Wine; fourfold as a whole has never run on Windows.
 #pragma once
 
 #if !defined(NOMINMAX)
@@ -7,10 +7,10 @@
 #if !defined(WIN32_LEAN_AND_MEAN)
 #define WIN32_LEAN_AND_MEAN
 #endif
-#define PSAPI_VERSION 2  // whose functions are in kernel32
+#define PSAPI_VERSION 2  // with its functions in kernel32
 #include <malloc.h>
 #include <windows.h>
-// After it:
+// Must come after windows.h:
 #include <psapi.h>
 
 #include <bit>
@@ -50,7 +50,7 @@ inline std::vector<HMODULE> loaded_modules() {
     const auto room = static_cast<DWORD>(modules.size() * sizeof(HMODULE));
     if (EnumProcessModules(GetCurrentProcess(), modules.data(), room, &bytes) == 0) return {};
     if (bytes <= room) break;
-    modules.resize(bytes / sizeof(HMODULE) + 16);  // others may be loaded meanwhile
+    modules.resize(bytes / sizeof(HMODULE) + 16);  // more may be loaded meanwhile
   }
   modules.resize(bytes / sizeof(HMODULE));
   return modules;
@@ -105,7 +105,7 @@ inline int64_t level_2_cache_bytes() {
   return 0;
 }
 
-// Windows gives each thread that uses tiles the room for them.
+// Windows allocates the tile state of each thread on demand.
 inline bool request_tiles() { return true; }
 
 inline void* allocate_aligned(size_t alignment, size_t bytes) { return _aligned_malloc(bytes, alignment); }
@@ -129,7 +129,7 @@ inline MappedFile::MappedFile(const std::string& path) {
     HANDLE const mapping = CreateFileMappingW(file, nullptr, PAGE_WRITECOPY, 0, 0, nullptr);
     void* const found = mapping == nullptr ? nullptr : MapViewOfFile(mapping, FILE_MAP_COPY, 0, 0, 0);
     if (found == nullptr) error = "it can't be mapped: " + reason();
-    if (mapping != nullptr) CloseHandle(mapping);  // the view keeps it
+    if (mapping != nullptr) CloseHandle(mapping);  // the view keeps the mapping open
     data_ = static_cast<char*>(found);
   }
   CloseHandle(file);

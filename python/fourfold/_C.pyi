@@ -13,7 +13,8 @@ def attach_code(
     arg4: Sequence[tuple[str, SupportsInt | SupportsIndex, SupportsInt | SupportsIndex]],
     /,
 ) -> None:
-    """attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): code of a device."""
+    """attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): answers a request with code for a
+    device."""
 
 def attach_nest(
     arg0: str,
@@ -25,8 +26,8 @@ def attach_nest(
     arg6: SupportsInt | SupportsIndex,
     /,
 ) -> None:
-    """attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): code of this
-    processor."""
+    """attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a request
+    with code for this CPU."""
 
 def backends() -> dict[str, tuple[bool, str]]:
     """Each backend's name with (built, reason)."""
@@ -49,7 +50,7 @@ def operations() -> list[tuple[str, int, str, int]]:
 def prepacked_bytes(
     arg0: str, arg1: str, arg2: SupportsInt | SupportsIndex, arg3: SupportsInt | SupportsIndex, /
 ) -> int:
-    """How many bytes <op>_prepack gives: op, dtype's name, input_size, hidden_size."""
+    """prepacked_bytes(op, dtype, input_size, hidden_size): the size in bytes of the result of <op>_prepack."""
 
 def program_backends() -> list[int]:
     """The numbers of the device types that programs run on."""
@@ -68,8 +69,8 @@ def program_layout(
     ],
     /,
 ) -> str:
-    """program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): what the nest of such
-    a call is compiled for."""
+    """program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a
+    call, for which its loop nest is compiled."""
 
 def program_layout_of_steps(
     arg0: str,
@@ -98,15 +99,15 @@ def program_layout_of_steps(
     /,
 ) -> str:
     """program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides,
-    output_strides): likewise of a loop's steps, each of which lies so many elements behind the one before; empty
-    if no nest runs them."""
+    output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no nest
+    can run them."""
 
 def program_numbers(arg0: str, arg1: SupportsInt | SupportsIndex, arg2: SupportsInt | SupportsIndex, /) -> list[int]:
-    """program_numbers(text, device_type, device_index): of each input that is a number its ScalarType, of a tensor
-    -1."""
+    """program_numbers(text, device_type, device_index): for each input its ScalarType if it is a number, -1 if it is
+    a tensor."""
 
 def refuse_nest(arg0: str, arg1: str, arg2: str, arg3: str, /) -> None:
-    """refuse_nest(text, layout, target, reason): it can't be compiled."""
+    """refuse_nest(text, layout, target, reason): answers that the nest can't be compiled."""
 
 def serve_nests(arg0: bool, /) -> None:
     """Whether this process compiles loop nests."""

@@ -1,4 +1,4 @@
-// Activations of layers that the vendor's product made.
+// Activations of layers computed by the vendor's product.
 #pragma once
 
 #include "cpu/level.h"
@@ -7,7 +7,7 @@
 
 namespace fourfold::cpu {
 
-// From `begin` up to `end` of the result: of z, and of the gradient and what the activation's backward needs.
+// Computes elements [begin, end) of the result. Inputs: z; or, backward, the gradient and kept, see keeps_input().
 using ActivateKernel = void(Activation activation, const Elementwise& job, int64_t begin, int64_t end);
 
 FOURFOLD_CPU_KERNEL(activate, ActivateKernel)

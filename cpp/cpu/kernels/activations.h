@@ -1,4 +1,4 @@
-// The activations of perceptrons' hidden layers, on vectors.
+// The activations of hidden layers, on vectors.
 #pragma once
 
 #include "cpu/kernels/erf.h"

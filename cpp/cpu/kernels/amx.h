@@ -1,5 +1,5 @@
-// Products of pairs of bfloat16 by AMX: accumulators are tiles of 16 rows and 16 columns, and one instruction multiplies
-// up to 16 pairs of each row with as many of each column. Not compiled where the level has no AMX.
+// Products of bfloat16 pairs by AMX: accumulators are tiles of 16 rows and 16 columns, and one instruction multiplies
+// up to 16 pairs of each row and column. Compiled only for the AMX level.
 #pragma once
 
 #include "cpu/kernels/factor.h"
@@ -8,10 +8,10 @@
 #if defined(__AMX_BF16__)
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-inline constexpr int amx_depth = 16;  // pairs that a tile's row has
+inline constexpr int amx_depth = 16;  // pairs in a tile's row
 
-// What the tiles 0 to 7 are: four accumulators; factors of rows and of columns; and the same two for what is left of a
-// depth that is no multiple of amx_depth.
+// The configuration of the tiles 0 to 7: four accumulators; operands of rows and of columns; and the same two for the
+// tail of a depth that isn't a multiple of amx_depth.
 struct alignas(64) AmxShapes {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -34,7 +34,7 @@ struct alignas(64) AmxShapes {
   }
 };
 
-// The tiles' shapes belong to a thread, which gives them up when it has done its part.
+// The tile configuration is per thread; a thread releases it at the end of its part.
 class TilesInUse {
  public:
   TilesInUse() { configured() = 0; }
@@ -57,7 +57,7 @@ class TilesInUse {
   }
 };
 
-// Rows of factors as AMX takes them: at one distance from each other. Where they are not, they are copied to `own`.
+// Rows of factors for AMX, which needs a constant stride between rows. Other rows are copied to `own`.
 struct AmxRows {
   const Bfloat16Pair* at;
   int64_t stride;  // bytes
@@ -78,7 +78,7 @@ struct AmxRows {
       }
       for (int r = 0; r < rows; ++r) std::memcpy(own[r], a[r] + k, static_cast<size_t>(count) * sizeof(Bfloat16Pair));
     } else if (rows == 16 && a_step == 16 && count == amx_depth) {
-      transpose_16(a[0] + k * a_step, 64, reinterpret_cast<float*>(own[0]), amx_depth);  // rows side by side
+      transpose_16(a[0] + k * a_step, 64, reinterpret_cast<float*>(own[0]), amx_depth);  // transposed rows
     } else {
       for (int r = 0; r < rows; ++r) {
         for (int64_t j = 0; j < count; ++j) own[r][j] = a[r][(k + j) * a_step];
@@ -87,7 +87,7 @@ struct AmxRows {
   }
 };
 
-// tile.h's multiply; the accumulators are `rows` times panels * width vectors at `tile`.
+// multiply() of tile.h; the accumulators are `rows` times panels * width vectors at `tile`.
 template <int panels, int width>
 void multiply_by_amx(
     int rows, Vectorized<float>* tile, const Bfloat16Pair* const* a, int64_t a_step, const Bfloat16Pair* b, int64_t panel_size,

@@ -1,4 +1,4 @@
-// A formula applied to an elementwise job's operands: in vectors, and integers one by one.
+// Applies a formula to an elementwise job's operands: vectorised for floating point, one by one for integers.
 #pragma once
 
 #include <utility>
@@ -9,14 +9,14 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Where the elements of an input do not lie side by side in the result's order, as many bytes of them are laid so at a
-// time as stay in the first-level cache; of rows that are all the same one, once. Otherwise a row of so many elements or
-// more is taken by itself, and where its elements lie side by side, as it is.
+// Inputs that aren't contiguous in the result's order are gathered in blocks of gathered_bytes, which stay in the L1
+// cache; if all rows are the same (a bias), only once. Rows of long_row elements or more are processed one at a time,
+// in place if they are contiguous.
 inline constexpr int64_t gathered_bytes = 2048;
 inline constexpr int64_t long_row = 48;
 
-// Rows of elements that are `column_stride` apart. A loop over few columns costs more than what it moves, so the usual
-// numbers of them are known to the compiler, and so is the distance in every second element.
+// Copies rows of elements with stride column_stride. For few columns the loop overhead dominates, so common column
+// counts and strides are compile-time constants.
 template <int known_columns, int known_stride, typename T>
 void copy_rows(const T* from, int64_t rows, int64_t row_stride, int64_t columns, int64_t column_stride, T* to) {
   if constexpr (known_columns > 0) columns = known_columns;
@@ -47,14 +47,14 @@ void copy_rows(const T* from, int64_t rows, int64_t row_stride, int64_t columns,
   }
 }
 
-// An operand's elements in the result's order, from the at-th on. T is const for an input.
+// Iterates over an operand's elements in the result's order, from the at-th on. T is const for an input.
 template <typename T>
 class Walk {
   using Value = std::remove_const_t<T>;
 
  public:
   Walk(const Elementwise& job, int operand, T* data, int64_t at) : job_(job), operand_(operand), from_(data) {
-    int64_t next = 1;  // the stride of an axis whose elements lie side by side with those of the axes within it
+    int64_t next = 1;  // the stride of this axis in a contiguous tensor
     for (int d = job.axes - 1; d >= 0; --d) {
       side_by_side_ = side_by_side_ && stride(d) == next;
       same_rows_ = same_rows_ && (d == job.axes - 1 || stride(d) == 0);
@@ -66,24 +66,24 @@ class Walk {
   }
 
   bool side_by_side() const { return side_by_side_; }
-  // Whether every row is the same one, as a bias is.
+  // Whether all rows are the same memory, as for a bias.
   bool same_rows() const { return same_rows_; }
   bool row_is_strided() const { return stride(last()) != 0 && stride(last()) != 1; }
   int64_t left_of_row() const { return job_.axis[last()].size - index_[last()]; }
-  // Rows that are equally far apart, from this one on.
+  // The number of rows with a constant stride, from this one on.
   int64_t left_of_rows() const { return last() == 0 ? 1 : job_.axis[last() - 1].size - index_[last() - 1]; }
 
-  // The r-th row from here.
+  // The r-th row from the current one.
   T* row(int64_t r) const { return last() <= 0 ? from_ : from_ + r * stride(last() - 1); }
 
-  // `count` elements of it, no more than are left.
+  // `count` elements of that row, at most as many as are left.
   Elements<Value> row(int64_t r, int64_t count, Value* to) const {
     if (!row_is_strided()) return {row(r), stride(last())};
     copy_rows(row(r), 1, 0, count, stride(last()), to);
     return {to, 1};
   }
 
-  // `count` elements, which it steps over. What comes after whole rows that are the same one is in `to` already.
+  // Returns `count` elements and advances past them. If all rows are the same, later calls find them in `to` already.
   Elements<Value> gather(int64_t count, Value* to) {
     if (side_by_side_) return {(from_ += count) - count, 1};
     if (same_rows_ && gathered_) return {to, 1};
@@ -101,7 +101,7 @@ class Walk {
     return {to, 1};
   }
 
-  // Over `count` elements of a row, or over whole rows.
+  // Advances past `count` elements of a row, or past whole rows.
   void advance(int64_t rows, int64_t count) {
     int d = last();
     if (d > 0 && count == job_.axis[d].size) {
@@ -131,7 +131,7 @@ class Walk {
   int64_t index_[Elementwise::most_axes];
 };
 
-// Calls run(count, out, inputs…) for parts of [begin, end) whose operands are Elements.
+// Calls run(count, out, inputs…) for parts of [begin, end); the inputs are Elements.
 template <typename T, size_t... k, typename Run>
 void for_runs(const Elementwise& job, int64_t begin, int64_t end, std::index_sequence<k...>, const Run& run) {
   Walk<T> out(job, 0, static_cast<T*>(job.out), begin);

@@ -1,4 +1,4 @@
-// FOURFOLD_CELL is the cell's name, as in lstm, and FOURFOLD_CELL_TYPE its formulas, as in Lstm.
+// FOURFOLD_CELL is the cell's name, such as lstm, and FOURFOLD_CELL_TYPE its formulas, such as Lstm.
 #include "cpu/kernels/cell.h"
 
 #include "cpu/kernels/recurrent_backward.h"

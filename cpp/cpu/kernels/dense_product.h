@@ -1,4 +1,4 @@
-// Products of rows with a whole matrix that is packed into panels one vector wide.
+// Products of rows with a whole matrix, which is packed into panels one vector wide.
 #pragma once
 
 #include <cstring>
@@ -8,14 +8,14 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// A matrix's elements and the distance from one row to the next.
+// A matrix; step: the distance from one row to the next.
 template <typename S>
 struct Rows {
   S* data;
   int64_t step;
 };
 
-constexpr int64_t near_bytes = 256 * 1024;  // of packed weights: half of what many cores have as their own cache
+constexpr int64_t near_bytes = 256 * 1024;  // of packed weights: half of many cores' L2 cache
 
 template <typename S>
 int64_t panels_of(int64_t columns) {
@@ -27,7 +27,7 @@ int64_t packed_size(int64_t depth, int64_t columns) {
   return panels_of<S>(columns) * lanes<S> * depth;
 }
 
-// Wᵀ in panels one vector wide, from W (columns, depth).
+// Packs Wᵀ into panels one vector wide, from W (columns, depth).
 template <typename S>
 void pack_transposed(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
@@ -36,7 +36,7 @@ void pack_transposed(Rows<const S> from, int64_t depth, int64_t columns, S* to) 
     if (count == lanes<S> || depth < lanes<S>) {
       pack_rows(rows, from.step, depth, count, to, lanes<S>);
     } else {
-      // Whole squares are transposed in registers, so the missing rows are added as zeros.
+      // pack_rows() transposes whole squares in registers, so missing rows are padded with zeros.
       const Scratch<S> padded(lanes<S> * depth);
       for (int64_t k = 0; k < count; ++k) {
         std::memcpy(padded.get() + k * depth, rows + k * from.step, static_cast<size_t>(depth) * sizeof(S));
@@ -47,7 +47,7 @@ void pack_transposed(Rows<const S> from, int64_t depth, int64_t columns, S* to) 
   }
 }
 
-// The same panels of a matrix (depth, columns) as it is.
+// Packs a matrix (depth, columns) into the same panels.
 template <typename S>
 void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   for (int64_t first = 0; first < columns; first += lanes<S>, to += depth * lanes<S>) {
@@ -55,7 +55,7 @@ void pack(Rows<const S> from, int64_t depth, int64_t columns, S* to) {
   }
 }
 
-// A further product that is added: of rows a2, with columns at a2_column, and b2, packed.
+// A second product to add: rows a, with column stride a_column, times packed b.
 template <typename S>
 struct Addend {
   Rows<const S> a;
@@ -64,15 +64,15 @@ struct Addend {
   int64_t depth;
 };
 
-// A tile of the product below: some rows of a times some panels, which `columns` columns begin with, or times one panel of so
-// many vectors. addend: null, or with its rows and panels as these. A function for each shape: all of them in one would keep the
-// rows' addresses in memory.
+// A tile of the product below: some rows of a times some panels (with `columns` columns left), or times one panel of
+// `width` vectors. addend: null, or offset to the same rows and panels. Each shape is a separate function: inlined into
+// one, the rows' addresses would be spilled to memory.
 template <int height, int width, bool is_one_panel = false, typename S>
 __attribute__((noinline)) void product_tile(
     const S* const* row, int64_t a_column, const S* b, int64_t depth, const Addend<S>* addend, Rows<const S> start,
     int64_t columns, Rows<S> out, bool begin) {
   Tile<S, height, width> tile;
-  const bool is_whole = columns >= width * lanes<S>;  // without a vector that ends behind the columns
+  const bool is_whole = columns >= width * lanes<S>;  // no partial vector at the end
   const auto started = [&](const auto& load) __attribute__((always_inline)) {
 #pragma GCC unroll 8
     for (int r = 0; r < height; ++r) {
@@ -116,15 +116,15 @@ __attribute__((noinline)) void product_tile(
   }
 }
 
-// out = start + a b, where a (rows, depth) has its rows at a.step and its columns at a_column, b is packed, and start has
-// rows at start.step, 0 where all are one, or is null for zero. Unless `begin`, that is added to what out has. Of the panels
-// [first, last) alone. addend: null, or what is added in the same pass.
+// out = start + a b for the panels [first, last). a: (rows, depth) with row stride a.step and column stride a_column.
+// b: packed. start: with row stride start.step, 0 for one row that is broadcast; or null for zero. Unless `begin`, adds
+// to out instead. addend: null, or a second product that is added in the same pass.
 template <typename S>
 void product_of_panels(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, Rows<const S> start,
     Rows<S> out, int64_t first, int64_t last, bool begin = true, const Addend<S>* addend = nullptr) {
-  // All rows go past some panels, as many as stay in a core's own cache, before others are read. Rows of one tile read each
-  // panel once in any case.
+  // All rows are multiplied with a group of panels that stays in the core's L2 cache before the next group is read.
+  // With one tile of rows each panel is read only once in any case.
   const int64_t whole_depth = depth + (addend == nullptr ? 0 : addend->depth);
   const int64_t panel_bytes = whole_depth * lanes<S> * static_cast<int64_t>(sizeof(S));
   const bool all_at_once = rows <= most_rows<1> || (last - first) * panel_bytes <= near_bytes;
@@ -152,7 +152,7 @@ void product_of_panels(
   }
 }
 
-// The same of all panels; start is one row.
+// The same for all panels; start is one row.
 template <typename S>
 void product(
     Rows<const S> a, int64_t a_column, int64_t rows, const S* b, int64_t depth, int64_t columns, const S* start,

@@ -1,4 +1,4 @@
-// Remainders of floating point, for a vector, and quotients of integers, for what the compiler makes vectors of.
+// Floating-point remainders of vectors, and integer quotients for loops that the compiler vectorises.
 #pragma once
 
 #include "cpu/kernels/lanes.h"
@@ -10,9 +10,9 @@ __attribute__((noinline, cold)) inline Vectorized<S> fmod_by_lane(const Vectoriz
   return by_lane([](S v, S w) { return std::fmod(v, w); }, a, b);
 }
 
-// C's fmod, which is exact. The quotient, rounded and then truncated, is the whole number wanted or one more, as long as
-// all whole numbers up to it are numbers of S, and what either leaves is a number of S, which a fused product finds exactly.
-// Lanes with larger quotients, and those with no quotient, are the C library's.
+// C's fmod, which is exact. If S represents all integers up to the quotient, the rounded and truncated quotient is
+// correct or one too large; in both cases the remainder is representable in S, and a fused multiply-add computes it
+// exactly. Lanes with larger quotients, and those without a quotient, use the C library.
 template <typename S>
 FOURFOLD_FN Vectorized<S> exact_fmod(const Vectorized<S>& a, const Vectorized<S>& b) {
   if constexpr (by_library<S>) {
@@ -29,8 +29,8 @@ FOURFOLD_FN Vectorized<S> exact_fmod(const Vectorized<S>& a, const Vectorized<S>
   }
 }
 
-// Of int32, the quotient in double is so near the exact one that truncation gives the same. Of 0 and -1 it is 0 and -a,
-// which wraps around.
+// For int32 the quotient in double is close enough to the exact one that truncation gives the same result. For the
+// divisors 0 and -1 the quotients are 0 and -a (wrapping around).
 struct Division {
   int32_t quotient, left;
 };
@@ -42,7 +42,7 @@ FOURFOLD_FN Division divided(int32_t a, int32_t b) {
   return {b == 0 ? 0 : b == -1 ? opposite : quotient, special ? 0 : a - quotient * b};
 }
 
-// Whether the quotient's floor is one less, and the remainder is to have the divisor's sign.
+// Whether floor division differs from truncation: the quotient is one less, and the remainder gets the divisor's sign.
 FOURFOLD_FN bool crosses_zero(int32_t left, int32_t b) { return left != 0 && (left < 0) != (b < 0); }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

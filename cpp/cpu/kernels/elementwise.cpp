@@ -1,5 +1,5 @@
-// Compiled for each operator of CMake's list, which defines FOURFOLD_FORMULA and FOURFOLD_FORMULA_FILE, and FOURFOLD_PARTS,
-// what its kernels are called.
+// Compiled for each operator of CMake's list, which defines FOURFOLD_FORMULA, FOURFOLD_FORMULA_FILE, and
+// FOURFOLD_PARTS, the name of its kernels.
 #include "cpu/kernels/elementwise.h"
 
 #include "cpu/kernels/apply.h"

@@ -6,7 +6,7 @@
 
 namespace fourfold::cpu {
 
-// Computes the elements from `begin` up to `end` of the result.
+// Compute the elements [begin, end) of the result.
 struct ElementwiseParts {
   void (*forward)(const Elementwise& job, int64_t begin, int64_t end);
   void (*backward)(const Elementwise& job, int64_t begin, int64_t end);  // null for a formula without one

@@ -9,7 +9,7 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Apart from the other formulas, whose exp is another.
+// A separate namespace, because other formulas use another exp.
 namespace of_erf {
 
 using V = Vectorized<float>;
@@ -32,7 +32,7 @@ FOURFOLD_FN Doubles erf_slope(const Doubles& square) {
 
 inline constexpr double erfc_scale = 3.5;
 
-// P's coefficients, for a = |x| no less than 1/2.
+// P's coefficients, for a = |x| >= 1/2.
 inline constexpr double erfc_first = 0.3105873112177886;
 inline constexpr double erfc_others[] = {
     -0.26794277844774633, 0.19831818475275423, -0.12435886477625106, 0.06449674904220347,

@@ -1,28 +1,28 @@
-// exp, expm1, exp2, tanh and the logistic function for a vector, right for every argument: subnormal results are rounded,
-// not flushed, and signed zeros, infinities and NaN are C's. math.h has others for the cells of recurrent layers. In float
-// no argument makes a product, a quotient or a conversion whose operand or result is subnormal.
+// exp, expm1, exp2, tanh and the logistic function for a vector, correct for every argument: subnormal results are
+// rounded, not flushed, and signed zeros, infinities and NaN are as in C. math.h has faster ones for the cells of
+// recurrent layers. In float, no product, quotient or conversion has a subnormal operand or result.
 //
 // float: expm1 by math.h's reduction and polynomial. The others by x = n ln2 + r, n a multiple of 1/8 and |r| <= ln2 / 16:
 // 2^n from a table of eight numbers, exp(r) by a minimax polynomial (coefficients rounded one by one, relative error
-// 2.6e-8, 2.7e-8 for 2^r). Where there is no instruction for the table, by math.h's polynomial, and one for 2^r,
-// |r| <= 1/2, of relative error 3.1e-9. Bounds in ulp, tested over all floats: exp_exact 1.3, expm1_exact 1.6, exp2 1.3,
-// sigmoid_exact 2.5. tanh_exact of float is math.h's.
+// 2.6e-8, 2.7e-8 for 2^r). Without an instruction for the table, by math.h's polynomial, and one for 2^r, |r| <= 1/2,
+// of relative error 3.1e-9. Bounds in ulp, tested over all floats: exp_exact 1.3, expm1_exact 1.6, exp2 1.3,
+// sigmoid_exact 2.5. tanh_exact of float is math.h's tanh.
 //
 // double: x = n ln2 + r, |r| <= ln2 / 2, and minimax polynomials for exp(r) and 2^r (Remez' algorithm, coefficients rounded
-// one by one, relative errors 2.2e-17 of expm1(r) and 3.5e-17). 2^n is a sum of exponents' bits. Arguments within ±708 need
-// no more; vectors with others are computed once more. Bounds in ulp, tested over random numbers: exp_exact 1, exp2 1.2,
-// expm1_exact 1.5, sigmoid_exact 2.5, tanh_exact 2.
+// one by one, relative errors 2.2e-17 of expm1(r) and 3.5e-17). 2^n is added to the exponent bits. This suffices for
+// arguments within ±708; vectors with others are recomputed. Bounds in ulp, tested over random numbers: exp_exact 1,
+// exp2 1.2, expm1_exact 1.5, sigmoid_exact 2.5, tanh_exact 2.
 #pragma once
 
 #include "cpu/kernels/lanes.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// What exp is zero of. C's own takes its time to find that out.
+// Below this exp is zero. The C library is slow for such arguments.
 template <typename S>
 inline constexpr S least_exponent = sizeof(S) == sizeof(float) ? S(-104) : S(-746);
 
-// x = n ln2 + r, where n = whole(shifted). GCC 12 copies a vector in a structure within another by way of memory.
+// x = n ln2 + r, where n = whole(shifted). Not nested in another struct: GCC 12 would copy the vectors through memory.
 struct ExpReduced {
   Floats shifted, r;
 };
@@ -72,7 +72,7 @@ FOURFOLD_FN Power exp2_power(const Floats& x) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-FOURFOLD_FN Floats exponent_of(const Power& p) { return p.shifted - Floats(eighths_magic); }  // scaling rounds it down
+FOURFOLD_FN Floats exponent_of(const Power& p) { return p.shifted - Floats(eighths_magic); }  // scale() rounds it down
 #else
 FOURFOLD_FN Ints exponent_of(const Power& p) {
   return (bits_of(p.shifted) - bits_of(Floats(eighths_magic))) >> Ints(3);
@@ -97,7 +97,7 @@ FOURFOLD_FN Power exp2_power(const Floats& x) {
 FOURFOLD_FN Ints exponent_of(const Power& p) { return exponent_of(p.shifted); }
 #endif
 
-// As for float; `low` is what the rounding of r lost.
+// As for float; low: the rounding error of r.
 struct LongReduced {
   Doubles shifted, r, low;
 };
@@ -123,7 +123,8 @@ FOURFOLD_FN Doubles expm1_tail(const Doubles& r, const Doubles& low) {
 FOURFOLD_FN Doubles expm1_near(const LongReduced& of) { return of.r + expm1_tail(of.r, of.low); }
 FOURFOLD_FN Doubles exp_near(const LongReduced& of) { return Doubles(1.0) + expm1_near(of); }
 
-// With another number added, far smaller than r: exp's of r + low, to first order in low, is right only of the smallest.
+// Adds a number far smaller than r. exp of r + low is computed to first order in low, so low is kept as small as
+// possible.
 FOURFOLD_FN LongReduced plus(const LongReduced& to, const Doubles& small) {
   const Doubles rest = to.low + small, r = to.r + rest;
   return {to.shifted, r, rest - (r - to.r)};
@@ -134,8 +135,8 @@ FOURFOLD_FN Doubles scale(const Doubles& x, const Doubles& shifted) {
   return float_of(bits_of(x) + (bits_of(shifted) << Longs(52)));
 }
 
-// The same of any result, n within ±1100; `below` says where it is less than least_normal. The product with 2^-64 is rounded
-// in a sum, as in lowered().
+// The same for any result, n within ±1100; below: where the result is less than least_normal. The product with 2^-64 is
+// rounded by an addition, as in lowered().
 FOURFOLD_FN Doubles scale_gradually(const Doubles& x, const Doubles& shifted, const DoubleMask& below) {
   const Doubles zero(0.0), one(1.0);
   const DoubleMask above = less(Doubles(ExpConstants<double>::round_magic + 1000), shifted);
@@ -145,13 +146,13 @@ FOURFOLD_FN Doubles scale_gradually(const Doubles& x, const Doubles& shifted, co
   return at::vec::fmadd(scale(x, shifted + step), back, least) - least;
 }
 
-// Where exp of x or of -x may be no normal number; NaN too.
+// Whether exp(x) and exp(-x) are normal numbers in all lanes; false for NaN.
 FOURFOLD_FN bool all_ordinary(const Doubles& x) { return all(at_most(x.abs(), Doubles(708.0))); }
 
-// The result, or x where it is NaN, of which 2^n may be anything.
+// The result, or x if x is NaN, for which 2^n is arbitrary.
 FOURFOLD_FN Doubles unless_nan(const Doubles& x, const Doubles& result) { return choose(either_nan(x, x), x, result); }
 
-inline constexpr double smallest_ordinary = -708.3964185322641;  // the least whose exp is no less than least_normal
+inline constexpr double smallest_ordinary = -708.3964185322641;  // the smallest x with exp(x) >= least_normal
 
 // exp(x + low)
 __attribute__((noinline)) inline Doubles exp_gradually(const Doubles& x, const Doubles& low) {
@@ -168,7 +169,7 @@ FOURFOLD_FN Doubles exp_of_double(const Doubles& x) {
   return exp_gradually(x, Doubles(0.0));
 }
 
-// 2^x of x = n + r, n = whole(shifted), but for the factor 2^n.
+// 2^r for x = n + r, n = whole(shifted).
 FOURFOLD_FN Doubles exp2_near(const Doubles& x, const Doubles& shifted) {
   static constexpr double c[] = {0.6931471805599457,     0.240226506959101,      0.055504108664788956,
                                  0.009618129107606838,   0.0013333558153522838,  0.00015403530439959108,
@@ -189,7 +190,7 @@ FOURFOLD_FN Doubles exp2_of_double(const Doubles& x) {
   return exp2_gradually(x);
 }
 
-// (exp(x) - 1) / 2, as 2^n itself overflows for the largest arguments, and what its rounding lost.
+// (exp(x) - 1) / 2, because 2^n itself overflows for the largest arguments, and its rounding error.
 struct HalfExpm1 {
   Doubles value, lost;
 };
@@ -202,7 +203,7 @@ FOURFOLD_FN HalfExpm1 half_expm1(const Doubles& x) {
 }
 
 FOURFOLD_FN Doubles expm1_of_double(const Doubles& x) {
-  const DoubleMask tiny = less(x.abs(), Doubles(0x1p-54));  // of which halving may lose a bit
+  const DoubleMask tiny = less(x.abs(), Doubles(0x1p-54));  // halving may lose a bit
   const Doubles result = choose(tiny, x, half_expm1(x).value * Doubles(2.0));
   if (all_ordinary(x)) [[likely]] return result;
   return choose(tiny, x, half_expm1(hold(x, -60.0, 709.79)).value * Doubles(2.0));
@@ -253,7 +254,7 @@ FOURFOLD_FN Vectorized<S> expm1_exact(const Vectorized<S>& x) {
     return expm1_of_double(x);
   } else {
     const auto [shifted, r] = exp_reduced(hold(x, -30.0f, ExpConstants<float>::largest));
-    // Half the result, as 2^n itself overflows for the largest arguments. Halving loses a bit of the very small.
+    // Half the result, because 2^n itself overflows for the largest arguments. Halving a very small number loses a bit.
     const Floats half = float_of((bits_of(shifted) + Ints(126)) << Ints(23));
     const Floats result = at::vec::fmadd(half, expm1_near(r), half - Floats(0.5f)) * Floats(2.0f);
     return choose(less(x.abs(), Floats(0x1p-64f)), x, result);
@@ -273,13 +274,13 @@ FOURFOLD_FN Vectorized<S> exp2(const Vectorized<S>& x) {
   }
 }
 
-// 1 + exp(-x); infinite from where exp(-x) is.
+// 1 + exp(-x); infinite if exp(-x) is.
 FOURFOLD_FN Floats sigmoid_divisor(const Floats& x) {
   const Power power = exp_power(hold(x.neg(), -30.0f, ExpConstants<float>::largest));
   return scale(power.x, exponent_of(power)) + Floats(1.0f);
 }
 
-// As torch's own: zero where exp(-x) is infinite.
+// As in torch: zero if exp(-x) is infinite.
 template <typename S>
 FOURFOLD_FN Vectorized<S> sigmoid_exact(const Vectorized<S>& x) {
   if constexpr (by_library<S>) {

@@ -1,5 +1,5 @@
-// What products are made of: for float and double, factors that are summed up as they are; for bfloat16, pairs of
-// factors that lie side by side in memory, whose two products one instruction adds to a float.
+// The factors of products: single values for float and double; for bfloat16, pairs of adjacent values, whose two
+// products one instruction adds to a float.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,8 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 template <typename S>
 inline constexpr int64_t lanes = Vectorized<S>::size();
 
-// Memory: what tensors hold. Sum: what products are summed in, and cells computed in. per_factor: values of Memory in
-// one factor; a vector holds as many factors as one of Sum has lanes.
+// Memory: the tensors' type. Sum: the type of accumulators and of the cells' computation. per_factor: values of Memory
+// in one factor. A vector has as many factors as a vector of Sum has lanes.
 template <typename E>
 struct Factor {
   using Memory = E;
@@ -38,13 +38,13 @@ using Memory = typename Factor<E>::Memory;
 template <typename E>
 using Sum = typename Factor<E>::Sum;
 
-// How many factors a row of so many values has.
+// The number of factors in a row of `values` values.
 template <typename E>
 int64_t factors(int64_t values) {
   return (values + Factor<E>::per_factor - 1) / Factor<E>::per_factor;
 }
 
-// The factors of tensor memory from value `at` on, an even one where they are pairs.
+// The factors of tensor memory from value `at` on, which must be even for pairs.
 template <typename E>
 const E* factors_at(const void* memory, int64_t at) {
   return reinterpret_cast<const E*>(static_cast<const Memory<E>*>(memory) + at);
@@ -80,7 +80,7 @@ struct Factor<Bfloat16Pair> {
 };
 #endif
 
-// `count` values as a vector of what they are summed in; what lies beyond is zero.
+// Loads `count` values as a vector of the accumulator's type; other lanes are zero.
 template <typename S>
 FOURFOLD_FN Vectorized<S> load_lanes(const S* from, int64_t count) {
   return count == lanes<S> ? Vectorized<S>::loadu(from) : Vectorized<S>::loadu(from, count);
@@ -105,7 +105,8 @@ FOURFOLD_FN Vectorized<float> load_lanes(const c10::BFloat16* from, int64_t coun
 
 FOURFOLD_FN void store_lanes(c10::BFloat16* to, const Vectorized<float>& v, int64_t count) {
   __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
-  // The instruction takes what is below the normal numbers for zero: a gate of 1e-38 may meet a state of 1e38.
+  // The instruction flushes subnormal numbers to zero, which matter: a gate of 1e-38 may be multiplied by a state of
+  // 1e38.
   constexpr int subnormal = 0x20;
   if (const __mmask16 tiny = _mm512_fpclass_ps_mask(v, subnormal); __builtin_expect(tiny != 0, 0)) {
     const __m512i bits = _mm512_castps_si512(v);
@@ -116,7 +117,7 @@ FOURFOLD_FN void store_lanes(c10::BFloat16* to, const Vectorized<float>& v, int6
   _mm256_mask_storeu_epi16(to, first_lanes(count), rounded);
 }
 
-// The factors of two rows' values, taken together: (low[lane], high[lane]), or (low[lane], 0) where high is null.
+// Pairs of two rows' values: (low[lane], high[lane]), or (low[lane], 0) if high is null.
 FOURFOLD_FN __m512i pairs_of(const c10::BFloat16* low, const c10::BFloat16* high, int64_t count) {
   const __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), low));
   if (high == nullptr) return first;
@@ -129,7 +130,7 @@ FOURFOLD_FN void store_pairs(Bfloat16Pair* to, const c10::BFloat16* low, const c
 }
 #endif
 
-// How many of the lanes from `first` on are below `size`.
+// The number of lanes from `first` on that are below `size`.
 template <typename S>
 int64_t lanes_left(int64_t size, int64_t first) {
   return size - first < lanes<S> ? size - first : lanes<S>;

@@ -11,7 +11,7 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// exp(|x|) / 2, which is finite for as long as sinh and cosh are.
+// exp(|x|) / 2, which is finite if sinh and cosh are.
 FOURFOLD_FN Floats half_exp(const Floats& x) {
   const auto [shifted, r] = exp_reduced(hold(x.abs(), 0.0f, 90.0f));
   const Floats half(0.5f);
@@ -21,10 +21,11 @@ FOURFOLD_FN Floats half_exp(const Floats& x) {
 FOURFOLD_FN Doubles half_exp(const Doubles& x) {
   const LongReduced reduced = exp_reduced(hold(x.abs(), 0.0, 711.0));
   const Doubles quarter = scale(exp_near(reduced), reduced.shifted - Doubles(2.0));
-  return unless_nan(x, quarter + quarter);  // which is infinite from where it has to be
+  return unless_nan(x, quarter + quarter);  // overflows exactly when it should
 }
 
-// 1 / (4 h), held at what is nothing beside h: of the largest it would be subnormal.
+// 1 / (4 h), with h clamped where the result is negligible compared with h: otherwise it would be subnormal for the
+// largest h.
 template <typename S>
 FOURFOLD_FN Vectorized<S> quarter_by(const Vectorized<S>& h) {
   return Vectorized<S>(S(0.25)) / lesser(h, S(0x1p60));

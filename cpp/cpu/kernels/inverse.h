@@ -1,9 +1,9 @@
 // The inverse trigonometric and hyperbolic functions for a vector.
 //
 // float: asin and atan by minimax polynomials on [0, 0.5625] and [0, 1] (Remez' algorithm, coefficients rounded one by
-// one, relative errors 1.9e-9 and 3.5e-9), to which half-angle and reciprocal formulas lead; asinh, acosh and atanh by
-// log1p. Bounds in ulp, tested over all floats, atan2 over random ones: asin, atan 1.4, acos 1.1, atan2 1.6, asinh 1.8,
-// acosh, atanh 2.1.
+// one, relative errors 1.9e-9 and 3.5e-9), with reduction by half-angle and reciprocal formulas; asinh, acosh and atanh
+// by log1p. Bounds in ulp, tested over all floats, atan2 over random ones: asin, atan 1.4, acos 1.1, atan2 1.6, asinh
+// 1.8, acosh, atanh 2.1.
 //
 // double: the same, with polynomials of relative errors 4.3e-18 and 2.2e-18. Bounds in ulp, tested over random numbers:
 // asin, atan 1.6, acos 1.1, atan2 1.6, asinh, acosh, atanh 2.1.
@@ -42,14 +42,14 @@ FOURFOLD_FN Doubles asin_polynomial(const Doubles& square) {
 template <typename S>
 struct HalfAngle {
   decltype(less(Vectorized<S>(), Vectorized<S>())) far;  // |x| > 0.5625
-  Vectorized<S> nearer;                                  // asin(|x|), or where far (π/2 - asin(|x|)) / 2
+  Vectorized<S> nearer;                                  // asin(|x|), or (π/2 - asin(|x|)) / 2 if far
 };
 
 template <typename S>
 FOURFOLD_FN HalfAngle<S> half_angle(const Vectorized<S>& x) {
   using V = Vectorized<S>;
   const V a = x.abs();
-  const auto far = less(V(S(0.5625)), a);  // where the half is below 1/2, and twice its last place small enough
+  const auto far = less(V(S(0.5625)), a);  // the half angle is below 1/2, so doubling its error is small enough
   const V square = choose(far, at::vec::fmadd(a, V(S(-0.5)), V(S(0.5))), a * a);
   const V sine = choose(far, square.sqrt(), a);
   return {far, at::vec::fmadd(asin_polynomial(square) * square, sine, sine)};
@@ -125,7 +125,7 @@ FOURFOLD_FN Vectorized<S> atan2(const Vectorized<S>& y, const Vectorized<S>& x) 
     const V a = x.abs(), b = y.abs();
     const auto steep = less(a, b);
     const V larger = choose(steep, b, a), smaller = choose(steep, a, b);
-    // 0 / 0 is to be 0 here, and infinity / infinity 1.
+    // Here 0 / 0 must give 0, and infinity / infinity 1.
     const V like = choose(equal(larger, V(S(0))), larger, V(S(1)));
     const V ratio = choose(equal(larger, smaller), like, smaller / larger);
     const V base = sign_as_mask(x) & V(pi<S>);  // π if x has a sign, as -0 does
@@ -135,7 +135,7 @@ FOURFOLD_FN Vectorized<S> atan2(const Vectorized<S>& y, const Vectorized<S>& x) 
   }
 }
 
-// log1p(z) for the inverse hyperbolic functions, which are log(2 x) where x is large, and z overflows.
+// log1p(z) for the inverse hyperbolic functions; for large x, where z overflows, log(2 x).
 template <typename S>
 FOURFOLD_FN Vectorized<S> log1p_or_of_twice(const Vectorized<S>& z, const Vectorized<S>& x) {
   using V = Vectorized<S>;

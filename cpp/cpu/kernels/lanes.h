@@ -1,8 +1,8 @@
-// What the elementary functions need beyond at::vec: comparisons whose masks may stay in mask registers, rounding,
-// scaling by powers of two, and the C library's functions lane by lane.
+// Vector operations of the elementary functions beyond at::vec: comparisons whose masks may stay in mask registers,
+// rounding, scaling by powers of two, and the C library's functions lane by lane.
 //
-// The functions are made of fused products. avx2 and avx512 take the same steps in the same order, so their results have
-// the same bits. Without fused products the functions are the C library's.
+// The functions use fused multiply-adds. avx2 and avx512 perform the same operations in the same order, so their
+// results have the same bits. Without fused multiply-adds the functions are the C library's.
 #pragma once
 
 #include <cmath>
@@ -29,11 +29,11 @@ inline constexpr bool fused = true;
 inline constexpr bool fused = false;
 #endif
 
-// Whether functions of S are the C library's.
+// Whether functions of S use the C library.
 template <typename S>
 inline constexpr bool by_library = !fused;
 
-// Comparisons are false for NaN. Masks combine by & and |.
+// Comparisons are false for NaN. Masks can be combined by & and |.
 #if defined(CPU_CAPABILITY_AVX512)
 using Mask = __mmask16;
 FOURFOLD_FN Mask less(const Floats& a, const Floats& b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -48,7 +48,7 @@ FOURFOLD_FN Floats where_true(Mask mask, float value) { return _mm512_maskz_mov_
 FOURFOLD_FN bool any(Mask mask) { return mask != 0; }
 FOURFOLD_FN bool all(Mask mask) { return mask == 0xffff; }
 
-// A type of its own: & of two __mmask8 gives an int, as & of two __mmask16 does.
+// A separate type, because & of two __mmask8 gives int, like & of two __mmask16.
 struct DoubleMask {
   __mmask8 bits;
 };
@@ -111,7 +111,8 @@ FOURFOLD_FN Longs bits_of(const Doubles& x) { return at::vec::cast<int64_t>(x); 
 FOURFOLD_FN Floats float_of(const Ints& bits) { return at::vec::cast<float>(bits); }
 FOURFOLD_FN Doubles float_of(const Longs& bits) { return at::vec::cast<double>(bits); }
 
-// The bits moved to the right. at::vec's own keeps the sign, for which AVX2 has no instruction; use of no negative number.
+// A logical right shift, for non-negative numbers. at::vec's shift is arithmetic, for which AVX2 has no 64-bit
+// instruction.
 template <int by>
 FOURFOLD_FN Longs right_by(const Longs& x) {
 #if defined(CPU_CAPABILITY_AVX512)
@@ -126,7 +127,7 @@ FOURFOLD_FN Longs right_by(const Longs& x) {
 template <typename S>
 FOURFOLD_FN Vectorized<S> sign_of(const Vectorized<S>& x) { return x & Vectorized<S>(S(-0.0)); }
 
-// All bits of a lane that has a sign.
+// All bits set in lanes with the sign bit.
 FOURFOLD_FN Floats sign_as_mask(const Floats& x) { return float_of(bits_of(x) >> Ints(31)); }
 FOURFOLD_FN Doubles sign_as_mask(const Doubles& x) {
 #if defined(CPU_CAPABILITY_AVX512)
@@ -139,7 +140,7 @@ FOURFOLD_FN Doubles sign_as_mask(const Doubles& x) {
 #endif
 }
 
-// Zero for a subnormal number.
+// Replaces subnormal numbers by zero.
 FOURFOLD_FN Floats without_subnormal(const Floats& x) {
 #if defined(CPU_CAPABILITY_AVX512)
   constexpr int subnormal = 0x20;
@@ -158,7 +159,7 @@ FOURFOLD_FN Vectorized<S> horner(const Vectorized<S>& x, const S (&c)[n]) {
   return sum;
 }
 
-// The same in two chains, of the even powers and of the odd ones: a long chain's latency leaves processors idle.
+// The same in two chains, of even and of odd powers: the latency of one long chain leaves execution units idle.
 template <int n>
 FOURFOLD_FN Doubles in_two_chains(const Doubles& x, const double (&c)[n]) {
   const Doubles square = x * x;
@@ -171,7 +172,7 @@ FOURFOLD_FN Doubles in_two_chains(const Doubles& x, const double (&c)[n]) {
   return n % 2 == 1 ? at::vec::fmadd(sum[1], x, sum[0]) : at::vec::fmadd(sum[0], x, sum[1]);
 }
 
-// The same in pairs, which take longer to compute but round like horner(): for coefficients of both signs.
+// The same in pairs, slower but with the rounding of horner(): for coefficients of both signs.
 template <int n>
 FOURFOLD_FN Doubles in_pairs(const Doubles& x, const double (&c)[n]) {
   const Doubles square = x * x;
@@ -183,11 +184,11 @@ FOURFOLD_FN Doubles in_pairs(const Doubles& x, const double (&c)[n]) {
   return sum;
 }
 
-// exp(r) - 1 for |r| <= ln2 / 2. No square is made, which of a very small r would be less than the normal numbers.
+// exp(r) - 1 for |r| <= ln2 / 2. Avoids the square of r, which would be subnormal for very small r.
 FOURFOLD_FN Floats expm1_near(const Floats& r) { return at::vec::fmadd(horner(r, ExpConstants<float>::q) * r, r, r); }
 
-// Rounds a b, if it is less than 2^22 in magnitude, in double 2^51: the low 22 bits of what is returned, or 51, hold the
-// nearest whole number.
+// Rounds a b to an integer, for magnitudes below 2^22 (double: 2^51): the low 22 (51) bits of the result are the
+// integer.
 template <typename S>
 FOURFOLD_FN Vectorized<S> shifted_product(const Vectorized<S>& a, S b) {
   return at::vec::fmadd(a, Vectorized<S>(b), Vectorized<S>(ExpConstants<S>::round_magic));
@@ -219,7 +220,7 @@ FOURFOLD_FN Scaled half_scaled(const Floats& x, const Ints& n) {
 }
 #endif
 
-// x 2^n, rounded once, where n is within ±250, x about 1, and the result no less than smallest_normal.
+// x 2^n, rounded once, for n within ±250, x about 1, and a result >= smallest_normal.
 FOURFOLD_FN Floats scale(const Floats& x, const Exponents& n) {
 #if defined(CPU_CAPABILITY_AVX512)
   return _mm512_scalef_ps(x, n);
@@ -229,18 +230,18 @@ FOURFOLD_FN Floats scale(const Floats& x, const Exponents& n) {
 #endif
 }
 
-// 2^-64 x, rounded once. `below` says where that is less than smallest_normal: a product that gives a subnormal number takes
-// processors a hundred times as long, a sum does not. So it is rounded in a sum with a number whose last place is its own.
+// 2^-64 x, rounded once. below: where that is less than smallest_normal. A product with a subnormal result takes CPUs a
+// hundred times as long, an addition doesn't. So it is rounded by adding a number with the same last place.
 FOURFOLD_FN Floats lowered(const Floats& x, const Mask& below) {
   const Floats least = where_true(below, smallest_normal);
   return at::vec::fmadd(x, Floats(0x1p-64f), least) - least;
 }
 
-// scale() of any result; `below` says where it is less than smallest_normal.
+// scale() for any result; below: where it is less than smallest_normal.
 FOURFOLD_FN Floats scale_gradually(const Floats& x, const Exponents& n, const Mask& below) {
 #if defined(CPU_CAPABILITY_AVX512)
   const Floats raised = _mm512_scalef_ps(x, _mm512_mask_add_ps(n, below, n, _mm512_set1_ps(64.0f)));
-  const Floats least = where_true(below, 0x1p-62f);  // 2^64 smallest_normal, without whose bits the sum's are the result's
+  const Floats least = where_true(below, 0x1p-62f);  // 2^64 smallest_normal; its bits are subtracted below
   return float_of(bits_of(raised + least) - bits_of(least));
 #else
   const auto [scaled, rest] = half_scaled(x, n);
@@ -249,7 +250,7 @@ FOURFOLD_FN Floats scale_gradually(const Floats& x, const Exponents& n, const Ma
 #endif
 }
 
-// f of each lane of x, or of x and y.
+// Applies f to each lane of x, or of x and y.
 template <typename S, typename F>
 inline Vectorized<S> by_lane(const F& f, const Vectorized<S>& x) {
   alignas(64) S values[Vectorized<S>::size()];

@@ -13,10 +13,10 @@ namespace {
 
 constexpr int gates = Lltm::gates;
 
-// Rows that make a part worth a thread of its own: some 2^14 activations.
+// Rows per thread for the cells: about 2^14 activations.
 int64_t cell_grain(int64_t hidden_size) { return 1 + (int64_t(1) << 14) / (gates * hidden_size + 1); }
 
-// The same of a product, whose items take so many multiply-adds each: some 2^21.
+// Items per thread for a product, each of `work` multiply-adds: about 2^21 multiply-adds.
 int64_t product_grain(int64_t work) { return 1 + (int64_t(1) << 21) / (work + 1); }
 
 template <typename S>
@@ -58,12 +58,12 @@ class Forward {
   }
 
  private:
-  // Rows that fill vectors are the lanes of a product whose factors from the weights are single values. Few rows, or
-  // what few are left, are multiplied by vectors along the depth instead: their time is that of so many rows, and not
-  // of a whole vector, but their sums cost more.
+  // Rows that fill vectors are the lanes of a product that broadcasts single weights. Few (remaining) rows use vectors
+  // along the depth instead: the time is proportional to the number of rows, not of a whole vector, but needs
+  // horizontal sums.
   static constexpr int64_t few = lanes<S> / 2;
-  static constexpr int64_t at_once = 2 * lanes<S>;  // rows by lanes: as many as lie together
-  static constexpr int64_t width = gates * lanes<S>;  // of a row's sums
+  static constexpr int64_t at_once = 2 * lanes<S>;  // rows by lanes that are packed together
+  static constexpr int64_t width = gates * lanes<S>;  // the size of a row's sums
   static_assert(at_once >= unpacked_rows);
 
   static int64_t rows_by_lanes(int64_t batch) {
@@ -76,7 +76,7 @@ class Forward {
     const auto* h = static_cast<const S*>(job_.factors.h);
     const auto* x = static_cast<const S*>(job_.factors.x);
     for (int64_t row = 0; row < by_lanes_; row += lanes<S>) {
-      // As lay_out_columns would lay out rows of [h, x].
+      // The same layout as lay_out_columns of the rows [h, x].
       const int64_t pair = row / at_once * at_once;
       const int64_t step = by_lanes_ - pair > lanes<S> ? at_once : lanes<S>;
       S* to = inputs_.get() + pair * depth_ + (row - pair);
@@ -91,7 +91,7 @@ class Forward {
     }
   }
 
-  // The products of all rows with the weights of some hidden units, and the cells.
+  // Computes the products of all rows with the weights of some hidden units, and their cells.
   void multiply_block(int64_t unit, S* room, S* projected) const {
     const int64_t count = lanes_left<S>(size_, unit);
     const S* bias = at_row(static_cast<const S*>(job_.factors.bias), unit, 1);
@@ -118,7 +118,7 @@ class Forward {
     }
   }
 
-  // The cell of some units of a row.
+  // Computes the cell of some units of a row.
   FOURFOLD_FN void finish(
       const Values<Vectorized<S>, gates>& projection, int64_t row, int64_t unit, int64_t count) const {
     Values<Vectorized<S>, gates> none;
@@ -136,9 +136,9 @@ class Forward {
   int64_t size_;
   int64_t input_size_;
   int64_t depth_;
-  int64_t by_lanes_;   // how many rows, the first
+  int64_t by_lanes_;   // the number of rows, the first ones, that are lanes
   Scratch<S> inputs_;  // their [h, x], transposed
-  Scratch<S> rows_;    // that of the others
+  Scratch<S> rows_;    // [h, x] of the other rows
 };
 
 template <typename S>
@@ -191,8 +191,8 @@ class Backward {
     });
   }
 
-  // A tile of the product below: some rows of it, some vectors of `left` columns. A function for each shape: all of them
-  // in one would keep the rows' addresses in memory.
+  // A tile of the product below: some rows and some vectors of the `left` remaining columns. Each shape is a separate
+  // function: inlined into one, the rows' addresses would be spilled to memory.
   template <int rows, int width>
   __attribute__((noinline)) void grad_input_tile(
       const S* const* grads, const S* weights, int64_t left, S* to, int64_t step) const {
@@ -229,7 +229,7 @@ class Backward {
   void grad_weights(const S* const* h, const S* const* x) const {
     const int64_t input_size = job_.factors.input_size;
     const int64_t blocks = divide_up(size_, lanes<S>);
-    // Each piece of the rows is packed by itself, after those before it.
+    // Each piece of rows is packed separately, one after the other.
     const Scratch<S> packed(outer_size<S>(size_, job_.batch) + outer_size<S>(input_size, job_.batch));
     const bool few = job_.batch <= plain_pieces * piece_rows;
     const Scratch<S> lost(few ? 0 : gates * size_ * depth_);

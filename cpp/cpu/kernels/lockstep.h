@@ -1,5 +1,5 @@
-// Some vectors in lockstep: what is done to one is done to all before the next is done. A cell is a chain of dependent
-// operations, and a CPU overlaps several chains where they lie close together in its code.
+// Several vectors in lockstep: each operation is applied to all of them before the next one. A cell is a chain of
+// dependent operations, and a CPU overlaps several chains if their instructions are interleaved.
 #pragma once
 
 #include "cpu/kernels/math.h"
@@ -16,7 +16,7 @@ struct Lockstep {
   }
 };
 
-// f of the vectors at the same place.
+// Applies f to the vectors at each index.
 template <typename V, int n, typename F, typename... More>
 FOURFOLD_FN Lockstep<V, n> each(const F& f, const Lockstep<V, n>& first, const More&... more) {
   Lockstep<V, n> result;

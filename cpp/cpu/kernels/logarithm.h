@@ -27,8 +27,8 @@ struct LogConstants<float> {
   static constexpr int64_t exponent_bits = 0xff800000;
   static constexpr float subnormal_scale = 0x1p24f, subnormal_exponent = 24.0f;
   static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860677e-6f;
-  static constexpr float log2e_rest = 0.442695041f, log2e = 1.442695041f;  // what 1 leaves of log2(e)
-  static constexpr float log10e_rest = -0.0657055181f, log10e = 0.4342944819f;  // and 1/2 of log10(e)
+  static constexpr float log2e_rest = 0.442695041f, log2e = 1.442695041f;  // rest: log2(e) - 1
+  static constexpr float log10e_rest = -0.0657055181f, log10e = 0.4342944819f;  // rest: log10(e) - 1/2
   static constexpr float log10_2_high = 0.301025390625f, log10_2_low = 4.605038981e-6f;
 };
 
@@ -65,7 +65,7 @@ FOURFOLD_FN Vectorized<S> log_of_split(const LogSplit<S>& s, const Vectorized<S>
   return at::vec::fmadd(s.e, Vectorized<S>(C::ln2_high), s.f + low);
 }
 
-// e of the bits of 2^e less those of 1.
+// e from the bits of 2^e minus those of 1.
 FOURFOLD_FN Floats exponent_of_bits(const Ints& shift) {
   return at::vec::convert_to_fp_of_same_size<float>(shift >> Ints(23));
 }
@@ -74,7 +74,7 @@ FOURFOLD_FN Doubles exponent_of_bits(const Longs& shift) {
   return float_of(biased | bits_of(Doubles(0x1p52))) - Doubles(0x1p52 + 1023);
 }
 
-// The bits of 2^e less those of 1, for a normal number x = 2^e (1 + f).
+// The bits of 2^e minus those of 1, for a normal number x = 2^e (1 + f).
 template <typename S>
 FOURFOLD_FN auto exponent_bits_of(const Vectorized<S>& x) {
   using Bits = typename ExpConstants<S>::Bits;
@@ -82,19 +82,20 @@ FOURFOLD_FN auto exponent_bits_of(const Vectorized<S>& x) {
          Vectorized<Bits>(static_cast<Bits>(LogConstants<S>::exponent_bits));
 }
 
-// Of a normal number.
+// For normal numbers.
 template <typename S>
 FOURFOLD_FN LogSplit<S> log_split(const Vectorized<S>& x) {
   const auto shift = exponent_bits_of(x);
   return {exponent_of_bits(shift), float_of(bits_of(x) - shift) - Vectorized<S>(S(1))};
 }
 
-// finish(log_split(x)) for every x. Its factors of e are positive, so that an infinite e never meets its opposite.
+// finish(log_split(x)) for every x. finish multiplies e only by positive numbers, so infinities of e never cancel to
+// NaN.
 template <typename S, typename F>
 FOURFOLD_FN Vectorized<S> logarithm(const Vectorized<S>& x, const F& finish) {
 #if defined(CPU_CAPABILITY_AVX512)
   if constexpr (std::is_same_v<S, float>) {
-    // These instructions have all special cases: 0 has the exponent -inf, infinity +inf, and numbers below 0 turn to NaN.
+    // These instructions handle all special cases: 0 has exponent -inf, infinity +inf, and negative numbers become NaN.
     const Floats m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
     const Floats e = _mm512_sub_ps(_mm512_getexp_ps(x), _mm512_getexp_ps(m));
     return finish(LogSplit<S>{e, m - Floats(1.0f)});
@@ -121,8 +122,8 @@ FOURFOLD_FN Vectorized<S> log(const Vectorized<S>& x) {
   }
 }
 
-// In log2 and log10 the factor of f is a power of two, whose product is exact, and a rest. What the exponent
-// contributes is added to that product first, which is exact where they cancel.
+// In log2 and log10 the factor of f is a power of two, whose product is exact, plus a rest. The exponent's term is
+// added to that product first, which is exact if they cancel.
 template <typename S>
 FOURFOLD_FN Vectorized<S> log2(const Vectorized<S>& x) {
   if constexpr (by_library<S>) {
@@ -152,7 +153,8 @@ FOURFOLD_FN Vectorized<S> log10(const Vectorized<S>& x) {
   }
 }
 
-// log(2^e (1 + f)) without the square of f, which of a very small one would be subnormal; nor is a subnormal f multiplied.
+// log(2^e (1 + f)) without the square of f, which would be subnormal for very small f, and without products of
+// subnormal f.
 FOURFOLD_FN Floats log1p_of_split(const LogSplit<float>& s) {
   const Floats f = without_subnormal(s.f);
   const Floats tail = at::vec::fmadd(horner(f, log_coefficients), f, Floats(-0.5f)) * f;
@@ -165,7 +167,7 @@ FOURFOLD_FN Doubles log1p_of_split(const LogSplit<double>& s) {
   return log_of_split(s, log_tail(where_true(counts, s.f)));
 }
 
-// log(2^exponent (1 + x)), x > -1. Scaling x and 1 apart keeps the bits of x that 1 + x loses.
+// log(2^exponent (1 + x)), x > -1. Scaling x and 1 separately keeps the bits of x that 1 + x loses.
 template <typename S>
 FOURFOLD_FN Vectorized<S> log1p_ordinary(const Vectorized<S>& x, const Vectorized<S>& exponent) {
   using V = Vectorized<S>;

@@ -1,18 +1,18 @@
-// Sums of any number of rows that keep their digits: pieces of some rows are summed from zero, and what is added up of
-// pieces keeps what its roundings have lost.
+// Accurate sums of any number of rows: pieces of rows are summed from zero, and the pieces' sums are added with
+// compensation of rounding errors.
 #pragma once
 
 #include "cpu/kernels/factor.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Rows of which a product is one chain of additions, whose rounding errors grow with its length; whole tiles of AMX.
+// The rows of a piece, whose product is one chain of additions with growing rounding errors. A multiple of AMX's tiles.
 inline constexpr int64_t piece_rows = 256;
 
-// The totals of so many pieces lose less than the pieces themselves do.
+// Up to this many pieces, plain addition loses less than the pieces themselves.
 inline constexpr int64_t plain_pieces = 64;
 
-// Cuts `count` rows into pieces of about the same size and calls f(first, rows) for each; for no rows, f(0, 0).
+// Splits `count` rows into pieces of similar size and calls f(first, rows) for each; for no rows, f(0, 0).
 template <typename F>
 void for_pieces(int64_t count, const F& f) {
   const int64_t pieces = count <= piece_rows ? 1 : (count + piece_rows - 1) / piece_rows;
@@ -24,7 +24,7 @@ void for_pieces(int64_t count, const F& f) {
   } while (first < count);
 }
 
-// sum + lost is what was added up; `lost` is NaN where the sum is infinite.
+// A compensated sum: sum + lost is the total; lost is NaN if the sum is infinite.
 template <typename S>
 struct LongSum {
   Vectorized<S> sum{S(0)};
@@ -40,7 +40,7 @@ struct LongSum {
   FOURFOLD_FN Vectorized<S> total() const { return Vectorized<S>::blendv(sum, sum + lost, lost == lost); }
 };
 
-// The same over `count` vectors, load(k).
+// Adds `count` vectors load(k).
 template <typename S, typename Load>
 FOURFOLD_FN void add_rows(LongSum<S>& to, int64_t count, const Load& load) {
   int64_t k = 0;
@@ -48,7 +48,7 @@ FOURFOLD_FN void add_rows(LongSum<S>& to, int64_t count, const Load& load) {
   for (; k < count; ++k) to.add(load(k));
 }
 
-// A matrix that sums of pieces are added to, and in memory of the same size what that loses; null where pieces are few.
+// A matrix that accumulates sums of pieces, and a second one for its rounding errors; null if there are few pieces.
 template <typename S>
 struct Totals {
   S* data;
@@ -71,7 +71,7 @@ struct Totals {
     if (lost != nullptr) store_lanes(lost + row * lost_step + column, total.lost, n);
   }
 
-  // `begin`: sets it instead.
+  // begin: sets the value instead of adding.
   FOURFOLD_FN void add(int64_t row, int64_t column, const Vectorized<S>& v, int64_t n, bool begin) const {
     if (begin) return store(row, column, n, {v});
     LongSum<S> total = load(row, column, n);
@@ -83,7 +83,7 @@ struct Totals {
     store(row, column, n, total);
   }
 
-  // Adds what was lost, at the end.
+  // Adds the rounding errors at the end.
   void finish(int64_t row, int64_t columns) const {
     for (int64_t column = 0; lost != nullptr && column < columns; column += lanes<S>) {
       const int64_t n = lanes_left<S>(columns, column);
@@ -92,7 +92,7 @@ struct Totals {
   }
 };
 
-// The only piece's sums, where they are returned, in a type that could not hold totals.
+// The sums of a single piece, rounded to a type too short for totals.
 template <typename M>
 struct Rounded {
   M* data;

@@ -1,4 +1,4 @@
-// Between booleans, a byte each in memory, and the masks of vectors of float (lanes.h).
+// Converts between booleans, one byte each in memory, and the masks of vectors of float (lanes.h).
 #pragma once
 
 #include <cstring>
@@ -24,7 +24,7 @@ FOURFOLD_FN void store_mask(uint8_t* to, const Mask& mask, int64_t count) {
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
   const __m128i bytes = _mm_and_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(1));
   const int64_t bits = _mm_cvtsi128_si64(bytes);
-  if (count == Floats::size()) {  // one instruction; of a size that is not known, a call
+  if (count == Floats::size()) {  // a constant size is one instruction, a variable one is a call
     std::memcpy(to, &bits, sizeof bits);
   } else {
     std::memcpy(to, &bits, static_cast<size_t>(count));

@@ -1,8 +1,8 @@
-// exp, expm1, sigmoid and tanh for a vector: the surroundings that cpp/formulas/ need on the CPU.
+// exp, expm1, sigmoid and tanh for a vector: the functions that cpp/formulas/ need on the CPU.
 //
 // They share one range reduction: x = n ln2 + r with |r| <= ln2 / 2, exp(x) = 2^n (1 + p(r)), where p(r) = r + r² q(r)
-// approximates expm1: a minimax polynomial for float (relative error 1.4e-8), Taylor's for double. These bounds, in units
-// in the last place, are held by a test for arguments within ±80: sigmoid 4, elu (expm1) 3, tanh 4.
+// approximates expm1: a minimax polynomial for float (relative error 1.4e-8), Taylor's for double. Tested bounds in
+// ulp, for arguments within ±80: sigmoid 4, elu (expm1) 3, tanh 4.
 #pragma once
 
 #include "cpu/kernels/vec.h"
@@ -20,9 +20,9 @@ struct ExpConstants<float> {
   static constexpr float q[] = {0.5000000062f, 0.1666654312f, 0.04166628247f, 0.008366571397f, 0.001394642686f};
   static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves round(x) in the low mantissa bits
   static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.42860677e-6f;
-  static constexpr float smallest = -86.6f, largest = 89.0f;  // exp of the first is twice the smallest normal number
-  static constexpr float negligible = -44.36142f;  // exp of it is 2^-64
-  static constexpr float tanh_limit = 9.02f;  // tanh of it rounds to 1
+  static constexpr float smallest = -86.6f, largest = 89.0f;  // exp(smallest) is twice the smallest normal number
+  static constexpr float negligible = -44.36142f;  // exp(negligible) is 2^-64
+  static constexpr float tanh_limit = 9.02f;  // tanh(tanh_limit) rounds to 1
 };
 
 template <>
@@ -53,21 +53,22 @@ FOURFOLD_FN Vectorized<S> polynomial(const Vectorized<S>& r) {
   return at::vec::fmadd(q, r * r, r);
 }
 
-// x held within [low, high]; NaN passes.
+// x clamped to [low, high]; NaN stays NaN.
 template <typename S>
 FOURFOLD_FN Vectorized<S> hold(const Vectorized<S>& x, S low, S high) {
   return at::vec::minimum(at::vec::maximum(x, Vectorized<S>(low)), Vectorized<S>(high));
 }
 
-// The lesser of both; NaN as the first passes.
+// The minimum of both; NaN if x is NaN.
 template <typename S>
 FOURFOLD_FN Vectorized<S> lesser(const Vectorized<S>& x, S most) {
   return at::vec::minimum(x, Vectorized<S>(most));
 }
 
 #if defined(CPU_CAPABILITY_AVX2)
-// Without the two instructions that at::vec's take to let NaN pass as either operand: x86's minimum and maximum return
-// their second operand when one is NaN. The cells of recurrent layers, run once per gate and step, are bound by these.
+// Saves two instructions of at::vec's versions, which propagate NaN from either operand: x86's minimum and maximum
+// return their second operand if one is NaN. They dominate the time of recurrent cells, which run once per gate and
+// step.
 FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {
   return _mm256_min_ps(_mm256_set1_ps(most), x);
 }
@@ -86,7 +87,7 @@ FOURFOLD_FN Vectorized<S> divide(const Vectorized<S>& a, const Vectorized<S>& b)
   return a / b;
 }
 
-// Of an x that is held within [smallest, largest].
+// For x clamped to [smallest, largest].
 template <typename S>
 FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
   using C = ExpConstants<S>;
@@ -101,8 +102,8 @@ FOURFOLD_FN ExpParts<S> exp_parts(const Vectorized<S>& x) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// What AVX-512 has instructions for, which the cells of recurrent layers, run once per gate and step, are bound by.
-// x86's minimum and maximum return their second operand when one is NaN.
+// AVX-512 instructions for the operations that dominate the time of recurrent cells, which run once per gate and step.
+// x86's minimum and maximum return their second operand if one is NaN.
 FOURFOLD_FN Vectorized<float> hold(const Vectorized<float>& x, float low, float high) {
   return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), x));
 }
@@ -115,7 +116,7 @@ FOURFOLD_FN Vectorized<float> lesser(const Vectorized<float>& x, float most) {
   return _mm512_min_ps(_mm512_set1_ps(most), x);
 }
 
-// From a reciprocal of 14 bits by one step of Newton's, to within an ulp. For b between 2^-126 and 2^127.
+// Division by a 14-bit reciprocal and one Newton step, to within an ulp. For b between 2^-126 and 2^127.
 FOURFOLD_FN Vectorized<float> divide(const Vectorized<float>& a, const Vectorized<float>& b) {
   const __m512 near = _mm512_rcp14_ps(b);
   const __m512 quotient = _mm512_mul_ps(a, near);
@@ -131,14 +132,14 @@ FOURFOLD_FN ExpParts<float> exp_parts(const Vectorized<float>& x) {
 }
 #endif
 
-// exp(x), held at twice the smallest normal number: of less, processors make a product in a hundred times the time.
+// exp(x), at least twice the smallest normal number: products with subnormal numbers take CPUs a hundred times as long.
 template <typename S>
 FOURFOLD_FN Vectorized<S> exp_held(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(hold(x, ExpConstants<S>::smallest, ExpConstants<S>::largest));
   return at::vec::fmadd(half_scale, p, half_scale) * Vectorized<S>(2);
 }
 
-// For what is added to numbers near one: zero where it is negligible, so that none of its multiples is subnormal.
+// exp(x) for sums with numbers near one: zero if it is negligible, so that no multiple of it is subnormal.
 template <typename S>
 FOURFOLD_FN Vectorized<S> exp(const Vectorized<S>& x) {
   const Vectorized<S> negligible = x < Vectorized<S>(ExpConstants<S>::negligible);
@@ -151,7 +152,7 @@ FOURFOLD_FN Vectorized<S> expm1(const Vectorized<S>& x) {
   return at::vec::fmadd(half_scale, p, half_scale - Vectorized<S>(S(0.5))) * Vectorized<S>(2);
 }
 
-// 1 / (1 + exp(-x)); zero where exp(-x) is beyond the largest number, so that an infinite factor of it gives NaN.
+// 1 / (1 + exp(-x)); zero if exp(-x) overflows, so that its product with infinity is NaN.
 template <typename S>
 FOURFOLD_FN Vectorized<S> sigmoid(const Vectorized<S>& x) {
   const Vectorized<S> one(S(1));
@@ -166,10 +167,10 @@ FOURFOLD_FN Vectorized<float> exp(const Vectorized<float>& x) {
   return _mm512_maskz_mov_ps(counts, exp_held(x));
 }
 
-// Both sides of the fraction halved, so that the larger stays finite, and what it is too large for masked, before it makes
-// subnormal numbers.
+// Numerator and denominator are halved, so that the denominator stays finite. Lanes in which it would still be too
+// large are masked before they produce subnormal numbers.
 FOURFOLD_FN Vectorized<float> sigmoid(const Vectorized<float>& x) {
-  constexpr float zero = -88.722839f;  // exp of its opposite is just beyond the largest number
+  constexpr float zero = -88.722839f;  // exp(-zero) just overflows
   const __mmask16 above = _mm512_cmp_ps_mask(x, _mm512_set1_ps(zero), _CMP_NLE_UQ);  // NaN too
   const __m512 half = _mm512_set1_ps(0.5f);
   const auto [half_scale, p] =
@@ -188,7 +189,7 @@ FOURFOLD_FN Vectorized<S> tanh(const Vectorized<S>& x) {
   const auto [half_scale, p] = exp_parts(hold(x + x, -2 * limit, 2 * limit));
   const Vectorized<S> half(S(0.5));
   const Vectorized<S> half_m = at::vec::fmadd(half_scale, p, half_scale - half);
-  return divide(half_m, half_m + Vectorized<S>(1)) | (x & Vectorized<S>(S(-0.0)));  // -0 stays
+  return divide(half_m, half_m + Vectorized<S>(1)) | (x & Vectorized<S>(S(-0.0)));  // keeps -0
 }
 
 template <typename S>
@@ -197,8 +198,8 @@ FOURFOLD_FN Vectorized<S> select(const Vectorized<S>& mask, const Vectorized<S>&
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-// Bit by bit: a comparison of at::vec's leaves vectors of ones and zeros, which its blendv would turn back into a mask's
-// register, in more than twice the time.
+// Selects bitwise: at::vec's comparisons return vectors of ones and zeros, which its blendv would convert back to a
+// mask register, taking more than twice as long.
 FOURFOLD_FN __m512i select_bits(__m512i mask, __m512i yes, __m512i no) {
   return _mm512_ternarylogic_epi64(mask, yes, no, 0xca);
 }

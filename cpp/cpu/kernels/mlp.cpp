@@ -4,7 +4,7 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// One hidden layer of relu is a network of two layers.
+// A network with one hidden relu layer is run as two layers.
 void mlp(const MlpForward& job) {
   const DenseLayer layers[] = {
       {job.input_size, job.hidden_size, job.hidden_weights, job.hidden_bias, true, job.hidden, false, false, nullptr,
@@ -30,7 +30,7 @@ void mlp(const MlpForward& job) {
 
 void mlp_backward(const MlpBackward& job) {
   const bool need = job.need_weights;
-  const Output hidden{const_cast<void*>(job.hidden.base), job.hidden.offset};  // which a backward only reads
+  const Output hidden{const_cast<void*>(job.hidden.base), job.hidden.offset};  // the backward only reads it
   const DenseLayer layers[] = {
       {job.input_size, job.hidden_size, job.hidden_weights, nullptr, true, hidden, need, need,
        job.grad_hidden_weights, job.grad_hidden_bias},

@@ -12,7 +12,7 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 namespace {
 
-// out = bias + a Wᵀ with W (columns, depth) where torch keeps it.
+// out = bias + a Wᵀ with unpacked W (columns, depth).
 template <typename S>
 void product_in_place(
     Rows<const S> a, int64_t rows, const S* weights, int64_t depth, int64_t columns, const S* bias, Rows<S> out) {
@@ -91,7 +91,7 @@ class Forward {
   }
 
   void run(int64_t begin, int64_t end) const {
-    constexpr int64_t block = 64;  // rows: their hidden layers stay in the cache from one product to the next
+    constexpr int64_t block = 64;  // rows whose hidden layers stay in the cache from one product to the next
     const int64_t most = end - begin < block ? end - begin : block;
     const Scratch<S> room(2 * most * widest_);
     for (int64_t first = begin; first < end; first += block) {
@@ -166,7 +166,7 @@ void column_sums(Rows<const S> from, int64_t rows, int64_t columns, S* to) {
   }
 }
 
-// On one thread, the sums over rows piece by piece; there are at most plain_pieces of them (fuses_backward_of).
+// Runs on one thread. Sums over rows are computed in pieces, at most plain_pieces of them (fuses_backward_of).
 template <typename S>
 class Backward {
  public:
@@ -248,9 +248,9 @@ class Backward {
 
   const LayersBackward& job_;
   int64_t widest_ = 0;
-  int64_t lowest_ = 0;  // the lowest layer with a gradient that is wanted; -1 for x
+  int64_t lowest_ = 0;  // the lowest layer that needs a gradient; -1 for x
   int64_t packed_size_;
-  const Scratch<S> memory_;  // a packed matrix, two gradients of a layer's rows, and such a layer's values
+  const Scratch<S> memory_;  // a packed matrix, two gradients of a layer's rows, and a layer's values
 };
 
 }  // namespace

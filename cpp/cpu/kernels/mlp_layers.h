@@ -7,7 +7,8 @@ namespace fourfold::cpu {
 
 using LayersForwardKernel = void(const LayersForward& job);
 using LayersBackwardKernel = void(const LayersBackward& job);
-// Bits of relu's values (rows, columns), contiguous, and back to 0 and 1. `step` counts bytes from row to row of bits.
+// Pack relu's contiguous values (rows, columns) to bits, and unpack them to 0 and 1. step: bytes from row to row of
+// bits.
 using PackBitsKernel = void(Kind kind, int64_t rows, int64_t columns, const void* values, void* bits, int64_t step);
 using UnpackBitsKernel = void(Kind kind, int64_t rows, int64_t columns, const void* bits, int64_t step, void* values);
 

@@ -22,8 +22,8 @@ using program::Operation;
 using program::Rule;
 using program::Type;
 
-// What formulas/pointwise.h needs, and what of the operations it leaves to its surroundings. A namespace of its own keeps
-// the names apart from at::vec's, which a call with a vector finds too.
+// The functions that formulas/pointwise.h needs, and the operations that it doesn't define. A separate namespace avoids
+// ambiguities with at::vec's functions, which calls with vectors find by argument-dependent lookup.
 namespace op {
 
 using FOURFOLD_CPU_LEVEL::select;
@@ -85,7 +85,7 @@ using FOURFOLD_CPU_LEVEL::tan;
 
 #include "formulas/pointwise.h"
 
-// As vectors, for which there is no division of integers.
+// Versions that the compiler can vectorise: there is no vector instruction for integer division.
 FOURFOLD_FN int32_t integer_trunc_divide(int32_t a, int32_t b) { return divided(a, b).quotient; }
 FOURFOLD_FN int32_t integer_fmod(int32_t a, int32_t b) { return divided(a, b).left; }
 FOURFOLD_FN int32_t integer_remainder(int32_t a, int32_t b) {
@@ -97,7 +97,7 @@ FOURFOLD_FN int32_t integer_floor_divide(int32_t a, int32_t b) {
   return crosses_zero(left, b) ? quotient - 1 : quotient;
 }
 
-// The same bits from the instructions that there are, which return their second operand when one is NaN or both are zeros.
+// The same bits by x86's instructions, which return their second operand if one is NaN or both are zeros.
 #if defined(CPU_CAPABILITY_AVX512)
 FOURFOLD_FN Floats minimum(Floats a, Floats b) {
   return _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
@@ -128,7 +128,7 @@ struct Of;
 FOURFOLD_POINTWISE(FOURFOLD_OF)
 #undef FOURFOLD_OF
 
-// Calls f.template operator()<op>() with the operation that `op` names, among those that `wanted` admits; else gives null.
+// Calls f.template operator()<op>() for a pointwise operation; returns null for others.
 template <typename Result, typename F>
 Result* visit_operation(Operation op, const F& f) {
   switch (op) {
@@ -140,7 +140,7 @@ Result* visit_operation(Operation op, const F& f) {
   }
 }
 
-// Calls f(value of that type), which gives a pointer.
+// Calls f(T()) with the C++ type of that type.
 template <typename F>
 auto visit_type(Type type, const F& f) {
   switch (type) {

@@ -1,5 +1,5 @@
-// Sums of outer products of rows: c[m][n] (+)= Σ_k a_k[m] b_k[n], with rows a_k and b_k given by pointers. This is what
-// a weight's gradient is, of the rows of some steps.
+// Sums of outer products of rows: c[m][n] (+)= Σ_k a_k[m] b_k[n], with rows a_k and b_k given by pointers. Gradients of
+// weights are such sums over the rows of several steps.
 #pragma once
 
 #include "cpu/kernels/long_sums.h"
@@ -7,23 +7,23 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-inline constexpr int outer_width = 3;  // the most vectors of a panel
+inline constexpr int outer_width = 3;  // the maximum number of vectors of a panel
 
-// Cuts `columns` into panels of about the same width and calls f(first, width) for each: which vector it begins with,
-// and how many it has, a constant.
+// Splits `columns` into panels of similar width and calls f(first, width) for each: its first vector, and the number of
+// its vectors, a constant.
 template <typename S, typename F>
 void for_outer_panels(int64_t columns, const F& f) {
   for_panels<outer_width>(0, (columns + lanes<S> - 1) / lanes<S>, f);
 }
 
-// How many factors `count` packed rows take.
+// The number of factors of `count` packed rows.
 template <typename E>
 int64_t outer_size(int64_t columns, int64_t count) {
   constexpr int64_t step = lanes<Sum<E>>;
   return (columns + step - 1) / step * step * factors<E>(count);
 }
 
-// One vector of factors k of some rows; where these are pairs, the rows 2k and 2k + 1.
+// Packs one vector of factor k: values of row k or, for pairs, of the rows 2k and 2k + 1.
 template <typename S>
 FOURFOLD_FN void pack_factor(const S* const* rows, int64_t k, int64_t, int64_t column, int64_t n, S* to) {
   load_lanes(rows[k] + column, n).store(to);
@@ -37,7 +37,7 @@ FOURFOLD_FN void pack_factor(
 }
 #endif
 
-// The rows b_k as panels; one that begins with vector v lies at to + v * factors(count) * lanes.
+// Packs the rows b_k into panels. The panel that begins with vector v is at to + v * factors(count) * lanes.
 template <typename E>
 void pack_outer(const Memory<E>* const* rows, int64_t count, int64_t columns, E* to) {
   using S = Sum<E>;
@@ -53,8 +53,8 @@ void pack_outer(const Memory<E>* const* rows, int64_t count, int64_t columns, E*
   });
 }
 
-// A strip is the values [from, from + units) of the rows a_k, at most a vector each, side by side: a vector for each
-// factor at `to`. Adds all of the values to `sum`.
+// Packs a strip, the values [from, from + units) of the rows a_k, at most one vector: one vector for each factor at
+// `to`. Also adds the rows to `sum`.
 template <typename E>
 void pack_strip(
     const Memory<E>* const* a, int64_t from, int64_t units, int64_t count, E* to, LongSum<Sum<E>>& sum) {

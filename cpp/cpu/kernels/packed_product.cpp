@@ -6,9 +6,9 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 namespace {
 
-constexpr int wide = 8;  // vectors of a wide panel; the last one has what is left
+constexpr int wide = 8;  // vectors of a wide panel; the last one may have fewer
 
-// Calls f(the first vector, how many) for the wide panels [first, last).
+// Calls f(first vector, number of vectors) for the wide panels [first, last).
 template <typename S, typename F>
 void for_wide_panels(int64_t columns, int64_t first, int64_t last, const F& f) {
   for (int64_t panel = first; panel < last; ++panel) {

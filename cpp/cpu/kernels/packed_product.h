@@ -1,4 +1,4 @@
-// Products with a matrix that stays the same: it is packed once and multiplied often. float32 and float64.
+// Products with a constant matrix, which is packed once and used often. float32 and float64.
 #pragma once
 
 #include "cpu/level.h"
@@ -6,12 +6,12 @@
 
 namespace fourfold::cpu {
 
-// How the matrix is cut into panels: of one vector for any number of rows, of eight for few. Few rows do nothing but wait for
-// the matrix, which arrives fastest in one stream.
+// The width of the matrix's panels: one vector for any number of rows, eight for few rows. Few rows are bound by
+// reading the matrix, which is fastest as one stream.
 enum class Panels { of_a_vector, wide };
 
-// out = start + a b, or start + a b + a2 b2 in one pass, which wide panels don't have. Steps count elements; of start and out, the
-// elements of a row lie side by side.
+// out = start + a b, or start + a b + a2 b2 in one pass (not with wide panels). Strides count elements. Rows of start
+// and out are contiguous.
 struct PackedProduct {
   Kind kind;
   Panels panels;
@@ -33,13 +33,13 @@ struct PackedProduct {
   int64_t depth2 = 0;
 };
 
-// Of b (depth, columns), with one step 1.
+// Packs b (depth, columns); one of its strides is 1.
 using PackMatrixKernel = void(
     Kind kind, Panels panels, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns, void* packed);
 using PackedBytesKernel = int64_t(Kind kind, int64_t depth, int64_t columns);
-// The panels for products with so many rows.
+// The kind of panels for products of `rows` rows.
 using PanelsForRowsKernel = Panels(int64_t rows);
-// How many panels so many columns have, which threads can share out.
+// The number of panels, which threads can share.
 using PanelsKernel = int64_t(Kind kind, Panels panels, int64_t columns);
 using MultiplyPackedKernel = void(const PackedProduct& job, int64_t first_panel, int64_t last_panel);
 

@@ -1,4 +1,4 @@
-// Packing of matrices into panels (tile.h).
+// Packs matrices into panels (tile.h).
 #pragma once
 
 #include "cpu/memory.h"
@@ -8,7 +8,7 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Memory for a call's own use, aligned for vector loads.
+// Temporary memory of a call, aligned for vector loads.
 template <typename S>
 class Scratch {
  public:
@@ -39,7 +39,7 @@ void transpose_square(const S* from, int64_t leading_dim, S* to, int64_t to_step
   }
 }
 
-// One vector of a panel's columns, that are rows of `from`: to[k * to_step + lane] = factor k of the row `lane`.
+// Packs one vector of a panel's columns, which are rows of `from`: to[k * to_step + lane] = factor k of row `lane`.
 template <typename S>
 void pack_rows(const S* from, int64_t leading_dim, int64_t depth, int64_t count, S* to, int64_t to_step) {
   int64_t k = 0;
@@ -54,7 +54,7 @@ void pack_rows(const S* from, int64_t leading_dim, int64_t depth, int64_t count,
   }
 }
 
-// The same where the columns lie side by side, each factor of rows of its own: factor k is of row k.
+// The same for a matrix whose rows are the factors: to[k * to_step + lane] = column `lane` of row k.
 template <typename S>
 void pack_columns(const S* from, int64_t leading_dim, int64_t depth, int64_t count, S* to, int64_t to_step) {
   for (int64_t k = 0; k < depth; ++k) {
@@ -63,7 +63,7 @@ void pack_columns(const S* from, int64_t leading_dim, int64_t depth, int64_t cou
 }
 
 #if defined(__AVX512BF16__)
-// What an odd depth lacks to a pair is zero.
+// Pads an odd depth with zero.
 inline void pack_rows(
     const c10::BFloat16* from, int64_t leading_dim, int64_t depth, int64_t count, Bfloat16Pair* to, int64_t to_step) {
   int64_t k = 0;

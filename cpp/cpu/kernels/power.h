@@ -20,7 +20,7 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 alignas(64) inline constexpr double reciprocals[] = {
     0x1.66p+0,  0x1.57p+0, 0x1.498p+0, 0x1.3c8p+0, 0x1.31p+0, 0x1.26p+0, 0x1.1b8p+0, 0x1.12p+0,
     0x1.098p+0, 0x1p+0,    0x1.e5p-1,  0x1.cap-1,  0x1.b2p-1, 0x1.9cp-1, 0x1.88p-1,  0x1.76p-1};
-// log2 of what they are the reciprocals of.
+// log2(c), where reciprocals has 1 / c.
 alignas(64) inline constexpr double logarithms[] = {
     -0x1.ef6d67328e220p-2, -0x1.b031befe06434p-2, -0x1.74dfb70a66388p-2, -0x1.39683c4a9ce9ap-2,
     -0x1.02baba24d0664p-2, -0x1.98edd077e70dfp-3, -0x1.2d79c6937efddp-3, -0x1.918a16e46335bp-4,
@@ -66,7 +66,7 @@ FOURFOLD_FN Doubles exp2_of(const Doubles& p) {
                                (at::vec::cast<int64_t>(shifted) << Vectorized<int64_t>(52)));
 }
 
-// (2^k z)^y for half a vector, where `place` is the table's place of z.
+// (2^k z)^y for half a vector; place: the table index of z.
 FOURFOLD_FN Doubles pow_half(HalfFloats k, HalfFloats z, HalfInts place, HalfFloats y) {
   static constexpr double c[] = {1.4426950408952635,  -0.7213475204774898, 0.48089823268745363,
                                  -0.360673549330203, 0.2888460350736284,  -0.24080726801664668};
@@ -78,7 +78,7 @@ FOURFOLD_FN Doubles pow_half(HalfFloats k, HalfFloats z, HalfInts place, HalfFlo
 
 // (2^exponent x)^y for normal positive x.
 FOURFOLD_FN Floats pow_ordinary(const Floats& x, const Floats& exponent, const Floats& y) {
-  const Ints from_least = bits_of(x) - Ints(0x3f330000);  // 0.699, the least z
+  const Ints from_least = bits_of(x) - Ints(0x3f330000);  // 0.699, the smallest z
   const Ints shift = from_least & Ints(static_cast<int32_t>(0xff800000));
   const Floats k = at::vec::convert_to_fp_of_same_size<float>(shift >> Ints(23)) + exponent;
   const Floats z = float_of(bits_of(x) - shift);
@@ -89,18 +89,18 @@ FOURFOLD_FN Floats pow_ordinary(const Floats& x, const Floats& exponent, const F
 
 #endif
 
-// A sum whose second number is far smaller.
+// An unevaluated sum; `low` is far smaller than `high`.
 struct DoublePair {
   Doubles high, low;
 };
 
-// a + b for |a| no less than |b| or a = 0, with what is lost added to `low`.
+// a + b for |a| >= |b| or a = 0, with the rounding error added to `low`.
 FOURFOLD_FN DoublePair sum_of(const Doubles& a, const Doubles& b, const Doubles& low) {
   const Doubles high = a + b;
   return {high, (a - high) + b + low};
 }
 
-// a b, with what is lost added to `low`.
+// a b, with the rounding error added to `low`.
 FOURFOLD_FN DoublePair product_of(const Doubles& a, const Doubles& b, const Doubles& low) {
   const Doubles high = a * b;
   return {high, at::vec::fmadd(a, b, high.neg()) + low};
@@ -111,7 +111,7 @@ FOURFOLD_FN DoublePair exact_log(const Doubles& x, const Doubles& exponent) {
   using C = LogConstants<double>;
   static constexpr double c[] = {0.3999999999999998,  0.28571428571443863, 0.22222222217780552, 0.18181818845466433,
                                  0.15384558309759055, 0.13336269626503175, 0.11675667432509265, 0.11982760210434502};
-  const Doubles one(1.0), third(2.0 / 3), third_low(0x1.5555555555555p-55);  // what 2/3 loses
+  const Doubles one(1.0), third(2.0 / 3), third_low(0x1.5555555555555p-55);  // the rounding error of 2/3
   const Longs shift = exponent_bits_of(x);
   const Doubles e = exponent_of_bits(shift) + exponent, m = float_of(bits_of(x) - shift);
   const Doubles f = m - one, divisor = m + one, divisor_low = m - (divisor - one);
@@ -135,7 +135,7 @@ FOURFOLD_FN Doubles pow_ordinary(const Doubles& x, const Doubles& exponent, cons
   return exp_gradually(product.high, where_true(within, product.low));
 }
 
-// For all arguments, by the cases of C's Annex F.
+// For all arguments, with the special cases of C's Annex F.
 template <typename S>
 __attribute__((noinline)) inline Vectorized<S> pow_unusual(const Vectorized<S>& x, const Vectorized<S>& y) {
   using V = Vectorized<S>;
@@ -150,7 +150,7 @@ __attribute__((noinline)) inline Vectorized<S> pow_unusual(const Vectorized<S>& 
   result = choose(is_infinite, choose(rising, inf, zero), result);
 
   const V half = y * V(S(0.5));
-  const V sign = choose(equal(half.trunc(), half), zero, sign_of(x));  // if y is integral
+  const V sign = choose(equal(half.trunc(), half), zero, sign_of(x));  // for integral y
   const V fractional = choose(is_zero | is_infinite, result, V(not_a_number));
   const V of_negative = choose(equal(y.trunc(), y), result ^ sign, fractional);
   result = choose(less(x, zero) | is_zero, of_negative, result);
@@ -182,7 +182,7 @@ FOURFOLD_FN Vectorized<S> pow(const Vectorized<S>& x, const Vectorized<S>& y) {
   return by_lane([](S v, S w) { return std::pow(v, w); }, x, y);
 }
 
-// The square root halves the error of the sum below it.
+// The square root halves the relative error of the sum.
 template <typename S>
 FOURFOLD_FN Vectorized<S> hypot(const Vectorized<S>& x, const Vectorized<S>& y) {
   if constexpr (by_library<S> || std::is_same_v<S, double>) {

@@ -1,4 +1,4 @@
-// Primitives on vectors of floating point.
+// Floating-point primitives, on vectors.
 #include "cpu/kernels/masks.h"
 #include "cpu/kernels/operations.h"
 #include "cpu/kernels/primitives.h"
@@ -15,7 +15,7 @@ FOURFOLD_FN Vectorized<T> vector_at(const Elements<T>& in, int64_t k, int64_t co
   return count == Vectorized<T>::size() ? Vectorized<T>::loadu(in.data + k) : Vectorized<T>::loadu(in.data + k, count);
 }
 
-// One operation's share of what the next block reads and writes.
+// One operation's share of the next block's prefetches.
 class Ahead {
  public:
   explicit Ahead(Frame& frame) : from_(frame.ahead), last_(frame.ahead_count) {
@@ -23,7 +23,7 @@ class Ahead {
     frame.ahead_count = first_;
   }
 
-  // Each line of the cache once: `byte` is a multiple of a vector's size.
+  // Prefetches each cache line once. byte: a multiple of a vector's size.
   FOURFOLD_FN void fetch(int64_t byte) const {
     if (byte % line != 0) return;
     for (int s = first_; s < last_; ++s) __builtin_prefetch(from_[s] + byte, 0, 3);
@@ -52,7 +52,7 @@ template <typename T, Operation op, size_t... k>
 void run(Frame& frame, int64_t n, const Instruction& at, std::index_sequence<k...>) {
   T* to = static_cast<T*>(frame.slots[at.out].data);
   const auto f = [](const auto&... v) { return Vectorized<T>(Of<op>::of(v...)); };
-  if constexpr (is_expensive(op)) {  // one copy of code, which is long already
+  if constexpr (is_expensive(op)) {  // without map()'s specialised copies, because the code is long already
     map_vectors<T>(frame, n, to, f, elements<T>(frame.slots[at.in[k]])...);
   } else {
     map<T>(n, to, f, elements<T>(frame.slots[at.in[k]])...);
@@ -75,7 +75,7 @@ void run_pair(Frame& frame, int64_t n, const Instruction& at) {
          elements<T>(slots[at.in[2]]));
 }
 
-// Calls f<op>() for a sum, a difference or a product; gives null for others.
+// Calls f<op>() for add, sub or mul; returns null for others.
 template <typename F>
 Primitive* visit_arithmetic(Operation op, const F& f) {
   switch (op) {
@@ -163,7 +163,7 @@ void run_sincos(Frame& frame, int64_t n, const Instruction& at) {
   }
 }
 
-// float16 and bfloat16 to float32: two vectors of the second to one of the first.
+// float16 and bfloat16 to float32: one vector of 16-bit values gives two of float32.
 template <typename T>
 void widen(Frame& frame, int64_t n, const Instruction& at) {
   const T* from = static_cast<const T*>(frame.slots[at.in[0]].data);

@@ -1,15 +1,14 @@
-// Primitives on numbers one by one, in loops that the compiler makes vectors of: integers, booleans, comparisons, choices,
-// conversions.
+// Primitives in scalar loops that the compiler vectorises: integers, booleans, comparisons, where, conversions.
 #include "cpu/kernels/operations.h"
 #include "cpu/kernels/primitives.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 namespace {
 
-// So many elements at a time, for which one that stands for all is laid out side by side.
+// The number of elements at a time. A value with stride 0 is broadcast to an array of this size.
 constexpr int64_t part = 256;
 
-// Booleans are bytes, 0 or 1: of the type bool the compiler makes no vectors.
+// Booleans are bytes 0 or 1, because the compiler doesn't vectorise bool.
 using Boolean = uint8_t;
 template <typename T>
 using Stored = std::conditional_t<std::is_same_v<T, bool>, Boolean, T>;
@@ -43,7 +42,7 @@ constexpr bool divides(Operation op) {
          op == Operation::integer_remainder || op == Operation::integer_fmod;
 }
 
-// Opposites too: -2^31 is not among them.
+// Whether all values and their negatives fit int32, which excludes -2^31.
 FOURFOLD_FN bool are_short(const int64_t* values, int64_t count) {
   uint64_t bits = 0;
   for (int64_t k = 0; k < count; ++k) {
@@ -53,7 +52,7 @@ FOURFOLD_FN bool are_short(const int64_t* values, int64_t count) {
   return bits >> 31 == 0;
 }
 
-// Divisions of int64, most of which fit int32, for which there are vectors.
+// int64 division. Most operands fit int32, for which division can be vectorised.
 template <typename F>
 FOURFOLD_FN void divide_in_parts(int64_t n, int64_t* to, const F& f, const Operand<int64_t>& a, const Operand<int64_t>& b) {
   for (int64_t k = 0; k < n; k += part) {
@@ -69,7 +68,7 @@ FOURFOLD_FN void divide_in_parts(int64_t n, int64_t* to, const F& f, const Opera
   }
 }
 
-// Wrapping around is defined for unsigned integers.
+// Operations that wrap around, which is defined behaviour only for unsigned integers.
 constexpr bool wraps(Operation op) {
   return op == Operation::add || op == Operation::sub || op == Operation::mul || op == Operation::neg;
 }
@@ -141,7 +140,7 @@ void convert(Frame& frame, int64_t n, const Instruction& at) {
   loop(n, static_cast<Stored<Out>*>(frame.slots[at.out].data), f, Operand<Stored<In>>(frame.slots[at.in[0]]));
 }
 
-// An int32 with the values of a smaller integer.
+// Wraps an int32 to the range of a smaller integer type.
 template <typename T>
 void hold(Frame& frame, int64_t n, const Instruction& at) {
   loop(n, static_cast<int32_t*>(frame.slots[at.out].data), [](int32_t value) { return static_cast<int32_t>(static_cast<T>(value)); },
@@ -166,7 +165,7 @@ Primitive* find_conversion(Operation op) {
   }
 }
 
-// A row's value for each of its columns; where there is one row, the value itself.
+// Broadcasts each row's value to its columns.
 template <typename T>
 void expand(Frame& frame, int64_t n, const Instruction& at) {
   const Slot& in = frame.slots[at.in[0]];

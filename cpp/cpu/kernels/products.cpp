@@ -7,12 +7,13 @@ namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 namespace {
 
-// A function for each shape of a tile: all of them in one would be more than its registers' allocation can survey.
+// Each tile shape is a separate function: inlined into one, register allocation would fail to keep the tiles in
+// registers.
 template <int width, int rows, int count, typename E>
 __attribute__((noinline)) void packed_tile(const E* const* a, const Panels<E>& panels, const RowSums<Sum<E>>& sums) {
   using S = Sum<E>;
   Tile<S, rows, count * width> tile;
-#pragma GCC unroll 16  // or the tile would be kept in memory
+#pragma GCC unroll 16  // otherwise the tile would be kept in memory
   for (int p = 0; p < count; ++p) {
 #pragma GCC unroll 4
     for (int j = 0; j < width; ++j) {
@@ -35,12 +36,12 @@ Vectorized<Sum<E>> bias_of(const UnpackedBlock<E>& block, int gate) {
   return load_or_zero(block.bias, gate * block.bias_step, block.units);
 }
 
-// Rows of weights are multiplied by vectors along the depth, whose lanes are summed up at the end.
+// Multiplies rows of weights with vectors along the depth; the lanes are summed at the end.
 template <int gates, int rows, typename E>
 __attribute__((noinline)) void unpacked_tile(
     const E* const* a, const UnpackedBlock<E>& block, Sum<E>* room, const RowSums<Sum<E>>& sums) {
   using S = Sum<E>;
-  // Enough sums at once to hide a multiply-add's latency: of all gates, or of some units where rows are many.
+  // Enough sums at once to hide a multiply-add's latency: all gates, or several units if there are many rows.
   constexpr int together = gates * rows <= tile_vectors ? gates : 1;
   constexpr int units_at_once = least(fitting(together * rows), 2);
   for_panels<units_at_once>(0, block.units, [&](int64_t u, auto units) {
@@ -66,8 +67,8 @@ __attribute__((noinline)) void unpacked_tile(
   }
 }
 
-// The most units of a tile whose lanes are rows. More would not keep the multipliers busier, and where the weights' leading
-// dimension is a power of two, they would push each other out of the cache: all lie in the same of its sets.
+// The maximum number of units of a tile whose lanes are rows. More wouldn't increase throughput and, if the weights'
+// leading dimension is a power of two, would cause cache conflicts: all rows map to the same sets.
 constexpr int64_t columns_units = 4;
 
 // Calls f(first row, vectors) for pairs of vectors of rows.
@@ -79,7 +80,7 @@ void for_vectors(int64_t rows, const F& f) {
   }
 }
 
-// A group of rows of weights times vectors [block, block + panels) of their columns, added to what `sums` has.
+// Adds the product of a strip of weight rows with vectors [block, block + panels) of their columns to `sums`.
 template <int rows, int panels, typename E>
 __attribute__((noinline)) void add_strip(
     const E* const* a, const Memory<E>* weights, int64_t leading_dim, int64_t depth, int64_t last, Sum<E>* sums,
@@ -95,9 +96,9 @@ __attribute__((noinline)) void add_strip(
   }
 }
 
-// c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over so many factors, for a tile of c, whose `columns` end within its last
-// vector; b is a panel of pack_outer's. Adds to c unless `begin`. The sum itself begins with zero: in one that went on from
-// c, each addition would round as coarsely as the sum of all rows does.
+// c[m][n] (+)= Σ_k a[k * a_step + m] b_k[n] over `depth` factors, for a tile of c, whose `columns` end within its last
+// vector; b is a panel of pack_outer. Adds to c unless `begin`. The sum starts from zero, not from c, so that each
+// addition doesn't round as coarsely as the total of all rows.
 template <int rows, int width, typename E, typename To>
 __attribute__((noinline)) void outer_tile(
     const E* a, int64_t a_step, const E* b, int64_t depth, int64_t columns, const To& c, bool begin) {
@@ -182,7 +183,7 @@ void Unpacked<gates, E>::by_columns(
   });
 }
 
-// A few rows of weights at a time are read from end to end: down the columns, each next value would lie on another page.
+// Reads a few rows of weights at a time, along the rows: along the columns, each value would be on another page.
 template <typename E>
 void multiply_columns_of(
     const ColumnsOf& of, const E* const* a, int64_t rows, int64_t begin, int64_t end, Sum<E>* sums) {
@@ -218,7 +219,7 @@ void add_outer(
         a + first, a_step, b + vector * depth * lanes<S>, depth, columns - vector * lanes<S>,
         c.at(first, vector * lanes<S>), begin);
   };
-  // Sums of a few rows are soon made: what takes time is to write them, so that is done from end to end of a row.
+  // Sums of few rows are bound by writing them, so each row is written from end to end.
   if (depth <= 2) {
     for_tiles<1>(units, [&](int64_t first, auto rows) {
       for_outer_panels<S>(columns, [&](int64_t vector, auto width) { add(first, rows, vector, width); });
@@ -230,7 +231,7 @@ void add_outer(
   });
 }
 
-// Cells have 3 gates or 4. What is multiplied with columns of weights has panels of one vector.
+// Cells have 3 or 4 gates. Products with columns of weights use panels of one vector.
 #if defined(__AVX512BF16__)
 template struct Packed<1, Bfloat16Pair>;
 template struct Packed<3, Bfloat16Pair>;

@@ -1,8 +1,8 @@
-// What the forward and the backward of a recurrent layer share: how its work is cut up among threads, and where the
-// rows of a step and of the step before it lie.
+// Shared by the forward and the backward of a recurrent layer: how threads split the work, and the addresses of the
+// rows of a step and of the previous step.
 //
-// Threads own either rows of the batch, which they run through all steps without waiting for each other, or hidden
-// units of all rows, whose weights then stay in their caches; in the second case every step ends with a barrier.
+// Threads own either rows of the batch, which they run through all steps without synchronisation, or hidden units of
+// all rows, whose weights then stay in their caches; in the second case every step ends with a barrier.
 #pragma once
 
 #include "cpu/kernels/cells.h"
@@ -13,7 +13,7 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Null stays null: that is how a job leaves a tensor out.
+// Null stays null: jobs have null for absent tensors.
 template <typename T>
 T* at_row(T* data, int64_t row, int64_t size) {
   return data == nullptr ? nullptr : data + row * size;
@@ -28,14 +28,14 @@ inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// How a layer's work is shared out. Blocks are vectors of hidden units.
+// How threads split a layer's work. Blocks are vectors of hidden units.
 struct Plan {
   int64_t shares;
   bool by_rows;
-  int64_t chunk_steps;  // steps whose input projection, or gate gradients, are held at once
+  int64_t chunk_steps;  // the number of steps whose input projection, or gate gradients, are in memory at once
 };
 
-// What a thread works on: rows [row_begin, row_end) of the batch, blocks [block_begin, block_end) of hidden units.
+// A thread's part: rows [row_begin, row_end) of the batch, blocks [block_begin, block_end) of hidden units.
 struct Part {
   int64_t row_begin;
   int64_t row_end;
@@ -46,21 +46,21 @@ struct Part {
   int64_t blocks() const { return block_end - block_begin; }
 };
 
-// How many steps' rows of so many bytes have room together.
+// The number of steps whose rows, of row_bytes each, fit in `room` bytes.
 inline int64_t steps_within(const RecurrentLayer& layer, int64_t room, int64_t row_bytes) {
   const int64_t steps = room / (greatest(layer.batch, 1) * greatest(row_bytes, 1));
   return greatest(1, least(steps, layer.time));
 }
 
-constexpr int64_t held_bytes = 192 * 1024;  // of a thread's rows of some steps, beside its weights
+constexpr int64_t held_bytes = 192 * 1024;  // for a thread's rows of a chunk, besides its weights
 
-// bytes: of the weights that each step reads; chunk_bytes: of those that each chunk reads. row_bytes: of what is held of a
-// row of a step.
+// bytes: the size of the weights that each step reads; chunk_bytes: of those that each chunk reads; row_bytes: of the
+// data that is held for a row of a step.
 inline Plan plan_of(
     const RecurrentLayer& layer, int64_t blocks, int64_t bytes, int64_t chunk_bytes, int64_t row_bytes, double work) {
-  constexpr double enough = 1 << 25;               // multiply-adds that are worth another thread: some 100 µs
-  constexpr int64_t near = 512 * 1024;             // of weights, which every thread then has in its own cache
-  constexpr int64_t far = 1024 * 1024;             // of held_bytes where a chunk's weights come from further away each time
+  constexpr double enough = 1 << 25;               // multiply-adds that justify another thread: about 100 µs
+  constexpr int64_t near = 512 * 1024;             // bytes of weights that fit each thread's own cache
+  constexpr int64_t far = 1024 * 1024;             // replaces held_bytes if a chunk's weights don't fit that cache
   const int64_t threads = work < 2 * enough ? 1 : usable_threads();
   Plan plan{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
   if (threads > 1) {
@@ -73,12 +73,12 @@ inline Plan plan_of(
   return plan;
 }
 
-// Whether a call has so few rows that to read the weights takes most of its time, packed or not.
+// Whether a call has so few rows that reading the weights takes most of its time, packed or not.
 inline bool few_rows(const RecurrentLayer& layer) { return first_row(layer, layer.time) <= 64; }
 
-// Whether such a call reads the weights where torch keeps them. Packing moves their bytes twice, and then saves each row
-// some of its time: `rows` is for how many that is even while the weights lie in a core's own cache, measured by type and
-// direction. From further away moving them costs four times as much, and each row's multiply-adds no more.
+// Whether such a call reads the unpacked weights. Packing moves their bytes twice, and then saves time for each row:
+// `rows` is the break-even number of rows if the weights fit a core's own cache, measured for each type and direction.
+// Outside that cache moving them costs four times as much, but the multiply-adds of a row don't.
 template <typename E>
 bool in_place(const RecurrentLayer& layer, int64_t gates, int64_t rows) {
   const int64_t values = gates * layer.hidden_size * (layer.input_size + layer.hidden_size);
@@ -86,8 +86,8 @@ bool in_place(const RecurrentLayer& layer, int64_t gates, int64_t rows) {
   return few_rows(layer) && first_row(layer, layer.time) <= (bytes > own_cache_bytes() ? 4 : 1) * rows;
 }
 
-// By hidden units, so that each thread reads its own part of the weights. What counts is to read them, which takes as
-// long as two rows' multiply-adds: `step` of them are worth a barrier, `call` of them waking a thread up.
+// Splits by hidden units, so that each thread reads its own part of the weights. The time is that of reading them,
+// which equals the multiply-adds of two rows: `step` of them justify a barrier, `call` of them justify waking a thread.
 template <typename Cell>
 Plan plan_in_place(const RecurrentLayer& layer, int64_t blocks) {
   constexpr double step = 1 << 16;
@@ -107,19 +107,19 @@ inline Part part_of(const Plan& plan, const RecurrentLayer& layer, int64_t block
   return {0, layer.batch, blocks * begin / plan.shares, blocks * end / plan.shares};
 }
 
-// The rows of a part that take part in step t; they come first.
+// The number of a part's rows that are active in step t; these come first.
 inline int64_t rows_of_part(const RecurrentLayer& layer, const Part& part, int64_t t) {
   const int64_t rows = least(part.row_end, active_rows(layer, t)) - part.row_begin;
   return greatest(rows, 0);
 }
 
-// The step that came before step t in the layer's own direction, or -1.
+// The step before step t in the layer's direction, or -1.
 inline int64_t step_before(const RecurrentLayer& layer, int64_t t) {
   const int64_t before = layer.reverse ? t + 1 : t - 1;
   return before < layer.time ? before : -1;
 }
 
-// Row b's state before step t: that of the step before, or the initial one, or zeros where it was reset.
+// Row b's state before step t: that of the previous step, the initial one, or zeros after a reset.
 template <typename S>
 const S* row_before(
     const RecurrentLayer& layer, int64_t t, int64_t b, const S* states, const S* initial, const S* zeros) {
@@ -130,7 +130,7 @@ const S* row_before(
   return states + (first_row(layer, before) + b) * layer.hidden_size;
 }
 
-// Copies, and converts on the way; null is zeros.
+// Copies with conversion; from null, zeros.
 template <typename To, typename From>
 void copy_values(To* to, const From* from, int64_t count) {
   constexpr int64_t step = decltype(load_lanes(from, count))::size();

@@ -1,5 +1,5 @@
-// The backward of a recurrent layer: step by step, last to first, the gates' gradients and from them that of h; and per
-// chunk of steps the products that give the gradients of the weights and of the input.
+// The backward of a recurrent layer: step by step, from last to first, the gradients of the gates and of h; then, for
+// each chunk of steps, the products for the gradients of the weights and of the input.
 #pragma once
 
 #include "cpu/kernels/outer.h"
@@ -7,12 +7,12 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Where the gradients of the weights are summed up: the job's own memory, or a share's.
+// The accumulators of the weights' gradients: the job's memory, or a share's.
 template <typename S>
 struct WeightSums {
   Totals<S> weight_ih;
   Totals<S> weight_hh;
-  S* gates;  // (2, grads * hidden_size): of the biases, and what that has lost
+  S* gates;  // (2, grads * hidden_size): of the biases, and the rounding errors
 };
 
 // Columns: PackedColumns or UnpackedColumns.
@@ -20,7 +20,7 @@ template <typename Cell, typename E, typename Columns>
 class Backward {
   using M = Memory<E>;
   using S = Sum<E>;
-  // The first share's sums are where they are returned, unless that is less precise.
+  // The first share accumulates in the returned tensors, unless these are less precise.
   static constexpr bool own_sums = !std::is_same_v<M, S>;
 
  public:
@@ -67,7 +67,7 @@ class Backward {
         finish_chunk(part, member, first, end);
         if (!plan_.by_rows) member.wait();
       }
-      if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // whose sums are zero
+      if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // writes zeros
       if (job_.need_states) end_states(part);
       if (!job_.need_weights) return;
       member.wait();
@@ -81,10 +81,11 @@ class Backward {
 
   int64_t weights_size() const { return gates * size_ * (layer_.input_size + size_); }
 
-  // A share's sums: those of the biases, and those of the weights, with what they have lost, where it has rows of its own.
+  // The size of a share's sums: of the biases and, if shares have their own rows, of the weights with their rounding
+  // errors.
   int64_t sums_size() const { return 2 * grads * size_ + (plan_.by_rows ? weights_size() + lost_size_ : 0); }
 
-  // The weights' sums that shares have in common and that can't be where they are returned.
+  // The size of the weights' sums that all shares have in common, if they can't accumulate in the returned tensors.
   int64_t common_size() const { return own_sums && !plan_.by_rows && !rounded_ ? weights_size() : 0; }
 
   int64_t packed_rows_size() const {
@@ -92,7 +93,7 @@ class Backward {
     return outer_size<E>(size_, rows) + outer_size<E>(layer_.input_size, rows) + outer_size<E>(lanes<S>, rows);
   }
 
-  // Whether the gradient of h before a step is asked for: by the step that is next, or at the end by the caller.
+  // Whether the gradient of h before a step is needed: by the next step or, at the end, by the caller.
   bool needs_h(int64_t s) const { return job_.need_states || s + 1 < layer_.time; }
   int64_t step_at(int64_t s) const { return layer_.reverse ? s : layer_.time - 1 - s; }
   S* grad_h(int64_t row) const { return states_.get() + row * size_; }
@@ -171,7 +172,7 @@ class Backward {
     return lists_.get() + (3 * share + k) * plan_.chunk_steps * layer_.batch;
   }
 
-  // The gradient of h before step t, of its own rows and units: what the gates make of it.
+  // Computes the gradient of h before step t, for the part's rows and units, from the gates' gradients.
   void step_h(const Part& part, const Member& member, int64_t first, int64_t s) const {
     const int64_t t = step_at(s);
     const int64_t count = rows_of_part(layer_, part, t);
@@ -241,7 +242,7 @@ class Backward {
 
   Totals<S> gate_totals(const WeightSums<S>& sums) const { return {sums.gates, 0, sums.gates + grads * size_, 0}; }
 
-  // A chunk's rows; `begin` says whether it is the first.
+  // Adds a chunk's rows. begin: whether it is the first chunk.
   void add_weights(const Part& part, int64_t share, int64_t count, const WeightSums<S>& sums, bool begin) const {
     for_pieces(count, [&](int64_t first, int64_t rows) { add_piece(part, share, first, rows, sums, begin && first == 0); });
   }
@@ -295,7 +296,7 @@ class Backward {
     input_.multiply_rows(factor_rows<E>(a), count, 0, input_.blocks(), room_of(share), store);
   }
 
-  // The sums of all shares, in their order, into the job's memory. Then the biases.
+  // Adds the sums of all shares, in order, and writes them to the job's memory; then the biases.
   void add_up(const Member& member) const {
     const int64_t begin = gates * size_ * member.begin() / plan_.shares;
     const int64_t end = gates * size_ * member.end() / plan_.shares;
@@ -356,8 +357,8 @@ class Backward {
   Scratch<S> room_;
   Scratch<S> states_;
   Scratch<M> grads_;
-  int64_t lost_size_;  // of the weights; 0 where pieces are few
-  bool rounded_;  // whether weights' sums go straight where they are returned, rounded
+  int64_t lost_size_;  // size of the weights' rounding errors; 0 if there are few pieces
+  bool rounded_;  // whether a single piece's sums are rounded directly to the returned tensors
   Scratch<S> sums_;
   Scratch<E> rows_;
   Scratch<const M*> lists_;
@@ -369,7 +370,7 @@ void run_backward(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
   if (few_rows(layer)) {
     const Plan plan = plan_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<Sum<E>>));
-    // Against packed float32, whose tiles are the fastest for their bytes, the weights in place lose sooner.
+    // Packed float32 tiles are the fastest relative to their size, so unpacked weights win only for fewer rows.
     if (in_place<E>(layer, Cell::gates, std::is_same_v<E, float> ? 8 : 16)) {
       return Backward<Cell, E, UnpackedColumns<E>>(job, plan).run();
     }
@@ -383,9 +384,10 @@ void run_backward(const RecurrentBackward& job) {
   Plan plan = plan_of(
       layer, divide_up(layer.hidden_size, lanes<Sum<E>>), depth * (layer.hidden_size + layer.input_size) * bytes,
       0, row_bytes, work);
-  // Where a sum's pieces begin decides its bits, which any number of threads that share the units out has in common.
+  // The boundaries of a sum's pieces determine its bits, so they must not depend on the number of threads that split
+  // the units.
   if (!plan.by_rows) plan.chunk_steps = steps_within(layer, held_bytes, row_bytes);
-  // The weights' sums are read and written once a chunk: enough rows that this costs little, and rounded_ has a single one.
+  // The weights' sums are read and written once per chunk: chunks need enough rows, and a single one with rounded_.
   const int64_t steps = divide_up(piece_rows, greatest(layer.batch, 1));
   plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
   Backward<Cell, E, PackedColumns<E>>(job, plan).run();

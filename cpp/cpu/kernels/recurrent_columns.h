@@ -1,5 +1,5 @@
-// A recurrent layer's weights as the backward multiplies gate gradients with them: packed for the call, or where torch keeps
-// them. Both give the products of rows of gate gradients, slot by slot, with blocks of a vector of columns each.
+// A recurrent layer's weights for the backward, packed for the call or unpacked. Both compute products of rows of gate
+// gradients, slot by slot, with blocks of columns, one vector each.
 #pragma once
 
 #include "cpu/kernels/products.h"
@@ -22,7 +22,7 @@ struct PackedColumns {
   int64_t depth() const { return of.gates * of.hidden_size; }
   int64_t panel_size() const { return factors<E>(depth()) * lanes<S>; }
   int64_t size() const { return blocks() * panel_size(); }
-  int64_t room() const { return 0; }  // what a thread needs beside them
+  int64_t room() const { return 0; }  // scratch memory of a thread
   E* panel(int64_t block) const { return data + block * panel_size(); }
 
   void pack(int64_t begin, int64_t end) const {
@@ -36,7 +36,7 @@ struct PackedColumns {
     }
   }
 
-  // Rows a times blocks [begin, end); calls done(row, block, vector).
+  // Multiplies rows a with blocks [begin, end) and calls done(row, block, vector).
   template <typename F>
   void multiply_rows(const E* const* a, int64_t count, int64_t begin, int64_t end, S*, const F& done) const {
     alignas(64) S sums[most_vectors<1> * lanes<S>];
@@ -53,7 +53,7 @@ struct PackedColumns {
   }
 };
 
-// As torch lays them out.
+// In torch's layout.
 template <typename E>
 struct UnpackedColumns {
   using S = Sum<E>;

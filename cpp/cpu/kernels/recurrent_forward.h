@@ -1,12 +1,12 @@
-// The forward of a recurrent layer: per chunk of steps the input's products of all rows, then step by step the hidden
-// product and the cell, which is applied to the product's sums while they are in the nearest cache.
+// The forward of a recurrent layer: for each chunk of steps, the input's products of all rows; then, step by step, the
+// hidden product and the cell, which is applied to the product's sums while they are in the L1 cache.
 #pragma once
 
 #include "cpu/kernels/recurrent_weights.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// The cells of some rows in one block of hidden units: what they are read from and written to; of the next row, `size`
+// The cells of some rows in one block of hidden units: addresses of the first row; those of the next row are `size`
 // further.
 template <typename Cell, typename E>
 struct CellRows {
@@ -14,7 +14,7 @@ struct CellRows {
   using S = Sum<E>;
   static constexpr int gates = Cell::gates;
 
-  const S* input;  // the input's products, row after row
+  const S* input;  // the input's products
   const S* by_h;
   int64_t by_h_step;
   S* state;
@@ -31,8 +31,9 @@ struct CellRows {
       for (int64_t r = 0; r < rows; ++r) some<1, false>(r);
       return;
     }
-    // Three chains of some 200 cycles keep the arithmetic busy; four rows are two pairs. Inlined, for a function would load
-    // members two at a time, which its caller has just stored one by one, and wait until the cells before are stored.
+    // Three chains of about 200 cycles keep the arithmetic units busy; four rows are two pairs. Inlined, because a
+    // function would load pairs of members that its caller has just stored one by one, which stalls until the previous
+    // cells are stored.
     for (int64_t r = 0; r < rows;) {
       with_count<3>(rows - r == 4 ? 2 : rows - r, [&](auto together) __attribute__((always_inline)) {
         kept != nullptr ? some<together, true, true>(r) : some<together, true, false>(r);
@@ -45,7 +46,7 @@ struct CellRows {
   template <int n>
   using Rows = Lockstep<Vectorized<S>, n>;
 
-  // The cells of n rows. whole: all lanes are hidden units.
+  // Computes the cells of n rows. whole: all lanes are hidden units.
   template <int n, bool whole, bool keeps = true>
   FOURFOLD_FN void some(int64_t first) const {
     const int64_t units = whole ? lanes<S> : count;
@@ -78,7 +79,7 @@ template <typename Cell, typename E, typename Weights>
 class Forward {
   using M = Memory<E>;
   using S = Sum<E>;
-  // Between steps the state is where it is returned, unless that is less precise.
+  // Between steps the state is stored in the returned tensor, unless that is less precise.
   static constexpr bool own_state = !std::is_same_v<M, S>;
 
  public:
@@ -101,7 +102,7 @@ class Forward {
     pad_input();
   }
 
-  // pack(part, member): what is done to the weights before a part's products.
+  // pack(part, member): packs weights before a part's products.
   template <typename F>
   void run(const F& pack) const {
     team(plan_.shares, [&](Member& member) {
@@ -116,7 +117,7 @@ class Forward {
   static constexpr int gates = Cell::gates;
   static constexpr int64_t width = gates * lanes<S>;
 
-  // Rows of an odd number of values, each with a zero that makes its last a pair.
+  // Pads rows with an odd number of values by a zero, to form pairs.
   void pad_input() const {
     const int64_t size = layer_.input_size;
     if (input_step_ == size) return;
@@ -145,10 +146,10 @@ class Forward {
     end_states(part);
   }
 
-  // Steps are counted in the layer's own direction.
+  // s counts steps in the layer's direction.
   int64_t step_at(int64_t s) const { return layer_.reverse ? layer_.time - 1 - s : s; }
 
-  // What a part holds of its chunk's rows: (blocks, steps, rows, gates * lanes).
+  // The input projection of a part's rows in a chunk: (blocks, steps, rows, gates * lanes).
   S* projected(const Part& part, int64_t block, int64_t s, int64_t row) const {
     const int64_t part_rows = part.rows();
     S* begin = plan_.by_rows ? projected_.get() + plan_.chunk_steps * part.row_begin * weights_.blocks() * width
@@ -158,7 +159,7 @@ class Forward {
 
   S* room_of(const Member& member) const { return room_.get() + member.begin() * Weights::room; }
 
-  // A member's room for pointers to rows.
+  // The offset of a member's list of row pointers.
   int64_t list_of(const Member& member) const { return member.begin() * plan_.chunk_steps * layer_.batch; }
 
   void project(const Part& part, const Member& member, int64_t first, int64_t end) const {
@@ -185,7 +186,7 @@ class Forward {
     }
   }
 
-  // Whether there are rows enough to be the lanes of the input's product.
+  // Whether there are enough rows to be the lanes of the input's product.
   bool by_columns() const { return Weights::in_place && first_row(layer_, layer_.time) >= lanes<S>; }
 
   // The same with the rows as lanes, all of them at once.
@@ -217,7 +218,7 @@ class Forward {
           0);
     }
     const int64_t at = first_row(layer_, t) + part.row_begin;
-    // Backwards each second time: what is in the cache still is then read first.
+    // Every second step runs backwards, to read first what is still in the cache.
     const int64_t group = Weights::tile_panels(divide_up(count, divide_up(count, Weights::tile_rows)));
     const int64_t groups = divide_up(part.blocks(), group);
     alignas(64) S sums[Weights::tile_vectors * lanes<S>];
@@ -236,8 +237,8 @@ class Forward {
     }
   }
 
-  // The cells of some rows in one block, whose sums by h lie `step` from each other. `row` is the first of them in the
-  // batch, `at` in the whole sequence.
+  // Computes the cells of some rows in one block. by_h: the hidden products, `step` apart. row: the first row in the
+  // batch; at: in the whole sequence.
   void finish(
       const S* by_h, int64_t step, int64_t rows, const S* input, int64_t t, int64_t row, int64_t at,
       int64_t block) const {
@@ -286,7 +287,7 @@ class Forward {
     for_units(part, [&](int64_t row, int64_t at, int64_t count) {
       if (own_state) copy_values(final_state() + at, state_of(row) + at - row * layer_.hidden_size, count);
       if (!Cell::has_c) return;
-      // h after the row's last step.
+      // h_n is h after the row's last step.
       int64_t last = layer_.reverse ? 0 : layer_.time - 1;
       while (!layer_.reverse && last >= 0 && row >= active_rows(layer_, last)) --last;
       const M* from = layer_.time == 0 ? static_cast<const M*>(job_.h_0) + at
@@ -324,7 +325,7 @@ template <typename Cell, typename E>
 void run_forward(const RecurrentForward& job) {
   using Packed = PackedLayer<Cell, E>;
   const RecurrentLayer& layer = job.layer;
-  // Rows of weights of an odd number of values are no pairs as they lie.
+  // Unpacked rows of weights must have an even size to form pairs.
   const bool whole = layer.input_size % Factor<E>::per_factor == 0;
   const int64_t rows = Factor<E>::per_factor == 2 ? 8 : 24;
   if (job.prepacked == nullptr && whole && in_place<E>(layer, Cell::gates, rows)) return run_in_place<Cell, E>(job);
@@ -349,7 +350,7 @@ void run_forward(const RecurrentForward& job) {
   });
 }
 
-// What a job's `prepacked` points to, and how it is filled.
+// The size of a job's `prepacked` weights; prepack_layer fills them.
 template <typename Cell, typename E>
 int64_t prepacked_bytes(const RecurrentLayer& layer) {
   return PackedLayer<Cell, E>(layer).size() * static_cast<int64_t>(sizeof(E));

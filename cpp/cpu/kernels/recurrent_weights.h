@@ -1,7 +1,7 @@
-// A recurrent layer's weights as the forward multiplies with them: packed for the call, or where torch keeps them.
+// A recurrent layer's weights for the forward, packed for the call or unpacked.
 //
-// Both give the products of some rows with a block of hidden units, begun with the biases, as tiles of which each row has
-// the block's gates side by side.
+// Both compute products of some rows with a block of hidden units, including the biases, as tiles whose rows have the
+// block's gates one after the other.
 #pragma once
 
 #include "cpu/kernels/products.h"
@@ -9,9 +9,9 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Packed by blocks of hidden units; a block holds, one after the other: its biases by input, its panel by input
-// (input_size deep), its biases by h, its panel by h (hidden_size deep). A panel's vectors are a block's gates side by
-// side. Biases are of the type that products are summed in, which is as large as a factor.
+// Packed by blocks of hidden units. A block contains, one after the other: the input's biases, the input's panel
+// (input_size deep), the biases of h, the panel of h (hidden_size deep). A panel's vectors are the block's gates.
+// Biases have the accumulator's type, which is as large as a factor.
 template <typename Cell, typename E>
 struct PackedLayer {
   using M = Memory<E>;
@@ -23,7 +23,7 @@ struct PackedLayer {
   static constexpr int tile_vectors = most_vectors<gates>;
   static int64_t tile_panels(int64_t rows) { return panels_at_once(static_cast<int>(rows), gates); }
   static constexpr bool in_place = false;
-  static constexpr int64_t room = 0;  // what a thread needs beside the weights
+  static constexpr int64_t room = 0;  // scratch memory of a thread
 
   int64_t input_size;
   int64_t hidden_size;
@@ -72,8 +72,8 @@ struct PackedLayer {
   }
 };
 
-// As torch lays them out. Few rows are multiplied with rows of weights by vectors along the depth. Where there are enough
-// rows to fill vectors, they become the lanes, and factors from the weights are single values: no lanes are summed up.
+// In torch's layout. Few rows are multiplied with rows of weights by vectors along the depth. If there are enough rows
+// to fill vectors, rows are the lanes and weights are broadcast, without horizontal sums.
 template <typename Cell, typename E>
 struct UnpackedLayer {
   using M = Memory<E>;
@@ -91,7 +91,7 @@ struct UnpackedLayer {
 
   int64_t blocks() const { return divide_up(layer.hidden_size, lanes<S>); }
 
-  // The input's rows as columns, all of them at once.
+  // Takes all of the input's rows, packed as columns.
   void by_columns(const E* columns, int64_t rows, int64_t block, S* room, const RowSums<S>& sums) const {
     Unpacked<gates, E>::by_columns(columns, rows, input_block(block), room, sums);
   }

@@ -1,5 +1,5 @@
-// Reductions along the columns, for primitives and for programs in C++: each block's part is combined with what its row
-// has so far. In which order elements are taken depends on the level and on how many there are, and on nothing else.
+// Reductions along the columns: each block's result is combined with the row's result so far. The order of elements
+// depends only on the CPU level and on their number.
 #pragma once
 
 #include <iterator>
@@ -57,12 +57,12 @@ struct Any {
   static constexpr T identity() { return T(0); }
 };
 
-// float32 is summed in float32 for no more than a block, whose sums are added up in float64.
+// float32 is accumulated in float32 within a block; the blocks' sums are accumulated in float64.
 template <typename T, typename R>
 using Accumulator =
     std::conditional_t<std::is_same_v<T, float> && (std::is_same_v<R, Sum> || std::is_same_v<R, Prod>), double, T>;
 
-// What lanes come to, in lanes[0], in halves.
+// Reduces the lanes by halving, into lanes[0].
 template <typename R, int count, typename A>
 FOURFOLD_FN void fold(A* lanes) {
   if constexpr (count > 1) {
@@ -71,7 +71,7 @@ FOURFOLD_FN void fold(A* lanes) {
   }
 }
 
-// A chain of partial results, in as many lanes as a vector of float has.
+// A chain of partial results, with as many lanes as a vector of float.
 template <typename T>
 struct Chain {
   static constexpr int64_t lanes = Vectorized<float>::size();
@@ -97,8 +97,8 @@ FOURFOLD_FN void add(Chain<T>& to, const T* from, int64_t count) {
   }
 }
 
-// What a row comes to in each lane. Whole chains' elements go to four chains in turn, what is left behind the last whole one to
-// the fourth. Loop nests (compiler/nest) add up in the same order.
+// Reduces a row to lanes. Four chains take whole groups of elements in turn; the fourth one takes the remainder. Loop
+// nests (compiler/nest) reduce in the same order.
 template <typename R, typename T>
 FOURFOLD_FN Chain<T> reduced_lanes(const T* from, int64_t n) {
   constexpr int64_t lanes = Chain<T>::lanes;
@@ -122,7 +122,7 @@ FOURFOLD_FN Chain<T> reduced_lanes(const T* from, int64_t n) {
   return a;
 }
 
-// The lanes of one row in halves.
+// Reduces the lanes of one row by halving.
 template <typename R, typename A, typename T>
 FOURFOLD_FN A folded(const Vectorized<T>& v) {
   constexpr int size = Vectorized<T>::size();
@@ -204,7 +204,7 @@ FOURFOLD_FN Vectorized<A> exact_lanes(const float* from) {
   }
 }
 
-// The same of as many rows as a vector has lanes, `columns` apart, which are folded side by side.
+// The same for as many rows as a vector has lanes, `columns` apart; their lanes are reduced together.
 template <typename R>
 inline void reduce_side_by_side(const float* from, int64_t columns, bool first, Accumulator<float, R>* to) {
   constexpr int size = Floats::size();
@@ -232,7 +232,7 @@ inline auto reduce_numbers(const T* from, int64_t n) {
   return result;
 }
 
-// Integers in unsigned arithmetic, which wraps around.
+// Integers are summed in unsigned arithmetic, which wraps around.
 template <typename R, typename T>
 inline auto reduce(const T* from, int64_t n) {
   constexpr bool adds_up = std::is_same_v<R, Sum> || std::is_same_v<R, Prod>;
@@ -260,7 +260,7 @@ inline A combined(A a, A b) {
   }
 }
 
-// Of each row of a block its columns, with what `out` has so far: an Accumulator for each row.
+// Reduces the columns of each row of a block into `out`, an Accumulator for each row.
 template <typename R, typename T>
 inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out) {
   using A = Accumulator<T, R>;
@@ -290,7 +290,7 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
   }
 }
 
-// Each column's sum over the rows, one row after the other.
+// Adds the rows of a block to each column's sum, one row after the other.
 template <typename T>
 void add_rows(const Frame& frame, int64_t count, const Slot& of, double* to) {
   const T* from = static_cast<const T*>(of.data);

@@ -1,8 +1,8 @@
-// The product of a few rows with a packed matrix, in registers: the innermost loop of everything that multiplies.
+// The product of a few rows with a packed matrix, in registers: the innermost loop of all products.
 //
-// A packed matrix is cut into panels of `width` vectors of columns; a panel has, for each k, its columns' values side
-// by side. Every element of a product is one chain of multiply-adds along k that begins with its start value, whatever
-// the tile's shape, so that results do not depend on how rows and columns are shared out.
+// A packed matrix consists of panels of `width` vectors of columns; for each k, a panel has its columns' values one
+// after the other. Every element of a product is one chain of multiply-adds along k that begins with its start value,
+// for any tile shape, so that results do not depend on how rows and columns are split.
 #pragma once
 
 #include "cpu/kernels/amx.h"
@@ -10,28 +10,28 @@
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// Accumulators of a tile: 32 registers with AVX-512 and 16 without hold them beside what is loaded for each k. A vector of
-// plain x86-64 takes two.
+// The number of a tile's accumulators. They and the values loaded for each k must fit 32 registers with AVX-512, 16
+// without. On plain x86-64 a vector takes two registers.
 #if defined(CPU_CAPABILITY_DEFAULT) && defined(__x86_64__)
 inline constexpr int tile_vectors = 6;
 #else
 inline constexpr int tile_vectors = Vectorized<float>::size() == 16 ? 24 : 12;
 #endif
-// How many of what takes so many vectors fit a tile; one, where that already is more than the registers hold.
+// How many items of `vectors` vectors fit a tile; at least one.
 constexpr int fitting(int vectors) { return vectors < tile_vectors ? tile_vectors / vectors : 1; }
 
 #if defined(__AMX_BF16__)
-// AMX keeps accumulators of 16 rows and 16 columns, four of them beside the factors.
+// AMX has accumulators of 16 rows and 16 columns, four of them besides the operands.
 template <int width>
 inline constexpr int most_rows = 16;
 constexpr int panels_at_once(int, int width) { return 4 / width; }
 template <int width>
 inline constexpr int most_vectors = 64;
 #else
-// The most rows of a tile whose panels have so many vectors, how many panels a tile of so many rows takes at once, and
-// the most vectors that a tile then has: enough chains to hide a multiply-add's latency, not more than the registers hold.
-// Six rows and two panels fill twelve accumulators and load eight times for them; eight rows and a panel load nine times
-// for eight.
+// The maximum number of rows of a tile with panels of `width` vectors, the number of panels of a tile with `rows` rows,
+// and the maximum number of vectors of such a tile: enough chains to hide a multiply-add's latency, but no more than
+// registers. Six rows and two panels have twelve accumulators and eight loads; eight rows and one panel have eight
+// accumulators and nine loads.
 template <int width>
 inline constexpr int most_rows = width == 1 && tile_vectors == 12 ? 6 : fitting(width) < 8 ? fitting(width) : 8;
 constexpr int panels_at_once(int rows, int width) {
@@ -52,8 +52,8 @@ struct Tile {
   }
 };
 
-// tile[r][p * width + j] += Σ_k a[r][k * a_step] panel_p[k][j], where panel_p begins at b + p * panel_size; depth, steps
-// and sizes count factors.
+// tile[r][p * width + j] += Σ_k a[r][k * a_step] panel_p[k][j], where panel_p begins at b + p * panel_size. Depths,
+// steps and sizes count factors.
 #if defined(__AMX_BF16__)
 template <int rows, int panels, int width>
 void multiply(
@@ -92,7 +92,7 @@ FOURFOLD_FN void with_count(int64_t n, const F& f) {
   f(std::integral_constant<int, most>());
 }
 
-// Cuts [begin, end) into groups of about the same size, `most` at most, and calls f(first, count) for each.
+// Splits [begin, end) into groups of similar size, at most `most`, and calls f(first, count) for each.
 template <typename F>
 FOURFOLD_FN void for_groups(int64_t begin, int64_t end, int64_t most, const F& f) {
   const int64_t groups = (end - begin + most - 1) / most;
@@ -103,7 +103,7 @@ FOURFOLD_FN void for_groups(int64_t begin, int64_t end, int64_t most, const F& f
   }
 }
 
-// The same for panels, how many a constant.
+// The same for panels; the count is a constant.
 template <int most, typename F>
 FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
   for_groups(begin, end, most, [&](int64_t first, int64_t count) {
@@ -111,20 +111,20 @@ FOURFOLD_FN void for_panels(int64_t begin, int64_t end, const F& f) {
   });
 }
 
-// Cuts `count` rows into tiles of about the same size and calls f(first, rows) for each, rows a constant.
+// Splits `count` rows into tiles of similar size and calls f(first, rows) for each; rows is a constant.
 template <int most, typename F>
 void for_tiles(int64_t count, const F& f) {
   for_panels<most>(0, count, f);
 }
 
-// The same for rows that are multiplied with panels of so many vectors.
+// The same for rows that are multiplied with panels of `width` vectors.
 template <int width, typename F>
 void for_row_tiles(int64_t count, const F& f) {
   for_tiles<most_rows<width>>(count, f);
 }
 
 #if !defined(__AMX_BF16__)
-// What a thread holds while it multiplies: nothing.
+// Without AMX there is no tile state.
 struct TilesInUse {};
 #endif
 

@@ -1,4 +1,4 @@
-// Transposes squares of values of four bytes, a vector wide, in registers.
+// Transposes squares of 4-byte values, one vector wide, in registers.
 #pragma once
 
 #include "cpu/kernels/vec.h"
@@ -6,8 +6,8 @@
 #if defined(CPU_CAPABILITY_AVX512)
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// to[k * to_step + lane] = from[lane * leading_dim + k] for 16 lanes and as many k, of whatever has four bytes;
-// leading_dim counts bytes.
+// to[k * to_step + lane] = from[lane * leading_dim + k] for 16 lanes and 16 k, for any 4-byte values; leading_dim is in
+// bytes.
 inline void transpose_16(const void* from, int64_t leading_dim, float* to, int64_t to_step) {
   __m512 r[16];
   __m512 t[16];
@@ -16,7 +16,7 @@ inline void transpose_16(const void* from, int64_t leading_dim, float* to, int64
     t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
   }
-  // r[4q + j] then has, in its quarter b, column 4b + j of the rows 4q to 4q + 3.
+  // Afterwards quarter b of r[4q + j] has column 4b + j of the rows 4q to 4q + 3.
   const auto pairs = [](bool high, __m512 a, __m512 b) {
     const __m512d x = _mm512_castps_pd(a);
     const __m512d y = _mm512_castps_pd(b);
@@ -41,7 +41,7 @@ inline void transpose_16(const void* from, int64_t leading_dim, float* to, int64
 #elif defined(CPU_CAPABILITY_AVX2)
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// to[k * to_step + lane] = from[lane * leading_dim + k] for 8 lanes and as many k.
+// to[k * to_step + lane] = from[lane * leading_dim + k] for 8 lanes and 8 k.
 inline void transpose_8(const float* from, int64_t leading_dim, float* to, int64_t to_step) {
   const auto pairs = [](bool high, __m256 a, __m256 b) {
     const __m256d x = _mm256_castps_pd(a);

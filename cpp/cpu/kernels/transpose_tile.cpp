@@ -20,7 +20,7 @@ constexpr int64_t square = 8;
 #endif
 constexpr int64_t ahead = 2;
 
-// In squares whose lines stay in the first cache.
+// Transposes in squares whose cache lines stay in the L1 cache.
 template <typename T>
 void transpose_one_by_one(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows, int64_t columns) {
   for (int64_t first = 0; first < columns; first += square) {
@@ -35,7 +35,7 @@ void transpose_one_by_one(const T* from, int64_t from_step, T* to, int64_t to_st
 void transpose_float(const float* from, int64_t from_step, float* to, int64_t to_step, int64_t rows, int64_t columns) {
   const int64_t whole_rows = rows / square * square;
   const int64_t whole_columns = columns / square * square;
-  // Lines that lie far apart are not fetched by themselves.
+  // The hardware doesn't prefetch lines with large strides.
   if (columns > rows) {
     for (int64_t c = 0; c < whole_columns; c += square) {
       for (int64_t k = 0; k < square; ++k) {

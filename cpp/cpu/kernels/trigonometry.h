@@ -2,12 +2,12 @@
 //
 // float: x = n π/2 + r with |r| <= π/4; π/2 in three parts (W. J. Cody and W. Waite, "Software Manual for the
 // Elementary Functions", 1980) and minimax polynomials for sine and cosine on |r| <= 0.793 (Remez' algorithm,
-// coefficients rounded one by one, relative errors 4.2e-9 and 1.4e-10). Lanes beyond 2^17 are the C library's. Bounds
-// in ulp, tested over all floats: sin and cos 1.6, tan 3.5.
+// coefficients rounded one by one, relative errors 4.2e-9 and 1.4e-10). Lanes beyond 2^17 use the C library. Bounds in
+// ulp, tested over all floats: sin and cos 1.6, tan 3.5.
 //
-// double: the same with π/2 in three parts of 53 bits, of which the first leaves an exact difference, and r in two numbers;
-// polynomials for |r| <= 0.786 (relative errors 3.8e-18 and 5.8e-20). Lanes beyond 2^40 are the C library's. Bounds in ulp,
-// tested over random numbers: sin and cos 1, tan 2.5.
+// double: the same with π/2 in three parts of 53 bits, the first of which gives an exact difference, and r as a sum of
+// two numbers; polynomials for |r| <= 0.786 (relative errors 3.8e-18 and 5.8e-20). Lanes beyond 2^40 use the C library.
+// Bounds in ulp, tested over random numbers: sin and cos 1, tan 2.5.
 #pragma once
 
 #include "cpu/kernels/lanes.h"
@@ -29,7 +29,7 @@ __attribute__((noinline, cold)) inline SinCos<S> with_large(const Vectorized<S>&
           choose(large, by_lane([](S v) { return std::cos(v); }, x), others.cos)};
 }
 
-// From sine and cosine of r, x = n π/2 + r: `quarter` has the last two bits of n.
+// From sine and cosine of r, where x = n π/2 + r; quarter: the last two bits of n.
 template <typename S, typename Bits>
 FOURFOLD_FN SinCos<S> turned(const Vectorized<S>& x, const Bits& quarter, const SinCos<S>& of_r) {
   constexpr int to_sign = 8 * sizeof(S) - 2;
@@ -50,7 +50,7 @@ FOURFOLD_FN SinCos<float> sincos_of_float(const Floats& x) {
   r = at::vec::fmadd(n, Floats(-0x1.4442dp-24f), r);
   r = at::vec::fmadd(n, Floats(-0x1.846988p-48f), r);
   const Floats square = r * r;
-  const Floats sin_of_r = at::vec::fmadd(horner(square, of_sin) * square, r, r) | sign_of(r);  // -0 stays
+  const Floats sin_of_r = at::vec::fmadd(horner(square, of_sin) * square, r, r) | sign_of(r);  // keeps -0
   const Floats cos_tail = at::vec::fmadd(horner(square, of_cos), square, Floats(-0.5f));
   const Floats cos_of_r = at::vec::fmadd(cos_tail, square, Floats(1.0f));
   return turned(x, bits_of(shifted), SinCos<float>{sin_of_r, cos_of_r});
@@ -64,15 +64,15 @@ FOURFOLD_FN SinCos<double> sincos_of_double(const Doubles& x) {
   const Doubles shifted = shifted_product(x, 0.6366197723675814);
   const Doubles n = whole(shifted);
   const Doubles first = at::vec::fmadd(n, Doubles(-0x1.921fb54442d18p+0), x);
-  // The sum with the second part, and what that loses, where either may be the larger (Knuth's sum of two numbers)
+  // The sum with the second part, and its rounding error, where either may be larger (Knuth's two-sum).
   const Doubles middle(-0x1.1a62633145c07p-54), product = n * middle, second = first + product, part = second - first;
   const Doubles lost = (first - (second - part)) + (product - part) + at::vec::fmadd(n, middle, product.neg());
   const Doubles rest = at::vec::fmadd(n, Doubles(0x1.f1976b7ed8fbcp-110), lost);
   const Doubles r = second + rest, low = rest - (r - second);
   const Doubles square = r * r, one(1.0), half = square * Doubles(0.5);
   const Doubles sin_tail = at::vec::fmadd(horner(square, of_sin) * square, r, low);
-  const Doubles sin_of_r = (r + sin_tail) | sign_of(second);  // -0 stays
-  // 1 - r² / 2, and what that loses with what it lacks.
+  const Doubles sin_of_r = (r + sin_tail) | sign_of(second);  // keeps -0
+  // 1 - r² / 2, then its rounding error plus the remaining terms.
   const Doubles most = one - half;
   const Doubles cos_tail = at::vec::fmadd(horner(square, of_cos) * square, square, (low * r).neg());
   const Doubles cos_of_r = most + ((one - most) - half + cos_tail);

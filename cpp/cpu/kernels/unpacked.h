@@ -1,19 +1,18 @@
-// Products with a matrix as it lies in memory, for calls with so few rows that packing it (panels.h) would cost more
-// than it saves.
+// Products with an unpacked matrix, for calls with so few rows that packing (panels.h) costs more than it saves.
 #pragma once
 
 #include "cpu/kernels/tile.h"
 
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
-// tile[g * units + u][j] += Σ_k w[g * group_step + u * leading_dim + k] columns[k * vectors + j] over the factors k: rows
-// of w times columns, whose factors for each k lie side by side. Steps and dimensions of w count values.
+// tile[g * units + u][j] += Σ_k w[g * group_step + u * leading_dim + k] columns[k * vectors + j] over the factors k:
+// rows of w times packed columns. Steps and dimensions of w count values.
 template <int groups, int units, int vectors, typename E>
 FOURFOLD_FN void multiply_columns(
     Tile<Sum<E>, groups * units, vectors>& tile, const Memory<E>* w, int64_t group_step, int64_t leading_dim,
     const E* columns, int64_t depth) {
   using F = Factor<E>;
-  // Several k at once: the rows' many addresses do not stay in registers.
+  // Several k at once, because the rows' many addresses don't fit the registers.
   constexpr int steps = fitting(6 * vectors);
   const auto add = [&]<int count>(int64_t k, std::integral_constant<int, count>) __attribute__((always_inline)) {
     typename F::Vector column[count * vectors];
@@ -36,8 +35,8 @@ FOURFOLD_FN void multiply_columns(
   for (; k < depth; ++k) add(k, std::integral_constant<int, 1>());
 }
 
-// tile[g * units + u][r] += w[g * group_step + u * leading_dim + k] a[r][k], lane by lane over all factors k: the sums of
-// a vector's lanes (sum_lanes) are the product. Steps and dimensions of w count values.
+// tile[g * units + u][r] += w[g * group_step + u * leading_dim + k] a[r][k], lane by lane over all factors k; the sum
+// of a vector's lanes (sum_lanes) is the product. Steps and dimensions of w count values.
 template <int groups, int units, int rows, typename E>
 FOURFOLD_FN void multiply_rows(
     Tile<Sum<E>, groups * units, rows>& tile, const Memory<E>* w, int64_t group_step, int64_t leading_dim,
@@ -61,7 +60,7 @@ FOURFOLD_FN void multiply_rows(
   if (whole < depth) step(whole, [&](const E* from) { return F::load_some(from, depth - whole); });
 }
 
-// A vector of factors that lie below each other: of pairs, two rows' values.
+// Loads a vector of factors along the rows; for pairs, from two rows.
 template <typename S>
 FOURFOLD_FN Vectorized<S> load_column(const S* from, int64_t, int64_t count) {
   return load_lanes(from, count);
@@ -73,8 +72,8 @@ FOURFOLD_FN __m512bh load_column(const c10::BFloat16* from, int64_t leading_dim,
 }
 #endif
 
-// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...] over the factors k: the product with columns that lie side
-// by side, of which the last vector has `last`. The leading dimension counts values.
+// tile[r][j] += Σ_k a[r][k] b[k * leading_dim + j * lanes ...] over the factors k: the product with adjacent columns;
+// the last vector has `last` of them. The leading dimension counts values.
 template <int rows, int width, typename E>
 FOURFOLD_FN void multiply_in_place(
     Tile<Sum<E>, rows, width>& tile, const E* const* a, const Memory<E>* b, int64_t leading_dim, int64_t depth,
@@ -95,11 +94,11 @@ FOURFOLD_FN void multiply_in_place(
   }
 }
 
-// A vector of the sums of `lanes` vectors' lanes.
+// The horizontal sums of `lanes` vectors, as one vector.
 #if defined(CPU_CAPABILITY_AVX512)
 inline Vectorized<float> sum_lanes(const float* vectors) {
-  __m512 pairs[8];   // of two rows: in each quarter, half sums of that quarter
-  __m512 fours[4];   // of four rows: in each quarter, that quarter's sums
+  __m512 pairs[8];   // for two rows each: partial sums in each quarter
+  __m512 fours[4];   // for four rows each: the sum of each quarter
   for (int i = 0; i < 8; ++i) {
     const __m512 a = _mm512_loadu_ps(vectors + 32 * i);
     const __m512 b = _mm512_loadu_ps(vectors + 32 * i + 16);
@@ -118,7 +117,7 @@ inline Vectorized<float> sum_lanes(const float* vectors) {
 }
 #elif defined(CPU_CAPABILITY_AVX2)
 inline Vectorized<float> sum_lanes(const float* vectors) {
-  __m256 fours[2];  // of four rows: in each half, that half's sums
+  __m256 fours[2];  // for four rows each: the sum of each half
   for (int i = 0; i < 2; ++i) {
     const float* at = vectors + 32 * i;
     fours[i] = _mm256_hadd_ps(

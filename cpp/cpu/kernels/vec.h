@@ -1,5 +1,5 @@
-// Loads and stores between memory of type T and vectors of the type it is computed in: float for bfloat16 and float16.
-// Included only by files that are compiled once a level; everything stands in that level's namespace.
+// Loads and stores between memory of type T and vectors of its compute type: float for bfloat16 and float16. Included
+// only by files that are compiled once per CPU level; everything is in that level's namespace.
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
@@ -9,7 +9,7 @@
 
 #include "ops/kind.h"
 
-// A call inside a loop over vectors would spill the registers that hold them.
+// A call inside a loop over vectors would spill the vector registers.
 #define FOURFOLD_FN inline __attribute__((always_inline))
 #define FOURFOLD_CONSTANT static constexpr
 
@@ -23,7 +23,7 @@ using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <typename T>
 using Vec = Vectorized<Compute<T>>;
 
-// A step is one register of T, which is one or two vectors of its compute type.
+// A step is one register of T, and one or two vectors of its compute type.
 template <typename T>
 inline constexpr int64_t step_size = Vectorized<T>::size();
 template <typename T>
@@ -58,7 +58,7 @@ Vectorized<T> narrowed(const Step<T>& step) {
   }
 }
 
-// `count` elements, at most a step; what lies beyond is zero in the vector.
+// Loads `count` elements, at most one step; other lanes are zero.
 template <typename T>
 Step<T> load(const T* from, int64_t count) {
   return widened(count == step_size<T> ? Vectorized<T>::loadu(from) : Vectorized<T>::loadu(from, count));
@@ -73,14 +73,14 @@ void store(T* to, const Step<T>& step, int64_t count) {
   }
 }
 
-// Elements side by side, or with a stride of 0 one that stands for all.
+// Contiguous elements, or, with stride 0, one for all.
 template <typename T>
 struct Elements {
   const T* data;
   int64_t stride;
 };
 
-// to[k] = f(in_0[k], in_1[k], …) over n elements. Inlined, so that what f holds stays in registers.
+// to[k] = f(in_0[k], in_1[k], …) for n elements. Inlined, so that f's captures stay in registers.
 template <typename T, typename F, typename... Inputs>
 FOURFOLD_FN void map(int64_t n, T* to, const F& f, const Inputs&... in) {
   const auto apply = [&](const auto&... steps) {
@@ -110,7 +110,7 @@ FOURFOLD_FN void map(int64_t n, T* to, const F& f, const Inputs&... in) {
   map_steps(Vectorized<T>(*in.data)...);
 }
 
-// Calls f(T()) with the floating point type that `kind` names.
+// Calls f(T()) with the floating-point type of `kind`.
 template <typename F>
 void visit_floating(Kind kind, const F& f) {
   switch (kind) {
@@ -121,7 +121,7 @@ void visit_floating(Kind kind, const F& f) {
   }
 }
 
-// The same of a kind that is computed in as it is: float64 or float32.
+// The same for the compute types float64 and float32.
 template <typename F>
 void visit_compute(Kind kind, const F& f) {
   kind == Kind::float64 ? f(double()) : f(float());

@@ -1,5 +1,6 @@
-// The elementary functions of programs for one native vector: `exp_float32` and so on. libfourfold has them in its levels'
-// namespaces; scripts/bitcode.py compiles the same source to LLVM bitcode, which has them as `fourfold_exp_float32`.
+// The elementary functions of programs for one native vector: `exp_float32` and so on. In libfourfold they are in the
+// CPU levels' namespaces. scripts/bitcode.py compiles the same source to LLVM bitcode, where their names are
+// `fourfold_exp_float32` and so on.
 #include "cpu/kernels/operations.h"
 #ifndef FOURFOLD_BITCODE
 #include "cpu/kernels/vector_functions.h"

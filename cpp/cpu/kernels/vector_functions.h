@@ -1,4 +1,4 @@
-// The elementary functions of programs for one vector of the level in use, which code that is compiled at run time calls.
+// The elementary functions of programs for one vector of the CPU level in use. Code compiled at run time calls them.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace fourfold::cpu {
 
-// The address of a function that takes the operation's operands and returns its result, each as a native vector by value:
-// __m256 and __m256d, __m512 and __m512d, float32x4_t and float64x2_t. 0 for another operation or type, and at a level
+// The address of a function that takes the operation's operands and returns its result, as native vectors by value:
+// __m256 and __m256d, __m512 and __m512d, float32x4_t and float64x2_t. 0 for other operations and types, and for levels
 // without vectors.
 using VectorFunction = uintptr_t(program::Operation op, program::Type type);
 

@@ -45,7 +45,7 @@ class Scheduled final : public program::Executable {
   std::atomic<Generator> generator_{Generator::interpreter};
 };
 
-// The loops of a call, and its nest once there is one.
+// The loops of a call, and its compiled nest once there is one.
 class NestedLoops {
  public:
   NestedLoops(const Scheduled& made, Loops loops) : made_(made), loops_(std::move(loops)) {}
@@ -59,7 +59,7 @@ class NestedLoops {
     return nest != nullptr;
   }
 
-  // Null if there is none, or not yet. One that is found stays.
+  // Null if there is no nest (yet). A found nest is never removed.
   const program::Nest* find() const {
     const Generator generator = made_.generator();
     if (generator == Generator::interpreter || loops_.rows() == 0 || loops_.columns() == 0) return nullptr;
@@ -78,7 +78,7 @@ class NestedLoops {
   mutable std::atomic<bool> is_known_{false};
 };
 
-// By its loop nest if there is one, else by the interpreter.
+// Runs a compiled loop nest if there is one, otherwise the interpreter.
 class ScheduledCall final : public program::Call {
  public:
   ScheduledCall(const Scheduled& made, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
@@ -86,7 +86,7 @@ class ScheduledCall final : public program::Call {
       : made_(made), sizes_(sizes), nested_(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs)) {
     if (nested_.loops().is_large()) {
       streamed_.emplace(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs, true));
-      if (layout() == nested_.loops().layout()) streamed_.reset();  // nothing can be stored past the caches
+      if (layout() == nested_.loops().layout()) streamed_.reset();  // no output allows non-temporal stores
     }
   }
 
@@ -95,7 +95,7 @@ class ScheduledCall final : public program::Call {
     if ((streams ? *streamed_ : nested_).run(inputs, outputs)) return;
     cpu::run(made_.program(), made_.schedule(), sizes_, inputs, outputs);
   }
-  // Parts are not stored past the caches: who shares a call reads it soon.
+  // Parts don't use non-temporal stores: the loops that split a call into parts read its outputs soon.
   int64_t parts() const override {
     const program::Nest* const nest = nested_.find();
     return nest == nullptr ? 1 : nested_.loops().parts(*nest);

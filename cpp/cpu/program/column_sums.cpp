@@ -12,9 +12,9 @@ namespace {
 using program::Operation;
 using program::Type;
 
-constexpr int64_t fewest_rows = 16;  // of a chunk, so that its sums are little beside it
+constexpr int64_t fewest_rows = 16;  // in a chunk, so that its sums are small compared with it
 constexpr int64_t most_chunks = 32;
-constexpr int64_t share = 1 << 17;  // of a thread, at least, in additions
+constexpr int64_t share = 1 << 17;  // minimum for a thread, in additions
 
 int64_t rows_of_each(int64_t rows) { return std::max(fewest_rows, (rows + most_chunks - 1) / most_chunks); }
 
@@ -58,7 +58,7 @@ void ColumnSums::finish() {
   for (size_t t = 0; t < schedule_.column_sums.size(); ++t) put(sums_.get() + t * columns_, schedule_.column_sums[t].output);
 }
 
-// By way of the type that is computed in.
+// Converts double sums by way of the compute type.
 void ColumnSums::put(double* sums, int output) const {
   const auto& described = program_.outputs[output];
   const program::Tensor& tensor = outputs_[output];

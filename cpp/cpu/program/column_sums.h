@@ -1,5 +1,5 @@
-// Sums of the columns over the rows. The rows are split into chunks, independently of the number of threads, and the chunks' sums
-// are added in order: the same bits from any number of threads.
+// Sums of columns over the rows. The split of the rows into chunks doesn't depend on the number of threads, and the
+// chunks' sums are added in order, so the result has the same bits for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ class ColumnSums {
   ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
          const program::Tensor* outputs);
 
-  // Of so many rows.
+  // The number of chunks of `rows` rows.
   static int64_t chunks_of(int64_t rows);
 
   bool empty() const { return schedule_.column_sums.empty(); }
   int64_t chunks() const { return chunks_; }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }
-  // The sums of a chunk, set to zero, one output after the other.
+  // A chunk's sums, zeroed, one output after the other.
   double* begin(int64_t chunk);
   // Adds the chunks and writes the outputs.
   void finish();
@@ -41,7 +41,7 @@ class ColumnSums {
   int64_t columns_ = 1;
   int64_t rows_of_chunk_ = 0;
   int64_t chunks_ = 1;
-  int64_t each_ = 0;  // sums of a chunk
+  int64_t each_ = 0;  // sums in a chunk
   std::unique_ptr<double, Free> sums_;
 };
 

@@ -9,7 +9,7 @@ using program::Source;
 
 namespace {
 
-constexpr int cheap = 4;  // what may be computed again in another stage, in additions
+constexpr int cheap = 4;  // the most that is recomputed in another stage, in additions
 constexpr int load_cost = 1;
 
 }  // namespace

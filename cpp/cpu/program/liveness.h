@@ -1,4 +1,5 @@
-// Liveness of a program's values: which are needed, the stage in which each is known, and the uses left in a stage.
+// Liveness of a program's values: which are needed, the stage in which each is computed, and the remaining uses in a
+// stage.
 #pragma once
 
 #include <vector>
@@ -9,12 +10,12 @@ namespace fourfold::cpu {
 
 struct LiveValue {
   bool needed = false;
-  int stage = 0;           // in which it is known: for a reduction the next one
-  int materialized = -1;   // its slot, of a number, a row's value, or an element's that several stages read
+  int stage = 0;           // the first stage that can use it: for a reduction, the one after its operand's
+  int materialized = -1;   // the slot of a number, a row's value, or an element's value that several stages read
   int register_slot = -1;  // in the stage that is being scheduled
-  int expanded = -1;       // a row's value for each of its columns
+  int expanded = -1;       // the slot of a row's value broadcast to its columns
   int emitted = -1;        // the stage in which it has been computed
-  int uses = 0;            // left in the stage
+  int uses = 0;            // remaining in the stage
 };
 
 class Liveness {
@@ -25,7 +26,7 @@ class Liveness {
   LiveValue& operator[](size_t v) { return values_[v]; }
   const LiveValue& operator[](size_t v) const { return values_[v]; }
   int stages() const { return stages_; }
-  // Of an element, in additions.
+  // The cost of an element, in additions.
   int cost() const { return cost_; }
 
   const program::Value& value(int v) const { return program_.values[v]; }
@@ -36,13 +37,13 @@ class Liveness {
   bool is_sum(int v) const { return value(v).source == program::Source::operation && program::is_reduction(value(v).op); }
   bool has_output(int v) const;
 
-  // Whether its slot holds it before a stage begins: an earlier stage materialized it.
+  // Whether an earlier stage materialized it, so that its slot holds it when this stage begins.
   bool is_here(int v, int stage) const {
     return value(v).level == program::Level::element && values_[v].materialized >= 0 && values_[v].stage < stage;
   }
-  // Whether a stage after its own had better load it than recompute it from what is known there.
+  // Whether a later stage should load it instead of recomputing it.
   bool is_expensive_again(int v, int stage) const;
-  // Counts the uses of each element's value in this stage.
+  // Counts the uses of each value in this stage.
   void count_uses(int stage);
   // Frees all registers.
   void leave_stage();

@@ -18,25 +18,26 @@ using program::Level;
 using program::Nest;
 using program::Program;
 
-// A nest's arguments: these, then each tensor's address, each axis' size, and each axis' stride by tensor. nest/build.py has
-// the same order.
+// A nest's arguments: these, then the tensors' addresses, the axes' sizes, and each axis' strides by tensor.
+// nest/build.py has the same order.
 enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, panel_rows, panel_columns, first_tensor };
 
-constexpr int64_t slack = 64;             // elements behind scratch memory that whole vectors may touch
+constexpr int64_t slack = 64;             // elements after scratch memory that whole vectors may touch
 constexpr int64_t parts_of_thread = 4;
 constexpr int64_t fewest_of_chunk = 1024;
-// Of the rows of a tensor that lies across, which are transposed into memory of a thread's own.
+// Panels: rows of a transposed tensor that a thread transposes into its own memory.
 constexpr int64_t most_panel_rows = 32;
-constexpr int64_t most_panel_columns = 256;     // where a row may be split
+constexpr int64_t most_panel_columns = 256;     // if a row can be split
 constexpr int64_t most_panel_elements = 1 << 17;
-// Rows of so few columns are short, where so many lie along one axis.
+// Rows are short if they have at most this many columns and there are at least this many along one axis.
 constexpr int64_t most_short_columns = 16;
 constexpr int64_t fewest_short_rows = 16;
-// Tensors of a call that have as many bytes together: its outputs leave the caches before somebody reads them. Storing past
-// the caches, Adam's step took 0.70 of the time at 40 MB a tensor, and a product 0.6; of 400 KB a tensor, 1.4.
+// From this total size of a call's tensors on, outputs are evicted from the caches before they are read, and
+// non-temporal stores pay: Adam's step took 0.70 of the time at 40 MB per tensor, a product 0.6, but 1.4 at 400 KB per
+// tensor.
 constexpr int64_t fewest_streamed_bytes = 20'000'000;
-constexpr int64_t alignment = 64;   // of stores past the caches
-// Elements so far apart are picked out of vectors.
+constexpr int64_t alignment = 64;   // of non-temporal stores
+// The largest stride whose elements are picked from whole vectors.
 constexpr int64_t most_interleaved = 8;
 
 char digit(int64_t number) { return static_cast<char>('0' + number); }
@@ -52,14 +53,14 @@ std::unique_ptr<char, Free> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  // shares_kept: whether the threads' values of a row lie in memory that they share.
+  // shares_kept: whether the threads share the memory of a row's values.
   NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, bool shares_kept = false)
       : nest_(nest), arguments_(arguments), grain_(grain),
         bytes_(nest.bytes_of_block * (arguments[block] + slack) +
                (shares_kept ? 0 : nest.bytes_of_column * (arguments[column_count] + slack)) +
                nest.bytes_of_panel * (arguments[panel_rows] * arguments[panel_columns] + slack)) {}
 
-  // A function that works on numbers alone.
+  // Runs a function that computes only scalars.
   void run_once(size_t function) const {
     if (nest_.functions[function] != nullptr) nest_.functions[function](0, 1, arguments_.data(), nullptr);
   }
@@ -70,7 +71,8 @@ class NestCall {
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
 
-  // Threads share so many parts, each of `unit` elements. elements: how many there are, where the function counts these.
+  // Threads share `count` parts of `unit` elements. elements: the total, if the function's range counts elements;
+  // otherwise 0.
   void share(size_t function, int64_t count, int64_t unit, int64_t elements = 0) const {
     if (nest_.functions[function] == nullptr) return;
     const int64_t least = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, unit));
@@ -86,10 +88,10 @@ class NestCall {
   const Nest& nest_;
   const std::vector<int64_t>& arguments_;
   int64_t grain_;
-  int64_t bytes_;  // of a thread's scratch memory
+  int64_t bytes_;  // size of a thread's scratch memory
 };
 
-// Column sums are added to these from now on.
+// Makes the column sums accumulate into `sums`.
 void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Schedule& schedule) {
   for (const ColumnSum& sum : schedule.column_sums) {
     arguments[first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
@@ -179,25 +181,25 @@ void Loops::add_steps(const fourfold_steps& steps) {
   grain_ = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, steps.count));
 }
 
-// Whether a tensor's elements along the innermost axis lie a few apart, with others between them.
+// Whether a tensor has a small stride along the innermost axis, with other elements between.
 bool Loops::is_interleaved(size_t axis, size_t tensor) const {
   const int64_t stride = strides_[axis][tensor];
   if (has_rows_together() || axis + 1 != strides_.size() || stride < 2 || stride > most_interleaved) return false;
   return std::none_of(strides_.begin(), strides_.end(), [&](const auto& of_axis) { return of_axis[tensor] == 1; });
 }
 
-// Whether a tensor steps through this axis of a row's columns and the next one as through one.
+// Whether a tensor's strides allow merging this column axis with the next one.
 bool Loops::continues_columns(size_t axis, size_t tensor) const {
   if (!program_.has_rows || axis < row_axes_ || axis + 1 >= strides_.size()) return false;
   return strides_[axis][tensor] == strides_[axis + 1][tensor] * sizes_[axis + 1];
 }
 
-// Whether whole vectors of an output begin at multiples of their size.
+// Whether an output can be written by aligned non-temporal stores.
 bool Loops::is_streamed(size_t axis, size_t tensor) const {
   const size_t inputs = program_.inputs.size();
   if (!streams_ || turned_ != no_axis || axis + 1 != strides_.size() || tensor < inputs || strides_[axis][tensor] != 1) return false;
   if (has_rows_together() || split_ == Split::columns) return false;
-  if (split_ == Split::rows && sizes_.size() != row_axes_ + 1) return false;  // pieces of columns begin anywhere
+  if (split_ == Split::rows && sizes_.size() != row_axes_ + 1) return false;  // unaligned parts of rows
   const program::Output& output = program_.outputs[tensor - inputs];
   const int64_t size = element_size(output.kind);
   if (output.level != Level::element || output.join >= 0 || size < 4) return false;
@@ -222,7 +224,7 @@ bool Loops::can_stream(const program::Tensor* inputs, const program::Tensor* out
   });
 }
 
-// Rows of one axis of few columns, where there are more rows than a vector has lanes.
+// Chooses short_rows if there are few columns along one axis, and more rows than a vector has lanes.
 void Loops::find_short_rows() {
   const bool has_column_sums = !schedule_.column_sums.empty();
   const int64_t columns = sizes_.back(), rows = sizes_.size() > 1 ? sizes_[sizes_.size() - 2] : 1;
@@ -234,7 +236,8 @@ void Loops::find_short_rows() {
   columns_ = columns;
 }
 
-// Rows with columns along one axis, where an element's neighbour in memory is in the next row, or one element serves all rows.
+// Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
+// them.
 void Loops::find_rows_side_by_side() {
   if (split_ == Split::short_rows || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
   if (sizes_.size() != row_axes_ + 1 || sizes_[row_axes_ - 1] < fewest_short_rows || columns_ < 2) return;
@@ -253,7 +256,7 @@ void Loops::find_rows_side_by_side() {
   if (any) split_ = Split::side_by_side;
 }
 
-// nest/layout.py has the same rule.
+// Finds the axis of transposed tensors. nest/layout.py has the same rule.
 void Loops::find_turned(const Strides& strides) {
   for (size_t a = 0; a + 1 < strides.size(); ++a) {
     for (size_t t = 0; t < strides[a].size(); ++t) {
@@ -262,10 +265,10 @@ void Loops::find_turned(const Strides& strides) {
   }
 }
 
-// The elements of the only axis, or else chunks of the innermost one.
+// Threads share the elements of a single axis, or else chunks of the innermost one.
 void Loops::share_elements() {
   if (columns_ == 0) return;
-  const int64_t turned = turned_ == no_axis ? 1 : sizes_[turned_];  // one thread's in every part
+  const int64_t turned = turned_ == no_axis ? 1 : sizes_[turned_];  // not split
   const int64_t inner = sizes_.back(), outer = columns_ / inner / turned;
   if (sizes_.size() == 1) {
     unit_ = alignment;

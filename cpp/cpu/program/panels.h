@@ -1,5 +1,5 @@
-// A few rows of the tensors that lie the other way round, whose neighbours in memory are in the next row rather than in the
-// next column: transposed into memory of a thread's own, so that every line of the cache that they lie in is used whole.
+// Panels: a few rows of the transposed tensors, which are contiguous along the rows instead of the columns. A thread
+// transposes them into its own memory, so that every cache line is used completely.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@ namespace fourfold::cpu {
 
 struct PanelTensor {
   int slot;
-  int64_t size;  // of an element
-  char* data;    // the tensor's
+  int64_t size;  // bytes of an element
+  char* data;    // the tensor's memory
   bool is_output;
 };
 
-// Of a space whose rows are that of its innermost axis.
+// For a space whose rows are those of its innermost axis.
 class Panels {
  public:
   static constexpr int64_t most_rows = 32;
-  static constexpr int64_t most_bytes = 1 << 19;  // of one tensor: what second-level caches hold
+  static constexpr int64_t most_bytes = 1 << 19;  // of one tensor's panel: the size of L2 caches
 
-  // rows and columns: of a panel, at most. Tensors that don't lie so are left out.
+  // rows and columns: the maximum size of a panel. Tensors that aren't transposed have no panel.
   Panels(const Space& space, const std::vector<PanelTensor>& tensors, int64_t rows, int64_t columns);
 
   bool empty() const { return tensors_.empty(); }
   int64_t bytes() const;
   void use(char* memory) { memory_ = memory; }
 
-  // Which elements the panels hold from now on: these columns of so many rows, which lie side by side along the axis next to
-  // the innermost. Brings the inputs' own.
+  // Moves the panels to these columns of these rows, which are adjacent along the axis next to the innermost. Copies
+  // the inputs' elements into the panels.
   void enter(int64_t row, int64_t rows, int64_t column, int64_t columns);
-  // Where a tensor's at-th element is; null where it has no panel.
+  // The address of a tensor's at-th element in its panel; null if it has none.
   char* find(int slot, int64_t at) const;
-  // Puts the outputs' elements where they belong.
+  // Copies the outputs' elements from the panels into the tensors.
   void leave() const;
 
  private:
@@ -48,7 +48,7 @@ class Panels {
 
   const Space& space_;
   std::vector<Panel> tensors_;
-  int64_t each_;  // elements of a panel, at most
+  int64_t each_;  // the maximum number of elements of a panel
   char* memory_ = nullptr;
   int64_t row_ = 0;
   int64_t rows_ = 0;

@@ -1,4 +1,4 @@
-// Products of a loop's steps: the matrix that all steps multiply with is packed once.
+// Products of a loop's steps: the matrix that all steps use is packed once.
 #include "cpu/program/product.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace {
 
 using program::Tensor;
 
-// Multiply-adds that are worth another thread, and the barrier behind each stage of a step.
+// The multiply-adds that justify another thread and its barrier after each stage of a step.
 constexpr int64_t worth_a_thread = 1 << 17;
 
 struct Free {
   void operator()(char* memory) const { release(memory); }
 };
 
-// b: (depth, columns), or a batch of such.
+// b: (depth, columns), or a batch of them.
 struct PackedMatrix {
   PackedMatrix(const Tensor& b, Panels panels)
       : kind(b.kind), batch(b.dim == 3 ? b.sizes[0] : 1), depth(b.sizes[b.dim - 2]), columns(b.sizes[b.dim - 1]),
@@ -92,7 +92,7 @@ class PackedProducts final : public program::Product {
           .out = static_cast<char*>(out.data) + k * batch_step(out),
           .out_row = out.strides[dim - 2],
       };
-      if (matrices_.size() > 1) {  // of a batch of one
+      if (matrices_.size() > 1) {  // only without batch
         job.a2 = a[1].data;
         job.a2_row = a[1].strides[0];
         job.a2_column = a[1].strides[1];

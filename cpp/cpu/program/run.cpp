@@ -16,17 +16,17 @@ using program::Program;
 // Bytes of a block's slots that fit into the L1 cache, and the fewest elements of a block.
 constexpr int64_t cache = 32768;
 constexpr int64_t fewest = 256;
-// Elements of a tensor's row from which on it is read in place, a row at a time, instead of copied.
+// From this many elements on, a tensor's rows are read in place, one at a time, instead of copied.
 constexpr int64_t long_row = 64;
-// Columns from which on all threads share a row.
+// From this many columns on, all threads share a row.
 constexpr int64_t long_columns = 16384;
-// Columns of a panel, where a row may be split.
+// Columns of a panel, if a row can be split.
 constexpr int64_t panel_columns = 2048;
-// A thread's least share, in the time of so many additions; a tensor's element takes some of it to come from memory.
+// A thread's minimum share, in additions; per_tensor is the cost of a tensor's element for its memory access.
 constexpr int64_t share = 200'000;
 constexpr int64_t per_tensor = 4;
 
-// All stages of some rows: their columns from `first` to `last`.
+// Runs all stages of some rows, for the columns from `first` to `last`.
 void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64_t first, int64_t last) {
   worker.enter_rows(row, rows);
   for (const Stage& stage : call.schedule.stages) {
@@ -43,7 +43,7 @@ void run_rows(const Call& call, Worker& worker, int64_t row, int64_t rows, int64
   worker.leave_rows();
 }
 
-// Threads split the rows: single blocks, panels, or chunks whose sums are added up.
+// Threads split the rows: by single blocks, by panels, or by chunks with column sums.
 void run_by_rows(const Call& call, ColumnSums& sums) {
   const int64_t block = call.rows_of_block();
   const int64_t panel = call.rows_of_panel();
@@ -80,7 +80,7 @@ class Partials {
     for (size_t k = 0; k < stage_.sums.size(); ++k) std::memcpy(&values_[k * blocks_ + block], worker.slot(stage_.sums[k]).data, 8);
   }
 
-  // In the order of the blocks, whichever thread computed them.
+  // Combines in the order of the blocks, for any assignment to threads.
   void combine(Worker& whole) {
     for (size_t k = 0; k < stage_.sums.size(); ++k) {
       uint64_t* values = &values_[k * blocks_];
@@ -120,7 +120,7 @@ void run_by_columns(const Call& call, ColumnSums& sums) {
           int64_t column = block * call.lanes;
           do {
             const int64_t at = row * call.columns + column;
-            const bool in_place = row_length >= long_row && stage.sums.empty();  // a sum's order knows nothing of the layout
+            const bool in_place = row_length >= long_row && stage.sums.empty();  // sums have one order for all layouts
             const int64_t left = in_place ? call.elements.left_of_row(at) : last - column;
             const int64_t columns = std::min(left, last - column);
             worker.run_elements(stage, at, columns, column);
@@ -144,7 +144,7 @@ bool lies_across(const Call& call) {
   return false;
 }
 
-// Panels need rows of one thread each. Without reductions the rows are those of the innermost axis.
+// Panels need rows that each belong to one thread. Without reductions the rows are those of the innermost axis.
 void use_panels(Call& call, bool by_rows) {
   const int64_t row = call.elements.row();
   if (call.program.has_rows) {

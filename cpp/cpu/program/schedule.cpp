@@ -23,7 +23,7 @@ Primitive* primitive_of(Operation op, Type type) {
   return found != nullptr ? found : plain_primitive(op, type);
 }
 
-// Null where no conversion is needed.
+// Null if no conversion is needed.
 Primitive* load_of(Kind kind) { return is_half(kind) ? half_load_primitive(kind) : plain_load_primitive(kind); }
 Primitive* store_of(Kind kind) { return is_half(kind) ? half_store_primitive(kind) : plain_store_primitive(kind); }
 
@@ -124,7 +124,7 @@ class Scheduler {
     return step(convert != nullptr ? convert : copy_primitive(value(output.value).type), output_slot(k), {slot});
   }
 
-  // Values of elements that a later stage reads and that are expensive to recompute.
+  // Materializes elements' values that a later stage reads and that are expensive to recompute.
   void find_materialized() {
     for (size_t v = 0; v < live_.size(); ++v) {
       if (!live_[v].needed) continue;
@@ -183,7 +183,7 @@ class Scheduler {
       if (load == nullptr) return;
       live.materialized = row_slot();
       stage().rows.push_back(step(load, static_cast<uint16_t>(live.materialized), {input_slot(v)}));
-    } else if (is_sum(v)) {  // what its stage has summed up, in the value's own type
+    } else if (is_sum(v)) {  // converts the sum to the value's type
       const Type type = value(value(v).operand[0]).type;
       const Type summed = type_of_sum(value(v).op, type);
       Primitive* convert = summed == type ? copy_primitive(type) : plain_primitive(Operation::to_float32, summed);
@@ -220,11 +220,11 @@ class Scheduler {
     free_[result_.slots[live.register_slot].size].push_back(static_cast<uint16_t>(live.register_slot));
   }
 
-  // Makes an operand available for elements: contiguous, or one value for all.
+  // Makes an operand available for elements: contiguous, or one value for all of them.
   void ready(int v) {
     if (value(v).level == Level::element) return emit(v);
     if (value(v).level != Level::row || live_[v].register_slot >= 0) return;
-    // A slot of its own: in a block of one row it aliases the row's slot, which nothing else may overwrite.
+    // A separate slot: in a block of one row it aliases the row's slot, which nothing else may overwrite.
     LiveValue& live = live_[v];
     if (live.expanded < 0) live.expanded = block_slot(program::size_of(value(v).type));
     live.register_slot = live.expanded;
@@ -233,7 +233,7 @@ class Scheduler {
     stage().elements.push_back(made);
   }
 
-  // Computes v, once per stage.
+  // Computes v; at most once per stage.
   void emit(int v) {
     LiveValue& live = live_[v];
     if (live.emitted == stage_ || is_here(v)) return;
@@ -279,7 +279,7 @@ class Scheduler {
     stage().elements.push_back(made);
   }
 
-  // The cosine of the same operand for a sine v, or the sine for a cosine, if this stage needs it too.
+  // For a sine v the cosine of the same operand, and vice versa, if this stage needs it too.
   int twin_of(int v) const {
     const Operation op = value(v).op;
     if (op != Operation::sin && op != Operation::cos) return -1;
@@ -302,7 +302,7 @@ class Scheduler {
     stage().elements.push_back(step(load, slot, {input_slot(v)}));
   }
 
-  // A materialized value's slot; else an output's memory if it needs no conversion; else a register.
+  // The slot of a materialized value, otherwise an output's memory if it needs no conversion, otherwise a register.
   uint16_t destination(int v) {
     LiveValue& live = live_[v];
     const bool keeps = live.materialized >= 0 && live.stage == stage_;
@@ -342,7 +342,7 @@ class Scheduler {
     }
   }
 
-  // Stores v into every output that is not its destination already.
+  // Stores v into every output that isn't already its destination.
   void store_outputs(int v) {
     if (live_[v].stage != stage_) return;
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
@@ -359,7 +359,7 @@ class Scheduler {
   Liveness live_;
   Schedule result_;
   int stage_ = 0;
-  std::map<int64_t, std::vector<uint16_t>> free_;  // of the stage's registers, by the size of an element
+  std::map<int64_t, std::vector<uint16_t>> free_;  // the stage's free registers, by element size
   std::map<int64_t, std::vector<uint16_t>> all_;
 };
 

@@ -1,7 +1,8 @@
-// The order in which the CPU computes a program: stages of primitives, and the slots that they read and write.
+// The schedule of the CPU interpreter: stages of primitives, and the slots that they read and write.
 //
 // A stage passes once over a row's columns. A reduction's result is known after its stage, so values that depend on it are
-// computed in a later stage. A value that several stages read is recomputed where that is cheap, else materialized for the row.
+// computed in a later stage. A value that several stages read is recomputed if that is cheap, otherwise materialized
+// for the row.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +15,33 @@ namespace fourfold::cpu {
 
 // Where a slot's memory comes from.
 enum class Storage : uint8_t {
-  input,         // a tensor's
-  output,        // likewise
+  input,         // an input tensor
+  output,        // an output tensor
   number,        // 8 bytes: one value for the whole call
   row,           // 8 bytes for each row of a block
   sum,           // likewise: the partial result of a reduction over a thread's part of the columns
-  block,         // an element for each of a block
-  materialized,  // an element for each column of the row, or of a block's rows
-  column_sum,    // a float64 for each column, to which rows are added
+  block,         // one value for each element of a block
+  materialized,  // one value for each column of the row, or of a block's rows
+  column_sum,    // a float64 accumulator for each column
 };
 
 struct SlotPlan {
   Storage storage;
-  int64_t size;  // of an element
+  int64_t size;  // bytes of an element
 };
 
 struct Step {
   Instruction instruction;
-  bool expands = false;  // a row's value: where a block is of one row, the value itself
+  bool expands = false;  // broadcasts a row's value; in a block of one row it only aliases it
 };
 
 struct Stage {
-  std::vector<Step> rows;           // for each row of a block, first
-  std::vector<Step> elements;       // then for its elements
-  std::vector<int> inputs;          // the tensors of elements that it reads
-  std::vector<int> outputs;         // and writes
+  std::vector<Step> rows;           // run first, for each row of a block
+  std::vector<Step> elements;       // run then, for the block's elements
+  std::vector<int> inputs;          // the element-level tensors that it reads
+  std::vector<int> outputs;         // likewise writes
   std::vector<uint16_t> sums;       // the slots of its reductions
-  std::vector<Primitive*> combine;  // of each, two parts into one
+  std::vector<Primitive*> combine;  // for each reduction, combines two partial results
   int expensive = 0;                // the number of expensive steps
 };
 
@@ -63,18 +64,18 @@ struct Given {
 struct Schedule {
   std::vector<SlotPlan> slots;
   std::vector<Constant> constants;
-  std::vector<Given> given;         // numbers that come with a call
-  std::vector<Step> numbers;        // what is computed once for each thread
-  std::vector<Step> once;           // tensors that hold one number
+  std::vector<Given> given;         // scalar arguments of a call
+  std::vector<Step> numbers;        // scalar computations, run once by each thread
+  std::vector<Step> once;           // stores of scalar outputs, run once
   std::vector<Stage> stages;
-  std::vector<int> row_inputs;      // the tensors of rows
+  std::vector<int> row_inputs;      // the row-level tensors
   std::vector<int> row_outputs;
   std::vector<ColumnSum> column_sums;
-  int64_t block_bytes = 0;          // of an element of every block slot together
+  int64_t block_bytes = 0;          // bytes of one element in all block slots together
   int cost = 0;                     // of an element, in additions
 };
 
-// The slots of inputs come first, then those of outputs.
+// The first slots are those of inputs, then those of outputs.
 Schedule schedule(const program::Program& program);
 
 }  // namespace fourfold::cpu

@@ -6,7 +6,7 @@
 namespace fourfold::cpu {
 namespace {
 
-// By the size of an element alone: what it means is nobody's business here.
+// Copies elements by their size only.
 template <typename T>
 void copy(const void* from, int64_t from_stride, void* to, int64_t to_stride, int64_t count) {
   const T* source = static_cast<const T*>(from);
@@ -31,9 +31,9 @@ void copy(int64_t size, const void* from, int64_t from_stride, void* to, int64_t
 
 }  // namespace
 
-// Axes of size 1 are left out, and two that every tensor steps through as through one are one.
+// Drops axes of size 1 and merges neighbouring axes that are contiguous in every tensor.
 Space::Space(const std::vector<int64_t>& sizes, const std::vector<std::vector<int64_t>>& strides) {
-  std::vector<size_t> first;  // of each axis here, the innermost axis that was given
+  std::vector<size_t> first;  // for each merged axis, the innermost original axis
   for (size_t a = 0; a < sizes.size(); ++a) {
     numel_ *= sizes[a];
     if (sizes[a] == 1) continue;
@@ -89,7 +89,7 @@ Space::Run Space::find(size_t tensor, int64_t at, int64_t count) const {
   return same ? Run{0, 0} : Run{0, -1};
 }
 
-// Calls f(offset, stride, count) for each row of the innermost axis.
+// Calls f(offset, stride, count) for each part of a row of the innermost axis.
 template <typename F>
 void Space::for_pieces(size_t tensor, int64_t at, int64_t count, const F& f) const {
   if (axes_ == 0) return f(int64_t(0), int64_t(1), count);

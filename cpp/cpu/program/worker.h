@@ -1,4 +1,4 @@
-// One thread's share of a call: the primitives of each stage, block by block.
+// One thread's share of a call: runs the primitives of each stage, block by block.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@ struct Call {
   const Schedule& schedule;
   const program::Tensor* inputs;
   const program::Tensor* outputs;
-  Space elements;  // each tensor by its slot
+  Space elements;  // tensors are numbered by slot
   Space rows;
   int64_t row_count;
   int64_t columns;
   int64_t lanes;  // elements of a block
-  int64_t panel_columns = 0;  // none: no panels
+  int64_t panel_columns = 0;  // 0: no panels
 
   const program::Tensor& tensor(int slot) const {
     const int count = static_cast<int>(program.inputs.size());
@@ -44,17 +44,17 @@ class Worker {
   // Stores the outputs that have one value for the whole call.
   void run_once();
 
-  // As many rows as panels have, of these columns, or all where there are no panels.
+  // Enters the panels of these rows and columns, if there are panels.
   void enter_panels(int64_t row, int64_t rows, int64_t column, int64_t columns);
   void leave_panels();
 
-  // Column sums are added here from now on, `columns` of each output.
+  // Sets the memory for column sums, `columns` for each output.
   void add_to(double* sums);
 
   void enter_rows(int64_t first, int64_t count);
   void run_rows(const Stage& stage);
   void leave_rows();
-  // Some columns of the rows that were entered; `offset`, how many of them have been before.
+  // Runs a stage on some columns of the entered rows. offset: the number of columns before them.
   void run_elements(const Stage& stage, int64_t at, int64_t columns, int64_t offset);
 
  private:
@@ -62,27 +62,28 @@ class Worker {
     void operator()(char* memory) const;
   };
 
-  // What panels may hold: nothing, where a call has none.
+  // The tensors that panels may hold; empty without panels.
   std::vector<PanelTensor> tensors_across() const;
   bool find_in_panels(int slot, int64_t at);
 
-  // Rows without columns, whose tensors may have no memory to read.
+  // Runs only reductions, for rows without columns, whose tensors may have no memory.
   void run_sums(const Stage& stage);
   void expand(const Instruction& made, int64_t count);
   int output_slot(int output) const;
 
-  // Assigns memory of the worker's own to slots.
+  // Allocates the worker's memory and assigns it to slots.
   void lay_out(const Worker* shared);
   bool needs_scratch(int slot) const;
-  // Whether an output's memory is that of an input that its stage reads again behind the first step that writes it.
+  // Whether an output shares the memory of an input that its stage reads after the first step that writes it.
   bool overwrites(int output) const;
 
-  // What is the same for all elements.
+  // Computes all scalars.
   void start();
   void give(const Given& given);
 
-  // Where the next block lies: operations that take long fetch it meanwhile. Measured on silu(x) * y and its gradient at a
-  // million elements: 8 to 14 % of the time; on Adam's update, shared out to all of them, 17 %.
+  // Sets the addresses of the next block, which expensive operations prefetch. Measured on silu(x) * y and its gradient
+  // at a million elements, this saves 8 to 14 % of the time; on Adam's update, with prefetches spread over all such
+  // operations, 17 %.
   void look_ahead(const Stage& stage, int64_t count);
   void bring(int slot, const Space& space, int64_t at, int64_t count);
   void make_room(int slot, const Space& space, int64_t at, int64_t count);
@@ -92,7 +93,7 @@ class Worker {
   const Schedule& plan_;
   std::vector<Slot> slots_;
   std::vector<char*> own_;
-  std::vector<char*> scratch_;  // for the elements of a tensor that don't lie side by side, or overwrite an input
+  std::vector<char*> scratch_;  // for tensors that aren't contiguous, or that overwrite an input
   std::vector<bool> overwrites_;
   std::vector<int> materialized_;
   Panels panels_;

@@ -1,20 +1,20 @@
-// Gradients of fourfold's operators, for a program on torch's C++ API: include this in one file, link libfourfold, and
-// call fourfold::enable_gradients() before the first forward call. `import fourfold` does so by itself.
+// Gradients of fourfold's operators for programs on torch's C++ API. Include this in one file, link libfourfold, and
+// call fourfold::enable_gradients() before the first forward call. `import fourfold` does this by itself.
 //
-// libfourfold keeps to torch's stable ABI, which has no autograd; this is compiled against the torch that it runs with.
-// One kernel serves all operators. It knows none of them: what NAME_backward takes and gives stands in the names of the
-// two schemas.
+// libfourfold uses only torch's stable ABI, which has no autograd; this header is compiled against the torch that the
+// program runs with. One boxed kernel serves all operators: it derives the arguments and results of each backward from
+// the names in the schemas of NAME and NAME_backward.
 //
 //   NAME_backward takes, in this order
 //     grad, or grad_OUTPUT             the gradient of the first output, or of OUTPUT
-//     any argument of NAME             as it was
-//     any output of NAME               as it was
-//     output_mask                      of each result, of a list each element, whether it is wanted
+//     any argument of NAME             saved by the forward
+//     any output of NAME               saved by the forward
+//     output_mask                      for each result, or each element of a list, whether it is needed
 //   NAME_backward returns
-//     grad_ARGUMENT                    the gradient of ARGUMENT, of each element where that is a list
-//   The outputs that have a gradient come first. The others are kept for the backward, and not differentiable.
+//     grad_ARGUMENT                    the gradient of ARGUMENT, a list if ARGUMENT is one
+//   Differentiable outputs come first. The others are saved for the backward only.
 //
-// axpby is the exception: it has no backward operator, as torch scales its gradient, and nothing of it is kept.
+// The exception is axpby: it has no backward operator. Its gradient is a scaled copy and needs no saved tensors.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -48,7 +48,7 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
 
-// What an argument of a backward operator is, and where it stands among the forward's outputs or arguments.
+// Where an argument of a backward operator comes from, and its index among the forward's outputs or arguments.
 struct Source {
   enum Kind : uint8_t { gradient, tensor, constant, output, mask } kind;
   size_t place;
@@ -58,10 +58,10 @@ struct Rule {
   std::string name;
   size_t arguments;
   size_t outputs;
-  std::vector<size_t> differentiable;      // the arguments that have a gradient, in the order of the backward's results
-  size_t differentiable_outputs;           // the first
-  std::optional<OperatorHandle> backward;  // none: axpby
-  std::vector<Source> sources;             // of the backward's arguments
+  std::vector<size_t> differentiable;      // arguments that have a gradient, in the order of the backward's results
+  size_t differentiable_outputs;           // the first outputs, up to this number
+  std::optional<OperatorHandle> backward;  // none for axpby
+  std::vector<Source> sources;             // one for each argument of the backward
 };
 
 inline Rule rule_of(const std::string& name) {
@@ -111,7 +111,7 @@ inline Rule rule_of(const std::string& name) {
   return rule;
 }
 
-// f of each tensor of an argument, undefined for one that is left out.
+// Calls f with each tensor of an argument; an omitted tensor is undefined.
 template <typename F>
 void for_each_tensor(const IValue& value, const F& f) {
   if (value.isTensor()) return f(value.toTensor());
@@ -134,17 +134,17 @@ inline void call_backward(const Rule& rule, Stack& stack) try {
       differentiable |= t.defined() && ((t.requires_grad() && at::GradMode::is_enabled()) || has_tangent(t));
     });
   }
-  // The backward operator's own kernel of this key knows its derivative.
+  // The backward operator's own autograd kernel computes its derivative.
   if (differentiable) return rule.backward->callBoxed(stack);
   const at::AutoDispatchBelowAutograd guard;
   rule.backward->callBoxed(stack);
 } catch (const std::runtime_error& error) {
   const std::string said = error.what();
-  if (said.rfind(rule.name + "_backward: ", 0) == 0) throw c10::ValueError(said);  // libfourfold refuses an argument
+  if (said.rfind(rule.name + "_backward: ", 0) == 0) throw c10::ValueError(said);  // libfourfold rejected an argument
   throw;
 }
 
-// αx + βy. kept: α and β. Autograd itself sums over what was broadcast, and converts to the argument's dtype.
+// The gradient of αx + βy. kept: α and β. Autograd sums over broadcast dimensions and converts to the argument's dtype.
 inline variable_list scale(const Tensor& grad, const Stack& kept, const std::vector<bool>& mask) {
   variable_list results(mask.size());
   for (size_t k = 0; k < mask.size(); ++k) {
@@ -154,7 +154,7 @@ inline variable_list scale(const Tensor& grad, const Stack& kept, const std::vec
   return results;
 }
 
-// The gradients that the mask asks for. kept: the backward's arguments, but for what only this call knows.
+// The gradients that the mask selects. kept: the backward's arguments; gradients and mask are filled in here.
 inline variable_list differentiate(const Rule& rule, variable_list&& grads, Stack kept, const std::vector<bool>& mask) {
   variable_list results(mask.size());
   if (!any_defined(grads)) return results;
@@ -179,8 +179,8 @@ struct Node final : torch::autograd::Node {
   explicit Node(const Rule& rule) : rule(rule) {}
 
   const Rule& rule;
-  std::vector<SavedVariable> tensors;  // among the backward's arguments, in its order
-  std::vector<int64_t> lengths;        // of each argument of tensors: that of a list, or -1
+  std::vector<SavedVariable> tensors;  // the backward's tensor arguments, in order; lists are flattened
+  std::vector<int64_t> lengths;        // for each tensor argument the length of its list, or -1
   std::vector<IValue> constants;
 
   std::string name() const override { return "fourfold_" + rule.name + "Backward"; }
@@ -195,7 +195,7 @@ struct Node final : torch::autograd::Node {
     return differentiate(rule, std::move(grads), unpack(), mask());
   }
 
-  // Compiled autograd records a call of a function, and what it is given.
+  // Compiled autograd records a function call and its arguments.
   void compiled_args(torch::autograd::CompiledNodeArgs& args) const override {
     args.collect(rule.name);
     args.collect(tensors, /*is_output=*/false);
@@ -227,7 +227,7 @@ struct Node final : torch::autograd::Node {
   }
 
  private:
-  // What this call of the engine asks for.
+  // Which gradients this call of the engine needs.
   std::vector<bool> mask() const {
     std::vector<bool> result(num_outputs());
     for (size_t k = 0; k < result.size(); ++k) result[k] = task_should_compute_output(k);
@@ -259,7 +259,7 @@ struct Node final : torch::autograd::Node {
   }
 };
 
-// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13 on.
+// torch holds nodes by shared_ptr up to 2.12, by intrusive_ptr from 2.13.
 template <typename AnyNode>
 auto make_node(const Rule& rule) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, AnyNode>) {
@@ -310,7 +310,7 @@ class Kernel final : public c10::OperatorKernel {
     op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
   }
 
-  // The Python package's kernel, which does, stands under the key of all devices.
+  // Only the Python package has forward-mode derivatives. It registers them under the device-independent key.
   void carry_tangents(const OperatorHandle& op, Stack* stack) const {
     TORCH_CHECK_NOT_IMPLEMENTED(
         op.hasKernelForDispatchKey(DispatchKey::Autograd), rule_.name,
@@ -333,7 +333,7 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  // Of a result a copy, so that a user may change it in place, as torch.nn's layers allow.
+  // Differentiable outputs are copied, so that users can modify them in place, as torch.nn's layers allow.
   void keep_outputs(Node& node, const IValue* outputs) const {
     for (const Source& source : rule_.sources) {
       if (source.kind != Source::output) continue;
@@ -361,7 +361,7 @@ inline std::string minor_version(uint64_t version) {
   return std::to_string(version >> 56) + "." + std::to_string(version >> 48 & 255);
 }
 
-// Where every symbol of another torch is found, its classes may lie otherwise in memory.
+// Another torch may have every symbol, but another memory layout of its classes.
 inline void expect_same_torch() {
   const std::string built = minor_version(TORCH_ABI_VERSION), loaded = minor_version(aoti_torch_abi_version());
   if (built == loaded) return;
@@ -374,20 +374,20 @@ inline bool register_all() {
   if (const char* error = fourfold_other_copy_error()) throw std::runtime_error(error);
   const DispatchKey keys[] = {DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA};
   auto& dispatcher = c10::Dispatcher::singleton();
-  std::vector<torch::Library>& libraries = *new std::vector<torch::Library>;  // for good, as what is registered is
+  std::vector<torch::Library>& libraries = *new std::vector<torch::Library>;  // never freed: registrations stay
   for (const DispatchKey key : keys) {
     libraries.emplace_back(torch::Library::IMPL, "fourfold", key, __FILE__, __LINE__);
   }
   libraries.emplace_back(torch::Library::IMPL, "fourfold", DispatchKey::Autograd, __FILE__, __LINE__);
   for (const std::string& name : operator_names()) {
     const OperatorHandle forward = dispatcher.findSchemaOrThrow(("fourfold::" + name).c_str(), "");
-    if (forward.hasKernelForDispatchKey(keys[0])) continue;  // by another library of this process
-    const Rule& rule = *new Rule(rule_of(name));             // for good: a graph may outlive any library
+    if (forward.hasKernelForDispatchKey(keys[0])) continue;  // registered by another library of this process
+    const Rule& rule = *new Rule(rule_of(name));             // never freed: a graph may outlive any library
     for (size_t k = 0; k < std::size(keys); ++k) {
       libraries[k].impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(rule)));
     }
     if (rule.backward && !rule.backward->hasKernelForDispatchKey(DispatchKey::Autograd)) {
-      // Without Python nobody knows the second derivative: it is refused.
+      // Only the Python package has second derivatives; without it they raise an error.
       libraries.back().impl((name + "_backward").c_str(), torch::autograd::autogradNotImplementedFallback());
     }
   }
@@ -396,8 +396,8 @@ inline bool register_all() {
 
 }  // namespace gradients
 
-// From here on the operators differentiate. To be called once libfourfold is loaded; more calls do nothing. Throws
-// std::runtime_error where the torch of this process is not the one that this file was compiled with.
+// Registers the operators' gradients. Call it once libfourfold is loaded; further calls do nothing. Throws
+// std::runtime_error if this process runs another torch version than this file was compiled with.
 inline void enable_gradients() {
   static const bool registered = gradients::register_all();
   static_cast<void>(registered);

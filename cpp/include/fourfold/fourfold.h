@@ -1,9 +1,9 @@
-// fourfold's operators for a program on torch's C++ API: the functions of the Python package, with its arguments, defaults
-// and results. Link libfourfold, and any libtorch from 2.10 on; for gradients call enable_gradients() of
+// fourfold's operators for programs on torch's C++ API: the functions of the Python package with the same arguments,
+// defaults and results. Link libfourfold and any libtorch from 2.10 on. For gradients call enable_gradients() of
 // fourfold/autograd.h once.
 //
-// Shapes, dtypes and formulas are those that docs/operators.md gives. A call that does not fit them throws
-// std::runtime_error with a sentence.
+// docs/operators.md documents shapes, dtypes and formulas. Invalid arguments throw std::runtime_error with a message
+// that names the operator and the argument.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,10 +23,10 @@ using OptionalTensor = std::optional<Tensor>;
 
 namespace detail {
 
-// The operator of that name, looked up once for each place that calls it.
+// The operator of that name. Each caller looks it up once.
 template <typename Signature>
 c10::TypedOperatorHandle<Signature> operator_of(const char* name) {
-  // A program that takes no symbol of the library would lose it at link time, where --as-needed is the default.
+  // This call also keeps the library linked: --as-needed drops a library from which the program uses no symbol.
   if (fourfold_abi_version() != FOURFOLD_ABI_VERSION) {
     throw std::runtime_error("fourfold: this program was compiled for ABI " + std::to_string(FOURFOLD_ABI_VERSION) +
                              " of libfourfold, but loads " + std::to_string(fourfold_abi_version()));
@@ -45,14 +45,14 @@ bool requires_grad(const std::vector<T>& tensors) {
   return false;
 }
 
-// Whether a backward may follow, for which a call keeps what it will need.
+// Whether a backward may follow, so that the call has to save tensors for it.
 template <typename... Tensors>
 bool recording(const Tensors&... tensors) {
   return at::GradMode::is_enabled() && (requires_grad(tensors) || ...);
 }
 
-// Makes a backward through these outputs throw where the operator has no gradient yet: torch's engine would leave the
-// gradients undefined.
+// If the operator has no gradient registered, makes a backward through these outputs throw: torch's engine would leave
+// the gradients undefined.
 template <typename Signature, typename... Outputs>
 void expect_gradients(const c10::TypedOperatorHandle<Signature>& op, bool recorded, const Outputs&... outputs) {
   using c10::DispatchKey;
@@ -73,7 +73,7 @@ void expect_gradients(const c10::TypedOperatorHandle<Signature>& op, bool record
   (watch(outputs), ...);
 }
 
-// torch's own setting, which only GPUs know.
+// torch's TF32 setting, which affects only GPUs.
 inline bool allows_tf32(const Tensor& x) { return x.is_cuda() && at::globalContext().allowTF32CuBLAS(); }
 
 using LayerWithCell = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(
@@ -88,7 +88,7 @@ using LltmLayer = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>(
 
 }  // namespace detail
 
-// αx + βy, broadcast, in the dtype that alpha * x + beta * y has.
+// αx + βy, broadcast, with the dtype of alpha * x + beta * y.
 inline Tensor axpby(const Tensor& x, const Tensor& y, const at::Scalar& alpha = 2, const at::Scalar& beta = 1) {
   static const auto op = detail::operator_of<Tensor(
       const Tensor&, const Tensor&, double, double, std::optional<at::ScalarType>)>("axpby");
@@ -105,7 +105,7 @@ inline Tensor axpby(const Tensor& x, const Tensor& y, const at::Scalar& alpha = 
   return output;
 }
 
-// x - λ above λ, x + λ below -λ, 0 between, NaN for NaN.
+// x - λ if x > λ, x + λ if x < -λ, otherwise 0; NaN stays NaN.
 inline Tensor softshrink(const Tensor& x, double lambd = 0.5) {
   static const auto op = detail::operator_of<Tensor(const Tensor&, double)>("softshrink");
   Tensor output = op.call(x, lambd);
@@ -114,7 +114,8 @@ inline Tensor softshrink(const Tensor& x, double lambd = 0.5) {
 }
 
 // One step of the LLTM: x (batch, input_size), h and c (batch, hidden_size),
-// weights (3 * hidden_size, hidden_size + input_size) with h before x, bias (3 * hidden_size). The next h and c.
+// weights (3 * hidden_size, hidden_size + input_size) with h before x, bias (3 * hidden_size). Returns the next h and
+// c.
 inline std::tuple<Tensor, Tensor> lltm_cell(
     const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& weights, const OptionalTensor& bias = {}) {
   static const auto op = detail::operator_of<std::tuple<Tensor, Tensor, Tensor>(
@@ -125,8 +126,9 @@ inline std::tuple<Tensor, Tensor> lltm_cell(
   return {std::move(next_h), std::move(next_c)};
 }
 
-// A layer over a whole sequence, in one direction: input (time, batch, input_size), or (rows, input_size) where
-// batch_sizes, int64 and on the CPU, says how many rows each step has. The output, and the state after the last step.
+// One layer over a whole sequence in one direction. input: (time, batch, input_size), or, packed, (rows, input_size)
+// with batch_sizes (int64, on the CPU), the number of rows of each step. Returns the output and the state after the
+// last step.
 inline std::tuple<Tensor, std::tuple<Tensor, Tensor>> lltm(
     const Tensor& input, const Tensor& h_0, const Tensor& c_0, const Tensor& weights, const OptionalTensor& bias = {},
     bool reverse = false, const OptionalTensor& batch_sizes = {}, const OptionalTensor& reset = {},
@@ -167,7 +169,7 @@ inline std::tuple<Tensor, Tensor> gru(
   return {std::move(output), std::move(h_n)};
 }
 
-// relu(x W₁ᵀ + b₁) W₂ᵀ + b₂, over the last dimension of x.
+// relu(x W₁ᵀ + b₁) W₂ᵀ + b₂ over the last dimension of x.
 inline Tensor mlp(
     const Tensor& x, const Tensor& hidden_weights, const OptionalTensor& hidden_bias, const Tensor& output_weights,
     const OptionalTensor& output_bias) {
@@ -180,7 +182,7 @@ inline Tensor mlp(
   return output;
 }
 
-// Linear layers with an activation between them: relu, tanh, gelu or silu. Empty biases: none has any.
+// Linear layers with an activation between them: relu, tanh, gelu or silu. If biases is empty, no layer has a bias.
 inline Tensor mlp_layers(
     const Tensor& x, const std::vector<Tensor>& weights, std::vector<OptionalTensor> biases = {},
     const std::string& activation = "relu") {

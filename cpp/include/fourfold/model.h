@@ -1,5 +1,5 @@
-// Models that Python saved with fourfold.save: whole graphs with their weights, in one file in safetensors' format. Link
-// fourfold::model, which compiles the runner against the program's own libtorch.
+// Runs models that Python saved with fourfold.save: whole graphs with their weights, in one file in the safetensors
+// format. Link fourfold::model, which compiles the runner against the program's own libtorch.
 //
 //   const fourfold::Model model = fourfold::load("model.ff");
 //   const std::vector<c10::IValue> results = model({tokens, state});
@@ -20,43 +20,44 @@
 
 namespace fourfold {
 
-// A file that can't be loaded. what() says what is wrong with it, or what to change.
+// A file can't be loaded. what() gives the reason, or what to change.
 class LoadError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 struct LoadOptions {
-  // Where weights and constants go, and on which the model runs; none: the CPU.
+  // The device that holds weights and constants and runs the model. Default: the CPU.
   std::optional<c10::Device> device;
-  // Namespaces of operators besides aten, prims and fourfold that the file may call. Their operators run with the process's rights,
-  // so name only libraries whose operators are safe with any arguments, or files that you trust.
+  // Operator namespaces that the file may call besides aten, prims and fourfold. Their operators run with the process's
+  // rights: allow only libraries whose operators are safe with any arguments, or load only files that you trust.
   std::vector<std::string> allow;
-  // What runs programs where the Python package compiles loop nests, as fourfold_program_generate() takes it.
+  // How programs run if the Python package compiles loop nests: see fourfold_program_generate().
   int32_t generator = 1;
 };
 
-// A loaded model. Copies share it. Calls compute no gradients; any number of threads may call a model that has no state, one that
-// changes its buffers is called by one thread at a time.
+// A loaded model. Copies share its memory. Calls compute no gradients. Any number of threads may call a model without
+// mutable state; a model that changes its buffers may be called by one thread at a time.
 class Model {
  public:
   struct Implementation;
 
   explicit Model(std::shared_ptr<const Implementation> implementation) : implementation_(std::move(implementation)) {}
 
-  // Takes the exported program's arguments and gives its results, both as leaves in the order of Python's pytrees: positional ones
-  // first, then by name. Tensors, numbers, booleans, strings and None. Tensors that the model was exported to change are changed
-  // in place. Throws std::invalid_argument for arguments of another dtype, shape or device, and what torch's operators throw.
+  // Takes the exported program's arguments and returns its results, both flattened as Python's pytrees: positional
+  // arguments first, then keyword arguments. Leaves are tensors, numbers, booleans, strings and None. Tensors that the
+  // exported program mutates are modified in place. Throws std::invalid_argument for arguments with another dtype,
+  // shape or device, and passes on exceptions of torch's operators.
   std::vector<c10::IValue> operator()(std::vector<c10::IValue> arguments) const;
 
-  // The names of the arguments, in order, and how many results there are.
+  // The names of the arguments, in order, and the number of results.
   std::vector<std::string> arguments() const;
   size_t results() const;
-  // Parameters, buffers and constants by the names of the module that was exported, in the model's own memory: what is written
-  // there, later calls read.
+  // Parameters, buffers and constants by their names in the exported module. They share the model's memory: later calls
+  // read what you write there.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
-  // Of those, one; throws std::out_of_range for another name.
+  // One of them. Throws std::out_of_range for an unknown name.
   at::Tensor tensor(const std::string& name) const;
-  // The graph as the file holds it, and the structure of Python's arguments and results, both in JSON.
+  // The file's graph, and the pytree structure of Python's arguments and results, both as JSON.
   const std::string& graph() const;
   const std::string& structure() const;
 
@@ -64,9 +65,9 @@ class Model {
   std::shared_ptr<const Implementation> implementation_;
 };
 
-// Reads a file and checks all of it: offsets and shapes, programs, the operators' names and arguments. Weights stay in the file's
-// memory, which is mapped, so that loading takes the time of checking: replace such a file, don't write into it. Runs nothing of the
-// file. Throws LoadError.
+// Reads a file and checks all of it: offsets and shapes, programs, the operators' names and arguments. It runs nothing
+// from the file. Weights are memory-mapped, so loading takes only as long as the checks: replace a loaded file, don't
+// write into it. Throws LoadError.
 Model load(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace fourfold

@@ -1,6 +1,6 @@
-// fourfold's modules for torch's C++ frontend: fourfold::nn::LLTM, LSTM, GRU, their cells, and MLP, with the parameters,
-// the initial values and the results of the Python package's; and load_state_dict, which reads what Python saved.
-// They differentiate: the first module that is made calls enable_gradients().
+// fourfold's modules for torch's C++ frontend: fourfold::nn::LLTM, LSTM, GRU, their cells, and MLP, with the same
+// parameters, initialisation and results as the Python package; and load_state_dict, which reads Python's checkpoints.
+// Modules have gradients: the first one that is constructed calls enable_gradients().
 #pragma once
 
 #include <fourfold/nn/cells.h>

@@ -1,6 +1,6 @@
 // Pointwise programs: elementwise operations and reductions along the last dimensions, computed in one pass over memory.
-// torch.compile(backend="fourfold") generates them; python -m fourfold explain prints them. cpp/program/parse.cpp has their
-// grammar.
+// torch.compile(backend="fourfold") generates them; python -m fourfold explain prints them. cpp/program/parse.cpp
+// documents their grammar.
 #pragma once
 
 #include <fourfold/library.h>
@@ -9,9 +9,9 @@ extern "C" {
 
 typedef struct fourfold_program fourfold_program;
 
-// A tensor of a call, in the device's memory, strides in elements. dtype: the number of torch's ScalarType. A number that is
-// given by itself has dim 0, and 8 bytes of data, in the host's memory. base: where a device's memory has no addresses, the
-// allocation that `data` is so many bytes behind; otherwise not read.
+// A tensor argument in device memory; strides in elements. dtype: the number of torch's ScalarType. A scalar argument
+// has dim 0 and 8 bytes of data in host memory. base: on devices without memory addresses, the allocation; `data` minus
+// `base` is then the offset in bytes. Other devices ignore it.
 typedef struct fourfold_tensor {
   void* data;
   int32_t dtype;
@@ -21,54 +21,58 @@ typedef struct fourfold_tensor {
   void* base;
 } fourfold_tensor;
 
-// Memory for an output of that layout, or null to give up the call: called in turn for each output that is written into no given
-// tensor.
+// Allocates an output of that layout; null cancels the call. Called, in order, for each output that isn't written into
+// a given tensor.
 typedef void* (*fourfold_allocate)(
     void* context, int32_t output, int32_t dtype, int32_t dim, const int64_t* sizes, const int64_t* strides);
 
-// A program for tensors on a device: the number of its type in torch's DeviceType, and its index. Null where the text is no valid program, or no backend
-// runs programs there; fourfold_program_error() then says why.
+// Creates a program for tensors on a device: the number of its type in torch's DeviceType, and its index. Null if the
+// text isn't a valid program, or no backend runs programs on that device; fourfold_program_error() then returns the
+// reason.
 FOURFOLD_EXPORT fourfold_program* fourfold_program_new(const char* text, int64_t length, int32_t device_type, int32_t device_index);
 FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
-// How it runs from now on: 0 by the interpreter; 1 by loop nests for the layouts that come again, as soon as they are compiled; 2
-// by loop nests, waiting for them. They need fourfold's Python package, which compiles them; without it 0, 1 and 2 are the same.
-// Only the CPU has an interpreter: elsewhere a call always waits for its kernels, and fails if there are none.
+// Sets how the program runs. 0: interpreter. 1: compiled loop nests for repeated layouts, as soon as they are compiled;
+// the interpreter until then. 2: compiled loop nests; calls wait for them. fourfold's Python package compiles the
+// nests; without it 0, 1 and 2 are the same. Only the CPU has an interpreter: on other devices calls always wait for
+// their kernels, and fail if there are none.
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);
 FOURFOLD_EXPORT int32_t fourfold_program_outputs(const fourfold_program* program);
-// Of an input that is a number, its dtype; of a tensor -1.
+// The dtype of a scalar input; -1 for a tensor.
 FOURFOLD_EXPORT int32_t fourfold_program_number(const fourfold_program* program, int32_t input);
 
-// Whether that output may be written into the memory of that input: the program reads each element before it writes it.
+// Whether that output may share that input's memory: the program reads each element before it writes it.
 FOURFOLD_EXPORT int32_t fourfold_program_overwrites(const fourfold_program* program, int32_t output, int32_t input);
 
-// Computes the outputs. outputs: null, or a tensor for each, of any strides, that the output is written into if it has the output's
-// dtype and sizes; data null for none. It may be an input if it has its strides and fourfold_program_overwrites() allows it; outputs
-// overlap nothing else. Sums over rows are written into memory of their own. Returns 0; 1 if the inputs don't fit the program,
-// with the reason in fourfold_program_error(); 2 if `allocate` gave up. Any number of threads may run one program at once.
+// Computes the outputs. outputs: null, or one tensor for each output, of any strides; its data may be null. An output
+// is written into that tensor if it has the output's dtype and sizes, otherwise `allocate` is called. Sums over rows
+// are always allocated. The tensor may share an input's memory if both have the same strides and
+// fourfold_program_overwrites() allows it; otherwise outputs must not overlap other tensors. Returns 0; 1 if the inputs
+// don't fit the program, with the reason in fourfold_program_error(); 2 if `allocate` returned null. Any number of
+// threads may run one program at once.
 FOURFOLD_EXPORT int32_t fourfold_program_run(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     fourfold_allocate allocate, void* context);
 
-// A program as the body of a loop.
+// How a program runs as the body of a loop.
 struct fourfold_steps {
   int64_t count;
-  const int32_t* feeds;           // for each input the output whose value the next step reads there, or -1
-  const int64_t* input_strides;   // for each input, how far the next step's tensor lies behind a step's, in elements
-  const int64_t* output_strides;  // likewise; 0 for outputs of which the last step's is kept
+  const int32_t* feeds;           // for each input, the output of the step before that it reads, or -1
+  const int64_t* input_strides;   // for each input, the distance from one step's tensor to the next one's, in elements
+  const int64_t* output_strides;  // likewise; 0 for outputs that keep only the last step's value
 };
 
-// Runs so many steps in one loop nest. inputs, outputs: the first step's tensors; the outputs' memory is given, and overlaps no
-// input's. Returns 0; 1 if they don't fit the program, with the reason in fourfold_program_error(); 2 if there is no nest for
-// them, or not yet: nothing has been computed then.
+// Runs steps->count steps in one loop nest. inputs, outputs: the first step's tensors; the caller allocates the
+// outputs, which overlap no input. Returns 0; 1 if they don't fit the program, with the reason in
+// fourfold_program_error(); 2 if there is no compiled nest for them (yet): nothing has been computed then.
 FOURFOLD_EXPORT int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps);
 
-// A tensor of a loop over steps: the first step's. That of step n lies n * stride elements behind it; with a period, the
-// remainder of n by the period counts instead.
+// A tensor of a loop over steps. `tensor` is the first step's; step n's begins n * stride elements after it, or
+// (n % period) * stride with a period.
 typedef struct fourfold_moving_tensor {
   fourfold_tensor tensor;
   int64_t stride;
@@ -77,15 +81,16 @@ typedef struct fourfold_moving_tensor {
 
 enum fourfold_stage_kind {
   fourfold_stage_program,
-  fourfold_stage_product,  // a b, or a b + start, of inputs a, b and start; or a b + a2 b2 (+ start) of two rows and more, of inputs
-                           // a, b, a2, b2 and start; b and b2 are the same in every step
-  fourfold_stage_copy,     // of one input
+  fourfold_stage_product,  // inputs a, b (, start): a b (+ start); or, for two or more rows, a, b, a2, b2 (, start):
+                           // a b + a2 b2 (+ start). b and b2 are the same in every step
+  fourfold_stage_copy,     // one input
   fourfold_stage_function  // no tensors
 };
 
 // A part of a step. tensors: its inputs, then its outputs. A program's outputs overlap none of its inputs.
-// together: of a product without start, or with one that all rows and steps share: for how many steps it is computed at once,
-// in the first of them; 1 for each step by itself. None of its inputs depends on other stages then.
+// together: the number of steps for which one product is computed at once, in the first of them; 1 for each step by
+// itself. Above 1 the product has no start, or one that all rows and steps share, and its inputs depend on no other
+// stage.
 typedef struct fourfold_stage {
   int32_t kind;
   int64_t together;
@@ -97,15 +102,15 @@ typedef struct fourfold_stage {
   void* context;
 } fourfold_stage;
 
-// Runs the stages of so many steps, in order, on the device of that number in torch's DeviceType. The tensors' memory is given.
-// Returns 0; 1 if the tensors don't fit, or a function throws, with the reason in fourfold_program_error(); 2 if there is a stage
-// that the backend has no code for: nothing has been computed then.
+// Runs the stages of `steps` steps, in order, on a device type given by its number in torch's DeviceType. The caller
+// allocates all tensors. Returns 0; 1 if the tensors don't fit, or a function throws, with the reason in
+// fourfold_program_error(); 2 if the backend can't run one of the stages: nothing has been computed then.
 FOURFOLD_EXPORT int32_t fourfold_stages_run(
     const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type);
 
-// Writes the numbers of the device types that programs run on, at most so many; returns how many there are.
+// Writes the numbers of the device types that run programs, at most `most`; returns how many there are.
 FOURFOLD_EXPORT int32_t fourfold_program_backends(int32_t* device_types, int32_t most);
 
-// The error of this thread's last call that failed.
+// The error of this thread's last failed call.
 FOURFOLD_EXPORT const char* fourfold_program_error();
 }

@@ -1,5 +1,5 @@
-// In place of rocThrust's <thrust/complex.h>, which torch's complex.h includes under a HIP compiler and which Debian's
-// packages of ROCm lack. No kernel of ours computes with complex numbers, so polar is declared only.
+// Replaces rocThrust's <thrust/complex.h>, which torch's complex.h includes under a HIP compiler, and which Debian's
+// packages of ROCm lack. No kernel of fourfold uses complex numbers, so polar is only declared.
 #pragma once
 
 #include <hip/hip_runtime.h>

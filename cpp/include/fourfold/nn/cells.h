@@ -1,5 +1,5 @@
-// One step of a recurrent layer: x (batch, input_size) and the state (batch, hidden_size) each, unbatched without batch.
-// A state left out is zero.
+// One step of a recurrent layer: x (batch, input_size) and states (batch, hidden_size); unbatched input has no batch
+// dimension. The default state is zero.
 #pragma once
 
 #include <fourfold/nn/module.h>
@@ -10,7 +10,7 @@ namespace fourfold::nn {
 using torch::nn::GRUCellOptions;
 using torch::nn::LSTMCellOptions;
 
-// As torch::nn::LSTMCellOptions.
+// Like torch::nn::LSTMCellOptions.
 struct LLTMCellOptions {
   LLTMCellOptions(int64_t input_size, int64_t hidden_size) : input_size_(input_size), hidden_size_(hidden_size) {}
 
@@ -101,7 +101,7 @@ class LLTMCellImpl : public detail::CellImpl<LLTMCellImpl, detail::LltmCell, LLT
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<detail::Pair>())})
 };
 
-// torch::nn::LSTMCell's parameters and signature.
+// Parameters and signature of torch::nn::LSTMCell.
 class LSTMCellImpl : public detail::CellImpl<LSTMCellImpl, detail::LstmCell, LSTMCellOptions> {
  public:
   static constexpr const char* kind = "LSTMCell";
@@ -116,7 +116,7 @@ class LSTMCellImpl : public detail::CellImpl<LSTMCellImpl, detail::LstmCell, LST
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<detail::Pair>())})
 };
 
-// torch::nn::GRUCell's parameters and signature.
+// Parameters and signature of torch::nn::GRUCell.
 class GRUCellImpl : public detail::CellImpl<GRUCellImpl, detail::GruCell, GRUCellOptions> {
  public:
   static constexpr const char* kind = "GRUCell";

@@ -1,10 +1,9 @@
-// A network of Linear layers with an activation between them, in one call.
+// A network of Linear layers with an activation between them, in one call: (..., input_size) to (..., output_size).
 //
-// MLP(std::vector<int64_t>{64, 128, 10}) has the children "0", "1", "2" that a Sequential of Linear, ReLU and Linear has,
-// and so its state_dict and its initial values. MLP(64, 128, 10) has one hidden layer and the parameters of AMD's C++
-// extension tutorial: hidden_weights (hidden_size, input_size), hidden_bias (1, hidden_size),
+// MLP(std::vector<int64_t>{64, 128, 10}) has the children "0", "1", "2" of a Sequential of Linear, ReLU and Linear, and
+// therefore the same state_dict and initialisation. MLP(64, 128, 10) has one hidden layer and the parameters of AMD's
+// C++ extension tutorial: hidden_weights (hidden_size, input_size), hidden_bias (1, hidden_size),
 // output_weights (output_size, hidden_size), output_bias (1, output_size).
-// (..., input_size) gives (..., output_size).
 #pragma once
 
 #include <fourfold/nn/module.h>
@@ -21,12 +20,12 @@ struct MLPOptions {
   MLPOptions(int64_t input_size, int64_t hidden_size, int64_t output_size)
       : sizes_({input_size, hidden_size, output_size}), tutorial_(true) {}
 
-  // Those of the input, each hidden layer and the output; at least two.
+  // The sizes of the input, each hidden layer and the output: at least two.
   TORCH_ARG(std::vector<int64_t>, sizes);
   TORCH_ARG(bool, bias) = true;
   // relu, tanh, gelu (exact, by erf) or silu.
   TORCH_ARG(std::string, activation) = "relu";
-  // Whether the parameters are the tutorial's: then there are three sizes.
+  // Whether to use the tutorial's parameters, which need exactly three sizes.
   TORCH_ARG(bool, tutorial) = false;
 };
 
@@ -50,7 +49,7 @@ class MLPImpl : public torch::nn::Cloneable<MLPImpl> {
     }
   }
 
-  // torch::nn::Linear's rule; in the tutorial's form its own, all parameters uniform within ±1/√hidden_size.
+  // torch::nn::Linear's initialisation; with the tutorial's parameters, uniform within ±1/√hidden_size.
   void reset_parameters() {
     if (options.tutorial()) detail::reset_uniform(*this, options.sizes()[1]);
     for (torch::nn::Linear& linear : linears_) linear->reset_parameters();
@@ -61,7 +60,7 @@ class MLPImpl : public torch::nn::Cloneable<MLPImpl> {
     if (options.tutorial()) return fourfold::mlp_layers(x, weights_, biases_, options.activation());
     detail::Tensors weights;
     std::vector<OptionalTensor> biases;
-    for (const torch::nn::Linear& linear : linears_) {  // whose parameters are others once the module is cloned
+    for (const torch::nn::Linear& linear : linears_) {  // not cached: cloning the module replaces the parameters
       weights.push_back(linear->weight);
       biases.push_back(detail::optional(linear->bias));
     }
@@ -70,7 +69,7 @@ class MLPImpl : public torch::nn::Cloneable<MLPImpl> {
 
   void pretty_print(std::ostream& stream) const override {
     stream << "fourfold::nn::MLP";
-    if (!options.tutorial()) return;  // the children say the rest
+    if (!options.tutorial()) return;  // torch prints the children
     const auto& sizes = options.sizes();
     stream << std::boolalpha << "(" << sizes[0] << ", " << sizes[1] << ", " << sizes[2] << ", bias=" << options.bias()
            << ", activation=" << options.activation() << ")";

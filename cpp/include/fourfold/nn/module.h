@@ -1,4 +1,4 @@
-// What the modules of fourfold/nn.h share.
+// Shared parts of the modules of fourfold/nn.h.
 #pragma once
 
 #include <fourfold/autograd.h>
@@ -37,7 +37,7 @@ inline void expect_features(const char* module, const Tensor& input, int64_t inp
          input.sizes());
 }
 
-// The tutorials' rule: all parameters uniform within ±1/√hidden_size.
+// The tutorials' initialisation: all parameters uniform within ±1/√hidden_size.
 inline void reset_uniform(torch::nn::Module& module, int64_t hidden_size) {
   const torch::NoGradGuard no_grad;
   const double bound = 1 / std::sqrt(static_cast<double>(hidden_size));
@@ -49,7 +49,7 @@ struct Parameter {
   std::vector<int64_t> shape;
 };
 
-// A cell is a type: its name, its parameters, and the operator that computes one layer in one direction.
+// A cell is a type: its number of states, its parameters, and the operator that computes one layer in one direction.
 struct LltmCell {
   static constexpr size_t states = 2;
   static constexpr bool needs_steps = false;
@@ -58,7 +58,7 @@ struct LltmCell {
   }
 };
 
-// Of LSTM and GRU, whose parameters are torch::nn's.
+// LSTM and GRU have torch::nn's parameters.
 template <int64_t gates>
 struct TorchCell {
   static constexpr bool needs_steps = true;
@@ -74,7 +74,7 @@ struct GruCell : TorchCell<3> {
   static constexpr size_t states = 1;
 };
 
-// Registers a cell's parameters under their names and a suffix, and returns them, undefined where there is no bias.
+// Registers a cell's parameters, named with a suffix, and returns them; without bias those entries are undefined.
 template <typename Cell>
 Tensors register_cell(
     torch::nn::Module& module, const std::string& suffix, int64_t input_size, int64_t hidden_size, bool bias) {
@@ -94,7 +94,7 @@ struct Sequence {
   OptionalTensor batch_sizes, reset;
 };
 
-// The output, and the states after the last step.
+// Returns the output and the states after the last step.
 inline std::pair<Tensor, Tensors> run(LltmCell, const Tensor& x, const Tensors& states, const Tensors& p, const Sequence& s) {
   auto [output, state] =
       fourfold::lltm(x, states[0], states[1], p[0], optional(p[1]), s.reverse, s.batch_sizes, s.reset);
@@ -113,7 +113,7 @@ inline std::pair<Tensor, Tensors> run(GruCell, const Tensor& x, const Tensors& s
   return {output, {h_n}};
 }
 
-// A state as a module takes and gives it: h and c, or h alone.
+// A module's state is a Pair (h, c), or one tensor h.
 using Pair = std::tuple<Tensor, Tensor>;
 
 inline Tensors tensors_of(const std::optional<Pair>& hx) {

@@ -1,14 +1,15 @@
-// LLTM, LSTM and GRU over whole sequences: an operator computes one layer in one direction; here they are composed, with
-// dropout between.
+// LLTM, LSTM and GRU over whole sequences. An operator computes one layer in one direction; the modules stack layers
+// and directions, with dropout between layers.
 //
 //   output, (h_n, c_n) = lstm(input, (h_0, c_0), reset), with D = 2 if bidirectional else 1
 //     input               (time, batch, input_size), with batch_first (batch, time, input_size), or unbatched
 //                         (time, input_size); forward_with_packed_input takes a PackedSequence
-//     h_0, c_0, h_n, c_n  (D * num_layers, batch, hidden_size), unbatched without batch. Left out, zero. A GRU has h alone.
-//     output              input's shape with D * hidden_size last, packed when input is
-//     reset               input's shape without its last dimension, of bools, packed when input is: true where a new
-//                         segment begins. Every layer then begins the step with a zero state; the reverse direction
-//                         begins anew at the last step of each segment.
+//     h_0, c_0, h_n, c_n  (D * num_layers, batch, hidden_size), unbatched (D * num_layers, hidden_size). The default
+//                         is zero. A GRU has only h.
+//     output              input's shape with last dimension D * hidden_size, packed if input is
+//     reset               bool, input's shape without its last dimension, packed if input is: true where a new segment
+//                         begins. Every layer then starts the step with a zero state; the reverse direction restarts
+//                         at the last step of each segment.
 #pragma once
 
 #include <fourfold/nn/module.h>
@@ -21,7 +22,7 @@ using torch::nn::GRUOptions;
 using torch::nn::LSTMOptions;
 using torch::nn::utils::rnn::PackedSequence;
 
-// As torch::nn::LSTMOptions, without proj_size.
+// Like torch::nn::LSTMOptions, without proj_size.
 struct LLTMOptions {
   LLTMOptions(int64_t input_size, int64_t hidden_size) : input_size_(input_size), hidden_size_(hidden_size) {}
 
@@ -36,7 +37,7 @@ struct LLTMOptions {
 
 namespace detail {
 
-// Where the reverse direction restarts: at the last step of each segment, which is the one before a reset.
+// Where the reverse direction restarts: at the last step of each segment, just before a reset.
 inline OptionalTensor reset_of_reverse(const OptionalTensor& reset, const OptionalTensor& batch_sizes) {
   if (!reset || reset->size(0) == 0) return reset;
   Tensor moved = torch::zeros_like(*reset);
@@ -44,7 +45,7 @@ inline OptionalTensor reset_of_reverse(const OptionalTensor& reset, const Option
     moved.narrow(0, 0, reset->size(0) - 1).copy_(reset->narrow(0, 1, reset->size(0) - 1));
     return moved;
   }
-  // A row of step t moves up to the same sequence's row of step t - 1, which lies batch_sizes[t - 1] rows before.
+  // Each row of step t moves to the same sequence's row of step t - 1, batch_sizes[t - 1] rows earlier.
   const int64_t steps = batch_sizes->size(0);
   const Tensor earlier = torch::repeat_interleave(batch_sizes->narrow(0, 0, steps - 1), batch_sizes->narrow(0, 1, steps - 1));
   const int64_t first = reset->size(0) - earlier.size(0);
@@ -145,7 +146,7 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
     return states;
   }
 
-  // The mask as the operators take it, time first.
+  // The mask in the operators' layout, time first.
   OptionalTensor lay_out(const OptionalTensor& reset, const Tensor& input) const {
     if (!reset || !reset->defined()) return std::nullopt;
     if (reset->scalar_type() != torch::kBool) {
@@ -207,7 +208,7 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   std::vector<Tensors> layers_;  // the parameters of each layer and direction, in the states' order
 };
 
-// The layers whose state is h and c.
+// Layers with the states h and c.
 template <typename Derived, typename Cell, typename Options>
 class PairImpl : public RecurrentImpl<Derived, Cell, Options> {
  public:
@@ -238,7 +239,7 @@ class LLTMImpl : public detail::PairImpl<LLTMImpl, detail::LltmCell, LLTMOptions
   LLTMImpl(int64_t input_size, int64_t hidden_size) : LLTMImpl(LLTMOptions(input_size, hidden_size)) {}
 };
 
-// torch::nn::LSTM's parameters and signature, and reset. There is no proj_size.
+// Parameters and signature of torch::nn::LSTM without proj_size, plus reset.
 class LSTMImpl : public detail::PairImpl<LSTMImpl, detail::LstmCell, LSTMOptions> {
  public:
   static constexpr const char* kind = "LSTM";
@@ -253,7 +254,7 @@ class LSTMImpl : public detail::PairImpl<LSTMImpl, detail::LstmCell, LSTMOptions
   }
 };
 
-// torch::nn::GRU's parameters and signature, and reset.
+// Parameters and signature of torch::nn::GRU, plus reset.
 class GRUImpl : public detail::RecurrentImpl<GRUImpl, detail::GruCell, GRUOptions> {
  public:
   static constexpr const char* kind = "GRU";

@@ -1,4 +1,4 @@
-// Checkpoints that Python saved.
+// Loads checkpoints that Python saved.
 #pragma once
 
 #include <torch/csrc/jit/serialization/pickle.h>
@@ -48,7 +48,7 @@ inline Entries read_entries(const std::string& path) {
   return entries;
 }
 
-// A bias (n) may come as (1, n), and the other way round: the published tutorials differ.
+// A bias of shape (n) may be stored as (1, n), and vice versa: the published tutorials differ.
 inline bool same_bias(const std::string& name, const torch::Tensor& a, const torch::Tensor& b) {
   const std::string last = name.substr(name.rfind('.') + 1);
   const auto row = [](const torch::Tensor& t) { return t.dim() == 1 || (t.dim() == 2 && t.size(0) == 1); };
@@ -63,9 +63,9 @@ inline std::string sizes_of(const torch::Tensor& tensor) {
 
 }  // namespace detail
 
-// Copies what Python saved with torch.save(dict(model.state_dict()), path) into the parameters and buffers of those
-// names; dtype and device stay the module's. Entries that are missing, that the module does not have or that have
-// another shape are named in a std::runtime_error, and nothing is copied.
+// Copies a checkpoint that Python saved with torch.save(dict(model.state_dict()), path) into the parameters and buffers
+// of the same names; the module keeps its dtypes and devices. Missing, unexpected or differently shaped entries throw a
+// std::runtime_error that names them, and nothing is copied.
 inline void load_state_dict(torch::nn::Module& module, const std::string& path) {
   const detail::Entries entries = detail::read_entries(path);
   detail::Entries own;
