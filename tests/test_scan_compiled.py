@@ -213,3 +213,44 @@ def test_a_step_of_torchs_operator_that_cannot_be_one_loop_runs_in_python(monkey
     with pytest.warns(RuntimeWarning, match="torch's scan.*test_scan_compiled.py.*a reason"):
         found = torch.compile(f, backend="fourfold")(xs)
     torch.testing.assert_close(found, f(xs))
+
+
+def test_a_whole_graph_has_none_where_the_step_has_it() -> None:
+    def step(carry: Any, x: Any) -> Any:
+        (a, nothing, b), (u, none) = carry, x
+        assert nothing is None and none is None
+        return (a * 0.5 + u, None, b + 1), (None, {"product": a * u, "none": None})
+
+    def f(init: Tensor, xs: Tensor) -> Any:
+        return fourfold.scan(step, (init, None, init * 2), (xs, None), dim=1)
+
+    given = torch.randn(3, 4), torch.randn(3, 5, 4)
+    expected = f(*given)
+    assert expected[1][0] is None and expected[0][1] is None
+    program = torch.export.export(Function(f), given)
+    for found in (torch.compile(f, backend="fourfold", fullgraph=True)(*given), program.module()(*given)):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("returned", ["no pair", "another structure"])
+def test_a_whole_graph_refuses_what_the_step_must_not_return(returned: str) -> None:
+    step = {"no pair": lambda h, x: h[0] + x, "another structure": lambda h, x: ([h[0] + x, h[1]], x)}[returned]
+
+    def f(init: Tensor, xs: Tensor) -> Any:
+        return fourfold.scan(step, (init, init), xs)
+
+    given = torch.zeros(4), torch.randn(5, 4)
+    reason = "scan: expected the step to return a (pair|carry like init)"
+    with pytest.raises(TypeError, match=reason):
+        f(*given)
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match=reason):
+        torch.compile(f, backend="fourfold", fullgraph=True)(*given)
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Tensor) -> Any:
+        return self.function(*given)
