@@ -148,8 +148,9 @@ def elementwise_sources(folder: Path, shared: Path, suffix: str) -> dict[str, Pa
     return files
 
 
-def run(*command: object) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+def run(*command: object, cwd: Path | None = None, **environment: str) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=os.environ | environment)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
 

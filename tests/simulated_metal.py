@@ -45,11 +45,18 @@ def build(sanitizer: str = "none", metal: Path = METAL, jobs: int | None = None)
     )
 
 
+def unchanged(path: Path) -> Path:
+    """The backend's own file for one of a changed copy, if it and the headers are the same: ccache has its object."""
+    same = [METAL / path.name, *METAL.glob("*.h")]
+    is_same = all((path.parent / each.name).read_bytes() == each.read_bytes() for each in same)
+    return METAL / path.name if is_same else path
+
+
 def embed(folder: Path, metal: Path) -> list[Path]:
     """The kernels as text, each in a source of its own, as the CMake target has them."""
     cmake = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     wanted = [(f"{stem}.metal", name, None) for stem, name in SHADERS.items()]
-    operators = elementwise_sources(folder, metal / "elementwise.mm", ".mm")
+    operators = elementwise_sources(folder, unchanged(metal / "elementwise.mm"), ".mm")
     wanted += [("elementwise.metal", f"{name}_shaders", f"formulas/{name}.h") for name in operators]
     sources = []
     for file, name, formula in wanted:
@@ -88,14 +95,19 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
         commands[source] = ["g++", "-w", *common, *simulator, "-x", "c++"]
     for source in [*sorted((ROOT / "cpp" / "ops").glob("*.cpp")), SIMULATORS / "library" / "programs.cpp"]:
         commands[source] = ["g++", "-w", *common, *registration]
-    hosts = [path for path in sorted(metal.glob("*.mm")) if path.stem != "elementwise"]
-    for source in [*hosts, *embed(folder, metal)]:
-        commands[source] = ["clang++-19", *common, *registration, *objective, "-iquote", metal]
+    hosts = [unchanged(path) for path in sorted(metal.glob("*.mm")) if path.stem != "elementwise"]
+    for source in hosts:
+        commands[source] = ["clang++-19", *common, *registration, *objective, "-iquote", source.parent]
+    for source in embed(folder, metal):
+        quoted = unchanged(metal / "elementwise.mm").parent
+        commands[source] = ["clang++-19", *common, *registration, *objective, "-iquote", quoted]
     commands[FRAMEWORK / "framework.mm"] = ["clang++-19", *common, *objective, checked]
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
-        run(*launcher, *commands[source], "-c", source, "-o", target)
+        # Generated sources have the same name in each folder, and so one object in ccache.
+        name = source.relative_to(folder) if source.is_relative_to(folder) else source
+        run(*launcher, *commands[source], "-c", name, "-o", target, cwd=folder, CCACHE_NOHASHDIR="true")
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:

@@ -173,5 +173,5 @@ def test_kernels_are_compiled_and_called_by_several_threads(tmp_path: Path) -> N
     # A folder of its own, in which nothing is compiled yet.
     metal = tmp_path / "metal"
     shutil.copytree(simulated_metal.METAL, metal)
-    (metal / "jobs.h").write_text((metal / "jobs.h").read_text() + "\n// nothing\n")
+    (metal / "recurrent.metal").write_text((metal / "recurrent.metal").read_text() + "\n// nothing\n")
     assert said_by(simulated_metal.build(metal=metal), AT_ONCE) == "the same\n"
