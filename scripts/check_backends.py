@@ -27,10 +27,13 @@ import windows_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
 
-# Two processes side by side that take about equally long. Runs of minutes in the first one serve two of its files.
+# A process each, all side by side. The first takes longest and runs its files' cases in as many processes as there are
+# cores.
 SIMULATOR_FILES = (
-    ("case_table.py", "metal_language.py", "printed_functions.py", "paths.py"),
-    ("faults.py", "devices.py", "broken_metal.py", "nest_programs.py", "metal_programs.py"),
+    ("case_table.py", "metal_language.py"),
+    ("faults.py", "devices.py", "printed_functions.py", "paths.py"),
+    ("nest_programs.py",),
+    ("metal_programs.py", "broken_metal.py"),
 )
 # The simulator runs the kernels as HIP; with 32 threads per warp the results hold for CUDA too.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
@@ -61,7 +64,7 @@ def simulator_tests(number: int, files: tuple[str, ...]) -> list[tuple[ElementTr
 def simulated(report: Report) -> None:
     """The tests record with record_property what they ran: an operator, a warp size of 32 or 64, and the backend if it
     is only one. A test without a property counts for all its values."""
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(len(SIMULATOR_FILES)) as pool:
         outcomes = list(pool.map(simulator_tests, range(len(SIMULATOR_FILES)), SIMULATOR_FILES))
     for case, log in (each for outcome in outcomes for each in outcome):
         said = {item.get("name"): item.get("value") for item in case.iter("property")}
