@@ -27,6 +27,12 @@ void* symbol_of(const char* library, const char* symbol);
 // Of the first library in this process that has it.
 void* symbol_of_process(const char* symbol);
 
+// Loads a library, by a path or a name, for as long as the process. Null if it can't be loaded.
+void* load(const char* library);
+
+// Of a library that load() returned; null if it has no such symbol.
+void* symbol_in(void* library, const char* symbol);
+
 // The library whose threads torch's run on, for symbol_of. Null where nothing is known of it.
 const char* openmp_of_torch();
 
