@@ -24,7 +24,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "MSVC")
     "in WSL, or with clang-cl, which is unproved.")
 endif()
 if(WIN32)
-  message(WARNING "fourfold on Windows is unproved: it has been neither built nor run there.")
+  message(WARNING "fourfold on Windows is unproved: nothing of it has run there.")
 endif()
 if(CMAKE_SIZEOF_VOID_P EQUAL 4)
   message(FATAL_ERROR

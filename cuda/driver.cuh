@@ -13,7 +13,7 @@
 #if defined(USE_ROCM)
 #define FOURFOLD_DRIVER(name) (&name)
 #else
-#include <dlfcn.h>
+#include "system/system.h"
 #define FOURFOLD_DRIVER(name) (fourfold::gpu::in_driver<decltype(name)>(#name))
 #endif
 
@@ -29,8 +29,8 @@ struct CaptureOfOthers {};
 
 template <typename Function>
 Function* in_driver(const char* name) {
-  static void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  void* const found = driver == nullptr ? nullptr : dlsym(driver, name);
+  static void* const driver = system::load("libcuda.so.1");
+  void* const found = driver == nullptr ? nullptr : system::symbol_in(driver, name);
   if (found == nullptr) fail("fourfold: the driver's library libcuda.so.1 has no ", name, "; install or update the GPU's driver");
   return reinterpret_cast<Function*>(found);
 }

@@ -1,6 +1,5 @@
 #include "launch.cuh"
 
-#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include <map>
@@ -8,6 +7,7 @@
 #include <string>
 
 #include "ops/aten.h"
+#include "system/system.h"
 
 namespace fourfold::gpu {
 namespace {
@@ -63,10 +63,7 @@ bool has_tile_products(int capability_major) {
 // Whether the device has an open context. Switching to a device without one would open it and use device memory.
 bool has_context(int device) {
   using State = int(int device, unsigned* flags, int* active);
-  static auto* const state = [] {
-    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return reinterpret_cast<State*>(driver == nullptr ? nullptr : dlsym(driver, "cuDevicePrimaryCtxGetState"));
-  }();
+  static auto* const state = reinterpret_cast<State*>(system::symbol_of("libcuda.so.1", "cuDevicePrimaryCtxGetState"));
   unsigned flags = 0;
   int active = 1;
   return state == nullptr || (state(device, &flags, &active) == 0 && active != 0);
@@ -142,10 +139,9 @@ DeviceGuard::~DeviceGuard() {
 }
 
 void* in_gpu_torch(const char* name) {
-  if (void* found = dlsym(RTLD_DEFAULT, name)) return found;
+  if (void* found = system::symbol_of_process(name)) return found;
   for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
-    // Only if it is already loaded.
-    if (void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) return dlsym(handle, name);
+    if (void* found = system::symbol_of(library, name)) return found;
   }
   return nullptr;
 }

@@ -56,6 +56,7 @@ MACOS = "14.0"  # the oldest version with wheels
 # range.
 ZIG = ("ziglang==0.17.1",)
 TORCH_FOR_MACOS = {"2.10.0": "macosx_11_0_arm64", "2.15.0": "macosx_14_0_arm64"}
+TORCH_FOR_WINDOWS = ("torch==2.10.0",)
 # It lists the selectors of Apple's frameworks.
 PYOBJC_METAL = ("pyobjc-framework-Metal==12.2.2",)
 
@@ -125,6 +126,13 @@ def macos_torch(version: str) -> Path:
     return folder / "torch"
 
 
+def windows_torch() -> Path:
+    """torch's package for Windows, to link against and to run under Wine."""
+    folder = WORK / "torch-windows"
+    python_packages(folder, TORCH_FOR_WINDOWS, "win_amd64")
+    return folder / "torch"
+
+
 def metal_metadata() -> Path:
     """PyObjC's list of the selectors of Apple's Metal: those of protocols, and those with unusual types."""
     folder = WORK / "pyobjc-metal"
@@ -137,6 +145,7 @@ def fetch_ahead() -> None:
     find."""
     packages = [(WORK / "zig", ZIG, None), (WORK / "pyobjc-metal", PYOBJC_METAL, "macosx_10_9_universal2")]
     packages += [(WORK / f"torch-{v}-macos", (f"torch=={v}",), TORCH_FOR_MACOS[v]) for v in TORCH_FOR_MACOS]
+    packages.append((WORK / "torch-windows", TORCH_FOR_WINDOWS, "win_amd64"))
     with contextlib.suppress(Refused):
         if not nvcc_version(nvcc()).startswith("12."):
             packages.insert(0, (WORK / "cuda-12.8", OLD_HEADERS, None))
@@ -145,20 +154,39 @@ def fetch_ahead() -> None:
             python_packages(*each)
 
 
-def darwin_toolchain(headers: Path) -> Path:
-    """A CMake toolchain file for macOS on Apple's processors, with the Apple headers in that folder."""
+def zig_tools(folder: Path, target: str) -> Path:
+    """A folder with zig's commands: c++, which compiles for that target, ar, ranlib and rc."""
     zig = WORK / "zig"
     python_packages(zig, ZIG)
-    folder = WORK / "darwin"
     folder.mkdir(parents=True, exist_ok=True)
-    words = {"c++": f"c++ -target aarch64-macos.{MACOS}", "ar": "ar", "ranlib": "ranlib"}
-    for name, word in words.items():
+    for name, words in {"c++": f"c++ -target {target}", "ar": "ar", "ranlib": "ranlib", "rc": "rc"}.items():
         tool = folder / name
         tool.write_text(
             f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
-            f"exec '{sys.executable}' -m ziglang {word} \"$@\"\n"
+            f"exec '{sys.executable}' -m ziglang {words} \"$@\"\n"
         )
         tool.chmod(0o755)
+    return folder
+
+
+def windows_toolchain() -> Path:
+    """A toolchain file for CMake that builds for Windows on x86-64."""
+    folder = zig_tools(WORK / "windows", "x86_64-windows-gnu")
+    file = folder / "toolchain.cmake"
+    file.write_text(f"""set(CMAKE_SYSTEM_NAME Windows)
+set(CMAKE_SYSTEM_PROCESSOR AMD64)
+set(CMAKE_CXX_COMPILER "{folder / "c++"}")
+set(CMAKE_AR "{folder / "ar"}")
+set(CMAKE_RANLIB "{folder / "ranlib"}")
+set(CMAKE_RC_COMPILER "{folder / "rc"}")
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+""")
+    return file
+
+
+def darwin_toolchain(headers: Path) -> Path:
+    """A toolchain file for CMake that builds for macOS on Apple's processors, with the Apple headers in that folder."""
+    folder = zig_tools(WORK / "darwin", f"aarch64-macos.{MACOS}")
     file = folder / "toolchain.cmake"
     file.write_text(f"""set(CMAKE_SYSTEM_NAME Darwin)
 set(CMAKE_SYSTEM_PROCESSOR arm64)

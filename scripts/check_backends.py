@@ -1,5 +1,5 @@
-"""Compiles every GPU kernel for NVIDIA, AMD and Apple without a GPU, runs it in the simulator, and tests the system
-calls for Windows.
+"""Compiles every GPU kernel for NVIDIA, AMD and Apple without a GPU and runs it in the simulator. Builds the library for
+Windows.
 
     python scripts/check_backends.py
 
@@ -99,7 +99,7 @@ STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], 
     ("CUDA 12.8: compile", backend_builds.cuda_old, (("cuda", "compiled"),)),
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
     ("Metal: compile and link for macOS", metal_build.metal, (("metal", "compiled"), ("metal", "linked"))),
-    ("Windows: what is asked of the system", windows_build.windows, ()),
+    ("Windows: compile, link, run under Wine", windows_build.windows, ()),
     (
         "simulator",
         simulated,

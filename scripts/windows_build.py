@@ -1,62 +1,105 @@
-"""The step of check_backends.py for Windows: the calls of the operating system (cpp/system/windows.h), compiled by zig
-and run with Wine if it is installed. Nothing else is compiled or run for Windows yet."""
+"""The step of check_backends.py for Windows: builds libfourfold with zig and links it against torch's Windows library.
+If Wine is installed, it then runs the system calls (cpp/system/windows.h) and two operators.
+
+This proves nothing about Windows itself, or about a compiler with MSVC's C++ ABI, which the Python modules need.
+"""
 
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import backend_tools as tools
+from backend_builds import BIN, configure
 from backend_report import Refused, Report
 from backend_tools import ROOT, WORK, run
 
-TARGET = "x86_64-windows-gnu"
-
-
-def compiler() -> Path:
-    """A command that compiles C++ for Windows."""
-    zig, folder = WORK / "zig", WORK / "windows"
-    tools.python_packages(zig, tools.ZIG)
-    folder.mkdir(parents=True, exist_ok=True)
-    command = folder / "c++"
-    command.write_text(
-        f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
-        f"exec '{sys.executable}' -m ziglang c++ -target {TARGET} \"$@\"\n"
-    )
-    command.chmod(0o755)
-    return command
+OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror")
 
 
 def windows(report: Report) -> None:
     """It proves nothing about GPU backends: its outcome is a line of the report."""
-    report.facts.append(f"windows: {ask_the_system()}; the library itself is unproved there")
-
-
-def ask_the_system() -> str:
-    """The output of tests/cpp/system.cpp under Wine."""
-    command, folder = compiler(), WORK / "windows"
-    program = folder / "system.exe"
-    source = ROOT / "tests" / "cpp" / "system.cpp"
-    options = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "cpp")
-    log = folder / "system.log"
-    if run(command, *options, source, "-o", program, log=log).returncode:
-        raise Refused(f"what fourfold asks of the system does not compile for Windows; see {log.relative_to(ROOT)}")
+    toolchain, torch = tools.windows_toolchain(), tools.windows_torch()
+    compiler = toolchain.parent / "c++"
+    library, built = build(toolchain, torch)
+    system = compile_program(compiler, "system.cpp", "-I", ROOT / "cpp")
+    calls = compile_program(
+        compiler, "stable_calls.cpp", "-I", ROOT / "cpp" / "include", "-isystem", torch / "include",
+        library.with_suffix(".dll.a"), torch / "lib" / "torch_cpu.lib",
+    )  # fmt: skip
     wine = shutil.which("wine64") or shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
     if wine is None:
-        return "its calls of the system compiled, and not run: there is no Wine"
+        report.facts.append(f"windows: {built}; not run: Wine is not installed")
+        return
+    cpus = ask_the_system(wine, system)
+    level = call_operators(wine, calls, library, torch)
+    report.facts.append(
+        f"windows: {built}; under Wine the system calls run ({cpus}), and softshrink and mlp ({level} kernels); "
+        "unproved on Windows itself"
+    )
+
+
+def build(toolchain: Path, torch: Path) -> tuple[Path, str]:
+    """Returns the library and a summary for the report."""
+    options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
+    options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
+    # One level for all: zig builds its C++ library once per optimisation level, and CMake first links a test program.
+    options += ("-DCMAKE_CXX_FLAGS=-O1 -Werror",)
+    # The environment's compiler settings are for this machine.
+    folder = configure("windows-build", *options, CXX="", CXXFLAGS="", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
+    library = folder / "cpp" / "libfourfold.dll"
+    log = folder / "build.log"
+    done = run(BIN / "ninja", "-C", folder, "-k", "0", "fourfold", log=log)
+    if done.returncode or not library.exists():
+        failed = not_built(log.read_text())
+        raise Refused(f"for Windows {failed} does not build; see {log.relative_to(ROOT)}")
+    objects = list((folder / "cpp").rglob("*.obj"))
+    megabytes = library.stat().st_size / 1e6
+    return library, f"{len(objects)} sources compiled by zig and linked against torch 2.10, {megabytes:.1f} MB"
+
+
+def not_built(log: str) -> str:
+    """The sources that ninja could not build."""
+    failed = re.findall(r"^FAILED: (?:\[code=\d+\] )?(\S+)", log, re.MULTILINE)
+    return ", ".join(re.sub(r"^.*\.dir/|\.obj$", "", name) for name in failed) or "the library"
+
+
+def compile_program(compiler: Path, name: str, *options: object) -> Path:
+    program = compiler.parent / Path(name).with_suffix(".exe")
+    log = program.with_suffix(".log")
+    if run(compiler, *OPTIONS, ROOT / "tests" / "cpp" / name, *options, "-o", program, log=log).returncode:
+        raise Refused(f"tests/cpp/{name} does not compile for Windows; see {log.relative_to(ROOT)}")
+    return program
+
+
+def under_wine(wine: str, program: Path, *words: str, folder: Path, **environment: str) -> str:
+    """Returns what the program prints; raises Refused if it fails."""
+    # Wine creates the prefix, its system drive, in its first seconds.
+    surroundings = os.environ | {"WINEPREFIX": str(WORK / "wine"), "WINEDEBUG": "-all", "DISPLAY": ""} | environment
+    command = [wine, str(program), *words]
+    try:
+        done = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        raise Refused(f"{program.name} did not end under Wine within 300 s") from None
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip() or f"exit code {done.returncode}"
+        raise Refused(f"{program.name} fails under Wine: {said}")
+    return done.stdout.strip()
+
+
+def ask_the_system(wine: str, program: Path) -> str:
+    """The output of tests/cpp/system.cpp."""
     with tempfile.TemporaryDirectory() as name:
         files = Path(name)
         (files / "digits").write_text("0123456789")
         (files / "empty").touch()
-        # Wine creates the prefix, its system drive, in its first seconds.
-        surroundings = os.environ | {"WINEPREFIX": str(WORK / "wine"), "WINEDEBUG": "-all", "DISPLAY": ""}
-        words = [wine, str(program), "digits", "empty", "."]
-        try:
-            done = subprocess.run(words, cwd=files, env=surroundings, capture_output=True, text=True, timeout=300)
-        except subprocess.TimeoutExpired:
-            raise Refused("fourfold's calls of Windows did not end under Wine within 300 s") from None
-    if done.returncode:
-        raise Refused(f"fourfold's calls of Windows fail under Wine: {(done.stdout + done.stderr).strip()}")
-    return f"its calls of the system run under Wine ({done.stdout.strip()})"
+        return under_wine(wine, program, "digits", "empty", ".", folder=files)
+
+
+def call_operators(wine: str, program: Path, library: Path, torch: Path) -> str:
+    """The output of tests/cpp/stable_calls.cpp: the CPU level in use."""
+    path = ";".join(f"Z:{folder}".replace("/", "\\") for folder in (library.parent, torch / "lib"))
+    # Wine lacks the call with which Intel's OpenMP finds the processors of a NUMA node.
+    return under_wine(wine, program, folder=program.parent, WINEPATH=path, KMP_AFFINITY="disabled")

@@ -9,6 +9,8 @@ import pytest
 from machine import ROOT, output_of, tool
 
 SOURCES = ROOT / "cpp"
+SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".mm", ".metal")
+FOLDERS = (SOURCES, ROOT / "cuda", ROOT / "metal")
 # Calls of POSIX and Windows, which belong in cpp/system only. cpuid.h queries the processor, and <fstream> is C++.
 OF_A_SYSTEM = re.compile(
     r"#include <(dlfcn|fcntl|link|malloc|pthread|sched|unistd|windows|sys/\w+)\.h>"
@@ -41,7 +43,7 @@ def test_the_system_answers_as_it_should(tmp_path):
 
 
 def sources() -> list[Path]:
-    found = [path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp")]
+    found = [path for folder in FOLDERS for path in folder.rglob("*") if path.suffix in SUFFIXES]
     return [path for path in found if path.parent.name != "system"]
 
 

@@ -54,6 +54,10 @@ inline void* symbol_of(const char* library, const char* symbol) {
   return found;
 }
 
+inline void* load(const char* library) { return dlopen(library, RTLD_LAZY | RTLD_LOCAL); }
+
+inline void* symbol_in(void* library, const char* symbol) { return dlsym(library, symbol); }
+
 inline void* symbol_of_process(const char* symbol) { return dlsym(RTLD_DEFAULT, symbol); }
 
 inline const char* openmp_of_torch() {

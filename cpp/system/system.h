@@ -27,6 +27,12 @@ void* symbol_of(const char* library, const char* symbol);
 // The symbol in the first library of this process that has it.
 void* symbol_of_process(const char* symbol);
 
+// Loads a library, given by its path or name, for the rest of the process. Null on failure.
+void* load(const char* library);
+
+// The symbol in a library that load() returned. Null if it has no such symbol.
+void* symbol_in(void* library, const char* symbol);
+
 // The library through which torch's OpenMP runtime can be found with symbol_of(). Null if unknown.
 const char* openmp_of_torch();
 

@@ -56,8 +56,10 @@ inline std::vector<HMODULE> loaded_modules() {
   return modules;
 }
 
-inline void* symbol_in(HMODULE module, const char* symbol) {
-  return reinterpret_cast<void*>(GetProcAddress(module, symbol));
+inline void* load(const char* library) { return LoadLibraryW(wide(library).c_str()); }
+
+inline void* symbol_in(void* library, const char* symbol) {
+  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), symbol));
 }
 
 inline LoadedFile file_of(const void* address) {

@@ -65,6 +65,10 @@ static void ask_for_symbols() {
   expect(symbol_of(library, symbol_of_library) != nullptr, "a loaded library's symbol is found");
   expect(symbol_of(library, "fourfold_has_no_such_symbol") == nullptr, "it has no other symbols");
   expect(symbol_of("libfourfold_of_nobody.so", symbol_of_library) == nullptr, "a library that is not loaded has none");
+  void* const loaded = load(library);
+  expect(loaded != nullptr && symbol_in(loaded, symbol_of_library) == symbol_of(library, symbol_of_library), "a library can be loaded");
+  expect(loaded != nullptr && symbol_in(loaded, "fourfold_has_no_such_symbol") == nullptr, "which has no other symbols either");
+  expect(load("libfourfold_of_nobody.so") == nullptr, "a missing library can't");
   const LoadedFile other = file_of(symbol_of(library, symbol_of_library));
   expect(other.base != nullptr && other.base != own.base, "the symbol lies in another file");
   bool is_listed = false;

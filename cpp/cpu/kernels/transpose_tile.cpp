@@ -18,7 +18,7 @@ void transpose_square(const float* from, int64_t from_step, float* to, int64_t t
 #else
 constexpr int64_t square = 8;
 #endif
-constexpr int64_t ahead = 2;
+[[maybe_unused]] constexpr int64_t ahead = 2;
 
 // Transposes in squares whose cache lines stay in the L1 cache.
 template <typename T>
