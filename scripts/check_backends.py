@@ -1,5 +1,5 @@
-"""Compiles every GPU kernel for NVIDIA, AMD and Apple without a GPU and runs it in the simulator. Builds the library for
-Windows.
+"""Compiles every GPU kernel for NVIDIA, AMD and Apple without a GPU and runs it in the simulator. Builds the library
+for Windows.
 
     python scripts/check_backends.py
 
