@@ -122,10 +122,13 @@ def copied(tree: Any) -> Any:
     return pytree.tree_map(copy, tree)
 
 
-@torch.compiler.disable(
-    reason="fourfold.scan traces its step by itself, outside of other graphs; with fullgraph=True it needs "
+OUTSIDE_GRAPHS = (
+    "fourfold.scan traces its step by itself, outside of other graphs; with fullgraph=True it needs "
     'backend="fourfold" and no checkpoint_every'
 )
+
+
+@torch.compiler.disable(reason=OUTSIDE_GRAPHS)
 def outside_graphs(*given: Any) -> tuple[Any, Any]:
     """Dynamo breaks the graph here, and scan traces its step by itself."""
     return scan(*given)
