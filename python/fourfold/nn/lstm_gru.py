@@ -119,6 +119,11 @@ class _TorchLayers(Layers):
         if batch_sizes is not None and fits and not _is_compiling():
             fits = batch == int(batch_sizes[0])
         if not fits:
+            if not x.is_floating_point() and not _any_autocast_enabled():  # torch would also advise model.to(x.dtype)
+                raise ValueError(
+                    f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). Convert input: "
+                    f"input.to({weight.dtype})"
+                )
             self._update_flat_weights()
             laid_out = x.transpose(0, 1) if self.batch_first and batch_sizes is None else x
             self.check_forward_args(laid_out, self._as_hx(states), batch_sizes)
