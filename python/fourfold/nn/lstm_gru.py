@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fourfold import _onnx
 from fourfold import functional as F
 from fourfold.freezing import Freezable, prepacked_weights, run_frozen
+from fourfold.nn import recurrent
 from fourfold.nn.checks import expect_pair, expect_unbatched, not_dense
 from fourfold.nn.recurrent import Layers, tensors_of
 
@@ -92,6 +93,8 @@ class _TorchLayers(Layers):
         """ONNX has torch's own layers, for any number of steps; ours would be written out step by step."""
         if reset is None and _onnx.is_exporting():
             return self._torch_class.forward(self, input, hx)
+        if recurrent.breaks_graph(input, hx):
+            return recurrent.between_graphs(self, input, hx, reset)
         return self._forward(input, hx, reset)
 
     def _wrong_dimensions(self, input: Tensor) -> str:
