@@ -20,14 +20,13 @@ def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
     return [found[name] if name in found else getattr(module, name) for name in names]
 
 
-def between_graphs(layer: Any, *arguments: Any) -> tuple:
-    """A call that fourfold.compiler.capture keeps out of Dynamo's graphs."""
+def call(layer: Any, *arguments: Any) -> tuple[Any, Any]:
     return layer.forward(*arguments)
 
 
-def is_graph_whole() -> bool:
-    """Whether Dynamo must capture one graph; fourfold.compiler.capture replaces it by a function that asks Dynamo."""
-    return True
+# fourfold.compiler.capture replaces both: a call that Dynamo keeps out of graphs, and whether it must capture just one.
+between_graphs: Callable[..., tuple[Any, Any]] = call
+is_graph_whole: Callable[[], bool] = lambda: True  # noqa: E731
 
 
 def breaks_graph(input: Any, hx: Any) -> bool:
