@@ -89,7 +89,7 @@ def unheard_of(h: Tensor, x: Tensor) -> Any:
     ("step", "message"),
     [
         (multiplied, r"RuntimeError: .*expected tensor \[3\] and src \[4\]"),
-        (unheard_of, r"h\.unheard_of\(x\).*: .*unheard_of"),
+        (unheard_of, "unheard_of"),
     ],
 )
 def test_errors_of_operators_have_their_reason(step: Callable[..., Any], message: str) -> None:
