@@ -47,11 +47,10 @@ class Garch(nn.Module):
             return omega + alpha * squared + beta * variance, variance
 
         variance = torch.full_like(omega, self.variance)
-        squares = returns.square()[:, None].expand(-1, len(omega))
         if by_scan:
-            return fourfold.scan(step, variance, squares)[1]
+            return fourfold.scan(step, variance, returns.square())[1]
         predictions = []  # what scan computes
-        for squared in squares.unbind():
+        for squared in returns.square().unbind():
             variance, prediction = step(variance, squared)
             predictions.append(prediction)
         return torch.stack(predictions)

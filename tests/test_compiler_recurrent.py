@@ -145,6 +145,31 @@ def test_packed_sequences_where_dynamo_breaks_the_graph(kind: type[nn.RNNBase], 
         torch.testing.assert_close(fused(x, *lengths), run(x, *lengths), **NEAR)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's, at a graph's start
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+@pytest.mark.parametrize("kind", [fourfold.nn.LSTM, fourfold.nn.GRU, fourfold.nn.LLTM])
+def test_packed_sequences_without_a_state_break_the_graph_once(
+    kind: type[nn.Module], enforce_sorted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And without Dynamo's warnings about item(); not at all where the sequences' order has the batch."""
+    layer = kind(5, 4, num_layers=2)
+    packed = packed_of((4, 3, 1) if enforce_sorted else (1, 4, 3), enforce_sorted)
+
+    def run(packed: PackedSequence) -> Tensor:
+        return layer(packed)[0].data.cos()
+
+    torch._dynamo.reset()
+    torch._dynamo.variables.tensor.TensorVariable._warn_capture_scalar_outputs.cache_clear()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(capture_scalar_outputs=False), caplog.at_level("WARNING"):
+        found = compiled(run)(packed)
+    torch.testing.assert_close(found, run(packed), **NEAR)
+    reasons = "".join(torch._dynamo.utils.counters["graph_break"])
+    assert ("the number of packed sequences is data" in reasons) == enforce_sorted
+    assert "item()" not in reasons and "item()" not in caplog.text
+    assert len(torch._dynamo.utils.counters["graph_break"]) == enforce_sorted
+
+
 def eager_twin(layer: nn.RNNBase) -> nn.RNNBase:
     """A layer that runs in bfloat16: torch.nn's LSTM uses oneDNN, which needs AVX-512."""
     if not isinstance(layer, nn.LSTM) or torch.ops.mkldnn._is_mkldnn_bf16_supported():

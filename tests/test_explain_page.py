@@ -125,6 +125,30 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+# What JupyterLab and the older notebook have for the tables of a cell's output.
+JUPYTER = """
+<!DOCTYPE html>
+<style>
+.rendered_html td, .rendered_html th { text-align: right; vertical-align: middle; }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td, :not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon th,
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon tr { text-align: right; }
+</style>
+<div class="jp-RenderedHTMLCommon rendered_html">EXPLANATION</div>
+<script>
+const cells = [...document.querySelectorAll("th, td")].filter(cell => cell.textContent);
+document.title = cells.map(cell => (cell.className || "words") + " " + getComputedStyle(cell).textAlign).join();
+</script>
+"""
+
+
+def test_a_notebook_aligns_words_left_and_numbers_right(tmp_path: Path) -> None:
+    html = fourfold.explain(Block(), torch.randn(4, 16, requires_grad=True))._repr_html_()
+    page = tmp_path / "notebook.html"
+    page.write_text(JUPYTER.replace("EXPLANATION", html), encoding="utf-8")
+    (title,) = re.findall(r"<title>((?:number|words) .*?)</title>", seen(page))
+    assert set(title.split(",")) == {"words left", "number right"}
+
+
 @pytest.mark.parametrize("width", [1200, 500])
 def test_it_can_be_drawn(pages: dict[str, Path], width: int, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"

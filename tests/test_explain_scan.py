@@ -85,7 +85,6 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
         "in the memory of carry[1]",
         "  loop_program_0 does 3 sigmoid, 3 mul, 2 tanh, add\n    fourfold program 1\n",
         "  outside programs before and after the loop\n    2 × mm",
-        "Graph breaks\n  fourfold.scan traces its step by itself",
     ):
         assert words in text, words
     flowing = " ".join(text.split())
@@ -110,6 +109,31 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
     ):
         assert words in page, words
     assert "<script" not in page
+
+
+def test_a_scan_is_no_graph_break(tmp_path: Path) -> None:
+    def between(xs: Tensor) -> Tensor:
+        _, ys = fourfold.scan(twice, zeros(), torch.sin(xs))
+        return torch.cos(ys[0]) * ys[1]
+
+    def broken(xs: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return between(xs)
+
+    xs = torch.randn(T, B, H)
+    alone, _ = explained(twice, zeros(), xs)
+    explanation = fourfold.explain(between, xs)
+    assert alone.breaks == explanation.breaks == ()
+    assert (len(alone.graphs), len(explanation.graphs)) == (0, 2)
+    apart = "the operators before and after a scan are separate graphs. With torch.compile(..., fullgraph=True) they"
+    for text, says in ((alone.detail(), False), (explanation.detail(), True), (explanation.summary(), True)):
+        assert "Graph breaks" not in text
+        assert (apart in " ".join(text.split())) == says
+    explanation.save(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Graph breaks" not in page and apart in page
+    (reason,) = fourfold.explain(broken, xs).breaks
+    assert reason.startswith("Call to `torch._dynamo.graph_break()`")
 
 
 # How the loop runs.

@@ -127,6 +127,7 @@ def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
         "every other": (spiking, zeros(2), torch.stack([series, series], -1)[..., 0]),
         "expanded": (spiking, zeros(2), series[:, :, :1].expand(T, B, H)),
         "the same x in every step": (spiking, zeros(2), series[:1].expand(T, B, H)),
+        "x of one number": (spiking, zeros(2), series[:, 0, 0]),
         "one number": (of_one_number, (torch.zeros(1), torch.zeros(1)), series[:, 0, :1]),
         "one step": (spiking, zeros(2), series[:1]),
         "three steps": (lstm_step(parameter(H, 4 * H), parameter(H, 4 * H)), zeros(2), series[:3]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import fourfold
 from refusals import T, refusal_id, sentence_of
@@ -79,7 +80,26 @@ MODULES = [
     (
         lambda: fourfold.nn.LLTM(3, 4)(T(5, 2, 3).double()),
         TypeError,
-        "LLTM: expected the input to have the parameters' dtype torch.float32, but got torch.float64",
+        "LLTM: expected the input to have the parameters' dtype torch.float32, but got torch.float64; convert it with "
+        "input.to(torch.float32)",
+    ),
+    *(
+        (
+            lambda layer=layer: layer(3, 4)(T(5, 2, 3).long()),
+            ValueError,
+            "RNN input dtype (torch.int64) does not match weight dtype (torch.float32). Convert input: "
+            "input.to(torch.float32)",
+        )
+        for layer in (fourfold.nn.GRU, fourfold.nn.LSTM)
+    ),
+    *(
+        (
+            lambda dtype=dtype: fourfold.nn.Recurrent(torch.nn.GRUCell(3, 4))(T(5, 2, 3).to(dtype)),
+            TypeError,
+            f"Recurrent: expected the input to have the cell's dtype torch.float32, but got {dtype}; convert it with "
+            "input.to(torch.float32)",
+        )
+        for dtype in (torch.int64, torch.float64)
     ),
     (
         lambda: fourfold.nn.MLP(3, 4, 2)(T(5, 3, device="meta")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,89 @@ def test_errors_name_the_line() -> None:
 
     with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan_errors.py:\d+, .if h.sum\(\) > 0:"):
         fourfold.scan(branches, init, xs)
+
+
+def by_item(h: Tensor, x: Tensor) -> Any:
+    return (h + 1 if x.sum().item() > 0 else h), x
+
+
+def by_branch(h: Tensor, x: Tensor) -> Any:
+    if x.sum() > 0:
+        h = h + 1
+    return h, x
+
+
+def by_range(h: Tensor, x: Tensor) -> Any:
+    for _ in range(int(x.sum())):
+        h = h + 1
+    return h, x
+
+
+@pytest.mark.parametrize("step", [by_item, by_branch, by_range])
+def test_control_flow_by_values_has_its_remedy(step: Callable[..., Any]) -> None:
+    message = (
+        r"can't be traced at .*test_scan_errors.py:\d+, '.*': its control flow or a size depends on a tensor's value; "
+        "choose values with torch.where, or write a Python loop over the steps$"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        fourfold.scan(step, torch.zeros(B), torch.randn(T, B))
+
+
+def test_a_carry_of_a_size_that_depends_on_data() -> None:
+    with pytest.raises(
+        function.RunsInPython, match=r"the size of leaf 0 of the new carry depends on data: File .*item"
+    ):
+        fourfold.scan(lambda h, x: (h[: int(x.sum().item())], h), torch.zeros(B), torch.randn(T, B))
+
+
+def multiplied(h: Tensor, x: Tensor) -> Any:
+    return h @ x, x
+
+
+def unheard_of(h: Tensor, x: Tensor) -> Any:
+    return h.unheard_of(x), x
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (multiplied, r"RuntimeError: .*expected tensor \[3\] and src \[4\]"),
+        (unheard_of, "unheard_of"),
+    ],
+)
+def test_errors_of_operators_have_their_reason(step: Callable[..., Any], message: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"can't be traced at .*: .*{message}.*[^.]$"):
+        fourfold.scan(step, torch.zeros(B), torch.randn(T, B + 1))
+
+
+def test_a_list_is_a_tree() -> None:
+    def step(h: Tensor, pair: Any) -> Any:
+        a, b = pair
+        return h + a * b, [h, a]
+
+    init, xs = torch.zeros(B), [torch.randn(T, B), torch.randn(T, B)]
+    torch.testing.assert_close(fourfold.scan(step, init, xs), loop(step, init, xs))
+
+
+def test_a_list_of_the_steps_tensors_is_not_the_sequence() -> None:
+    message = (
+        r"'Tensor' and 'list'; xs is a list of 7 tensors, so x is a list of 7 slices; to scan over the list, pass "
+        r"torch.stack\(xs\)$"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        fourfold.scan(lambda h, x: (h + x, h), torch.zeros(B), [torch.randn(B) for _ in range(T)])
+
+
+def test_warnings_as_errors_leave_tensors_that_are_no_leaves_alone() -> None:
+    """Dynamo reads their .grad."""
+    weight = torch.randn(B, requires_grad=True)
+    scaled = weight * 2
+    init, xs = torch.zeros(B), torch.randn(T, B)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, ys = fourfold.scan(lambda h, x: (h * scaled + x, h), init, xs)
+        ys.sum().backward()
+    assert weight.grad is not None
 
 
 def test_errors_of_the_graph_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

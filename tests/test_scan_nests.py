@@ -144,17 +144,55 @@ def test_numbers(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any) -> None
     check(monkeypatch, CASES[name], shape, len(shape) == 1, LAYOUTS["contiguous"])
 
 
-def test_a_number_beside_tensors_runs_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def driven(v: Tensor, xs: Any) -> Any:
+    """By numbers: one of each step, and a tensor."""
+    number, x = xs
+    v = v + torch.exp(-number.square()) * (x - v)
+    return v, torch.tanh(v) * (number - 0.5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("number", [(), (1,)])
+@pytest.mark.parametrize("shape", [(5,), (64,), (100,), (2, 130), (3, 7)])
+def test_a_step_with_one_number_beside_larger_states(
+    monkeypatch: pytest.MonkeyPatch, shape: Any, number: Any, reverse: bool, grad: bool
+) -> None:
+    init = torch.randn(shape, requires_grad=True)
+    numbers, xs = torch.randn(T, *number, requires_grad=grad), torch.randn(T, *shape)
+    found = {}
+    for generator in ("interpreter", "llvm"):
+        monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+        capture._compiled.clear()
+        with torch.profiler.profile() as profile:
+            last, ys = fourfold.scan(driven, init, (numbers, xs), reverse=reverse)
+        is_nest = "fourfold_loop_in_stages" not in {event.key for event in profile.key_averages()}
+        assert is_nest == (generator == "llvm")
+        wanted = (init, numbers) if grad else (init,)
+        found[generator] = last, ys, *torch.autograd.grad((last.sum(), ys.square().sum()), wanted)
+    torch.testing.assert_close(found["llvm"][:2], found["interpreter"][:2], rtol=0, atol=0)
+    torch.testing.assert_close(found["llvm"], found["interpreter"])
+    torch.testing.assert_close(found["llvm"][:2], loop(driven, init, (numbers, xs), reverse=reverse))
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_a_state_of_one_number_beside_larger_ones_needs_their_shape(
+    monkeypatch: pytest.MonkeyPatch, expanded: bool
+) -> None:
     def step(carry: Any, x: Tensor) -> Any:
         total, mean = carry
-        return (total + x, 0.9 * mean + 0.1), total * mean
+        return (total * mean + x, 0.9 * mean + 0.1), total
 
     monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
-    init, xs = (torch.zeros(3), torch.zeros(())), torch.randn(T, 3)
+    number = torch.zeros(()).expand(3) if expanded else torch.zeros(())
+    init, xs = (torch.zeros(3), number), torch.randn(T, 3)
     with torch.profiler.profile() as profile:
         found = fourfold.scan(step, init, xs)
-    assert "fourfold_loop_in_stages" in {event.key for event in profile.key_averages()}
+    assert ("fourfold_loop_in_stages" in {event.key for event in profile.key_averages()}) != expanded
     torch.testing.assert_close(found, loop(step, init, xs))
+    (scan,) = fourfold.explain(lambda: fourfold.scan(step, init, xs)).scans
+    reason = "a state of one number beside larger ones needs their shape"
+    assert scan.forward.loop.reasons.get("nest", "").endswith(reason) != expanded
 
 
 def test_sizes_are_numbers_of_a_nest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,20 @@ def delta(s: Tensor, xs: Any) -> Any:
     return s, torch.einsum("bk,bkv->bv", q, s)
 
 
+def by_number(h: Tensor, xs: Any) -> Any:
+    """A step's decay is one number."""
+    x, decay = xs
+    h = torch.exp(-decay.square()) * h + x
+    return h, h.sum(-1) * (decay + 1)
+
+
+def attention_by_number(s: Tensor, xs: Any) -> Any:
+    """Rows lie side by side."""
+    q, decay = xs
+    s = torch.exp(-decay.square()) * s + q.unsqueeze(-1)
+    return s, (q.unsqueeze(1) @ s).squeeze(1)
+
+
 def of_matrices(batch: int, keys: int, values: int) -> Any:
     return (batch, keys, values), [(batch, keys)] * 2 + [(batch, values)]
 
@@ -79,6 +93,9 @@ CASES: dict[str, tuple[Callable[..., Any], Any, torch.dtype]] = {
     "normalized in float64": (normalized, ((3, 20), [(3, 20)]), F64),
     **{f"scaled {n}": (scaled, ([(4, n), (4, 1)], [(4, n)]), F32) for n in (3, 20)},
     **{f"attention of {k}, {v}": (attention, of_matrices(2, k, v), F32) for k, v in ((2, 7), (17, 40), (50, 3))},
+    **{f"by a number, {n}": (by_number, ((4, n), [(4, n), ()]), F32) for n in (3, 20, LONGEST)},
+    "by a number in float64": (by_number, ((2, 5, 9), [(2, 5, 9), (1,)]), F64),
+    "attention by a number": (attention_by_number, ((2, 17, 40), [(2, 17), ()]), F32),
     "before the step": (lambda h, x: (torch.softmax(h + x, -1), h.amax(-1)), ((3, 9), [(3, 9)]), F32),
     **{f"delta of {k}, {v}": (delta, of_matrices(2, k, v), F64) for k, v in ((8, 16), (40, 33))},
 }

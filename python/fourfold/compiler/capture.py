@@ -18,6 +18,7 @@ from torch import nn
 from fourfold._optimize.layers import names_of, why_layer_is_left, why_not_plain
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
 from fourfold.freezing import Freezable, is_frozen
+from fourfold.nn import recurrent
 
 # The attributes in which wrappers hold a backend: torch.compile's, Dynamo's, functools.partial's and functools.wraps'.
 HOLDERS = ("compiler_fn", "_torchdynamo_orig_backend", "func", "__wrapped__")
@@ -49,6 +50,7 @@ def enable(backend: Callable[..., object]) -> None:
     """Extends Dynamo for all functions compiled with this backend later. If Dynamo lacks these extension points, this
     warns, and recurrent layers stay out of graphs, as with other backends."""
     try:
+        keep_packed_between_graphs()
         trace_calls(backend)  # first: without it, captured layers would be unrolled
         capture_layers(backend)
     except (ImportError, AttributeError) as error:
@@ -69,6 +71,19 @@ def capture_layers(backend: Callable[..., object]) -> None:
             return wrap_torchs(self, value)
 
     VariableBuilder.wrap_module = wrap_module
+
+
+def keep_packed_between_graphs() -> None:
+    """At a layer whose packed input has no state, Dynamo would break the graph in each function down to the one that
+    reads the batch, with warnings."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    def is_graph_whole() -> bool:
+        return InstructionTranslator.current_tx().one_graph
+
+    reason = "the number of packed sequences is data, unless the layer gets a state"
+    recurrent.between_graphs = torch.compiler.disable(recurrent.between_graphs, reason=reason)
+    recurrent.is_graph_whole = torch._dynamo.assume_constant_result(is_graph_whole)
 
 
 def trace_calls(backend: Callable[..., object]) -> None:

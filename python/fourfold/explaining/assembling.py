@@ -12,6 +12,7 @@ from fourfold.explaining.explanation import Explanation
 from fourfold.explaining.reading import graph_of, short_reason
 from fourfold.explaining.running import Observed, parameter_names, uncompiled
 from fourfold.explaining.scans import scans_of
+from fourfold.scanning.scan import OUTSIDE_GRAPHS
 
 
 def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Explanation:
@@ -20,13 +21,15 @@ def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Expl
     parameters = parameter_names(uncompiled(f))
     several = len(observed.captured) > 1
     graphs = (graph_of(one, parameters, f" of graph {k}" * several) for k, one in enumerate(observed.captured))
+    breaks = tuple(map(short_reason, observed.breaks))
     return Explanation(
         name.rpartition("<locals>.")[2],
         f"fourfold {fourfold.__version__}, torch {torch.__version__}",
         tuple(graphs),
-        tuple(map(short_reason, observed.breaks)),
+        tuple(reason for reason in breaks if reason != OUTSIDE_GRAPHS),
         tuple(observed.stages),
         observed.compilations,
         generator,
         scans_of(observed.scans),
+        OUTSIDE_GRAPHS in breaks,
     )

@@ -26,11 +26,12 @@ class Explanation:
     name: str
     versions: str
     graphs: tuple[Graph, ...]
-    breaks: tuple[str, ...]  # torch's reasons for the graph breaks
+    breaks: tuple[str, ...]  # torch's reasons for the graph breaks, without those at scans
     stages: tuple[Stage, ...]  # none without timing
     compilations: int  # "again" is the median of this many
     generator: str = "auto"  # what runs programs: the option of torch.compile
     scans: tuple[Scan, ...] = ()  # the calls of fourfold.scan, in the order of each kind's first call
+    ends_graphs: bool = False  # whether scans end graphs: what comes before and after each is compiled separately
 
     @property
     def halves(self) -> list[tuple[int, Half]]:

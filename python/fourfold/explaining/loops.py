@@ -114,8 +114,16 @@ def only_program(call: LoopCall) -> Node:
     if outside := names_outside(body):
         raise NotPossible(f"operators outside programs: {counted(outside)}")
     if len(programs) != 1:
-        raise NotPossible("there is nothing to compute" if not programs else f"its step is {len(programs)} programs")
+        several = f"its step is {len(programs)} programs{about_numbers(call)}"
+        raise NotPossible(several if programs else "there is nothing to compute")
     return programs[0]
+
+
+def about_numbers(call: LoopCall) -> str:
+    """A frequent cause of several programs."""
+    results = call.loop.body.module.graph.output_node().args[0]
+    sizes = [node.meta["val"].dim() for node in results[: len(call.loop.trails)]]
+    return "; a state of one number beside larger ones needs their shape" if 0 in sizes and any(sizes) else ""
 
 
 def expect_plan(body: Compiled) -> None:

@@ -11,6 +11,10 @@ COLUMNS = 100
 MOST_GRAPHS = 3  # with separate rows in the first table
 MOST_REASONS = 4  # in a summary
 NOTHING = "Torch captured no graph: it found nothing to compute, or could not follow the function."
+APART = (
+    "fourfold.scan compiles its step itself, so the operators before and after a scan are separate graphs. With "
+    "torch.compile(..., fullgraph=True) they and the scan are one graph."
+)
 BYTES = (
     "Bytes: each operator or program reads each of its inputs and writes each of its results once; views move nothing. "
     "Before: the traced operators one by one, without recomputation, though torch may have one kernel for several. "

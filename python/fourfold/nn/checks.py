@@ -43,7 +43,8 @@ def expect_features(module: str, input: Any, input_size: int, parameter: Tensor)
         )
     if input.dtype != parameter.dtype and not torch.is_autocast_enabled(input.device.type):
         raise TypeError(
-            f"{module}: expected the input to have the parameters' dtype {parameter.dtype}, but got {input.dtype}"
+            f"{module}: expected the input to have the parameters' dtype {parameter.dtype}, but got {input.dtype}; "
+            f"convert it with input.to({parameter.dtype})"
         )
 
 

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from fourfold import _onnx
 from fourfold import functional as F
 from fourfold.freezing import Freezable, prepacked_weights, run_frozen
+from fourfold.nn import recurrent
 from fourfold.nn.checks import expect_pair, expect_unbatched, not_dense
 from fourfold.nn.recurrent import Layers, tensors_of
 
@@ -93,6 +94,8 @@ class _TorchLayers(Layers):
         """Exports torch's own layer to ONNX, which has it for any number of steps; ours would be unrolled."""
         if reset is None and _onnx.is_exporting():
             return self._torch_class.forward(self, input, hx)
+        if recurrent.breaks_graph(input, hx):
+            return recurrent.between_graphs(self, input, hx, reset)
         return self._forward(input, hx, reset)
 
     def _wrong_dimensions(self, input: Tensor) -> str:
@@ -120,6 +123,11 @@ class _TorchLayers(Layers):
         if batch_sizes is not None and fits and not _is_compiling():
             fits = batch == int(batch_sizes[0])
         if not fits:
+            if not x.is_floating_point() and not _any_autocast_enabled():  # torch would also advise model.to(x.dtype)
+                raise ValueError(
+                    f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). Convert input: "
+                    f"input.to({weight.dtype})"
+                )
             self._update_flat_weights()
             laid_out = x.transpose(0, 1) if self.batch_first and batch_sizes is None else x
             self.check_forward_args(laid_out, self._as_hx(states), batch_sizes)

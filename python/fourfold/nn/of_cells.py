@@ -185,6 +185,12 @@ def initial_state(cell: nn.Module, x: Tensor) -> Any:
     if make is not None:
         return make(x[0])
     if isinstance(cell, (nn.LSTMCell, nn.GRUCell, nn.RNNCell, LLTMCell)):
+        wanted = next(cell.parameters()).dtype
+        if x.dtype != wanted and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(
+                f"Recurrent: expected the input to have the cell's dtype {wanted}, but got {x.dtype}; convert it with "
+                f"input.to({wanted})"
+            )
         zeros = x.new_zeros((x.shape[1], cell.hidden_size))
         return (zeros, zeros) if isinstance(cell, (nn.LSTMCell, LLTMCell)) else zeros
     raise TypeError(

@@ -20,6 +20,21 @@ def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
     return [found[name] if name in found else getattr(module, name) for name in names]
 
 
+def call(layer: Any, *arguments: Any) -> tuple[Any, Any]:
+    return layer.forward(*arguments)
+
+
+# fourfold.compiler.capture replaces both: a call that Dynamo keeps out of graphs, and whether it must capture just one.
+between_graphs: Callable[..., tuple[Any, Any]] = call
+is_graph_whole: Callable[[], bool] = lambda: True  # noqa: E731
+
+
+def breaks_graph(input: Any, hx: Any) -> bool:
+    """Whether the batch is in batch_sizes alone, which a graph can't read."""
+    is_read = hx is None and isinstance(input, PackedSequence) and input.sorted_indices is None
+    return is_read and torch.compiler.is_dynamo_compiling() and not is_graph_whole()
+
+
 class Layers(Freezable):
     """A module that has torch.nn.LSTM's ``num_layers``, ``batch_first``, ``bidirectional`` and ``dropout``.
 
@@ -45,6 +60,8 @@ class Layers(Freezable):
             return results
         parameters = [tensors_of(self, names) for names in self._all_weights]
         if isinstance(input, PackedSequence):
+            if breaks_graph(input, hx):
+                return between_graphs(self, input, hx, reset)
             return self._forward_packed(input, hx, reset, parameters)
         if not isinstance(input, Tensor):
             raise TypeError(
@@ -67,8 +84,11 @@ class Layers(Freezable):
 
     def _forward_packed(self, input: PackedSequence, hx: Any, reset: Any, parameters: list) -> tuple:
         data, batch_sizes, sorted_indices, unsorted_indices = input
-        # A given state determines the batch size, so that a captured graph need not read batch_sizes.
-        states = self._zero_states(data, int(batch_sizes[0])) if hx is None else self._given_states(hx, None, True)
+        # A captured graph can't read batch_sizes; the states and the order of the sequences have the batch size too.
+        if hx is None:
+            states = self._zero_states(data, int(batch_sizes[0]) if sorted_indices is None else len(sorted_indices))
+        else:
+            states = self._given_states(hx, None, True)
         self._check(data, states, parameters[0][0], batch_sizes)
         if hx is not None and sorted_indices is not None:
             states = [s.index_select(1, sorted_indices) for s in states]

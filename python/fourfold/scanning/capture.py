@@ -9,6 +9,7 @@ import itertools
 import re
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from fourfold.scanning.structure import Structure, expect_pair, filled, flattene
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 NUMBERS = (bool, int, float)
+WARNING_OF_GRAD = "The .grad attribute of a Tensor"  # of one that is no leaf
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,13 @@ def trace(
             del _compiled[code_of(step)][structure]
             function = compiled_for(step, structure, backend)
             fits, new, y = function(**known)
+        except torch._dynamo.exc.InternalTorchDynamoError as error:
+            if WARNING_OF_GRAD not in str(error):
+                raise
+            # Dynamo reads .grad of the tensors that the step closes over. It hides the warning, unless it is an error.
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=WARNING_OF_GRAD)
+                fits, new, y = function(**known)
     finally:
         _now.call = before
     for source, value in call.read:

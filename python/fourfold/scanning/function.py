@@ -14,7 +14,7 @@ from fourfold.compiler import runtime
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.options import Options
 from fourfold.compiler.recorder import NotRecorded
-from fourfold.compiler.views import hint
+from fourfold.compiler.views import has_hints, hint
 from fourfold.scanning import record
 from fourfold.scanning.capture import Call, Captured
 from fourfold.scanning.fission import Kind, draws
@@ -46,6 +46,8 @@ def check_states(captured: Captured, call: Call) -> None:
     for k, index in enumerate(captured.carries):
         old, node = olds.get(k, call.carries[k]), results[index]
         new = node.meta["example_value"]
+        if not has_hints(new):
+            raise RunsInPython(f"the size of leaf {k} of the new carry depends on data{line_of(node.args[0])}")
         if new.dtype != old.dtype or new.dim() != old.dim() or not all(map(are_equal, new.shape, old.shape)):
             raise ValueError(
                 f"scan: expected the step to return leaf {k} of the carry as {described(old)}, like the one that it "

@@ -158,10 +158,13 @@ def is_absent(stacked: Tensor) -> bool:
     return stacked.dtype is torch.bool and tuple(stacked.shape[1:]) == ABSENT
 
 
-@torch.compiler.disable(
-    reason="fourfold.scan traces its step by itself, outside of other graphs; with fullgraph=True it needs "
+OUTSIDE_GRAPHS = (
+    "fourfold.scan traces its step by itself, outside of other graphs; with fullgraph=True it needs "
     'backend="fourfold" and no checkpoint_every'
 )
+
+
+@torch.compiler.disable(reason=OUTSIDE_GRAPHS)
 def outside_graphs(*given: Any) -> tuple[Any, Any]:
     """Breaks Dynamo's graph: scan traces its step by itself."""
     return scan(*given)
@@ -203,7 +206,7 @@ def run(
         fallback.report(f"the scan of {code.co_name} ({code.co_filename}:{code.co_firstlineno})", reason)
         return python_loop(step, structure, carries, sequences, steps, reverse)
     except torch._dynamo.exc.TorchDynamoException as error:
-        raise RuntimeError(f"scan: the step can't be traced{explained(error)}") from error
+        raise RuntimeError(f"scan: the step can't be traced{explained(error)}{hint_of(structure)}") from error
 
 
 def checkpointed(
@@ -293,6 +296,11 @@ def raising(error: Exception) -> Callable[..., object]:
     return run
 
 
+# Dynamo's messages about control flow and sizes that depend on a tensor's value, and about a failed operator.
+OF_VALUES = re.compile(r"data-dependent|data dependent|GuardOnDataDependent", re.IGNORECASE)
+FAILED = re.compile(r"\b(?:got|raised exception) (\w+)\((['\"])(.+)\2,?\)")
+
+
 def explained(error: Exception) -> str:
     """The step's line and Dynamo's reason, as the end of an error message."""
     stack = getattr(error, "real_stack", None)
@@ -301,4 +309,27 @@ def explained(error: Exception) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     if said and re.fullmatch(r"backend='.*' raised:", said[0]):  # Dynamo's prefix for errors of the backend
         del said[0]
-    return f"{at}: {said[0] if said else type(error).__name__}"
+    return f"{at}: {reason_of(said) if said else type(error).__name__}"
+
+
+def reason_of(said: Sequence[str]) -> str:
+    """The part of Dynamo's message that tells the step's author what to change."""
+    if OF_VALUES.search(said[0]):
+        return (
+            "its control flow or a size depends on a tensor's value; choose values with torch.where, or write a Python "
+            "loop over the steps"
+        )
+    for line in said:
+        if found := FAILED.search(line):
+            return f"{found[1]}: {found[3]}".replace("FakeTensor", "Tensor").replace("immutable_list", "list")
+    explanations = [line.removeprefix("Explanation: ") for line in said if line.startswith("Explanation: ")]
+    return ": ".join([said[0], *explanations[:1]]).removesuffix(".")
+
+
+def hint_of(structure: Structure) -> str:
+    """About a list of tensors that was meant as the sequence itself."""
+    count = len(structure.has_x)
+    if structure.xs_spec.type is not list or count != structure.xs_spec.num_children:
+        return ""
+    slices = f"xs is a list of {count} tensors, so x is a list of {count} slices"
+    return f"; {slices}; to scan over the list, pass torch.stack(xs)"

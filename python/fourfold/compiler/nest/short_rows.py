@@ -62,10 +62,13 @@ class ShortRows(Builder):
         return self.plan.level[value] == NUMBER or is_input and self.classes(value)[0] == BROADCAST
 
     def fixed_columns(self, value: Value) -> list[Operand]:
-        columns = self.layout.columns
         if self.plan.level[value] == NUMBER:
-            return [self.splat(self.scalar(value), value)] * columns
-        slot = self.plan.inputs[value.attribute]
+            return [self.splat(self.scalar(value), value)] * self.layout.columns
+        return self.columns_of_input(value)
+
+    def columns_of_input(self, value: Value) -> list[Operand]:
+        """Of an input that is the same in all rows of the last axis."""
+        slot, columns = self.plan.inputs[value.attribute], self.layout.columns
         pointer, stride = self.pointers[slot.index], self.strides[slot.index, self.axes[-1]]
         if self.classes(value)[1] == BROADCAST:
             columns = 1

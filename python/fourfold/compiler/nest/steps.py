@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.builder import Builder
 from fourfold.compiler.nest.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.loops import Operand, Ref
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan, Slot
-from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, LoopOverSteps, are_numbers, check_rows
-from fourfold.compiler.nest.vectors import VectorBody
+from fourfold.compiler.nest.steps_of_rows import COPIES, IN_REGISTERS, LoopOverSteps, are_numbers, check_rows, moving
+from fourfold.compiler.nest.vectors import Place, Sum, VectorBody
 
 
 def check_steps(plan: Plan, layout: Layout) -> None:
@@ -25,10 +26,8 @@ def check_steps(plan: Plan, layout: Layout) -> None:
     if are_numbers(plan):
         return None
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
-        if feed is None and not layout.steps.series[slot.index]:
-            continue
-        if slot.level != ELEMENT:
-            raise NotCompiled("a state or a series with one number, beside larger ones")
+        if feed is not None and slot.level != ELEMENT:
+            raise NotCompiled("a state of one number beside larger ones needs their shape")
     if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
         raise NotCompiled("a result of a step that is not a series of whole vectors")
     return None
@@ -37,9 +36,24 @@ def check_steps(plan: Plan, layout: Layout) -> None:
 class StepsBody(VectorBody):
     """All steps of several vectors."""
 
+    def __init__(self, builder: Builder, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None):
+        self.moving = moving(builder.plan, builder.layout.steps)
+        self.numbers = [v for v in builder.plan.values if v in self.moving and builder.plan.level[v] < ELEMENT]
+        super().__init__(builder, stage, place, sums, buffered)
+
     @property
     def copies(self) -> int:
         return COPIES
+
+    def hoist(self) -> None:
+        super().hoist()
+        for value in self.numbers:
+            for operand in value.operands:
+                self.hoist_scalar(operand)
+
+    def hoist_scalar(self, value: Value) -> None:
+        if value not in self.moving:
+            super().hoist_scalar(value)
 
     def changes(self, value: Value) -> bool:
         return self.builder.layout.steps.changes(value)
@@ -61,13 +75,17 @@ class StepsOfVectors(LoopOverSteps):
     def __init__(self, body: StepsBody, places: list[Operand], mask: Ref | None):
         super().__init__(body.builder, body.place.pointers)
         self.body, self.places, self.mask = body, places, mask
-        self.values = body.values
+        of_step = {*body.values, *body.numbers}
+        self.values = [value for value in self.plan.values if value in of_step]
 
     def given(self) -> dict[Value, list[Operand]]:
         return {value: [splat] * len(self.places) for value, splat in self.body.splats.items()}
 
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
         self.body.place = replace(self.body.place, pointers=pointers)
+        if self.plan.level[value] < ELEMENT:
+            operands = {operand: known[operand][0] for operand in value.operands}
+            return [self.body.vector(value, operands, self.places[0], self.mask)] * len(self.places)
         found = []
         for n, k in enumerate(self.places):
             operands = {operand: known[operand][n] for operand in value.operands}

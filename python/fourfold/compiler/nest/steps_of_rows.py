@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fourfold.compiler.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.builder import CHAINS, Builder
-from fourfold.compiler.nest.layout import BROADCAST, UNIT, Layout
+from fourfold.compiler.nest.layout import BROADCAST, UNIT, Layout, Steps
 from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, REDUCTIONS, NotCompiled, Plan, Slot, identity, total_type
 from fourfold.compiler.nest.short_rows import ShortRows
@@ -30,10 +30,10 @@ def check_rows(plan: Plan, layout: Layout) -> None:
     if layout.turned is not None and not lie_side_by_side(plan, layout):
         raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
-        if slot.level == NUMBER and (feed is not None or layout.steps.series[slot.index]):
-            raise NotCompiled("a state or a series of one number")
         if feed is None:
             continue
+        if slot.level == NUMBER:
+            raise NotCompiled("a state of one number beside larger ones needs their shape")
         new = plan.outputs[feed]
         if not slot.kind == new.kind in IN_REGISTERS or slot.level != new.level:
             raise NotCompiled(f"a state of {slot.kind}, or one whose new value has another shape")
@@ -53,6 +53,15 @@ def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
     return all(layout.strides[slot.index][layout.turned] in (UNIT, BROADCAST) for slot in of_elements)
 
 
+def moving(plan: Plan, steps: Steps) -> set[Value]:
+    """The values that may differ from step to step."""
+    found: set[Value] = set()
+    for value in plan.values:
+        if steps.changes(value) or any(operand in found for operand in value.operands):
+            found.add(value)
+    return found
+
+
 class LoopOverSteps(abc.ABC):
     """The loop over steps. A value of a step is a list of numbers or vectors."""
 
@@ -60,6 +69,7 @@ class LoopOverSteps(abc.ABC):
         self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
         self.layout, self.pointers = builder.layout, pointers
         self.values = self.plan.values
+        self.moving = moving(self.plan, self.layout.steps)
 
     def write(self) -> None:
         plan, writer = self.plan, self.writer
@@ -67,9 +77,8 @@ class LoopOverSteps(abc.ABC):
         fixed = self.given()
         inputs = [value for value in self.values if value.op == "input" and value not in fixed]
         state_of = {value: feeds[value.attribute] for value in inputs if feeds[value.attribute] is not None}
-        moving = self.moving()
         for value in self.values:
-            if value not in moving and value not in fixed:
+            if value not in self.moving and value not in fixed:
                 fixed[value] = self.computed(value, fixed, self.pointers)
         states = {
             value: [
@@ -93,14 +102,6 @@ class LoopOverSteps(abc.ABC):
             slot = plan.outputs[state_of[value]]
             if not self.is_series(slot):
                 self.store(slot, list(map(writer.get, of)), self.pointers)
-
-    def moving(self) -> set[Value]:
-        """The values that may differ from step to step."""
-        found: set[Value] = set()
-        for value in self.plan.values:
-            if self.layout.steps.changes(value) or any(operand in found for operand in value.operands):
-                found.add(value)
-        return found
 
     def is_series(self, slot: Slot) -> bool:
         return self.layout.steps.series[slot.index]
@@ -178,7 +179,7 @@ class StepsOfRow(LoopOverSteps):
 
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
         builder, level = self.builder, self.plan.level[value]
-        if level == NUMBER:
+        if level == NUMBER and value not in self.moving:
             return [builder.scalar(value)]
         if value.op == "input":
             return self.loaded(value, pointers)
@@ -265,7 +266,11 @@ class StepsSideBySide(ShortRows):
         self.pointers = of_first_step
 
     def is_fixed(self, value: Value) -> bool:
-        return not self.layout.steps.changes(value) and super().is_fixed(value)
+        return value not in self.moving and super().is_fixed(value)
+
+    def find_fixed(self) -> None:
+        self.moving = moving(self.plan, self.layout.steps)
+        super().find_fixed()
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:
         """Adds up in the interpreter's order for a row with a lane for each column: see stages.py."""
@@ -297,7 +302,7 @@ class VectorOfRows(LoopOverSteps):
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
         self.builder.pointers = pointers
         if self.builder.classes(value)[0] == BROADCAST:
-            return self.builder.fixed_columns(value)
+            return self.builder.columns_of_input(value)
         return self.builder.loaded(value, self.k, self.mask)
 
     def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
