@@ -29,7 +29,9 @@ struct Call {
     const int count = static_cast<int>(program.inputs.size());
     return slot < count ? inputs[slot] : outputs[slot - count];
   }
-  int64_t rows_of_panel() const { return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), Panels::most_rows); }
+  int64_t rows_of_panel() const {
+    return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), TransposedPanels::most_rows);
+  }
   int64_t rows_of_block() const { return columns > lanes / 2 ? 1 : std::max<int64_t>(1, lanes / std::max<int64_t>(1, columns)); }
 };
 
@@ -96,7 +98,7 @@ class Worker {
   std::vector<char*> scratch_;  // for tensors that aren't contiguous, or that overwrite an input
   std::vector<bool> overwrites_;
   std::vector<int> materialized_;
-  Panels panels_;
+  TransposedPanels panels_;
   std::unique_ptr<char, Free> memory_;
   Frame frame_{};
   int64_t first_row_ = 0;
