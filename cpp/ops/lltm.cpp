@@ -1,12 +1,13 @@
 #include "ops/lltm.h"
 
+#include "ops/cells.h"
 #include "ops/prepacked.h"
 #include "ops/registration.h"
 
 namespace fourfold {
 namespace {
 
-constexpr RecurrentCell cell{"lltm", "lltm_backward", 3, 3, true};
+constexpr RecurrentCell cell = describe_cell<formulas::Lltm>("lltm", "lltm_backward");
 
 void check_parameters(
     const char* op, const RecurrentShape& shape, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
