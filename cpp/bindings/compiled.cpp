@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
 #include "graph.h"
