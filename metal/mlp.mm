@@ -12,11 +12,6 @@ namespace {
 
 constexpr const char* label = "fourfold::mlp";
 
-// Equal to those of mlp.metal.
-constexpr int64_t mlp_threads = 256;
-constexpr int64_t mlp_rows = 16;
-constexpr int64_t mlp_tile = mlp_rows * (most_width + 4);
-
 // The backward kernel sums over the whole batch in one threadgroup for each 16 rows of a gradient. For larger batches
 // torch's products, which split the sum, are assumed to be faster. Not yet measured.
 constexpr int64_t fused_backward_batch = 512;

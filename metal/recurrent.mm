@@ -8,14 +8,6 @@
 namespace fourfold::mps {
 namespace {
 
-// Equal to those of recurrent.metal.
-constexpr int64_t step_threads = 128;
-constexpr int64_t lanes = 32;
-constexpr int64_t few_rows = step_threads / lanes;
-constexpr int64_t tile_rows = 16;
-constexpr int64_t tile_units = 16;
-constexpr int64_t pitch = 32 + 4;
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // From this many multiply-adds per step on, torch's product, with its own launch, is assumed to be faster. Not yet
@@ -259,7 +251,7 @@ class Backward {
 
 void encode_previous_h(Encoder& encoder, const ForwardStep& step) {
   encoder.value(0, step);
-  encoder.threads(step.hidden_size, step.rows, lanes);
+  encoder.threads(step.hidden_size, step.rows, simdgroup_lanes);
 }
 
 // The h before each row of the sequence: (rows, hidden_size).
@@ -311,13 +303,13 @@ void use_step(Encoder& encoder, bool forward, const Cell& cell, Kind kind, Way w
   const char* name = way == Way::given ? "Given" : way == Way::few ? "Few" : "Tiles";
   encoder.use(recurrent_shaders, std::string(forward ? "forward_step<" : "backward_step<") + cell.type + ", " +
                                      type_name(kind) + ", " + name + ">");
-  encoder.threadgroup_floats((tile_rows + cell.slots.gates * tile_units) * pitch);
+  encoder.threadgroup_floats((tile_rows + cell.slots.gates * tile_units) * tile_pitch);
 }
 
 void dispatch_step(Encoder& encoder, bool forward, Way way, int64_t rows, int64_t hidden_size) {
   switch (way) {
     case Way::given: return encoder.groups(divide_up(rows * hidden_size, step_threads), 1, step_threads);
-    case Way::few: return encoder.groups(divide_up(hidden_size, forward ? few_rows : lanes), 1, step_threads);
+    case Way::few: return encoder.groups(divide_up(hidden_size, forward ? few_rows : simdgroup_lanes), 1, step_threads);
     case Way::tiles:
       return encoder.groups(divide_up(hidden_size, tile_units), divide_up(rows, tile_rows), step_threads);
   }
