@@ -123,6 +123,18 @@ OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype) {
   return x ? OptionalTensor(prepared(*x, dtype)) : std::nullopt;
 }
 
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
+  const Tensor dense = prepared(x, dtype);
+  return dense.dim() == 2 ? dense : view(dense, {rows, size});
+}
+
+Tensor unflatten_rows(const Tensor& rows, const Tensor& x, int64_t last) {
+  if (x.dim() == 2) return rows;
+  std::vector<int64_t> shape = sizes_of(x);
+  shape.back() = last;
+  return view(rows, shape);
+}
+
 OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype) {
   if (!bias) return std::nullopt;
   const Tensor dense = prepared(*bias, dtype);

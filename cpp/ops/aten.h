@@ -38,6 +38,10 @@ ScalarType compute_dtype(ScalarType dtype);
 Tensor prepared(const Tensor& x, ScalarType dtype);
 OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype);
 
+// x as contiguous rows (rows, size) in that dtype; and rows (rows, last) reshaped to x's leading dimensions.
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype);
+Tensor unflatten_rows(const Tensor& rows, const Tensor& x, int64_t last);
+
 // A bias of shape (size) or (1, size), flattened for a product; and a gradient of shape (size) in the shape of its
 // bias.
 OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype);

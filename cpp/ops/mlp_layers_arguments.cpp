@@ -56,18 +56,6 @@ void check_layer(
 
 }  // namespace
 
-Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
-  const Tensor dense = prepared(x, dtype);
-  return dense.dim() == 2 ? dense : view(dense, {rows, size});
-}
-
-Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last) {
-  if (x.dim() == 2) return rows;
-  std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
-  shape.back() = last;
-  return view(rows, shape);
-}
-
 Network network_of(
     const char* op, const Tensor& x, const std::vector<Tensor>& weights, const std::vector<OptionalTensor>& biases,
     StringHandle activation_name, bool low_precision) {
