@@ -68,6 +68,16 @@ void check_call(int32_t code, const char* what) {
   throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
 }
 
+std::string text_of(StringHandle handle) {
+  size_t length = 0;
+  const char* characters = nullptr;
+  check_call(torch_string_length(handle, &length), "the length of a string");
+  check_call(torch_string_c_str(handle, &characters), "the characters of a string");
+  std::string text(characters, length);
+  check_call(torch_delete_string(handle), "the end of a string");
+  return text;
+}
+
 Place place_of(const Tensor& x) {
   Place place;
   check_call(aoti_torch_get_device_type(x.get(), &place.type), "the device of a tensor");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/check.h"
@@ -15,6 +16,10 @@ using OptionalTensor = std::optional<Tensor>;
 
 // Throws torch's error message if a call of its C functions failed. what: names the call.
 void check_call(int32_t code, const char* what);
+
+// The text of a string argument, which it frees. Operators take the handle itself, because torch's conversion of string
+// arguments leaks the string.
+std::string text_of(StringHandle handle);
 
 Place place_of(const Tensor& x);
 

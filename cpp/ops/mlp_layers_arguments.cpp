@@ -5,14 +5,8 @@
 namespace fourfold {
 namespace {
 
-// Takes the handle itself, because torch's conversion of string arguments leaks the string.
 Activation activation_of(const char* op, StringHandle handle) {
-  size_t length = 0;
-  const char* characters = nullptr;
-  check_call(torch_string_length(handle, &length), "the length of a string");
-  check_call(torch_string_c_str(handle, &characters), "the characters of a string");
-  const std::string name(characters, length);
-  check_call(torch_delete_string(handle), "the end of a string");
+  const std::string name = text_of(handle);
   constexpr std::string_view names[] = {"relu", "tanh", "gelu", "silu"};
   for (int k = 0; k < 4; ++k) {
     if (name == names[k]) return static_cast<Activation>(k);
