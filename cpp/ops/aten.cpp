@@ -26,16 +26,6 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
 // float32.
 Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
-std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
-  std::vector<int64_t> strides(dim);
-  int64_t stride = 1;
-  for (size_t d = dim; d-- > 0;) {
-    strides[d] = stride;
-    stride *= sizes[d] > 1 ? sizes[d] : 1;
-  }
-  return strides;
-}
-
 Tensor contiguous_copy(const Tensor& x, ScalarType dtype) {
   const std::vector<int64_t> strides = contiguous_strides(x.sizes().data(), x.sizes().size());
   const Tensor out = empty(place_of(x), x.sizes().data(), strides.data(), x.dim(), dtype);
@@ -83,6 +73,16 @@ Place place_of(const Tensor& x) {
   check_call(aoti_torch_get_device_type(x.get(), &place.type), "the device of a tensor");
   check_call(aoti_torch_get_device_index(x.get(), &place.index), "the device of a tensor");
   return place;
+}
+
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
+  std::vector<int64_t> strides(dim);
+  int64_t stride = 1;
+  for (size_t d = dim; d-- > 0;) {
+    strides[d] = stride;
+    stride *= sizes[d] > 1 ? sizes[d] : 1;
+  }
+  return strides;
 }
 
 Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {

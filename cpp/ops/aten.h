@@ -23,6 +23,8 @@ std::string text_of(StringHandle handle);
 
 Place place_of(const Tensor& x);
 
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim);
+
 // New tensors, contiguous unless strides are given; empty() leaves them uninitialised.
 Tensor empty(Place place, Sizes sizes, ScalarType dtype);
 Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype);
