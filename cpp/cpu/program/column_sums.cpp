@@ -44,8 +44,6 @@ double* ColumnSums::begin(int64_t chunk) {
   return sums;
 }
 
-void ColumnSums::Free::operator()(double* memory) const { release(memory); }
-
 void ColumnSums::finish() {
   if (empty() || columns_ == 0) return;
   double* const sums = sums_.get();

@@ -15,10 +15,6 @@ using program::Tensor;
 // The multiply-adds that justify another thread and its barrier after each stage of a step.
 constexpr int64_t worth_a_thread = 1 << 17;
 
-struct Free {
-  void operator()(char* memory) const { release(memory); }
-};
-
 // b: (depth, columns), or a batch of them.
 struct PackedMatrix {
   PackedMatrix(const Tensor& b, PanelWidth panels)
@@ -37,7 +33,7 @@ struct PackedMatrix {
   int64_t depth;
   int64_t columns;
   int64_t bytes;
-  std::unique_ptr<char, Free> packed;
+  std::unique_ptr<char, Release> packed;
 };
 
 bool lies_side_by_side(const Tensor& tensor) {

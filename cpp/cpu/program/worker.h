@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/memory.h"
 #include "cpu/program/panels.h"
 #include "cpu/program/schedule.h"
 #include "cpu/program/space.h"
@@ -60,10 +61,6 @@ class Worker {
   void run_elements(const Stage& stage, int64_t at, int64_t columns, int64_t offset);
 
  private:
-  struct Free {
-    void operator()(char* memory) const;
-  };
-
   // The tensors that panels may hold; empty without panels.
   std::vector<PanelTensor> tensors_across() const;
   bool find_in_panels(int slot, int64_t at);
@@ -99,7 +96,7 @@ class Worker {
   std::vector<bool> overwrites_;
   std::vector<int> materialized_;
   TransposedPanels panels_;
-  std::unique_ptr<char, Free> memory_;
+  std::unique_ptr<char, Release> memory_;
   Frame frame_{};
   int64_t first_row_ = 0;
 };
