@@ -101,8 +101,8 @@ class Forward {
         }
       });
     };
-    for_runs(layer_.time, [&](int64_t s) { return is_torchs(step_at(s)); }, encode_run,
-             [&](int64_t s) { torchs_step(step_at(s)); });
+    for_runs(layer_.time, [&](int64_t s) { return multiplies_with_torch(step_at(s)); }, encode_run,
+             [&](int64_t s) { run_with_torch(step_at(s)); });
   }
 
  private:
@@ -129,12 +129,12 @@ class Forward {
   }
 
   // torch's product needs contiguous rows.
-  bool is_torchs(const ForwardStep& step) const {
+  bool multiplies_with_torch(const ForwardStep& step) const {
     const bool together = step.known == 0 || step.known == step.rows;
     return together && vendor_wins(step.rows * cell_.slots.gates * step.hidden_size * step.hidden_size, vendor_work);
   }
 
-  void torchs_step(const ForwardStep& step) const {
+  void run_with_torch(const ForwardStep& step) const {
     const Tensor h = step.known == 0 ? rows_at(layer_, buffers_.h_0, 0, step.rows, step.hidden_size)
                                      : rows_at(layer_, buffers_.h, step.before, step.rows, step.hidden_size);
     const Tensor product = linear(h, weight_hh_of(layer_, cell_.slots.gates), std::nullopt);
@@ -188,8 +188,8 @@ class Backward {
         }
       });
     };
-    for_runs(steps, [&](int64_t s) { return is_torchs(step_at(s)); }, encode_run,
-             [&](int64_t s) { torchs_step(step_at(s)); });
+    for_runs(steps, [&](int64_t s) { return multiplies_with_torch(step_at(s)); }, encode_run,
+             [&](int64_t s) { run_with_torch(step_at(s)); });
   }
 
  private:
@@ -224,12 +224,12 @@ class Backward {
     dispatch_step(encoder, false, way, rows_at_once(step), step.hidden_size);
   }
 
-  bool is_torchs(const BackwardStep& step) const {
+  bool multiplies_with_torch(const BackwardStep& step) const {
     return step.later_rows > 0 &&
            vendor_wins(step.later_rows * cell_.slots.gates * step.hidden_size * step.hidden_size, vendor_work);
   }
 
-  void torchs_step(const BackwardStep& step) const {
+  void run_with_torch(const BackwardStep& step) const {
     const int64_t columns = cell_.slots.slots * step.hidden_size;
     const int64_t hidden = cell_.slots.gates * step.hidden_size;
     const Tensor gradients = rows_at(layer_, buffers_.grad_gates, step.later_first, step.later_rows, columns);
@@ -286,7 +286,7 @@ Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
   return result;
 }
 
-void expect_a_way(const RecurrentLayer& layer) {
+void refuse_persistent_path(const RecurrentLayer& layer) {
   if (forced_path() != Path::persistent) return;
   fail("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent demands, but got ",
        layer.time, " steps on an Apple GPU, which takes a launch a step; unset the variable");
@@ -341,7 +341,7 @@ int BackwardBuffers::has() const {
 
 void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  expect_a_way(layer);
+  refuse_persistent_path(layer);
   if (layer.time > 0) return Forward(job, cell).run();
   copy_state(layer, job.h_n, job.h_0);
   if (cell.has_c) copy_state(layer, job.c_n, job.c_0);
@@ -349,7 +349,7 @@ void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
 
 void recurrent_backward(const RecurrentBackward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  expect_a_way(layer);
+  refuse_persistent_path(layer);
   const Tensor grad_gates =
       empty(layer.place, {rows_of(layer), cell.slots.slots * layer.hidden_size}, dtype_of(layer.kind));
   if (grad_gates.numel() > 0) {

@@ -24,7 +24,7 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
 // Makes a product contiguous and of that dtype. Under autocast torch returns a float32 product as bfloat16. fourfold's
 // autocast rule excludes the autocast key here, but if it is set nevertheless, kernels must not read the result as
 // float32.
-Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
+Tensor undo_autocast(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
 Tensor contiguous_copy(const Tensor& x, ScalarType dtype) {
   const std::vector<int64_t> strides = contiguous_strides(x.sizes().data(), x.sizes().size());
@@ -192,11 +192,11 @@ Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias
     if (bias) copy_into(out, *bias);
     return out;
   }
-  return expect_product(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
+  return undo_autocast(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  return expect_product(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
+  return undo_autocast(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
 }
 
 Tensor mm_transposed(const Tensor& a, const Tensor& b) { return mm(transposed(a), b); }
