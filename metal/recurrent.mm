@@ -286,10 +286,10 @@ Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
   return result;
 }
 
-void refuse_persistent_path(const RecurrentLayer& layer) {
+void refuse_persistent_path() {
   if (forced_path() != Path::persistent) return;
-  fail("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent demands, but got ",
-       layer.time, " steps on an Apple GPU, which takes a launch a step; unset the variable");
+  fail("fourfold: expected FOURFOLD_GPU_PATH to be step or vendor for a recurrent layer on an Apple GPU, where each step "
+       "is a launch, but got persistent; set one of these, or unset the variable");
 }
 
 // `out` may be a view of a wider matrix, into which torch's products on MPS may write incorrectly.
@@ -341,7 +341,7 @@ int BackwardBuffers::has() const {
 
 void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  refuse_persistent_path(layer);
+  refuse_persistent_path();
   if (layer.time > 0) return Forward(job, cell).run();
   copy_state(layer, job.h_n, job.h_0);
   if (cell.has_c) copy_state(layer, job.c_n, job.c_0);
@@ -349,7 +349,7 @@ void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
 
 void recurrent_backward(const RecurrentBackward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  refuse_persistent_path(layer);
+  refuse_persistent_path();
   const Tensor grad_gates =
       empty(layer.place, {rows_of(layer), cell.slots.slots * layer.hidden_size}, dtype_of(layer.kind));
   if (grad_gates.numel() > 0) {
