@@ -23,7 +23,8 @@ void bind(Encoder& encoder, const Elementwise& job, const Operands& at) {
   for (int k = 0; k < operands; ++k) encoder.buffer(k, at.data[k]);
   // In the formula's compute type.
   if (compute_name(job.kind) == std::string("float")) {
-    const float scalars[Elementwise::most_scalars] = {static_cast<float>(job.scalar[0]), static_cast<float>(job.scalar[1])};
+    const float scalars[Elementwise::most_scalars] = {
+        static_cast<float>(job.scalar[0]), static_cast<float>(job.scalar[1])};
     encoder.value(operands, scalars);
   } else {
     const int64_t scalars[Elementwise::most_scalars] = {

@@ -42,7 +42,8 @@ void forward(const MlpForward& job) {
   encode(label, [&](Encoder& encoder) {
     encoder.use(mlp_shaders, kernel("mlp_forward", job.kind));
     encoder.buffer(0, job.output == nullptr ? Input(job.hidden) : Input(job.output));
-    const Input all[] = {job.x, job.hidden_weights, job.hidden_bias, job.output_weights, job.output_bias, job.hidden, job.output};
+    const Input all[] = {job.x, job.hidden_weights, job.hidden_bias, job.output_weights, job.output_bias, job.hidden,
+                         job.output};
     for (int k = 0; k < static_cast<int>(std::size(all)); ++k) encoder.buffer(k + 1, all[k]);
     encoder.value(0, sizes_of(job, has));
     encoder.threadgroup_floats(3 * mlp_tile);

@@ -17,7 +17,8 @@ constexpr int64_t vendor_work = int64_t(1) << 26;
 int64_t rows_of(const RecurrentLayer& layer) { return first_row(layer, layer.time); }
 
 Tensor rows_at(const RecurrentLayer& layer, Input data, int64_t first, int64_t rows, int64_t columns) {
-  return matrix(layer.place, data.behind(first * columns * element_size(layer.kind)), rows, columns, columns, layer.kind);
+  const Input begin = data.behind(first * columns * element_size(layer.kind));
+  return matrix(layer.place, begin, rows, columns, columns, layer.kind);
 }
 
 Tensor weight_hh_of(const RecurrentLayer& layer, int64_t gates) {
@@ -288,8 +289,8 @@ Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
 
 void refuse_persistent_path() {
   if (forced_path() != Path::persistent) return;
-  fail("fourfold: expected FOURFOLD_GPU_PATH to be step or vendor for a recurrent layer on an Apple GPU, where each step "
-       "is a launch, but got persistent; set one of these, or unset the variable");
+  fail("fourfold: expected FOURFOLD_GPU_PATH to be step or vendor for a recurrent layer on an Apple GPU, where each "
+       "step is a launch, but got persistent; set one of these, or unset the variable");
 }
 
 // `out` may be a view of a wider matrix, into which torch's products on MPS may write incorrectly.

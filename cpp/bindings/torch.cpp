@@ -237,7 +237,6 @@ PyObject* enable_gradients(PyObject*, PyObject*) try {
   return nullptr;
 }
 
-
 int fill(PyObject* module) {
   const auto add = [module](const char* name, PyObject* type) {
     return type == nullptr ? -1 : PyModule_AddObject(module, name, type);

@@ -25,7 +25,7 @@ int64_t ColumnSums::chunks_of(int64_t rows) {
 }
 
 ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-               const program::Tensor* outputs)
+                       const program::Tensor* outputs)
     : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
   if (empty()) return;
   int64_t rows = 1;

@@ -15,7 +15,7 @@ namespace fourfold::cpu {
 class ColumnSums {
  public:
   ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-         const program::Tensor* outputs);
+             const program::Tensor* outputs);
 
   // The number of chunks of `rows` rows.
   static int64_t chunks_of(int64_t rows);
