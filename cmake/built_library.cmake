@@ -36,8 +36,8 @@ if(NOT FOURFOLD_BUILT_VERSION STREQUAL FOURFOLD_VERSION)
 endif()
 fourfold_source_digest("${PROJECT_SOURCE_DIR}" _digest)
 if(NOT FOURFOLD_BUILT_SOURCES STREQUAL _digest)
-  _fourfold_refuse_library("which was built from other sources than ${PROJECT_SOURCE_DIR}: their digests are "
-    "${FOURFOLD_BUILT_SOURCES} and ${_digest}.")
+  _fourfold_refuse_library("which was not built from the sources in ${PROJECT_SOURCE_DIR}: its sources have the "
+    "digest ${FOURFOLD_BUILT_SOURCES}, these have ${_digest}.")
 endif()
 if(NOT FOURFOLD_BUILT_SYSTEM STREQUAL FOURFOLD_SYSTEM)
   _fourfold_refuse_library("which was built for ${FOURFOLD_BUILT_SYSTEM}, but this build is for ${FOURFOLD_SYSTEM}.")
